@@ -1,0 +1,2 @@
+//! Fabrics.
+pub mod shm;
