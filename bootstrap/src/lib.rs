@@ -1,1 +1,44 @@
-//! Placeholder.
+//! How two ibex nodes meet: they greet each other, say what they have, agree
+//! on a fabric, and end with one connected socket that both know to be ready.
+//!
+//! The conversation runs over one TCP connection, which stays the session's
+//! control connection afterwards. Its steps, in order:
+//!
+//! 1. *Hello*, both ways, the only cleartext: magic, version range, feature
+//!    bits, security mode, nonce. Both ends compute the same highest version.
+//! 2. (Room for an authenticating handshake, bound to both Hellos exactly as
+//!    they were sent: [`handshake::Prologue`].)
+//! 3. *Offer*, both ways: identity, host, limits, fabrics with their policies.
+//! 4. *Choice*, by the dialer, with the reason in words.
+//! 5. *Endpoint*, by the acceptor, for the chosen fabric only.
+//! 6. *Ready*, both ways; the acceptor's carries the new session's secrets.
+//!
+//! When an endpoint cannot be reached (a Unix socket in another network
+//! namespace, say), steps 4 and 5 repeat with the next fabric, each fabric at
+//! most once.
+//!
+//! - [`message`]: the bytes, parsed and bounded; pure.
+//! - [`negotiate`]: which version, which fabric; two pure functions.
+//! - [`handshake`]: the two state machines; bytes and time come in, bytes and
+//!   events go out; pure.
+//! - [`dial`] and [`Acceptor`]: the sockets that drive them.
+//! - [`fuzz`]: entry points that take any bytes.
+
+mod error;
+mod established;
+mod fabric;
+pub mod fuzz;
+pub mod handshake;
+mod identity;
+mod io;
+mod local;
+pub mod message;
+pub mod negotiate;
+
+pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem};
+pub use established::{Established, PeerInfo};
+pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
+pub use io::{Acceptor, dial};
+pub use local::{Limits, Local};
+pub use message::{SecurityMode, Version, VersionRange, parse_message};

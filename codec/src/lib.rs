@@ -1,1 +1,47 @@
-//! Placeholder.
+//! How ibex turns a value into bytes where they will travel, and bytes back
+//! into a view where they arrived.
+//!
+//! A [`Codec`] writes through a [`SlotWriter`] straight into ring memory and
+//! hands the receiver a view of the payload in place. Three come with ibex:
+//!
+//! | codec | messages | the receiver sees |
+//! |---|---|---|
+//! | [`Rkyv`] (default) | any type with `#[ibex::message]` | the archived value, checked, in place |
+//! | [`Raw`] | `[u8]` | the bytes |
+//! | [`Pod`] | plain old data and slices of it | the value or slice, in place |
+//!
+//! Both ends of a channel compare [`SchemaInfo`] when they open it: a
+//! structural [`Fingerprint`] of the message type and its codec, made by
+//! [`Schema`].
+
+mod codec;
+mod describer;
+mod error;
+mod fingerprint;
+mod pod;
+mod raw;
+#[cfg(feature = "rkyv")]
+mod rkyv_codec;
+#[cfg(feature = "rkyv")]
+mod rkyv_scratch;
+mod schema;
+mod schema_impls;
+mod slot_writer;
+
+pub use bytemuck;
+pub use ibex_derive::{Schema, message};
+#[cfg(feature = "rkyv")]
+pub use rkyv;
+
+pub use crate::codec::{Codec, MAX_ALIGNMENT, MIN_ALIGNMENT};
+pub use crate::describer::{Describer, Fields, Variants};
+pub use crate::error::{EncodeError, Invalid, Overflow};
+pub use crate::fingerprint::Fingerprint;
+pub use crate::pod::Pod;
+pub use crate::raw::Raw;
+#[cfg(feature = "rkyv")]
+pub use crate::rkyv_codec::Rkyv;
+#[cfg(feature = "rkyv")]
+pub use crate::rkyv_scratch::RkyvSerializer;
+pub use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
+pub use crate::slot_writer::SlotWriter;

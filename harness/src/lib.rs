@@ -1,1 +1,27 @@
-//! Placeholder.
+//! What ibex is measured with, and against: the raw limits of this machine, the
+//! clock, the histogram, the payload pattern and the pair of processes.
+//!
+//! Nothing here knows ibex. The same pattern, clock, histogram, cores and
+//! warm-up serve the raw limits and the rows that are compared to them, so a
+//! ratio says what the library costs and nothing else.
+//!
+//! A program that measures calls [`pair::run_if_peer`] first in its `main`: the
+//! harness starts the same program again as the second process of a pair.
+
+pub mod check;
+pub mod clock;
+pub mod cores;
+mod error;
+pub mod histogram;
+pub mod interleave;
+pub mod job;
+pub mod limit;
+pub mod link;
+mod mapping;
+pub mod pair;
+mod raw_shm;
+mod raw_tcp;
+pub mod regime;
+pub mod row;
+
+pub use error::Error;

@@ -1,1 +1,53 @@
-//! Derives.
+//! `#[ibex::message]` and `#[derive(ibex::Schema)]`.
+//!
+//! Both are used through the `ibex` crate, and what they generate names
+//! everything by a path through `::ibex`. Where that crate goes by another name
+//! or is re-exported by another, `crate = path` says so.
+
+#![forbid(unsafe_code)]
+
+mod attributes;
+mod message;
+mod schema;
+
+use proc_macro::TokenStream;
+
+/// Makes a struct or an enum a message of the default codec.
+///
+/// It derives rkyv's `Archive`, `Serialize` and `Deserialize` (through
+/// `ibex::rkyv`, so that your `Cargo.toml` needs no line for rkyv) and
+/// [`Schema`](derive@Schema). The receiver of an `Entry` sees an
+/// `ArchivedEntry` with the same fields.
+///
+/// ```ignore
+/// #[ibex::message]
+/// struct Entry {
+///     offset: u64,
+///     data: Vec<u8>,
+/// }
+/// ```
+///
+/// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for
+/// the archived type or `#[rkyv(with = ..)]` on a field. Those of
+/// [`Schema`](derive@Schema) do, too.
+///
+/// `#[ibex::message(crate = path)]` uses the ibex crate at `path`.
+#[proc_macro_attribute]
+pub fn message(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    message::expand(arguments.into(), item.into()).into()
+}
+
+/// Describes the structure of a struct or an enum, so that both ends of a
+/// channel can tell whether they mean the same type.
+///
+/// For a type that is sent by the default codec, `#[ibex::message]` includes
+/// this.
+///
+/// - `#[ibex(crate = path)]` on the type uses the ibex crate at `path`.
+/// - `#[ibex(schema = Type)]` on a field describes it as `Type` is: for a field
+///   whose own type is foreign and has no schema. Use a type of the same
+///   structure, for example `[u8; 16]` for a UUID.
+#[proc_macro_derive(Schema, attributes(ibex, rkyv))]
+pub fn derive_schema(item: TokenStream) -> TokenStream {
+    schema::expand(item.into()).into()
+}

@@ -1,2 +1,26 @@
-//! The engine.
+//! The engine's pure state: it does no I/O, reads no clock and owns no thread.
+//!
+//! Facts come in through `handle_*` with the time they became known, actions go
+//! out through `poll_*`, which is drained until it answers `None`. Whatever moves
+//! bytes (sockets, queue pairs, the simulated fabric) is a client of these types
+//! and never the other way round, so every rule here is tested without a device.
+//!
+//! - [`frame`], [`control`]: what stands on the wire.
+//! - [`record`]: what stands in a ring.
+//! - [`counters`], [`channel_window`]: what the application still holds.
+//! - [`session_credit`]: what the engine of the other end can still take in.
+//! - [`session`]: one session's channels, and which frame goes next.
+//! - [`timer`]: deadlines as a table.
+
+pub mod channel_window;
+pub mod control;
+pub mod counters;
+pub mod frame;
 pub mod record;
+pub mod session;
+pub mod session_credit;
+pub mod timer;
+
+mod large;
+mod receive_channel;
+mod send_channel;

@@ -1,1 +1,199 @@
-//! (being written)
+//! A record: one message as it lies in a ring, a header word and its payload.
+//!
+//! Rules of the layout, which a writer and a reader in different processes
+//! share:
+//!
+//! 1. A record is its header word (8 bytes) followed at once by its payload,
+//!    padded so that the next record's payload is aligned again.
+//! 2. Payloads are aligned to the channel's alignment (a power of two from
+//!    [`MIN_ALIGNMENT`] to [`MAX_ALIGNMENT`]), so records begin 8 bytes before
+//!    an aligned address: every position is `alignment - 8` modulo the
+//!    alignment.
+//! 3. Positions are 64-bit, begin at [`first_position`] and only grow; the
+//!    offset in the ring is the position modulo the capacity.
+//! 4. A header word is never 0. 0 says "nothing here yet".
+//!
+//! ```text
+//!   63   60 59                32 31                 0
+//!  +-------+--------------------+--------------------+
+//!  | kind  |  payload length    |  sequence, low 32  |   little-endian
+//!  +-------+--------------------+--------------------+
+//! ```
+#![forbid(unsafe_code)]
+
+use thiserror::Error;
+
+/// What stands in front of a payload: the header word, taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RecordHeader {
+    /// What the payload is.
+    pub kind: RecordKind,
+    /// Payload bytes, without header and padding; at most [`MAX_LENGTH`].
+    pub length: u32,
+    /// The low 32 bits of the message's sequence, against which a reader
+    /// checks what it expects.
+    pub sequence_low: u32,
+}
+
+impl RecordHeader {
+    /// The word as it is stored in the ring, in native byte order; memory is
+    /// little-endian on every target we support.
+    #[inline]
+    #[must_use]
+    pub const fn to_word(self) -> u64 {
+        debug_assert!(self.length <= MAX_LENGTH);
+        (self.kind as u64) << KIND_SHIFT
+            | (self.length as u64) << LENGTH_SHIFT
+            | self.sequence_low as u64
+    }
+
+    /// Takes a word apart: `None` where nothing has been published.
+    ///
+    /// The word may come from a hostile peer, so an unknown kind is an error
+    /// and not a panic. Length and sequence are for the caller to check.
+    #[inline]
+    #[must_use]
+    pub const fn from_word(word: u64) -> Option<Result<Self, UnknownKind>> {
+        if word == 0 {
+            return None;
+        }
+        let kind = match word >> KIND_SHIFT {
+            1 => RecordKind::Data,
+            2 => RecordKind::Large,
+            _ => return Some(Err(UnknownKind { word })),
+        };
+        Some(Ok(Self {
+            kind,
+            length: (word >> LENGTH_SHIFT) as u32 & MAX_LENGTH,
+            sequence_low: word as u32,
+        }))
+    }
+}
+
+/// What a record's payload is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum RecordKind {
+    /// The encoded message itself.
+    Data = 1,
+    /// The announcement of a message that travels outside the ring: its length
+    /// as a little-endian `u64`.
+    Large = 2,
+}
+
+/// A header word whose kind this version does not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("header word {word:#018x} has kind {}, which is neither data (1) nor large (2)", word >> KIND_SHIFT)]
+pub struct UnknownKind {
+    /// The word as it was read.
+    pub word: u64,
+}
+
+/// Bytes of a header word.
+pub const HEADER_BYTES: usize = 8;
+
+/// The longest payload that a header can state (28 bits).
+pub const MAX_LENGTH: u32 = (1 << (KIND_SHIFT - LENGTH_SHIFT)) - 1;
+
+/// The smallest payload alignment: header words must be aligned themselves.
+pub const MIN_ALIGNMENT: usize = 8;
+
+/// The largest payload alignment: arrival blocks are aligned to a cache line
+/// and no further.
+pub const MAX_ALIGNMENT: usize = 64;
+
+/// Where the first record of a ring begins (rule 2).
+#[inline]
+#[must_use]
+pub const fn first_position(alignment: usize) -> u64 {
+    (alignment - HEADER_BYTES) as u64
+}
+
+/// The bytes from a record's position to the next one's: header, payload and
+/// padding.
+#[inline]
+#[must_use]
+pub const fn record_size(length: usize, alignment: usize) -> usize {
+    (HEADER_BYTES + length + alignment - 1) & !(alignment - 1)
+}
+
+/// Whether `alignment` can be a channel's payload alignment.
+#[inline]
+#[must_use]
+pub const fn is_alignment(alignment: usize) -> bool {
+    alignment.is_power_of_two() && alignment >= MIN_ALIGNMENT && alignment <= MAX_ALIGNMENT
+}
+
+const LENGTH_SHIFT: u32 = 32;
+const KIND_SHIFT: u32 = 60;
+
+const _: () = assert!(
+    cfg!(target_endian = "little") && usize::BITS == 64,
+    "header words are stored natively and must come out little-endian; positions are 64-bit"
+);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn zero_is_no_record_and_the_smallest_record_is_not_zero() {
+        assert_eq!(RecordHeader::from_word(0), None);
+        let empty = RecordHeader {
+            kind: RecordKind::Data,
+            length: 0,
+            sequence_low: 0,
+        };
+        assert_ne!(empty.to_word(), 0);
+    }
+
+    #[test]
+    fn sizes_keep_positions_aligned() {
+        for alignment in [8, 16, 32, 64] {
+            let mut position = first_position(alignment);
+            for length in 0..200 {
+                assert_eq!((position as usize + HEADER_BYTES) % alignment, 0);
+                let size = record_size(length, alignment);
+                assert!(size >= HEADER_BYTES + length && size < HEADER_BYTES + length + alignment);
+                position += size as u64;
+            }
+        }
+        assert_eq!(record_size(0, 8), 8);
+        assert_eq!(record_size(56, 64), 64);
+        assert_eq!(record_size(57, 64), 128);
+    }
+
+    #[test]
+    fn the_error_names_the_kind() {
+        let Some(Err(error)) = RecordHeader::from_word(0x7000_0000_0000_0001) else {
+            panic!("kind 7 was accepted");
+        };
+        assert_eq!(
+            error.to_string(),
+            "header word 0x7000000000000001 has kind 7, which is neither data (1) nor large (2)"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn headers_survive_the_round_trip(
+            large: bool,
+            length in 0..=MAX_LENGTH,
+            sequence_low: u32,
+        ) {
+            let kind = if large { RecordKind::Large } else { RecordKind::Data };
+            let header = RecordHeader { kind, length, sequence_low };
+            prop_assert_eq!(RecordHeader::from_word(header.to_word()), Some(Ok(header)));
+        }
+
+        #[test]
+        fn every_word_is_nothing_a_header_or_an_error(word: u64) {
+            match RecordHeader::from_word(word) {
+                None => prop_assert_eq!(word, 0),
+                Some(Ok(header)) => prop_assert_eq!(header.to_word(), word),
+                Some(Err(error)) => prop_assert_eq!(error.word, word),
+            }
+        }
+    }
+}

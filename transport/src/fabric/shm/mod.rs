@@ -1,1 +1,24 @@
-//! (being written)
+//! Shared memory: the fabric between two processes of one host.
+//!
+//! The sender of a channel owns its ring and writes it; the receiver maps it
+//! read-only and reads in place; each side states its counters in a control
+//! segment that the other only reads. Descriptors travel over a Unix socket.
+//! Nothing has a name, so nothing outlives the two processes.
+
+pub mod message;
+
+mod control_segment;
+mod fd_socket;
+mod message_segment;
+mod ring_segment;
+mod sealed;
+
+pub use control_segment::{
+    CONTROL_BLOCKS, CONTROL_SEGMENT_BYTES, ControlBlock, ControlSegment, PeerControlSegment,
+};
+pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
+pub use message_segment::{
+    MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots,
+};
+pub use ring_segment::RingSegment;
+pub use sealed::SegmentRefused;

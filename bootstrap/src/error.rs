@@ -1,0 +1,247 @@
+//! What can go wrong while two nodes meet, as diagnoses: who, in which step,
+//! what was seen, what follows, what to do.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use crate::handshake::Step;
+use crate::message::{MessageError, MessageKind, SecurityMode, Text, VersionRange};
+use crate::negotiate::FabricConflict;
+
+/// Why one conversation failed. Both state machines end in it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum HandshakeError {
+    /// The other end speaks something else.
+    #[error(
+        "the other end does not speak the ibex protocol: it sent \"{seen}\"{}; \
+         check the address and the port",
+        guess(seen)
+    )]
+    NotIbex {
+        /// Its first bytes, escaped.
+        seen: String,
+    },
+    /// No version is common to both ends.
+    #[error(
+        "the peer speaks ibex protocol {theirs}, this node speaks {ours}; \
+         update the older of the two"
+    )]
+    Version {
+        /// This end's versions.
+        ours: VersionRange,
+        /// The peer's.
+        theirs: VersionRange,
+    },
+    /// The ends disagree about how the connection is protected.
+    #[error(
+        "the peer's security mode is {theirs}, this node's is {ours}; \
+         configure the same on both"
+    )]
+    Security {
+        /// This end's mode.
+        ours: SecurityMode,
+        /// The peer's.
+        theirs: SecurityMode,
+    },
+    /// The peer is connected and says nothing.
+    #[error(
+        "the peer fell silent: waited {waited:?} in all, the last wait for {step}; \
+         the connection was given up; see whether the peer's process runs"
+    )]
+    Silent {
+        /// What was waited for.
+        step: Step,
+        /// Since the handshake began.
+        waited: Duration,
+    },
+    /// The peer ended the connection.
+    #[error(
+        "the peer closed the connection before {step}{}; its log may say why",
+        detail.as_ref().map(|detail| format!(" ({detail})")).unwrap_or_default()
+    )]
+    Closed {
+        /// What was waited for.
+        step: Step,
+        /// The error of the socket; `None` for an orderly end of the stream.
+        detail: Option<String>,
+    },
+    /// The peer sent bytes that are no message.
+    #[error("the peer broke the protocol before {step}: {problem}; the connection was given up")]
+    Malformed {
+        /// What was waited for.
+        step: Step,
+        /// What is wrong with the bytes.
+        problem: MessageError,
+    },
+    /// The peer sent a message out of turn.
+    #[error(
+        "the peer broke the protocol: it sent {kind} where this node waited for {step}; \
+         the connection was given up"
+    )]
+    OutOfTurn {
+        /// What was waited for.
+        step: Step,
+        /// What came.
+        kind: MessageKind,
+    },
+    /// The two nodes' fabrics and policies do not go together.
+    #[error(transparent)]
+    Fabric(#[from] FabricConflict),
+    /// The peer gave up and said why.
+    #[error("the peer refused before {step}: {reason}")]
+    Refused {
+        /// What was waited for.
+        step: Step,
+        /// Its words.
+        reason: Text,
+    },
+}
+
+/// Why [`dial`](crate::dial) gave no connection.
+#[derive(Debug, thiserror::Error)]
+pub enum DialError {
+    /// The address cannot be read as `host:port`.
+    #[error("\"{address}\" is not an address ({source}); give host:port, such as replica:7000")]
+    InvalidAddress {
+        /// As it was given.
+        address: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// The host name was not found in all the time given.
+    #[error(
+        "{address}: the host name was not found for {waited:?} ({attempts} attempts; {source}); \
+         check the name and the resolver"
+    )]
+    Unresolved {
+        /// As it was given.
+        address: String,
+        /// Time spent.
+        waited: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// What the resolver said last.
+        source: io::Error,
+    },
+    /// Nobody answered in all the time given.
+    #[error(
+        "{address}: nobody answered for {waited:?} ({attempts} attempts; the last: {last}); \
+         start the peer, or check the address and the firewall"
+    )]
+    Nobody {
+        /// As it was given.
+        address: String,
+        /// Time spent.
+        waited: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// The last attempt and its result.
+        last: String,
+    },
+    /// Somebody answered, and the conversation failed.
+    #[error("{address} (at {peer}): {source}")]
+    Handshake {
+        /// As it was given.
+        address: String,
+        /// Who answered.
+        peer: SocketAddr,
+        /// What went wrong.
+        source: HandshakeError,
+    },
+    /// The caller asked to stop.
+    #[error("{address}: connecting was cancelled after {waited:?}, as this node is closing")]
+    Cancelled {
+        /// As it was given.
+        address: String,
+        /// Time spent.
+        waited: Duration,
+    },
+    /// This machine could not do its part.
+    #[error("{address}: this process could not {action}: {source}")]
+    Environment {
+        /// As it was given.
+        address: String,
+        /// What failed.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Why [`Acceptor::bind`](crate::Acceptor::bind) gave no listener.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "cannot listen on {address}: {action} failed: {source}{}",
+    hint(source)
+)]
+pub struct ListenError {
+    /// Where.
+    pub address: SocketAddr,
+    /// The system call, by what it was for.
+    pub action: &'static str,
+    /// The system's error.
+    pub source: io::Error,
+}
+
+/// One incoming connection that came to nothing.
+#[derive(Debug, thiserror::Error)]
+#[error("incoming connection{}: {problem}", address.map(|a| format!(" from {a}")).unwrap_or_default())]
+pub struct HandshakeFailure {
+    /// From where; `None` if it could not even be accepted.
+    pub address: Option<SocketAddr>,
+    /// Why.
+    #[source]
+    pub problem: Problem,
+}
+
+/// Why an incoming connection came to nothing.
+#[derive(Debug, thiserror::Error)]
+pub enum Problem {
+    /// The conversation failed.
+    #[error(transparent)]
+    Handshake(#[from] HandshakeError),
+    /// It was dropped in favour of a newer one.
+    #[error(
+        "dropped while waiting for {step}: {max_pending} handshakes were pending, \
+         and this was the oldest of the least advanced"
+    )]
+    Crowded {
+        /// What was waited for.
+        step: Step,
+        /// The limit that was reached.
+        max_pending: usize,
+    },
+    /// This machine could not do its part.
+    #[error("this process could not {action}: {source}")]
+    Environment {
+        /// What failed.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+/// Names the protocols that are met most often on a wrong port.
+fn guess(seen: &str) -> &'static str {
+    if seen.starts_with("HTTP/") {
+        ", an HTTP server's answer"
+    } else if seen.starts_with("SSH-") {
+        ", an SSH server's greeting"
+    } else if seen.starts_with("\\x15\\x03") {
+        ", a TLS alert"
+    } else {
+        ""
+    }
+}
+
+/// The next step for the errors that have an obvious one.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => "; another process listens there: choose another port",
+        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
+        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
+        _ => "",
+    }
+}

@@ -1,0 +1,124 @@
+//! What a finished handshake leaves behind: one connection, and what both ends
+//! now know of each other.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::OwnedFd;
+
+use crate::fabric::FabricKind;
+use crate::handshake::{Agreement, Prologue};
+use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::local::Limits;
+use crate::message::Version;
+
+/// One finished handshake.
+pub struct Established {
+    // The wire.
+    /// The session's control connection: non-blocking, `TCP_NODELAY` and
+    /// keepalive set, everything of the handshake read and written.
+    pub stream: TcpStream,
+    /// What the peer sent behind its *Ready* and was read along with it: the
+    /// first bytes of the session, to be taken before any from `stream`.
+    pub leftover: Vec<u8>,
+    /// For shm: a connected, non-blocking `SOCK_SEQPACKET` socket to the same
+    /// peer, over which descriptors can be passed. The token was presented and
+    /// accepted, and the kernel vouches that both ends run as one user.
+    pub unix: Option<OwnedFd>,
+
+    // The peer.
+    /// Who is at the other end.
+    pub peer: PeerInfo,
+    /// Whether this end connected. Exactly one end of a session did.
+    pub is_dialer: bool,
+
+    // The session.
+    /// The session's name, drawn by the acceptor.
+    pub session_id: [u8; 16],
+    /// What proves the right to resume the session, drawn by the acceptor.
+    pub resume_secret: [u8; 32],
+    /// Both Hellos as they were on the wire.
+    pub prologue: Prologue,
+
+    // The choice.
+    /// What carries the session's data.
+    pub fabric: FabricKind,
+    /// Why, in words: `shm: same host, same user`.
+    pub reason: String,
+}
+
+/// What is known of a peer after the handshake.
+#[derive(Clone, Debug)]
+pub struct PeerInfo {
+    /// Which node.
+    pub identity: NodeIdentity,
+    /// Which run of it.
+    pub incarnation: Incarnation,
+    /// Where it connected from, or where it was found.
+    pub address: SocketAddr,
+    /// The peer's process, in this process's pid namespace and on the kernel's
+    /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
+    /// that this namespace cannot see.
+    pub pid: Option<u32>,
+    /// What the peer says about its host; not proven.
+    pub host: HostHint,
+    /// How much it takes.
+    pub limits: Limits,
+    /// The version that both ends speak from here on.
+    pub version: Version,
+    /// The feature bits that both ends have.
+    pub features: u64,
+}
+
+/// The sockets of a finished handshake.
+pub(crate) struct Sockets {
+    pub(crate) stream: TcpStream,
+    pub(crate) leftover: Vec<u8>,
+    pub(crate) address: SocketAddr,
+    pub(crate) unix: Option<(OwnedFd, Option<u32>)>,
+}
+
+impl Established {
+    pub(crate) fn new(agreement: Agreement, sockets: Sockets, is_dialer: bool) -> Established {
+        // A Unix socket that was made before the dialer fell back to another
+        // fabric is not part of the session.
+        let unix = sockets.unix.filter(|_| agreement.fabric == FabricKind::Shm);
+        let (unix, pid) = match unix {
+            Some((socket, pid)) => (Some(socket), pid),
+            None => (None, None),
+        };
+        Established {
+            stream: sockets.stream,
+            leftover: sockets.leftover,
+            unix,
+            peer: PeerInfo {
+                identity: agreement.peer.identity,
+                incarnation: agreement.peer.incarnation,
+                address: sockets.address,
+                pid,
+                host: agreement.peer.host,
+                limits: agreement.peer.limits,
+                version: agreement.version,
+                features: agreement.features,
+            },
+            is_dialer,
+            session_id: agreement.session_id,
+            resume_secret: *agreement.resume_secret.expose(),
+            prologue: agreement.prologue,
+            fabric: agreement.fabric,
+            reason: agreement.reason,
+        }
+    }
+}
+
+/// Without the resume secret: this ends in logs.
+impl fmt::Debug for Established {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Established")
+            .field("peer", &self.peer)
+            .field("is_dialer", &self.is_dialer)
+            .field("fabric", &self.fabric)
+            .field("reason", &self.reason)
+            .finish_non_exhaustive()
+    }
+}

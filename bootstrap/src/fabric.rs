@@ -1,0 +1,107 @@
+//! The fabrics a session can run on, and what a node wants of each.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// What carries a session's data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FabricKind {
+    /// Shared memory between two processes of one host.
+    Shm,
+    /// The bootstrap connection itself.
+    Tcp,
+    /// RDMA through libibverbs.
+    Verbs,
+}
+
+impl FabricKind {
+    /// In the order in which the automatic choice tries them: fastest first.
+    pub const FASTEST_FIRST: [FabricKind; 3] =
+        [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
+
+    /// The number that stands for this fabric in a message.
+    pub(crate) fn to_wire(self) -> u8 {
+        match self {
+            FabricKind::Shm => 1,
+            FabricKind::Tcp => 2,
+            FabricKind::Verbs => 3,
+        }
+    }
+
+    pub(crate) fn from_wire(byte: u8) -> Option<FabricKind> {
+        match byte {
+            1 => Some(FabricKind::Shm),
+            2 => Some(FabricKind::Tcp),
+            3 => Some(FabricKind::Verbs),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for FabricKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            FabricKind::Shm => "shm",
+            FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
+        })
+    }
+}
+
+/// What a node wants of one fabric. How two nodes' wishes combine is
+/// [`negotiate::fabric`](crate::negotiate::fabric).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// Use it where it is the best that both ends have.
+    #[default]
+    Auto,
+    /// This fabric or no session.
+    Require,
+    /// This fabric where it can be had, even if another would be chosen.
+    Prefer,
+    /// Never this fabric.
+    Forbid,
+}
+
+impl Policy {
+    pub(crate) fn to_wire(self) -> u8 {
+        match self {
+            Policy::Auto => 0,
+            Policy::Require => 1,
+            Policy::Prefer => 2,
+            Policy::Forbid => 3,
+        }
+    }
+
+    pub(crate) fn from_wire(byte: u8) -> Option<Policy> {
+        match byte {
+            0 => Some(Policy::Auto),
+            1 => Some(Policy::Require),
+            2 => Some(Policy::Prefer),
+            3 => Some(Policy::Forbid),
+            _ => None,
+        }
+    }
+}
+
+/// One fabric as a node offers it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FabricOffer {
+    /// Which fabric.
+    pub kind: FabricKind,
+    /// What the node wants of it.
+    pub policy: Policy,
+    /// The device, for verbs; a verbs offer without one states the policy of a
+    /// node that has no device. Always `None` for shm and tcp.
+    pub device: Option<VerbsDevice>,
+}
+
+/// The RDMA device that a node would use.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsDevice {
+    /// False for a software device, which is slower than the kernel's TCP and
+    /// so never chosen unless required.
+    pub hardware: bool,
+    /// Its name, such as `mlx5_0`; for the reason given in words.
+    pub name: String,
+}

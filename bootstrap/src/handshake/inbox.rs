@@ -1,0 +1,91 @@
+//! Received bytes, until they are whole messages.
+//!
+//! Rules: the magic is checked byte by byte as it comes, so a foreign protocol
+//! fails on its first wrong byte and never waits for eight; a length prefix is
+//! checked before its message is waited for; nothing behind the last message
+//! of the handshake is touched, it stays for the session.
+
+use crate::message::{MAGIC, MAX_MESSAGE_BYTES, Message, MessageError, parse_message};
+
+/// The receiving half of a conversation.
+#[derive(Default)]
+pub(super) struct Inbox {
+    /// Received and not yet taken. Whoever pushes hands over one read at a time
+    /// and takes all whole messages in between, so this holds at most one read
+    /// and one unfinished message.
+    bytes: Vec<u8>,
+    /// How much of the magic has been seen and removed from `bytes`.
+    magic_seen: usize,
+}
+
+/// Bytes that cannot be the start of a message.
+pub(super) enum Unreadable {
+    /// Not our magic; the bytes as they came, escaped.
+    Foreign(String),
+    /// Not a message.
+    Message(MessageError),
+}
+
+/// One message and its bytes, length prefix included.
+pub(super) struct Received {
+    pub(super) message: Message,
+    pub(super) bytes: Vec<u8>,
+}
+
+impl Inbox {
+    pub(super) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// The next whole message; `None` until more bytes come.
+    pub(super) fn next_message(&mut self) -> Result<Option<Received>, Unreadable> {
+        self.take_magic()?;
+        let Some((prefix, rest)) = self.bytes.split_at_checked(2) else {
+            return Ok(None);
+        };
+        let length = usize::from(u16::from_le_bytes([prefix[0], prefix[1]]));
+        if length == 0 {
+            return Err(Unreadable::Message(MessageError::Empty));
+        }
+        if length > MAX_MESSAGE_BYTES {
+            return Err(Unreadable::Message(MessageError::Oversize { length }));
+        }
+        let Some(body) = rest.get(..length) else {
+            return Ok(None);
+        };
+        let message = parse_message(body).map_err(Unreadable::Message)?;
+        let bytes = self.bytes.drain(..2 + length).collect();
+        Ok(Some(Received { message, bytes }))
+    }
+
+    /// What came behind the last message taken.
+    pub(super) fn into_rest(self) -> Vec<u8> {
+        self.bytes
+    }
+
+    fn take_magic(&mut self) -> Result<(), Unreadable> {
+        let missing = &MAGIC[self.magic_seen..];
+        let compared = missing.len().min(self.bytes.len());
+        if self.bytes[..compared] != missing[..compared] {
+            return Err(Unreadable::Foreign(self.escaped_start()));
+        }
+        self.bytes.drain(..compared);
+        self.magic_seen += compared;
+        Ok(())
+    }
+
+    /// The first bytes of the stream for a person to recognise, the part of the
+    /// magic that matched included.
+    fn escaped_start(&self) -> String {
+        let matched = MAGIC[..self.magic_seen].iter();
+        matched
+            .chain(&self.bytes)
+            .take(SHOWN_BYTES)
+            .flat_map(|byte| byte.escape_ascii())
+            .map(char::from)
+            .collect()
+    }
+}
+
+/// How much of a foreign protocol an error shows: a status line or a banner.
+const SHOWN_BYTES: usize = 48;

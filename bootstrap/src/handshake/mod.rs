@@ -1,0 +1,107 @@
+//! The two ends of a handshake as state machines.
+//!
+//! Facts go in (`handle_*`: bytes, the end of the stream, the time, what became
+//! of a Unix socket), bytes and events come out (`poll_*`). No clock, no socket
+//! and no randomness in here: whoever drives a machine brings them.
+//!
+//! After every `handle_*` call, and once after making a machine, drain
+//! `poll_transmit` and `poll_event` to `None`.
+//!
+//! ```text
+//! dialer                                          acceptor
+//!   Hello ---------------------------------------->
+//!         <---------------------------------------- Hello, Offer
+//!   Offer, Choice(shm) --------------------------->  listens on a Unix socket
+//!         <---------------------------------------- Endpoint(shm: name, token)
+//!   connects there, presents the token ===========>  accepts the token
+//!   Ready ---------------------------------------->
+//!         <---------------------------------------- Ready(session id, secret)
+//! ```
+//!
+//! The acceptor speaks second, so that a listener tells nothing to a port
+//! scanner and spends nothing on it.
+#![forbid(unsafe_code)]
+
+mod acceptor;
+mod conversation;
+mod dialer;
+mod inbox;
+
+use std::fmt;
+
+pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake};
+pub use dialer::{DialerEvent, DialerHandshake};
+
+use crate::fabric::FabricKind;
+use crate::identity::Secret;
+use crate::message::{Offer, Version};
+
+/// What one end of a handshake waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The peer's *Hello*.
+    Hello,
+    /// The peer's *Offer*.
+    Offer,
+    /// The dialer's *Choice*.
+    Choice,
+    /// The acceptor's *Endpoint*.
+    Endpoint,
+    /// The Unix socket: this end connects or listens.
+    UnixSocket,
+    /// The peer's *Ready*.
+    Ready,
+    /// Nothing more.
+    Finished,
+}
+
+/// What both ends know when a handshake has ended well.
+#[derive(Clone, Debug)]
+pub struct Agreement {
+    /// Who the peer is and what it takes.
+    pub peer: Offer,
+    /// The version that both speak.
+    pub version: Version,
+    /// The feature bits that both have.
+    pub features: u64,
+    /// The session's name.
+    pub session_id: [u8; 16],
+    /// What proves the right to resume it.
+    pub resume_secret: Secret,
+    /// What carries the data.
+    pub fabric: FabricKind,
+    /// Why.
+    pub reason: String,
+    /// Both Hellos.
+    pub prologue: Prologue,
+}
+
+/// Both Hellos exactly as they were on the wire, magic and length included:
+/// all that was said in the clear, and so what an authenticating handshake has
+/// to bind. Equal at both ends unless somebody changed them on the way.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Prologue {
+    /// What the dialer sent.
+    pub dialer: Vec<u8>,
+    /// What the acceptor sent.
+    pub acceptor: Vec<u8>,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Step::Hello => "its Hello",
+            Step::Offer => "its Offer",
+            Step::Choice => "its Choice",
+            Step::Endpoint => "its Endpoint",
+            Step::UnixSocket => "the Unix socket",
+            Step::Ready => "its Ready",
+            Step::Finished => "the end",
+        })
+    }
+}
+
+#[cfg(test)]
+mod golden;
+#[cfg(test)]
+mod tests;

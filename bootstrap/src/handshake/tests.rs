@@ -1,0 +1,637 @@
+//! Both state machines face to face in memory, with a clock that stands until
+//! a test moves it.
+
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::error::HandshakeError;
+use crate::fabric::Policy;
+use crate::identity::{HostHint, NodeIdentity};
+use crate::local::{Limits, Local};
+use crate::message::{
+    Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, Version,
+    VersionRange,
+};
+use crate::negotiate::FabricConflict;
+
+/// Two nodes on one host, and what happens to what they send.
+pub(super) struct Meeting {
+    pub(super) dialer: DialerHandshake,
+    pub(super) acceptor: AcceptorHandshake,
+    pub(super) now: Instant,
+    // The world.
+    /// Bytes per delivery.
+    pub(super) chunk: usize,
+    /// What becomes of the dialer's errand to the Unix socket.
+    pub(super) unix: Unix,
+    /// Whether the acceptor can make a Unix socket.
+    pub(super) can_listen: bool,
+    /// After so many messages in both directions, everything is lost.
+    pub(super) cut_after: usize,
+    // The record.
+    pub(super) from_dialer: Vec<u8>,
+    pub(super) from_acceptor: Vec<u8>,
+    delivered: usize,
+    pub(super) dialer_end: Option<Result<Agreement, HandshakeError>>,
+    pub(super) acceptor_end: Option<Result<Agreement, HandshakeError>>,
+    unix_closed: bool,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Unix {
+    Joins,
+    IsElsewhere,
+    /// It takes the token and never answers.
+    IsSilent,
+    /// The dialer claims to have joined and never presented the token.
+    IsSkipped,
+}
+
+pub(super) const ENTROPY: AcceptorEntropy = AcceptorEntropy {
+    nonce: [0xa0; 16],
+    unix_name: [0xa1; 16],
+    token: Secret::new([0xa2; 32]),
+    session_id: [0xa3; 16],
+    resume_secret: Secret::new([0xa4; 32]),
+};
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
+
+pub(super) fn local(identity: u8) -> Local {
+    let mut local = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
+    // Not the defaults, which may change and are no part of the protocol.
+    local.limits = Limits {
+        channels: 1000,
+        session_credit_bytes: 1 << 33,
+        max_frame_bytes: 0xf000,
+    };
+    local
+}
+
+pub(super) fn host(boot: u8) -> HostHint {
+    HostHint {
+        boot_id: [boot; 16],
+        pid: 4242,
+        uid: 1000,
+    }
+}
+
+impl Meeting {
+    pub(super) fn new(dialer: &Local, acceptor: &Local) -> Meeting {
+        Meeting::on_hosts(dialer, host(1), acceptor, host(1))
+    }
+
+    pub(super) fn on_hosts(
+        dialer: &Local,
+        dialer_host: HostHint,
+        acceptor: &Local,
+        acceptor_host: HostHint,
+    ) -> Meeting {
+        let now = Instant::now();
+        let deadline = now + TIMEOUT;
+        Meeting {
+            dialer: DialerHandshake::new(dialer, dialer_host, [0xd0; 16], now, deadline),
+            acceptor: AcceptorHandshake::new(acceptor, acceptor_host, ENTROPY, now, deadline),
+            now,
+            chunk: usize::MAX,
+            unix: Unix::Joins,
+            can_listen: true,
+            cut_after: usize::MAX,
+            from_dialer: Vec::new(),
+            from_acceptor: Vec::new(),
+            delivered: 0,
+            dialer_end: None,
+            acceptor_end: None,
+            unix_closed: false,
+        }
+    }
+
+    /// Runs until both have nothing more to do.
+    pub(super) fn run(&mut self) {
+        loop {
+            let mut quiet = true;
+            while let Some(bytes) = self.dialer.poll_transmit() {
+                quiet = false;
+                self.from_dialer.extend(&bytes);
+                for piece in self.deliverable(&bytes) {
+                    self.acceptor.handle_bytes(&piece);
+                    self.attend_acceptor();
+                }
+            }
+            self.attend_dialer();
+            self.attend_acceptor();
+            while let Some(bytes) = self.acceptor.poll_transmit() {
+                quiet = false;
+                self.from_acceptor.extend(&bytes);
+                for piece in self.deliverable(&bytes) {
+                    self.dialer.handle_bytes(&piece);
+                    self.attend_dialer();
+                }
+            }
+            if quiet {
+                return;
+            }
+        }
+    }
+
+    /// Lets the deadline pass.
+    pub(super) fn wait_for_ever(&mut self) {
+        self.now += TIMEOUT;
+        self.dialer.handle_timeout(self.now);
+        self.acceptor.handle_timeout(self.now);
+        self.attend_dialer();
+        self.attend_acceptor();
+    }
+
+    fn ends(
+        self,
+    ) -> (
+        Result<Agreement, HandshakeError>,
+        Result<Agreement, HandshakeError>,
+    ) {
+        let ended = "the handshake has ended";
+        (
+            self.dialer_end.expect(ended),
+            self.acceptor_end.expect(ended),
+        )
+    }
+
+    /// What of `bytes`, which is whole messages, arrives, in pieces.
+    fn deliverable(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut arriving = Vec::new();
+        let mut rest = bytes;
+        while !rest.is_empty() && self.delivered < self.cut_after {
+            let start = if rest.starts_with(&MAGIC) {
+                MAGIC.len()
+            } else {
+                0
+            };
+            let length = usize::from(u16::from_le_bytes([rest[start], rest[start + 1]]));
+            let (message, behind) = rest.split_at(start + 2 + length);
+            arriving.extend(message);
+            rest = behind;
+            self.delivered += 1;
+        }
+        arriving
+            .chunks(self.chunk.min(bytes.len()))
+            .map(<[u8]>::to_vec)
+            .collect()
+    }
+
+    fn attend_dialer(&mut self) {
+        while let Some(event) = self.dialer.poll_event() {
+            match event {
+                DialerEvent::ConnectUnix { name, token } => {
+                    assert!(name.starts_with(b"ibex-"));
+                    let outcome = match self.unix {
+                        Unix::Joins => {
+                            assert!(!self.acceptor.handle_token(b"guessed"));
+                            assert!(self.acceptor.handle_token(token.expose()));
+                            assert!(!self.acceptor.handle_token(token.expose()), "one time");
+                            Ok(())
+                        }
+                        Unix::IsElsewhere => Err("not here".to_string()),
+                        Unix::IsSilent => continue,
+                        Unix::IsSkipped => Ok(()),
+                    };
+                    self.dialer.handle_unix(outcome);
+                }
+                DialerEvent::Agreed(agreement) => self.dialer_end = Some(Ok(*agreement)),
+                DialerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+            }
+        }
+    }
+
+    fn attend_acceptor(&mut self) {
+        while let Some(event) = self.acceptor.poll_event() {
+            match event {
+                AcceptorEvent::ListenUnix { .. } => {
+                    let shortage = || "no descriptors".to_string();
+                    let outcome = self.can_listen.then_some(()).ok_or_else(shortage);
+                    self.acceptor.handle_listening(outcome);
+                }
+                AcceptorEvent::CloseUnix => self.unix_closed = true,
+                AcceptorEvent::Agreed(agreement) => self.acceptor_end = Some(Ok(*agreement)),
+                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+            }
+        }
+    }
+}
+
+/// Both ends of `meeting`, which must agree and agree on the same.
+fn agreed(mut meeting: Meeting) -> (Agreement, Agreement) {
+    meeting.run();
+    let (dialer, acceptor) = meeting.ends();
+    let (dialer, acceptor) = (dialer.expect("dialer"), acceptor.expect("acceptor"));
+    assert_eq!(dialer.fabric, acceptor.fabric);
+    assert_eq!(dialer.reason, acceptor.reason);
+    assert_eq!(dialer.version, acceptor.version);
+    assert_eq!(dialer.features, acceptor.features);
+    assert_eq!(dialer.session_id, acceptor.session_id);
+    assert_eq!(dialer.resume_secret, acceptor.resume_secret);
+    assert_eq!(dialer.prologue, acceptor.prologue);
+    (dialer, acceptor)
+}
+
+fn failed(mut meeting: Meeting) -> (HandshakeError, HandshakeError) {
+    meeting.run();
+    let (dialer, acceptor) = meeting.ends();
+    (dialer.expect_err("dialer"), acceptor.expect_err("acceptor"))
+}
+
+#[test]
+fn two_nodes_on_one_host_agree_on_shared_memory() {
+    let (dialer, acceptor) = agreed(Meeting::new(&local(1), &local(2)));
+    assert_eq!(dialer.reason, "shm: same host, same user");
+    assert_eq!(dialer.peer.identity, NodeIdentity([2; 16]));
+    assert_eq!(acceptor.peer.identity, NodeIdentity([1; 16]));
+    assert_eq!(dialer.session_id, ENTROPY.session_id);
+}
+
+#[test]
+fn a_node_may_meet_itself() {
+    let (dialer, acceptor) = agreed(Meeting::new(&local(1), &local(1)));
+    assert_eq!(dialer.peer, acceptor.peer);
+}
+
+#[test]
+fn two_nodes_on_two_hosts_agree_on_tcp() {
+    let meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
+    assert_eq!(agreed(meeting).0.fabric, FabricKind::Tcp);
+}
+
+#[test]
+fn a_prologue_is_both_hellos_as_they_were_sent() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.run();
+    let sent = (meeting.from_dialer.clone(), meeting.from_acceptor.clone());
+    let prologue = meeting.ends().0.expect("agreed").prologue;
+    assert!(prologue.dialer.starts_with(&MAGIC) && prologue.acceptor.starts_with(&MAGIC));
+    assert!(sent.0.starts_with(&prologue.dialer) && sent.1.starts_with(&prologue.acceptor));
+}
+
+#[test]
+fn it_makes_no_difference_how_the_bytes_are_cut() {
+    let whole = agreed(Meeting::new(&local(1), &local(2))).0;
+    for chunk in 1..200 {
+        let mut meeting = Meeting::new(&local(1), &local(2));
+        meeting.chunk = chunk;
+        let cut = agreed(meeting).0;
+        assert_eq!(cut.fabric, whole.fabric);
+        assert_eq!(cut.prologue, whole.prologue);
+    }
+}
+
+#[test]
+fn a_unix_socket_that_cannot_be_reached_leads_to_tcp() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.unix = Unix::IsElsewhere;
+    meeting.run();
+    assert!(meeting.unix_closed);
+    let (dialer, acceptor) = meeting.ends();
+    assert_eq!(acceptor.expect("agreed").fabric, FabricKind::Tcp);
+    let reason = dialer.expect("agreed").reason;
+    assert!(reason.starts_with("tcp: not shm: not here; "), "{reason}");
+}
+
+#[test]
+fn a_unix_socket_that_cannot_be_made_leads_to_tcp() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.can_listen = false;
+    let reason = agreed(meeting).0.reason;
+    assert!(
+        reason.starts_with("tcp: not shm: no descriptors; "),
+        "{reason}"
+    );
+}
+
+#[test]
+fn without_a_way_back_both_ends_say_so() {
+    let mut dialer = local(1);
+    dialer.shm = Policy::Require;
+    let mut meeting = Meeting::new(&dialer, &local(2));
+    meeting.unix = Unix::IsElsewhere;
+    let (dialer, acceptor) = failed(meeting);
+    assert!(matches!(
+        dialer,
+        HandshakeError::Fabric(FabricConflict::Unavailable {
+            fabric: FabricKind::Shm,
+            ..
+        })
+    ));
+    let HandshakeError::Refused { reason, .. } = acceptor else {
+        panic!("not a refusal: {acceptor}");
+    };
+    assert_eq!(reason.as_str(), dialer.to_string());
+}
+
+#[test]
+fn policies_that_exclude_each_other_fail_alike_at_both_ends() {
+    let (mut dialer, mut acceptor) = (local(1), local(2));
+    dialer.shm = Policy::Require;
+    acceptor.tcp = Policy::Require;
+    let (dialer, acceptor) = failed(Meeting::new(&dialer, &acceptor));
+    assert_eq!(dialer, acceptor);
+    assert!(matches!(
+        dialer,
+        HandshakeError::Fabric(FabricConflict::TwoRequired { .. })
+    ));
+}
+
+#[test]
+fn a_later_minor_version_with_unknown_features_is_understood() {
+    let (mut dialer, mut acceptor) = (local(1), local(2));
+    dialer.versions.newest.minor = 9;
+    dialer.features = 0b1110;
+    acceptor.features = 0b0111;
+    let (dialer, acceptor) = agreed(Meeting::new(&dialer, &acceptor));
+    assert_eq!(dialer.version, Version { major: 1, minor: 0 });
+    assert_eq!(acceptor.features, 0b0110);
+}
+
+#[test]
+fn other_versions_fail_at_both_ends_with_both_ranges() {
+    let mut dialer = local(1);
+    let other = Version { major: 7, minor: 3 };
+    dialer.versions = VersionRange {
+        oldest: other,
+        newest: other,
+    };
+    let (newer, older) = failed(Meeting::new(&dialer, &local(2)));
+    let (ours, theirs) = (dialer.versions, VersionRange::SUPPORTED);
+    assert_eq!(newer, HandshakeError::Version { ours, theirs });
+    assert_eq!(
+        older,
+        HandshakeError::Version {
+            ours: theirs,
+            theirs: ours
+        }
+    );
+}
+
+#[test]
+fn another_security_mode_fails_at_both_ends() {
+    let mut dialer = local(1);
+    dialer.security = SecurityMode::Unknown(3);
+    let (strict, plain) = failed(Meeting::new(&dialer, &local(2)));
+    let (ours, theirs) = (SecurityMode::Unknown(3), SecurityMode::None);
+    assert_eq!(strict, HandshakeError::Security { ours, theirs });
+    assert_eq!(
+        plain,
+        HandshakeError::Security {
+            ours: theirs,
+            theirs: ours
+        }
+    );
+}
+
+#[test]
+fn a_dialer_that_never_showed_the_token_is_not_let_in() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.unix = Unix::IsSkipped;
+    let (dialer, acceptor) = failed(meeting);
+    let (step, kind) = (Step::Ready, MessageKind::Ready);
+    assert_eq!(acceptor, HandshakeError::OutOfTurn { step, kind });
+    assert!(matches!(dialer, HandshakeError::Refused { .. }));
+}
+
+#[test]
+fn a_choice_is_made_once_per_fabric() {
+    let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
+    meeting.cut_after = 5;
+    meeting.run();
+    assert_eq!(meeting.acceptor.step(), Step::Ready);
+    let mut again = Vec::new();
+    let (fabric, reason) = (FabricKind::Tcp, Text::new("again"));
+    Message::Choice(Choice { fabric, reason }).write(&mut again);
+    meeting.acceptor.handle_bytes(&again);
+    meeting.attend_acceptor();
+    let problem = MessageError::Repeated {
+        field: "choice of fabric",
+    };
+    let error = meeting.acceptor_end.expect("ended").unwrap_err();
+    assert_eq!(
+        error,
+        HandshakeError::Malformed {
+            step: Step::Ready,
+            problem
+        }
+    );
+}
+
+#[test]
+fn whoever_is_silent_at_any_step_is_given_up_by_name_of_the_step() {
+    use Step::*;
+    // By messages delivered: D Hello, A Hello, A Offer, D Offer, D Choice,
+    // A Endpoint, D Ready, A Ready.
+    let waiting = [
+        (Hello, Hello),
+        (Hello, Offer),
+        (Offer, Offer),
+        (Endpoint, Offer),
+        (Endpoint, Choice),
+        (Endpoint, Ready),
+        (Ready, Ready),
+        (Ready, Finished),
+    ];
+    for (delivered, (dialer_waits, acceptor_waits)) in waiting.into_iter().enumerate() {
+        let mut meeting = Meeting::new(&local(1), &local(2));
+        meeting.cut_after = delivered;
+        meeting.run();
+        meeting
+            .dialer
+            .handle_timeout(meeting.now + TIMEOUT - Duration::from_nanos(1));
+        assert!(
+            meeting.dialer.deadline().is_some(),
+            "not a moment too early"
+        );
+        meeting.wait_for_ever();
+        let (dialer, acceptor) = meeting.ends();
+        let silent = |step| HandshakeError::Silent {
+            step,
+            waited: TIMEOUT,
+        };
+        assert_eq!(
+            dialer.unwrap_err(),
+            silent(dialer_waits),
+            "after {delivered}"
+        );
+        match acceptor_waits {
+            Finished => assert!(acceptor.is_ok()),
+            step => assert_eq!(acceptor.unwrap_err(), silent(step), "after {delivered}"),
+        }
+    }
+}
+
+#[test]
+fn a_unix_socket_that_never_answers_is_a_silent_peer() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.unix = Unix::IsSilent;
+    meeting.run();
+    meeting.wait_for_ever();
+    let (dialer, acceptor) = meeting.ends();
+    let silent = |step| HandshakeError::Silent {
+        step,
+        waited: TIMEOUT,
+    };
+    assert_eq!(dialer.unwrap_err(), silent(Step::UnixSocket));
+    assert_eq!(acceptor.unwrap_err(), silent(Step::Ready));
+}
+
+#[test]
+fn whoever_closes_at_any_step_is_reported_by_name_of_the_step() {
+    for delivered in 0..8 {
+        let mut meeting = Meeting::new(&local(1), &local(2));
+        meeting.cut_after = delivered;
+        meeting.run();
+        let step = meeting.dialer.step();
+        let detail = Some("Connection reset by peer".to_string());
+        meeting.dialer.handle_closed(detail.clone());
+        meeting.attend_dialer();
+        let error = meeting.dialer_end.expect("ended").unwrap_err();
+        assert_eq!(error, HandshakeError::Closed { step, detail });
+    }
+}
+
+#[test]
+fn the_session_may_begin_in_the_same_read_as_ready() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    meeting.cut_after = 7;
+    meeting.run();
+    let ready = meeting.from_acceptor.len() - (2 + 1 + 1 + 16 + 32);
+    let ready = meeting.from_acceptor.split_off(ready);
+    meeting
+        .dialer
+        .handle_bytes(&[&ready, &b"first frame"[..]].concat());
+    meeting.dialer.handle_bytes(b" and more");
+    meeting.attend_dialer();
+    assert!(meeting.dialer_end.expect("ended").is_ok());
+    assert_eq!(meeting.dialer.into_leftover(), b"first frame and more");
+}
+
+#[test]
+fn another_protocol_is_known_by_its_first_bytes() {
+    let now = Instant::now();
+    for (answer, shown) in [
+        (
+            &b"HTTP/1.1 400 Bad Request\r\n"[..],
+            "HTTP/1.1 400 Bad Request\\r\\n",
+        ),
+        (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH-2.0-OpenSSH_9.6\\r\\n"),
+        (b"\x89ibeX", "\\x89ibeX"),
+        (b"\0", "\\x00"),
+    ] {
+        let mut dialer = DialerHandshake::new(&local(1), host(1), [0; 16], now, now + TIMEOUT);
+        dialer.handle_bytes(answer);
+        let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
+            panic!("no failure");
+        };
+        assert_eq!(
+            error,
+            HandshakeError::NotIbex {
+                seen: shown.to_string()
+            }
+        );
+    }
+    let long = HandshakeError::NotIbex {
+        seen: "HTTP/1.1 400".to_string(),
+    };
+    assert!(
+        long.to_string()
+            .contains("an HTTP server's answer; check the address")
+    );
+}
+
+#[test]
+fn a_stranger_is_told_nothing() {
+    let mut meeting = Meeting::new(&local(1), &local(2));
+    assert_eq!(meeting.acceptor.poll_transmit(), None);
+    meeting.acceptor.handle_bytes(b"GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(meeting.acceptor.poll_transmit(), None);
+    assert!(!meeting.acceptor.has_hello());
+}
+
+#[test]
+fn a_length_out_of_bounds_is_refused_before_its_bytes_come() {
+    let now = Instant::now();
+    for (prefix, problem) in [
+        ([0, 0], MessageError::Empty),
+        ([0x01, 0x10], MessageError::Oversize { length: 4097 }),
+    ] {
+        let mut dialer = DialerHandshake::new(&local(1), host(1), [0; 16], now, now + TIMEOUT);
+        dialer.handle_bytes(&MAGIC);
+        dialer.handle_bytes(&prefix);
+        let Some(DialerEvent::Failed(error)) = dialer.poll_event() else {
+            panic!("no failure");
+        };
+        assert_eq!(
+            error,
+            HandshakeError::Malformed {
+                step: Step::Hello,
+                problem
+            }
+        );
+    }
+}
+
+/// Each message at each step where it has no business.
+#[test]
+fn a_message_out_of_turn_ends_the_handshake() {
+    let hello = Message::Hello(Hello {
+        versions: VersionRange::SUPPORTED,
+        features: 0,
+        security: SecurityMode::None,
+        nonce: [0; 16],
+    });
+    let ready = Message::Ready(crate::message::Ready { session: None });
+    for delivered in 1..8 {
+        for message in [&hello, &ready] {
+            let mut meeting = Meeting::new(&local(1), &local(2));
+            meeting.cut_after = delivered;
+            meeting.run();
+            let (step, kind) = (meeting.dialer.step(), message.kind());
+            if step == Step::Hello {
+                continue;
+            }
+            let mut bytes = Vec::new();
+            message.write(&mut bytes);
+            meeting.dialer.handle_bytes(&bytes);
+            meeting.attend_dialer();
+            let error = meeting.dialer_end.expect("ended").unwrap_err();
+            assert_eq!(error, HandshakeError::OutOfTurn { step, kind });
+        }
+    }
+}
+
+proptest! {
+    #[test]
+    fn garbage_after_any_step_ends_or_waits(
+        delivered in 0..8usize,
+        garbage in proptest::collection::vec(any::<u8>(), 0..300),
+        as_message: bool,
+    ) {
+        let mut meeting = Meeting::new(&local(1), &local(2));
+        meeting.cut_after = delivered;
+        meeting.run();
+        let mut bytes = garbage;
+        if as_message {
+            bytes.splice(..0, (bytes.len() as u16).to_le_bytes());
+        }
+        meeting.dialer.handle_bytes(&bytes);
+        meeting.acceptor.handle_bytes(&bytes);
+        meeting.cut_after = usize::MAX;
+        meeting.run();
+        meeting.wait_for_ever();
+        prop_assert!(meeting.dialer_end.is_some() && meeting.acceptor_end.is_some());
+    }
+
+    #[test]
+    fn any_bytes_end_both_machines(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let with_magic = [&MAGIC, &*bytes].concat();
+        for bytes in [&bytes, &with_magic] {
+            crate::fuzz::acceptor(bytes);
+            crate::fuzz::dialer(bytes);
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Who a node is: its identity, its incarnation, the host it runs on, and the
+//! secrets that two nodes share. Plain values; nothing here does I/O.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+/// Which node this is, across its restarts when the application or a key says
+/// so, else 128 random bits.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeIdentity(pub [u8; 16]);
+
+/// Which run of a node this is: 64 random bits drawn when the node is made.
+///
+/// The same identity with another incarnation is a restarted node: the run
+/// before it is gone.
+pub type Incarnation = u64;
+
+impl fmt::Display for NodeIdentity {
+    /// The first 4 bytes in hex, as `git` shortens a commit: enough for a log.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write_hex(f, &self.0[..4])
+    }
+}
+
+impl fmt::Debug for NodeIdentity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NodeIdentity(")?;
+        write_hex(f, &self.0)?;
+        f.write_str(")")
+    }
+}
+
+/// What a node says about the host it runs on.
+///
+/// A hint and no more: it decides whether shared memory is tried, and the try
+/// decides. The numbers are the sender's own view, so the process number means
+/// something else in another pid namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostHint {
+    /// The kernel's `boot_id`; all zero when it could not be read, and then no
+    /// host counts as the same.
+    pub boot_id: [u8; 16],
+    /// The process, as it sees itself.
+    pub pid: u32,
+    /// The effective user, as the process sees it.
+    pub uid: u32,
+}
+
+impl HostHint {
+    /// Whether both hints name the same running kernel.
+    pub fn same_boot(&self, other: &HostHint) -> bool {
+        self.boot_id != [0; 16] && self.boot_id == other.boot_id
+    }
+}
+
+/// 32 bytes that only the two ends of a session know.
+///
+/// Never printed: `Debug` shows that there is one, and no more.
+#[derive(Clone)]
+pub struct Secret([u8; 32]);
+
+impl Secret {
+    /// Takes bytes that the caller drew from a good source.
+    pub const fn new(bytes: [u8; 32]) -> Secret {
+        Secret(bytes)
+    }
+
+    /// The bytes, for the wire or for a key derivation.
+    pub fn expose(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// Whether `presented` is this secret, in time that depends only on its
+    /// length: an early exit would tell a guesser how far the guess was right.
+    pub fn matches(&self, presented: &[u8]) -> bool {
+        let differing = self
+            .0
+            .iter()
+            .zip(presented)
+            .fold(0, |differing, (a, b)| differing | (a ^ b));
+        presented.len() == self.0.len() && std::hint::black_box(differing) == 0
+    }
+}
+
+/// In constant time, as [`Secret::matches`].
+impl PartialEq for Secret {
+    fn eq(&self, other: &Secret) -> bool {
+        self.matches(&other.0)
+    }
+}
+
+impl Eq for Secret {}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret(..)")
+    }
+}
+
+fn write_hex(f: &mut fmt::Formatter<'_>, bytes: &[u8]) -> fmt::Result {
+    bytes.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_matches_itself_and_nothing_else() {
+        let secret = Secret::new([7; 32]);
+        assert!(secret.matches(&[7; 32]));
+        let mut near = [7; 32];
+        near[31] = 8;
+        assert!(!secret.matches(&near));
+        assert!(!secret.matches(&[7; 31]));
+        assert!(!secret.matches(&[7; 33]));
+        assert!(!secret.matches(&[]));
+    }
+
+    #[test]
+    fn a_secret_is_never_printed() {
+        assert_eq!(format!("{:?}", Secret::new([0xab; 32])), "Secret(..)");
+    }
+
+    #[test]
+    fn an_unreadable_boot_id_is_nobodys_host() {
+        let unknown = HostHint {
+            boot_id: [0; 16],
+            pid: 1,
+            uid: 1,
+        };
+        assert!(!unknown.same_boot(&unknown));
+        let known = HostHint {
+            boot_id: [1; 16],
+            ..unknown
+        };
+        assert!(known.same_boot(&HostHint {
+            pid: 2,
+            uid: 2,
+            ..known
+        }));
+    }
+}

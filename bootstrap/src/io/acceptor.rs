@@ -1,0 +1,367 @@
+//! The listening socket and the handshakes that came in through it.
+//!
+//! Rules: nothing here waits; every pending handshake has a deadline; there are
+//! at most `max_pending` of them, and a newcomer displaces the oldest of those
+//! that have not even said Hello. Connections that say nothing can so delay an
+//! honest peer, which says Hello at once, and not keep it out.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, EventFlags};
+use rustix::io::Errno;
+use socket2::{Domain, Protocol, Socket, Type};
+
+use super::pending::{Pending, Progress, Watch};
+use super::{after, host, tcp};
+use crate::error::{HandshakeFailure, ListenError, Problem};
+use crate::established::Established;
+use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
+use crate::identity::Secret;
+use crate::local::Local;
+
+/// A listening socket with its unfinished handshakes.
+///
+/// Call [`turn`](Self::turn) when [`as_fd`](Self::as_fd) is readable and when
+/// [`next_deadline`](Self::next_deadline) has come; afterwards drain
+/// [`poll_established`](Self::poll_established) and
+/// [`poll_failure`](Self::poll_failure) to `None`.
+pub struct Acceptor {
+    local: Local,
+
+    // The sockets.
+    listener: TcpListener,
+    address: SocketAddr,
+    /// Holds the listener under [`LISTENER`] and each handshake under its key.
+    epoll: OwnedFd,
+    /// Set while the process is out of descriptors: the listener is out of the
+    /// set until then, or it would be ready for ever and nothing to be done.
+    resting_until: Option<Instant>,
+
+    // The handshakes.
+    /// By key; keys grow, so the first is the oldest.
+    pending: BTreeMap<u64, Pending>,
+    next_key: u64,
+
+    // What came of them.
+    established: VecDeque<Established>,
+    /// At most [`MAX_FAILURES`], the latest: under a flood nobody reads them all.
+    failures: VecDeque<HandshakeFailure>,
+}
+
+impl Acceptor {
+    /// Listens at `address`; port 0 takes any free one. The unspecified IPv6
+    /// address takes IPv4 connections as well.
+    pub fn bind(address: SocketAddr, local: Local) -> Result<Acceptor, ListenError> {
+        let failed = |action| {
+            move |source| ListenError {
+                address,
+                action,
+                source,
+            }
+        };
+        let socket = Socket::new(
+            Domain::for_address(address),
+            Type::STREAM,
+            Some(Protocol::TCP),
+        )
+        .map_err(failed("making a socket"))?;
+        // A listener that restarts need not wait for the connections of the
+        // one before it to be forgotten (TIME-WAIT).
+        socket
+            .set_reuse_address(true)
+            .map_err(failed("setting SO_REUSEADDR"))?;
+        if address.is_ipv6() && address.ip().is_unspecified() {
+            socket
+                .set_only_v6(false)
+                .map_err(failed("clearing IPV6_V6ONLY"))?;
+        }
+        socket.bind(&address.into()).map_err(failed("binding"))?;
+        socket.listen(BACKLOG).map_err(failed("listening"))?;
+        let listener = TcpListener::from(socket);
+        listener
+            .set_nonblocking(true)
+            .map_err(failed("setting non-blocking mode"))?;
+        let bound = listener
+            .local_addr()
+            .map_err(failed("asking for the bound port"))?;
+        let epoll = epoll::create(CreateFlags::CLOEXEC)
+            .map_err(|error| failed("making an epoll set")(error.into()))?;
+        Watch {
+            epoll: epoll.as_fd(),
+            key: LISTENER,
+        }
+        .add(&listener, EventFlags::IN)
+        .map_err(failed("adding to an epoll set"))?;
+        Ok(Acceptor {
+            local,
+            listener,
+            address: bound,
+            epoll,
+            resting_until: None,
+            pending: BTreeMap::new(),
+            next_key: LISTENER + 1,
+            established: VecDeque::new(),
+            failures: VecDeque::new(),
+        })
+    }
+
+    /// Where it listens, with the port that was bound.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Readable while [`turn`](Self::turn) has work; can be put into another
+    /// epoll set. Deadlines do not make it readable.
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.epoll.as_fd()
+    }
+
+    /// Does what can be done without waiting: advances the handshakes whose
+    /// sockets are ready, accepts new ones, ends those whose time is over.
+    ///
+    /// The work of one call is bounded; `as_fd` stays readable if there is more.
+    pub fn turn(&mut self, now: Instant) {
+        self.end_rest(now);
+        let (keys, listener_ready) = self.ready();
+        // First those who are here already, so that a Hello that has arrived
+        // counts before newcomers ask for the place.
+        for key in keys {
+            self.advance(key, now);
+        }
+        self.expire(now);
+        if listener_ready {
+            self.accept(now);
+        }
+    }
+
+    /// When to call [`turn`](Self::turn) even if `as_fd` is not readable.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let deadlines = self.pending.values().filter_map(Pending::deadline);
+        deadlines.chain(self.resting_until).min()
+    }
+
+    /// The next finished handshake. Drain after every `turn`.
+    #[must_use]
+    pub fn poll_established(&mut self) -> Option<Established> {
+        self.established.pop_front()
+    }
+
+    /// The next connection that came to nothing. Drain after every `turn`; only
+    /// the latest 64 are kept.
+    #[must_use]
+    pub fn poll_failure(&mut self) -> Option<HandshakeFailure> {
+        self.failures.pop_front()
+    }
+
+    /// Whose sockets are ready, without waiting.
+    fn ready(&self) -> (Vec<u64>, bool) {
+        let mut events = Vec::with_capacity(EVENTS_PER_TURN);
+        let no_wait = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        let buffer = rustix::buffer::spare_capacity(&mut events);
+        if let Err(error) = epoll::wait(&self.epoll, buffer, Some(&no_wait)) {
+            // Only EINTR is possible on a valid set, and then the set is still
+            // ready when it is looked at next.
+            debug_assert_eq!(error, Errno::INTR);
+            return (Vec::new(), false);
+        }
+        let mut keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
+        keys.sort_unstable();
+        keys.dedup();
+        let listener_ready = keys.first() == Some(&LISTENER);
+        keys.retain(|key| *key != LISTENER);
+        (keys, listener_ready)
+    }
+
+    fn advance(&mut self, key: u64, now: Instant) {
+        let watch = Watch {
+            epoll: self.epoll.as_fd(),
+            key,
+        };
+        let Some(pending) = self.pending.get_mut(&key) else {
+            return;
+        };
+        match pending.advance(now, watch) {
+            Progress::Waiting => {}
+            Progress::Agreed(agreement) => {
+                if let Some(pending) = self.pending.remove(&key) {
+                    self.established
+                        .push_back(pending.finish(*agreement, watch));
+                }
+            }
+            Progress::Failed(error) => self.give_up(key, error.into()),
+        }
+    }
+
+    fn expire(&mut self, now: Instant) {
+        let due = |pending: &Pending| pending.deadline().is_some_and(|deadline| deadline <= now);
+        let keys: Vec<u64> = self
+            .pending
+            .iter()
+            .filter(|(_, pending)| due(pending))
+            .map(|(key, _)| *key)
+            .collect();
+        for key in keys {
+            self.advance(key, now);
+        }
+    }
+
+    fn accept(&mut self, now: Instant) {
+        for _ in 0..ACCEPTS_PER_TURN {
+            match self.listener.accept() {
+                Ok((stream, address)) => {
+                    let address = tcp::canonical(address);
+                    if let Err(source) = self.welcome(stream, address, now) {
+                        let action = "set up the connection";
+                        let problem = Problem::Environment { action, source };
+                        self.report(Some(address), problem);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if is_shortage(&error) => {
+                    self.rest(now);
+                    let problem = Problem::Environment {
+                        action: SHORT,
+                        source: error,
+                    };
+                    self.report(None, problem);
+                    return;
+                }
+                // That one connection was aborted, or the call interrupted;
+                // accept(2) passes on what befell the connection meanwhile.
+                Err(_) => {}
+            }
+        }
+    }
+
+    fn welcome(&mut self, stream: TcpStream, address: SocketAddr, now: Instant) -> io::Result<()> {
+        tcp::configure(&stream)?;
+        let entropy = draw_entropy()?;
+        while self.pending.len() >= self.local.max_pending.max(1) {
+            self.displace_one();
+        }
+        let key = self.next_key;
+        self.next_key += 1;
+        let deadline = after(now, self.local.handshake_timeout);
+        let machine = AcceptorHandshake::new(&self.local, host::hint(), entropy, now, deadline);
+        let watch = Watch {
+            epoll: self.epoll.as_fd(),
+            key,
+        };
+        self.pending
+            .insert(key, Pending::new(machine, stream, address, watch)?);
+        // Its Hello is usually here already.
+        self.advance(key, now);
+        Ok(())
+    }
+
+    /// Drops the oldest that has not said Hello, else the oldest.
+    fn displace_one(&mut self) {
+        let silent = self
+            .pending
+            .iter()
+            .find(|(_, pending)| !pending.has_hello());
+        let Some((&key, pending)) = silent.or(self.pending.iter().next()) else {
+            return;
+        };
+        let (step, max_pending) = (pending.step(), self.local.max_pending);
+        self.give_up(key, Problem::Crowded { step, max_pending });
+    }
+
+    fn give_up(&mut self, key: u64, problem: Problem) {
+        if let Some(mut pending) = self.pending.remove(&key) {
+            pending.unwatch(Watch {
+                epoll: self.epoll.as_fd(),
+                key,
+            });
+            self.report(Some(pending.address()), problem);
+        }
+    }
+
+    fn report(&mut self, address: Option<SocketAddr>, problem: Problem) {
+        let failure = HandshakeFailure { address, problem };
+        tracing::debug!(%failure, "no session");
+        if self.failures.len() == MAX_FAILURES {
+            self.failures.pop_front();
+        }
+        self.failures.push_back(failure);
+    }
+
+    /// Stops accepting for a while.
+    fn rest(&mut self, now: Instant) {
+        Watch {
+            epoll: self.epoll.as_fd(),
+            key: LISTENER,
+        }
+        .remove(&self.listener);
+        self.resting_until = Some(now + REST);
+    }
+
+    fn end_rest(&mut self, now: Instant) {
+        if self.resting_until.is_none_or(|until| now < until) {
+            return;
+        }
+        let watch = Watch {
+            epoll: self.epoll.as_fd(),
+            key: LISTENER,
+        };
+        // Without memory for it, the rest goes on.
+        self.resting_until = match watch.add(&self.listener, EventFlags::IN) {
+            Ok(()) => None,
+            Err(_) => Some(now + REST),
+        };
+    }
+}
+
+/// Out of descriptors or memory: the connection stays in the backlog, and the
+/// listener stays ready.
+fn is_shortage(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+fn draw_entropy() -> io::Result<AcceptorEntropy> {
+    fn draw<const N: usize>() -> io::Result<[u8; N]> {
+        let mut bytes = [0; N];
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+        Ok(bytes)
+    }
+    Ok(AcceptorEntropy {
+        nonce: draw()?,
+        unix_name: draw()?,
+        token: Secret::new(draw()?),
+        session_id: draw()?,
+        resume_secret: Secret::new(draw()?),
+    })
+}
+
+/// The listener's key in the epoll set.
+const LISTENER: u64 = 0;
+
+/// The kernel cuts it to `net.core.somaxconn`, 4096 since Linux 5.4.
+const BACKLOG: i32 = 1024;
+
+/// Bounds of one turn, so that an engine that has other work gets to it. Fewer
+/// accepts than the least useful `max_pending`, so that a newcomer is read at
+/// least once more before the flood behind it can reach its place.
+const EVENTS_PER_TURN: usize = 64;
+const ACCEPTS_PER_TURN: usize = 64;
+
+/// Failures kept for whoever asks.
+const MAX_FAILURES: usize = 64;
+
+/// How long to stop accepting when descriptors are short.
+const REST: Duration = Duration::from_millis(100);
+
+const SHORT: &str = "accept a connection, which stays queued for a moment; \
+                     raise the limit of open files (ulimit -n)";

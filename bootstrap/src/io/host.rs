@@ -1,0 +1,53 @@
+//! What the system tells about this process.
+#![forbid(unsafe_code)]
+
+use std::fs;
+
+use crate::identity::HostHint;
+
+/// Read anew for every handshake: a fork changes the process number, and
+/// `setuid` the user.
+pub(super) fn hint() -> HostHint {
+    HostHint {
+        boot_id: boot_id().unwrap_or_default(),
+        pid: std::process::id(),
+        uid: rustix::process::geteuid().as_raw(),
+    }
+}
+
+/// 128 random bits that the kernel draws at boot, the same in every container;
+/// see random(4).
+fn boot_id() -> Option<[u8; 16]> {
+    parse_uuid(&fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+}
+
+fn parse_uuid(text: &str) -> Option<[u8; 16]> {
+    let digits: String = text.trim().chars().filter(|c| *c != '-').collect();
+    if digits.len() != 32 {
+        return None;
+    }
+    Some(u128::from_str_radix(&digits, 16).ok()?.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_boot_id_is_read_as_its_digits() {
+        assert_eq!(
+            parse_uuid("00112233-4455-6677-8899-aabbccddeeff\n"),
+            Some([
+                0x00, 0x11, 0x22, 0x33, 0x44, 0x55, 0x66, 0x77, 0x88, 0x99, 0xaa, 0xbb, 0xcc, 0xdd,
+                0xee, 0xff
+            ])
+        );
+        assert_eq!(parse_uuid("none"), None);
+        assert_eq!(parse_uuid(&"€".repeat(32)), None);
+    }
+
+    #[test]
+    fn two_readings_name_the_same_host() {
+        assert!(hint().same_boot(&hint()));
+    }
+}

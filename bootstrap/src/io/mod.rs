@@ -1,0 +1,22 @@
+//! The sockets under the handshake: the only part of this crate that talks to
+//! the system, reads its clock or draws randomness.
+
+mod acceptor;
+mod back_off;
+mod dial;
+mod host;
+mod pending;
+mod tcp;
+mod unix;
+
+use std::time::{Duration, Instant};
+
+pub use acceptor::Acceptor;
+pub use dial::dial;
+
+/// `duration` from `now`; a time that the clock cannot express is as good as
+/// never, and a century will do.
+fn after(now: Instant, duration: Duration) -> Instant {
+    const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    now + duration.min(CENTURY)
+}

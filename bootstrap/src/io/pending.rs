@@ -1,0 +1,266 @@
+//! One incoming connection whose handshake is not finished.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::time::Instant;
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::tcp::{self, Incoming};
+use super::unix::{self, Datagram, UnixPeer};
+use crate::error::HandshakeError;
+use crate::established::{Established, Sockets};
+use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, Step};
+
+/// A handshake and the sockets that it runs on, each in the acceptor's epoll
+/// set under the same `key`: whichever is ready, [`Pending::advance`] looks at
+/// all of them, since there are two or three at most.
+pub(super) struct Pending {
+    machine: AcceptorHandshake,
+    address: SocketAddr,
+
+    // TCP.
+    stream: TcpStream,
+    outbox: Vec<u8>,
+    /// Whether the set reports when `stream` takes more.
+    watching_writes: bool,
+
+    // Unix.
+    listener: Option<OwnedFd>,
+    /// Connections that have presented nothing yet, oldest first.
+    visitors: VecDeque<UnixPeer>,
+    /// The one with the token.
+    dialer: Option<UnixPeer>,
+}
+
+/// How far a handshake has come.
+pub(super) enum Progress {
+    Waiting,
+    Agreed(Box<Agreement>),
+    Failed(HandshakeError),
+}
+
+/// The acceptor's epoll set as one handshake sees it.
+#[derive(Clone, Copy)]
+pub(super) struct Watch<'a> {
+    pub(super) epoll: BorrowedFd<'a>,
+    pub(super) key: u64,
+}
+
+impl Pending {
+    pub(super) fn new(
+        machine: AcceptorHandshake,
+        stream: TcpStream,
+        address: SocketAddr,
+        watch: Watch<'_>,
+    ) -> io::Result<Pending> {
+        watch.add(&stream, EventFlags::IN)?;
+        Ok(Pending {
+            machine,
+            address,
+            stream,
+            outbox: Vec::new(),
+            watching_writes: false,
+            listener: None,
+            visitors: VecDeque::new(),
+            dialer: None,
+        })
+    }
+
+    /// Does everything that can be done without waiting.
+    pub(super) fn advance(&mut self, now: Instant, watch: Watch<'_>) -> Progress {
+        self.read();
+        self.hear_visitors(watch);
+        self.machine.handle_timeout(now);
+        let progress = self.act(watch);
+        self.write(watch);
+        match progress {
+            // Ready has to be on its way before the stream changes hands.
+            Progress::Agreed(_) if !self.outbox.is_empty() => {
+                let step = Step::Finished;
+                let detail = Some("it takes no more bytes".to_string());
+                Progress::Failed(HandshakeError::Closed { step, detail })
+            }
+            progress => progress,
+        }
+    }
+
+    pub(super) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    pub(super) fn step(&self) -> Step {
+        self.machine.step()
+    }
+
+    pub(super) fn has_hello(&self) -> bool {
+        self.machine.has_hello()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.machine.deadline()
+    }
+
+    /// The agreed session, its sockets out of the epoll set.
+    pub(super) fn finish(mut self, agreement: Agreement, watch: Watch<'_>) -> Established {
+        self.unwatch(watch);
+        let sockets = Sockets {
+            stream: self.stream,
+            leftover: self.machine.into_leftover(),
+            address: self.address,
+            unix: self.dialer.map(UnixPeer::into_parts),
+        };
+        Established::new(agreement, sockets, false)
+    }
+
+    /// Takes every socket out of the epoll set. Closing would do it, unless a
+    /// forked child holds them open and they stay ready for ever.
+    pub(super) fn unwatch(&mut self, watch: Watch<'_>) {
+        watch.remove(&self.stream);
+        self.close_unix(watch);
+    }
+
+    fn read(&mut self) {
+        let mut buffer = [0; READ_BYTES];
+        for _ in 0..READS_PER_TURN {
+            match tcp::read(&self.stream, &mut buffer) {
+                Incoming::Bytes(bytes) => {
+                    self.machine.handle_bytes(bytes);
+                    if bytes.len() < READ_BYTES {
+                        break;
+                    }
+                }
+                Incoming::Nothing => break,
+                Incoming::Closed(detail) => {
+                    self.machine.handle_closed(detail);
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Accepts at the Unix socket and shows to the machine what is presented
+    /// there.
+    fn hear_visitors(&mut self, watch: Watch<'_>) {
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        while let Some(visitor) = unix::accept(listener) {
+            if watch.add(&visitor, EventFlags::IN).is_err() {
+                continue;
+            }
+            if self.visitors.len() == MAX_VISITORS
+                && let Some(oldest) = self.visitors.pop_front()
+            {
+                watch.remove(&oldest);
+            }
+            self.visitors.push_back(visitor);
+        }
+        for _ in 0..self.visitors.len() {
+            let Some(visitor) = self.visitors.pop_front() else {
+                break;
+            };
+            // Longer than a token, so that a longer datagram does not look
+            // like one by being cut.
+            let mut buffer = [0; 64];
+            match visitor.receive(&mut buffer) {
+                Datagram::Nothing => self.visitors.push_back(visitor),
+                Datagram::Bytes(length) if self.machine.handle_token(&buffer[..length]) => {
+                    watch.remove(&visitor);
+                    visitor.welcome();
+                    self.dialer = Some(visitor);
+                }
+                Datagram::Bytes(_) | Datagram::Closed => watch.remove(&visitor),
+            }
+        }
+    }
+
+    fn act(&mut self, watch: Watch<'_>) -> Progress {
+        while let Some(event) = self.machine.poll_event() {
+            match event {
+                AcceptorEvent::ListenUnix { name } => {
+                    let outcome = self.listen_unix(&name, watch);
+                    self.machine.handle_listening(
+                        outcome.map_err(|error| format!("its Unix socket failed ({error})")),
+                    );
+                }
+                AcceptorEvent::CloseUnix => self.close_unix(watch),
+                AcceptorEvent::Agreed(agreement) => {
+                    self.queue_transmits();
+                    return Progress::Agreed(agreement);
+                }
+                AcceptorEvent::Failed(error) => {
+                    self.queue_transmits();
+                    return Progress::Failed(error);
+                }
+            }
+        }
+        self.queue_transmits();
+        Progress::Waiting
+    }
+
+    fn queue_transmits(&mut self) {
+        while let Some(bytes) = self.machine.poll_transmit() {
+            self.outbox.extend(bytes);
+        }
+    }
+
+    fn write(&mut self, watch: Watch<'_>) {
+        tcp::write(&self.stream, &mut self.outbox);
+        let want_writes = !self.outbox.is_empty();
+        if want_writes != self.watching_writes {
+            let writes = if want_writes {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            };
+            watch.modify(&self.stream, EventFlags::IN | writes);
+            self.watching_writes = want_writes;
+        }
+    }
+
+    fn listen_unix(&mut self, name: &[u8], watch: Watch<'_>) -> io::Result<()> {
+        let listener = unix::listen_at(name)?;
+        watch.add(&listener, EventFlags::IN)?;
+        self.listener = Some(listener);
+        Ok(())
+    }
+
+    fn close_unix(&mut self, watch: Watch<'_>) {
+        if let Some(listener) = self.listener.take() {
+            watch.remove(&listener);
+        }
+        for visitor in self.visitors.drain(..) {
+            watch.remove(&visitor);
+        }
+    }
+}
+
+impl Watch<'_> {
+    pub(super) fn add(&self, socket: impl AsFd, events: EventFlags) -> io::Result<()> {
+        epoll::add(self.epoll, socket, EventData::new_u64(self.key), events)?;
+        Ok(())
+    }
+
+    pub(super) fn remove(&self, socket: impl AsFd) {
+        // It fails only for a socket that is not in the set, which is the aim.
+        let _ = epoll::delete(self.epoll, socket);
+    }
+
+    fn modify(&self, socket: impl AsFd, events: EventFlags) {
+        // It needs no memory, and the socket is in the set.
+        let _ = epoll::modify(self.epoll, socket, EventData::new_u64(self.key), events);
+    }
+}
+
+/// One read: more than the dialer's half of any handshake of today.
+const READ_BYTES: usize = 4096;
+
+/// Then the next connection has its turn; the rest is still there afterwards.
+const READS_PER_TURN: usize = 4;
+
+/// Connections of this user's at the Unix socket without a token, at a time.
+const MAX_VISITORS: usize = 4;

@@ -1,0 +1,67 @@
+//! The TCP connection that a handshake runs on and a session keeps.
+#![forbid(unsafe_code)]
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use socket2::{SockRef, TcpKeepalive};
+
+/// What one read brought.
+pub(super) enum Incoming<'a> {
+    Bytes(&'a [u8]),
+    Nothing,
+    /// The end of the stream, with the error if it was not an orderly one.
+    Closed(Option<String>),
+}
+
+/// Sets what a session wants of its connection.
+pub(super) fn configure(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nonblocking(true)?;
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_IDLE)
+        .with_interval(KEEPALIVE_INTERVAL)
+        .with_retries(KEEPALIVE_RETRIES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> Incoming<'a> {
+    loop {
+        return match stream.read(buffer) {
+            Ok(0) => Incoming::Closed(None),
+            Ok(length) => Incoming::Bytes(&buffer[..length]),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Incoming::Nothing,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => Incoming::Closed(Some(error.to_string())),
+        };
+    }
+}
+
+/// Writes from the front of `bytes` and removes what was written, as far as it
+/// goes without waiting.
+///
+/// A broken connection is not reported here: what the peer sent before it broke
+/// says more about why, and the next read returns that, then the error.
+pub(super) fn write(mut stream: &TcpStream, bytes: &mut Vec<u8>) {
+    while !bytes.is_empty() {
+        match stream.write(bytes) {
+            Ok(written) => drop(bytes.drain(..written)),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+            Err(_) => bytes.clear(),
+        }
+    }
+}
+
+/// An IPv4 peer of a dual-stack listener as the IPv4 address that it has.
+pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+/// An idle connection whose peer's host is gone is noticed after
+/// `KEEPALIVE_IDLE + KEEPALIVE_INTERVAL * KEEPALIVE_RETRIES` = 19 s. A busy one
+/// is not covered by keepalive; see tcp(7).
+const KEEPALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(3);
+const KEEPALIVE_RETRIES: u32 = 3;

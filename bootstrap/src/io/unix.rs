@@ -1,0 +1,249 @@
+//! The Unix socket of a shared-memory session: how two processes prove that
+//! they are on one host, and later pass descriptors.
+//!
+//! Rules: the name is in the abstract namespace, so nothing is left behind by a
+//! kill and a process in another network namespace cannot reach it; each end
+//! asks the kernel, not the other end, which user and process it talks to; the
+//! dialer presents the token as one datagram and the acceptor answers [`WELCOME`].
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
+    bind, connect, listen, recv, send, socket_with,
+};
+
+use crate::identity::Secret;
+
+/// One end of a connected Unix socket of this user's.
+pub(super) struct UnixPeer {
+    socket: OwnedFd,
+    /// The process at the other end; `None` if this pid namespace cannot see it.
+    pid: Option<u32>,
+}
+
+/// What a datagram, or the lack of one, says.
+pub(super) enum Datagram {
+    /// Its length in the buffer.
+    Bytes(usize),
+    Nothing,
+    Closed,
+}
+
+/// A socket that listens under an abstract name.
+pub(super) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
+    let socket = seqpacket()?;
+    bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
+    listen(&socket, BACKLOG)?;
+    Ok(socket)
+}
+
+/// The next connection of this user's. Others are closed unheard: names are
+/// visible to every user of the host.
+pub(super) fn accept(listener: impl AsFd) -> Option<UnixPeer> {
+    loop {
+        match accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+            Ok(socket) => match UnixPeer::of_this_user(socket) {
+                Ok(peer) => return Some(peer),
+                Err(why) => tracing::debug!(%why, "a connection to the Unix socket was closed"),
+            },
+            Err(Errno::INTR | Errno::CONNABORTED) => {}
+            Err(Errno::AGAIN) => return None,
+            Err(error) => {
+                // Out of descriptors, most likely. The dialer waits until its
+                // deadline or ours; the socket keeps the connection for later.
+                tracing::debug!(%error, "accepting at the Unix socket failed");
+                return None;
+            }
+        }
+    }
+}
+
+impl UnixPeer {
+    /// Connects and presents the token. The error says in words why this fabric
+    /// is not to be had; it ends in the reason for the next choice.
+    pub(super) fn connect(name: &[u8], token: &Secret) -> Result<UnixPeer, String> {
+        let address = SocketAddrUnix::new_abstract_name(name)
+            .map_err(|error| format!("the name of the Unix socket is unusable ({error})"))?;
+        let socket = seqpacket()
+            .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
+        connect(&socket, &address).map_err(|error| match error {
+            // The name does not exist here, though the peer listens: it is in
+            // another network namespace.
+            Errno::CONNREFUSED => {
+                "the peer's Unix socket is not in this network namespace".to_string()
+            }
+            error => format!("the peer's Unix socket cannot be reached ({error})"),
+        })?;
+        let peer = UnixPeer::of_this_user(socket)?;
+        match send(&peer.socket, token.expose(), SendFlags::NOSIGNAL) {
+            Ok(_) => Ok(peer),
+            Err(error) => Err(format!("the peer's Unix socket took no token ({error})")),
+        }
+    }
+
+    /// Answers the token.
+    pub(super) fn welcome(&self) {
+        // A failure means that the dialer has gone, and its connection says so.
+        let _ = send(&self.socket, &WELCOME, SendFlags::NOSIGNAL);
+    }
+
+    /// What the acceptor answers to the token: `None` while it has not.
+    pub(super) fn answer(&self) -> Option<Result<(), String>> {
+        let mut buffer = [0; 8];
+        match self.receive(&mut buffer) {
+            Datagram::Nothing => None,
+            Datagram::Bytes(length) if buffer[..length] == WELCOME => Some(Ok(())),
+            Datagram::Bytes(_) => Some(Err("the peer's Unix socket gave a wrong answer".into())),
+            Datagram::Closed => Some(Err("the peer's Unix socket did not accept the token".into())),
+        }
+    }
+
+    pub(super) fn receive(&self, buffer: &mut [u8]) -> Datagram {
+        loop {
+            return match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+                Ok((_, 0)) => Datagram::Closed,
+                Ok((_, length)) => Datagram::Bytes(length.min(buffer.len())),
+                Err(Errno::INTR) => continue,
+                Err(Errno::AGAIN) => Datagram::Nothing,
+                Err(_) => Datagram::Closed,
+            };
+        }
+    }
+
+    pub(super) fn into_parts(self) -> (OwnedFd, Option<u32>) {
+        (self.socket, self.pid)
+    }
+
+    /// Checks who is at the other end.
+    fn of_this_user(socket: OwnedFd) -> Result<UnixPeer, String> {
+        let credentials = credentials(socket.as_fd())
+            .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;
+        let ours = rustix::process::geteuid().as_raw();
+        if credentials.uid != ours {
+            return Err(format!(
+                "the Unix socket belongs to another user (uid {}, this node's is {ours})",
+                credentials.uid
+            ));
+        }
+        let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
+        Ok(UnixPeer { socket, pid })
+    }
+}
+
+impl AsFd for UnixPeer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn seqpacket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// `SO_PEERCRED`: the peer as of its `connect` or `listen`, in this process's
+/// namespaces.
+///
+/// Not through `rustix::net::sockopt::socket_peercred`: it reads the process
+/// number into a `NonZero`, and the kernel says 0 for a peer in a pid namespace
+/// that we do not see into, as between two containers of one pod.
+fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
+    let mut credentials = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: getsockopt(2) asks for
+    // 1. an open descriptor: `socket` is borrowed for the call;
+    // 2. a buffer that `length` bytes can be written to: `credentials` is that
+    //    long, ours, and borrowed mutably for the call; any bytes are a valid
+    //    `ucred`, which is three integers;
+    // 3. a length to read and write: `length`, likewise.
+    let result = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut credentials).cast(),
+            &raw mut length,
+        )
+    };
+    if result != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    if length as usize != size_of::<libc::ucred>() {
+        return Err(io::Error::other("SO_PEERCRED came in another size"));
+    }
+    Ok(credentials)
+}
+
+/// What the acceptor says to the right token.
+const WELCOME: [u8; 1] = *b"+";
+
+/// One dialer is expected; the rest is room for processes that only look.
+const BACKLOG: i32 = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn name(test: &str) -> Vec<u8> {
+        format!("ibex-test-{test}-{}", std::process::id()).into_bytes()
+    }
+
+    fn token() -> Secret {
+        Secret::new([7; 32])
+    }
+
+    #[test]
+    fn a_name_that_nobody_has_is_taken_for_another_namespace() {
+        let refused = UnixPeer::connect(&name("nobody"), &token()).err();
+        let why = "the peer's Unix socket is not in this network namespace";
+        assert_eq!(refused.as_deref(), Some(why));
+    }
+
+    #[test]
+    fn both_ends_know_the_process_at_the_other() {
+        let listener = listen_at(&name("pid")).unwrap();
+        let dialer = UnixPeer::connect(&name("pid"), &token()).unwrap();
+        let acceptor = accept(&listener).unwrap();
+        assert_eq!(dialer.pid, Some(std::process::id()));
+        assert_eq!(acceptor.pid, Some(std::process::id()));
+    }
+
+    #[test]
+    fn a_token_is_one_datagram_and_its_answer_another() {
+        let listener = listen_at(&name("token")).unwrap();
+        assert!(accept(&listener).is_none());
+        let dialer = UnixPeer::connect(&name("token"), &token()).unwrap();
+        let acceptor = accept(&listener).unwrap();
+        let mut buffer = [0; 64];
+        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(32)));
+        assert!(token().matches(&buffer[..32]));
+        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Nothing));
+        assert_eq!(dialer.answer(), None);
+        acceptor.welcome();
+        assert_eq!(dialer.answer(), Some(Ok(())));
+    }
+
+    #[test]
+    fn a_socket_closed_on_the_token_is_a_refusal() {
+        let listener = listen_at(&name("closed")).unwrap();
+        let dialer = UnixPeer::connect(&name("closed"), &token()).unwrap();
+        drop(accept(&listener));
+        assert!(matches!(dialer.answer(), Some(Err(_))));
+    }
+
+    #[test]
+    fn a_wrong_answer_is_a_refusal() {
+        let listener = listen_at(&name("answer")).unwrap();
+        let dialer = UnixPeer::connect(&name("answer"), &token()).unwrap();
+        let acceptor = accept(&listener).unwrap();
+        send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
+        assert!(matches!(dialer.answer(), Some(Err(_))));
+    }
+}

@@ -1,0 +1,125 @@
+//! What a node brings to every handshake: who it is, what it wants, what it
+//! can take.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use crate::fabric::{FabricKind, FabricOffer, Policy};
+use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::message::{Hello, Offer, SecurityMode, VersionRange};
+
+/// This node, as it presents itself to peers.
+#[derive(Clone, Debug)]
+pub struct Local {
+    // Who.
+    /// This node's identity.
+    pub identity: NodeIdentity,
+    /// This run of it.
+    pub incarnation: Incarnation,
+
+    // What it wants.
+    /// Wish for shared memory. Default: [`Policy::Auto`].
+    pub shm: Policy,
+    /// Wish for TCP as the data path; the control connection is TCP always.
+    /// Default: [`Policy::Auto`].
+    pub tcp: Policy,
+    /// Wish for RDMA. Default: [`Policy::Auto`].
+    pub verbs: Policy,
+
+    // What it can take.
+    /// How much a peer may ask of this node.
+    pub limits: Limits,
+
+    // How it talks.
+    /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
+    /// anything else is for testing how versions meet.
+    pub versions: VersionRange,
+    /// Optional parts of the protocol that it knows, one bit each; a bit counts
+    /// when both ends have it. Default: 0.
+    pub features: u64,
+    /// How the connection is protected; both ends must say the same.
+    /// Default: [`SecurityMode::None`].
+    pub security: SecurityMode,
+
+    // How long it waits and for how many.
+    /// Longest time for one handshake, from the connected socket to *Ready*.
+    /// Default: 5 s. Longer bears with slower peers, and keeps a place of
+    /// `max_pending` for as long with silent ones.
+    pub handshake_timeout: Duration,
+    /// Most handshakes that a listener keeps unfinished at a time; above it the
+    /// oldest that has said nothing is dropped. Default: 256, range from 1;
+    /// each takes one descriptor and at most 16 KiB.
+    pub max_pending: usize,
+}
+
+impl Local {
+    /// A node with every other field at its default.
+    pub fn new(identity: NodeIdentity, incarnation: Incarnation) -> Local {
+        Local {
+            identity,
+            incarnation,
+            shm: Policy::Auto,
+            tcp: Policy::Auto,
+            verbs: Policy::Auto,
+            limits: Limits::default(),
+            versions: VersionRange::SUPPORTED,
+            features: 0,
+            security: SecurityMode::None,
+            handshake_timeout: Duration::from_secs(5),
+            max_pending: 256,
+        }
+    }
+
+    pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
+        Hello {
+            versions: self.versions,
+            features: self.features,
+            security: self.security,
+            nonce,
+        }
+    }
+
+    pub(crate) fn offer(&self, host: HostHint) -> Offer {
+        let fabric = |kind, policy| FabricOffer {
+            kind,
+            policy,
+            device: None,
+        };
+        Offer {
+            identity: self.identity,
+            incarnation: self.incarnation,
+            host,
+            limits: self.limits,
+            fabrics: vec![
+                fabric(FabricKind::Shm, self.shm),
+                fabric(FabricKind::Tcp, self.tcp),
+                fabric(FabricKind::Verbs, self.verbs),
+            ],
+        }
+    }
+}
+
+/// How much a peer may ask of a node.
+///
+/// A peer's limits are its word, unchecked beyond their encoding: take the
+/// smaller of the two ends' before sizing anything by them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Channels open at a time, both directions together. Default: 1024.
+    pub channels: u32,
+    /// Bytes that may be under way to this node, not yet taken by its engine.
+    /// Default: 1 MiB.
+    pub session_credit_bytes: u64,
+    /// Longest frame that this node takes. Default: 64 KiB.
+    pub max_frame_bytes: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
+            channels: 1024,
+            session_credit_bytes: 1 << 20,
+            max_frame_bytes: 64 << 10,
+        }
+    }
+}

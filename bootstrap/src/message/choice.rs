@@ -1,0 +1,62 @@
+//! *Choice*: the fabric that the dialer picked, and why.
+
+use super::field::{FieldReader, FieldWriter};
+use super::{MessageError, Text};
+use crate::fabric::FabricKind;
+
+/// The dialer's decision. Sent again, with another fabric, when the endpoint
+/// of the first could not be reached.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// What shall carry the data.
+    pub fabric: FabricKind,
+    /// Why, for the acceptor's log.
+    pub reason: Text,
+}
+
+impl Choice {
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Choice, MessageError> {
+        Ok(Choice {
+            fabric: parse_fabric_kind(&mut fields)?,
+            reason: fields.text("reason")?,
+        })
+    }
+
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u8(self.fabric.to_wire());
+        fields.text(&self.reason);
+    }
+}
+
+/// The acceptor has no endpoint for the fabric just chosen; the dialer picks
+/// another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unavailable {
+    /// The fabric that was chosen.
+    pub fabric: FabricKind,
+    /// What went wrong with it.
+    pub reason: Text,
+}
+
+impl Unavailable {
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Unavailable, MessageError> {
+        Ok(Unavailable {
+            fabric: parse_fabric_kind(&mut fields)?,
+            reason: fields.text("reason")?,
+        })
+    }
+
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u8(self.fabric.to_wire());
+        fields.text(&self.reason);
+    }
+}
+
+/// A fabric where an unknown one cannot be skipped.
+pub(super) fn parse_fabric_kind(fields: &mut FieldReader<'_>) -> Result<FabricKind, MessageError> {
+    let kind = fields.u8("fabric kind")?;
+    FabricKind::from_wire(kind).ok_or(MessageError::UnknownValue {
+        field: "fabric kind",
+        value: u32::from(kind),
+    })
+}

@@ -1,0 +1,182 @@
+//! *Endpoint*: where the dialer finds the acceptor on the chosen fabric.
+
+use super::MessageError;
+use super::choice::parse_fabric_kind;
+use super::field::{FieldReader, FieldWriter};
+use crate::fabric::FabricKind;
+use crate::identity::Secret;
+
+/// An address on one fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Endpoint {
+    /// A Unix socket to connect to.
+    Shm(ShmEndpoint),
+    /// Nothing to say: the connection that this message came on.
+    Tcp,
+    /// A queue pair to connect to.
+    Verbs(VerbsEndpoint),
+}
+
+/// Where an acceptor waits for one dialer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShmEndpoint {
+    /// Name of a `SOCK_SEQPACKET` socket in the abstract namespace, without
+    /// the leading zero byte; 1 to 107 bytes.
+    pub name: Vec<u8>,
+    /// To be presented there, once. The name is visible to every process of
+    /// the host, in `/proc/net/unix`; the token is not.
+    pub token: Secret,
+}
+
+/// A queue pair as its peer needs to know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VerbsEndpoint {
+    /// Queue pair number, 24 bits.
+    pub queue_pair: u32,
+    /// First packet sequence number, 24 bits.
+    pub packet_sequence: u32,
+    /// Local identifier of the port; 0 on RoCE.
+    pub lid: u16,
+    /// Global identifier of the port.
+    pub gid: [u8; 16],
+    /// How packets with that identifier are routed.
+    pub gid_type: GidType,
+    /// Path MTU in bytes: 256, 512, 1024, 2048 or 4096.
+    pub mtu_bytes: u16,
+    /// Longest inline send.
+    pub max_inline_bytes: u32,
+    /// Most scatter-gather entries of one send.
+    pub max_send_sge: u16,
+    /// Most scatter-gather entries of one receive.
+    pub max_receive_sge: u16,
+}
+
+/// The kind of a global identifier; peers with different kinds cannot talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidType {
+    /// InfiniBand.
+    Infiniband,
+    /// RoCE version 1, on Ethernet frames.
+    RoceV1,
+    /// RoCE version 2, on UDP.
+    RoceV2,
+}
+
+impl Endpoint {
+    /// The fabric that this is an address on.
+    pub fn fabric(&self) -> FabricKind {
+        match self {
+            Endpoint::Shm(_) => FabricKind::Shm,
+            Endpoint::Tcp => FabricKind::Tcp,
+            Endpoint::Verbs(_) => FabricKind::Verbs,
+        }
+    }
+
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Endpoint, MessageError> {
+        Ok(match parse_fabric_kind(&mut fields)? {
+            FabricKind::Shm => Endpoint::Shm(ShmEndpoint::parse(fields)?),
+            FabricKind::Tcp => Endpoint::Tcp,
+            FabricKind::Verbs => Endpoint::Verbs(VerbsEndpoint::parse(fields)?),
+        })
+    }
+
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u8(self.fabric().to_wire());
+        match self {
+            Endpoint::Shm(endpoint) => endpoint.write(fields),
+            Endpoint::Tcp => {}
+            Endpoint::Verbs(endpoint) => endpoint.write(fields),
+        }
+    }
+}
+
+impl ShmEndpoint {
+    /// Longest abstract name: `sun_path` of unix(7) less its leading zero byte.
+    pub const MAX_NAME_BYTES: usize = 107;
+
+    fn parse(mut fields: FieldReader<'_>) -> Result<ShmEndpoint, MessageError> {
+        let name = fields.string("socket name", ShmEndpoint::MAX_NAME_BYTES)?;
+        if name.is_empty() {
+            // The kernel takes an empty name for "invent one", not for an address.
+            return Err(MessageError::UnknownValue {
+                field: "socket name length",
+                value: 0,
+            });
+        }
+        Ok(ShmEndpoint {
+            name: name.to_vec(),
+            token: Secret::new(fields.array("token")?),
+        })
+    }
+
+    fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.string(&self.name, ShmEndpoint::MAX_NAME_BYTES);
+        fields.bytes(self.token.expose());
+    }
+}
+
+impl VerbsEndpoint {
+    fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
+        let endpoint = VerbsEndpoint {
+            queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
+            packet_sequence: bounded("packet sequence", fields.u32("packet sequence")?)?,
+            lid: fields.u16("lid")?,
+            gid: fields.array("gid")?,
+            gid_type: GidType::from_wire(fields.u8("gid type")?)?,
+            mtu_bytes: fields.u16("mtu")?,
+            max_inline_bytes: fields.u32("inline limit")?,
+            max_send_sge: fields.u16("send sge limit")?,
+            max_receive_sge: fields.u16("receive sge limit")?,
+        };
+        if !matches!(endpoint.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
+            return Err(MessageError::UnknownValue {
+                field: "mtu",
+                value: u32::from(endpoint.mtu_bytes),
+            });
+        }
+        Ok(endpoint)
+    }
+
+    fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.u32(self.queue_pair);
+        fields.u32(self.packet_sequence);
+        fields.u16(self.lid);
+        fields.bytes(&self.gid);
+        fields.u8(self.gid_type.to_wire());
+        fields.u16(self.mtu_bytes);
+        fields.u32(self.max_inline_bytes);
+        fields.u16(self.max_send_sge);
+        fields.u16(self.max_receive_sge);
+    }
+}
+
+impl GidType {
+    fn to_wire(self) -> u8 {
+        match self {
+            GidType::Infiniband => 0,
+            GidType::RoceV1 => 1,
+            GidType::RoceV2 => 2,
+        }
+    }
+
+    fn from_wire(byte: u8) -> Result<GidType, MessageError> {
+        match byte {
+            0 => Ok(GidType::Infiniband),
+            1 => Ok(GidType::RoceV1),
+            2 => Ok(GidType::RoceV2),
+            _ => Err(MessageError::UnknownValue {
+                field: "gid type",
+                value: u32::from(byte),
+            }),
+        }
+    }
+}
+
+/// Numbers of queue pairs and packets have 24 bits in every packet header.
+fn bounded(field: &'static str, value: u32) -> Result<u32, MessageError> {
+    if value >> 24 == 0 {
+        Ok(value)
+    } else {
+        Err(MessageError::UnknownValue { field, value })
+    }
+}

@@ -1,0 +1,133 @@
+//! *Hello*: the first message of both ends and the only one that is cleartext
+//! in every security mode.
+//!
+//! Its layout is frozen: a node must be able to read the Hello of any version,
+//! past or future, to say which versions would have matched.
+
+use std::fmt;
+
+use super::MessageError;
+use super::field::{FieldReader, FieldWriter};
+
+/// What a node says before anything is agreed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    /// The protocol versions it speaks.
+    pub versions: VersionRange,
+    /// Optional parts of the protocol that it knows, one bit each. Unknown bits
+    /// are ignored.
+    pub features: u64,
+    /// How it wants the connection protected.
+    pub security: SecurityMode,
+    /// Fresh random bytes, which make every conversation distinct.
+    pub nonce: [u8; 16],
+}
+
+/// A protocol version. Ordered: the major number first.
+///
+/// A minor version only adds (trailing fields, feature bits), so a node speaks
+/// every lower minor version of a major version that it speaks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    /// Changes when old nodes could not follow.
+    pub major: u16,
+    /// Changes when something is added that old nodes can ignore.
+    pub minor: u16,
+}
+
+/// The versions that a node speaks, both bounds included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VersionRange {
+    /// The oldest.
+    pub oldest: Version,
+    /// The newest.
+    pub newest: Version,
+}
+
+impl VersionRange {
+    /// What this crate speaks.
+    pub const SUPPORTED: VersionRange = VersionRange {
+        oldest: Version { major: 1, minor: 0 },
+        newest: Version { major: 1, minor: 0 },
+    };
+}
+
+/// How a connection is protected after the Hellos.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityMode {
+    /// Not at all: neither authenticated nor encrypted.
+    None,
+    /// A mode that this version does not know, by its number on the wire.
+    Unknown(u8),
+}
+
+impl Hello {
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Hello, MessageError> {
+        let mut version = || {
+            Ok(Version {
+                major: fields.u16("version")?,
+                minor: fields.u16("version")?,
+            })
+        };
+        Ok(Hello {
+            versions: VersionRange {
+                oldest: version()?,
+                newest: version()?,
+            },
+            features: fields.u64("features")?,
+            security: SecurityMode::from_wire(fields.u8("security mode")?),
+            nonce: fields.array("nonce")?,
+        })
+    }
+
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        for version in [self.versions.oldest, self.versions.newest] {
+            fields.u16(version.major);
+            fields.u16(version.minor);
+        }
+        fields.u64(self.features);
+        fields.u8(self.security.to_wire());
+        fields.bytes(&self.nonce);
+    }
+}
+
+impl SecurityMode {
+    fn to_wire(self) -> u8 {
+        match self {
+            SecurityMode::None => 0,
+            SecurityMode::Unknown(mode) => mode,
+        }
+    }
+
+    fn from_wire(byte: u8) -> SecurityMode {
+        match byte {
+            0 => SecurityMode::None,
+            mode => SecurityMode::Unknown(mode),
+        }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+impl fmt::Display for VersionRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.oldest == self.newest {
+            write!(f, "{}", self.newest)
+        } else {
+            write!(f, "{} to {}", self.oldest, self.newest)
+        }
+    }
+}
+
+impl fmt::Display for SecurityMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SecurityMode::None => f.write_str("none"),
+            SecurityMode::Unknown(mode) => write!(f, "unknown mode {mode}"),
+        }
+    }
+}

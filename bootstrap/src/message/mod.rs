@@ -1,0 +1,218 @@
+//! The messages of the handshake, as bytes.
+//!
+//! Each end sends [`MAGIC`] once and then messages:
+//!
+//! ```text
+//! length  u16 LE   of what follows, 1 to MAX_MESSAGE_BYTES
+//! kind    u8       MessageKind
+//! fields           in the order of the structs here, little-endian
+//! ```
+//!
+//! Rules: every length is bounded before it is believed; bytes behind the last
+//! known field are ignored, which is how a minor version adds fields; parsing
+//! allocates no more than the message is long.
+#![forbid(unsafe_code)]
+
+mod choice;
+mod endpoint;
+mod field;
+mod hello;
+mod offer;
+mod ready;
+mod text;
+
+use std::fmt;
+
+pub use choice::{Choice, Unavailable};
+pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
+pub use hello::{Hello, SecurityMode, Version, VersionRange};
+pub use offer::Offer;
+pub use ready::{Ready, SessionSecrets};
+pub use text::Text;
+
+use field::{FieldReader, FieldWriter};
+
+/// The first bytes of each direction.
+///
+/// The first is no letter, so no text protocol begins with it. The line feed is
+/// for the other way round: a server that reads lines has read one and answers
+/// at once, where it would otherwise wait for the rest.
+pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
+
+/// Longest message, its kind included and its length prefix not.
+pub const MAX_MESSAGE_BYTES: usize = 4096;
+
+/// One message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// What a node says before anything is agreed.
+    Hello(Hello),
+    /// What a node brings.
+    Offer(Offer),
+    /// The dialer's pick.
+    Choice(Choice),
+    /// Where to go for it.
+    Endpoint(Endpoint),
+    /// Nowhere to go for it.
+    Unavailable(Unavailable),
+    /// All set.
+    Ready(Ready),
+    /// The end of the handshake: the sender's diagnosis, so that both logs
+    /// have it.
+    Refusal(Text),
+}
+
+/// The kind of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MessageKind {
+    /// [`Message::Hello`]
+    Hello = 1,
+    /// [`Message::Offer`]
+    Offer = 2,
+    /// [`Message::Choice`]
+    Choice = 3,
+    /// [`Message::Endpoint`]
+    Endpoint = 4,
+    /// [`Message::Unavailable`]
+    Unavailable = 5,
+    /// [`Message::Ready`]
+    Ready = 6,
+    /// [`Message::Refusal`]
+    Refusal = 7,
+}
+
+/// Why bytes are not a message. The sender is at fault: it broke the protocol.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum MessageError {
+    /// A length prefix of zero; there is no message without a kind.
+    #[error("a message of 0 bytes")]
+    Empty,
+    /// A length prefix above the bound.
+    #[error("a message of {length} bytes was announced, above the limit of {MAX_MESSAGE_BYTES}")]
+    Oversize {
+        /// The announced length.
+        length: usize,
+    },
+    /// A kind that is not in this version of the protocol.
+    #[error("message kind {0} is unknown")]
+    UnknownKind(u8),
+    /// The message ends before its fields do.
+    #[error("{field} needs {needed} bytes and {left} are left")]
+    Truncated {
+        /// The field that was being read.
+        field: &'static str,
+        /// Its length.
+        needed: usize,
+        /// What was there.
+        left: usize,
+    },
+    /// A variable part is longer than its bound.
+    #[error("{field} is {length} long, above the limit of {max}")]
+    TooLong {
+        /// The field.
+        field: &'static str,
+        /// The announced length.
+        length: usize,
+        /// The bound.
+        max: usize,
+    },
+    /// A number outside of what the field may hold.
+    #[error("{field} cannot be {value}")]
+    UnknownValue {
+        /// The field.
+        field: &'static str,
+        /// What was there.
+        value: u32,
+    },
+    /// Something was said twice that may be said once.
+    #[error("{field} is given twice")]
+    Repeated {
+        /// The field.
+        field: &'static str,
+    },
+}
+
+/// Reads one message: its kind and its fields, without the length prefix.
+pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
+    let Some((&kind, body)) = bytes.split_first() else {
+        return Err(MessageError::Empty);
+    };
+    if bytes.len() > MAX_MESSAGE_BYTES {
+        return Err(MessageError::Oversize {
+            length: bytes.len(),
+        });
+    }
+    let kind = MessageKind::from_wire(kind).ok_or(MessageError::UnknownKind(kind))?;
+    let mut fields = FieldReader::new(body);
+    Ok(match kind {
+        MessageKind::Hello => Message::Hello(Hello::parse(fields)?),
+        MessageKind::Offer => Message::Offer(Offer::parse(fields)?),
+        MessageKind::Choice => Message::Choice(Choice::parse(fields)?),
+        MessageKind::Endpoint => Message::Endpoint(Endpoint::parse(fields)?),
+        MessageKind::Unavailable => Message::Unavailable(Unavailable::parse(fields)?),
+        MessageKind::Ready => Message::Ready(Ready::parse(fields)?),
+        MessageKind::Refusal => Message::Refusal(fields.text("reason")?),
+    })
+}
+
+impl Message {
+    /// Which kind of message this is.
+    pub fn kind(&self) -> MessageKind {
+        match self {
+            Message::Hello(_) => MessageKind::Hello,
+            Message::Offer(_) => MessageKind::Offer,
+            Message::Choice(_) => MessageKind::Choice,
+            Message::Endpoint(_) => MessageKind::Endpoint,
+            Message::Unavailable(_) => MessageKind::Unavailable,
+            Message::Ready(_) => MessageKind::Ready,
+            Message::Refusal(_) => MessageKind::Refusal,
+        }
+    }
+
+    /// Appends the message with its length prefix.
+    pub fn write(&self, out: &mut Vec<u8>) {
+        let prefix = out.len();
+        out.extend_from_slice(&[0; 2]);
+        out.push(self.kind() as u8);
+        let mut fields = FieldWriter::new(out);
+        match self {
+            Message::Hello(hello) => hello.write(&mut fields),
+            Message::Offer(offer) => offer.write(&mut fields),
+            Message::Choice(choice) => choice.write(&mut fields),
+            Message::Endpoint(endpoint) => endpoint.write(&mut fields),
+            Message::Unavailable(unavailable) => unavailable.write(&mut fields),
+            Message::Ready(ready) => ready.write(&mut fields),
+            Message::Refusal(reason) => fields.text(reason),
+        }
+        let length = out.len() - prefix - 2;
+        debug_assert!(
+            length <= MAX_MESSAGE_BYTES,
+            "each variable field is bounded"
+        );
+        out[prefix..prefix + 2].copy_from_slice(&(length as u16).to_le_bytes());
+    }
+}
+
+impl MessageKind {
+    fn from_wire(byte: u8) -> Option<MessageKind> {
+        match byte {
+            1 => Some(MessageKind::Hello),
+            2 => Some(MessageKind::Offer),
+            3 => Some(MessageKind::Choice),
+            4 => Some(MessageKind::Endpoint),
+            5 => Some(MessageKind::Unavailable),
+            6 => Some(MessageKind::Ready),
+            7 => Some(MessageKind::Refusal),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for MessageKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,149 @@
+//! *Offer*: who a node is, what it can take, which fabrics it has.
+
+use super::MessageError;
+use super::field::{FieldReader, FieldWriter};
+use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::local::Limits;
+
+/// What a node brings to the choice of a fabric.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Offer {
+    /// Which node; two nodes that dial each other at once settle by it which
+    /// of the two sessions stays.
+    pub identity: NodeIdentity,
+    /// Which run of it.
+    pub incarnation: Incarnation,
+    /// Where it runs, as far as it can tell.
+    pub host: HostHint,
+    /// How much it takes.
+    pub limits: Limits,
+    /// Its fabrics, each kind at most once.
+    pub fabrics: Vec<FabricOffer>,
+}
+
+impl Offer {
+    /// Most fabrics in one offer, known kinds or not.
+    pub const MAX_FABRICS: usize = 16;
+    /// Longest name of a device, in bytes: `IBV_SYSFS_NAME_MAX` of
+    /// infiniband/verbs.h.
+    pub const MAX_DEVICE_NAME_BYTES: usize = 64;
+
+    /// The entry for `kind`, if the node has the fabric at all.
+    pub fn fabric(&self, kind: FabricKind) -> Option<&FabricOffer> {
+        self.fabrics.iter().find(|offer| offer.kind == kind)
+    }
+
+    pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Offer, MessageError> {
+        let mut offer = Offer {
+            identity: NodeIdentity(fields.array("identity")?),
+            incarnation: fields.u64("incarnation")?,
+            host: HostHint {
+                boot_id: fields.array("boot id")?,
+                pid: fields.u32("pid")?,
+                uid: fields.u32("uid")?,
+            },
+            limits: Limits {
+                channels: fields.u32("channel limit")?,
+                session_credit_bytes: fields.u64("session credit")?,
+                max_frame_bytes: fields.u32("frame limit")?,
+            },
+            fabrics: Vec::new(),
+        };
+        let count = usize::from(fields.u8("fabric count")?);
+        if count > Offer::MAX_FABRICS {
+            return Err(MessageError::TooLong {
+                field: "fabric count",
+                length: count,
+                max: Offer::MAX_FABRICS,
+            });
+        }
+        for _ in 0..count {
+            // A fabric of a later version is skipped whole, by its length.
+            let Some(fabric) = parse_fabric(&mut fields)? else {
+                continue;
+            };
+            if offer.fabric(fabric.kind).is_some() {
+                return Err(MessageError::Repeated { field: "fabric" });
+            }
+            offer.fabrics.push(fabric);
+        }
+        Ok(offer)
+    }
+
+    pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
+        fields.bytes(&self.identity.0);
+        fields.u64(self.incarnation);
+        fields.bytes(&self.host.boot_id);
+        fields.u32(self.host.pid);
+        fields.u32(self.host.uid);
+        fields.u32(self.limits.channels);
+        fields.u64(self.limits.session_credit_bytes);
+        fields.u32(self.limits.max_frame_bytes);
+        debug_assert!(self.fabrics.len() <= Offer::MAX_FABRICS);
+        fields.u8(self.fabrics.len() as u8);
+        for fabric in &self.fabrics {
+            write_fabric(fabric, fields);
+        }
+    }
+}
+
+fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, MessageError> {
+    let kind = fields.u8("fabric kind")?;
+    let policy = fields.u8("fabric policy")?;
+    let capabilities = fields.string("fabric capabilities", MAX_CAPABILITY_BYTES)?;
+    let Some(kind) = FabricKind::from_wire(kind) else {
+        return Ok(None);
+    };
+    let policy = Policy::from_wire(policy).ok_or(MessageError::UnknownValue {
+        field: "fabric policy",
+        value: u32::from(policy),
+    })?;
+    let device = match kind {
+        FabricKind::Verbs if !capabilities.is_empty() => {
+            Some(parse_device(FieldReader::new(capabilities))?)
+        }
+        _ => None,
+    };
+    Ok(Some(FabricOffer {
+        kind,
+        policy,
+        device,
+    }))
+}
+
+fn parse_device(mut fields: FieldReader<'_>) -> Result<VerbsDevice, MessageError> {
+    let hardware = fields.u8("verbs hardware flag")? != 0;
+    let name = fields.string("verbs device name", Offer::MAX_DEVICE_NAME_BYTES)?;
+    // The name is shown to people and never opened. The kernel's are ASCII, so
+    // anything else is made printable without growing.
+    let printable = |byte: &u8| {
+        if byte.is_ascii_graphic() {
+            char::from(*byte)
+        } else {
+            '?'
+        }
+    };
+    let name = name.iter().map(printable).collect();
+    Ok(VerbsDevice { hardware, name })
+}
+
+fn write_fabric(fabric: &FabricOffer, fields: &mut FieldWriter<'_>) {
+    let mut capabilities = Vec::new();
+    if let Some(device) = &fabric.device {
+        let mut fields = FieldWriter::new(&mut capabilities);
+        fields.u8(u8::from(device.hardware));
+        fields.string(device.name.as_bytes(), Offer::MAX_DEVICE_NAME_BYTES);
+    }
+    fields.u8(fabric.kind.to_wire());
+    fields.u8(fabric.policy.to_wire());
+    fields.string(&capabilities, MAX_CAPABILITY_BYTES);
+}
+
+/// Room for what later versions say about a fabric, within a bounded message:
+/// 16 fabrics of 200 bytes stay below 4 KiB.
+const MAX_CAPABILITY_BYTES: usize = 200;
+
+const _: () =
+    assert!(Offer::MAX_FABRICS * (MAX_CAPABILITY_BYTES + 4) + 128 <= super::MAX_MESSAGE_BYTES);
+const _: () = assert!(Offer::MAX_DEVICE_NAME_BYTES + 3 <= MAX_CAPABILITY_BYTES);

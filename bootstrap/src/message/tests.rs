@@ -1,0 +1,292 @@
+//! Messages as bytes: there and back, cut short, grown longer, and garbage.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
+use crate::identity::{HostHint, NodeIdentity, Secret};
+use crate::local::Limits;
+
+/// One of each kind, every optional part present.
+fn one_of_each() -> Vec<Message> {
+    let verbs = VerbsEndpoint {
+        queue_pair: 0xff_ffff,
+        packet_sequence: 0x12_3456,
+        lid: 7,
+        gid: [0xfe; 16],
+        gid_type: GidType::RoceV2,
+        mtu_bytes: 4096,
+        max_inline_bytes: 220,
+        max_send_sge: 30,
+        max_receive_sge: 30,
+    };
+    let shm = ShmEndpoint {
+        name: b"ibex-00".to_vec(),
+        token: Secret::new([6; 32]),
+    };
+    vec![
+        Message::Hello(Hello {
+            versions: VersionRange {
+                oldest: Version { major: 1, minor: 2 },
+                newest: Version { major: 3, minor: 4 },
+            },
+            features: 1 << 63,
+            security: SecurityMode::Unknown(9),
+            nonce: [5; 16],
+        }),
+        Message::Offer(offer()),
+        Message::Choice(Choice {
+            fabric: FabricKind::Shm,
+            reason: Text::new("shm: same host, same user"),
+        }),
+        Message::Endpoint(Endpoint::Shm(shm)),
+        Message::Endpoint(Endpoint::Tcp),
+        Message::Endpoint(Endpoint::Verbs(verbs)),
+        Message::Unavailable(Unavailable {
+            fabric: FabricKind::Verbs,
+            reason: Text::new("no device"),
+        }),
+        Message::Ready(Ready { session: None }),
+        Message::Ready(Ready {
+            session: Some(SessionSecrets {
+                id: [1; 16],
+                resume: Secret::new([2; 32]),
+            }),
+        }),
+        Message::Refusal(Text::new("no")),
+    ]
+}
+
+fn offer() -> Offer {
+    let fabric = |kind, policy, device| FabricOffer {
+        kind,
+        policy,
+        device,
+    };
+    let device = VerbsDevice {
+        hardware: true,
+        name: "mlx5_0".to_string(),
+    };
+    Offer {
+        identity: NodeIdentity([1; 16]),
+        incarnation: 2,
+        host: HostHint {
+            boot_id: [3; 16],
+            pid: 4,
+            uid: 5,
+        },
+        limits: Limits::default(),
+        fabrics: vec![
+            fabric(FabricKind::Shm, Policy::Require, None),
+            fabric(FabricKind::Tcp, Policy::Forbid, None),
+            fabric(FabricKind::Verbs, Policy::Prefer, Some(device)),
+        ],
+    }
+}
+
+/// The message without its length prefix, which is checked.
+fn bytes_of(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.write(&mut bytes);
+    let length = u16::from_le_bytes([bytes[0], bytes[1]]);
+    assert_eq!(usize::from(length), bytes.len() - 2);
+    bytes.split_off(2)
+}
+
+#[test]
+fn each_message_comes_back_as_it_was() {
+    for message in one_of_each() {
+        assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+    }
+}
+
+/// Those that the recorded handshakes do not contain.
+#[test]
+fn the_rarer_messages_are_laid_out_as_they_were() {
+    let hex = |message: &Message| -> String {
+        bytes_of(message)
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    };
+    let messages = one_of_each();
+    assert_eq!(
+        hex(&messages[5]),
+        concat!(
+            "0403",     // Endpoint, verbs
+            "ffffff00", // queue pair
+            "56341200", // packet sequence
+            "0700",     // lid
+            "fefefefefefefefefefefefefefefefe",
+            "02",       // RoCE v2
+            "0010",     // mtu
+            "dc000000", // inline
+            "1e00",
+            "1e00", // scatter-gather entries
+        )
+    );
+    assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
+    assert_eq!(hex(&messages[9]), "0702006e6f");
+    // verbs, preferred, 9 bytes of capabilities: hardware, "mlx5_0".
+    assert!(hex(&messages[1]).ends_with("030209000106006d6c78355f30"));
+}
+
+#[test]
+fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
+    for message in one_of_each() {
+        let bytes = bytes_of(&message);
+        for length in 1..bytes.len() {
+            let cut = parse_message(&bytes[..length]);
+            assert!(
+                matches!(cut, Err(MessageError::Truncated { .. })),
+                "{:?} cut to {length}: {cut:?}",
+                message.kind()
+            );
+        }
+    }
+    assert_eq!(parse_message(&[]), Err(MessageError::Empty));
+}
+
+#[test]
+fn what_a_later_version_adds_is_ignored() {
+    for message in one_of_each() {
+        let mut bytes = bytes_of(&message);
+        bytes.extend([0xee; 40]);
+        assert_eq!(parse_message(&bytes), Ok(message));
+    }
+}
+
+#[test]
+fn a_fabric_of_a_later_version_is_skipped() {
+    let mut bytes = bytes_of(&Message::Offer(offer()));
+    // The count stands behind the kind and the fixed fields.
+    let count = 1 + 16 + 8 + 16 + 4 + 4 + 4 + 8 + 4;
+    assert_eq!(bytes[count], 3);
+    bytes[count] = 4;
+    bytes.extend([200, 77, 3, 0, 1, 2, 3]);
+    assert_eq!(parse_message(&bytes), Ok(Message::Offer(offer())));
+}
+
+#[test]
+fn each_bound_holds_and_one_beyond_fails() {
+    let named = |length| {
+        let mut bytes = vec![MessageKind::Endpoint as u8, FabricKind::Shm.to_wire()];
+        bytes.extend((length as u16).to_le_bytes());
+        bytes.extend(vec![b'n'; length]);
+        bytes.extend([0; 32]);
+        parse_message(&bytes)
+    };
+    assert!(named(1).is_ok());
+    assert!(named(107).is_ok());
+    assert!(matches!(
+        named(108),
+        Err(MessageError::TooLong {
+            length: 108,
+            max: 107,
+            ..
+        })
+    ));
+    assert!(matches!(named(0), Err(MessageError::UnknownValue { .. })));
+
+    let fabrics = |count: u8| {
+        let mut bytes = bytes_of(&Message::Offer(Offer {
+            fabrics: Vec::new(),
+            ..offer()
+        }));
+        *bytes.last_mut().expect("the count is last") = count;
+        bytes.extend([200, 0, 0, 0].repeat(usize::from(count)));
+        parse_message(&bytes)
+    };
+    assert!(fabrics(16).is_ok());
+    assert!(matches!(
+        fabrics(17),
+        Err(MessageError::TooLong {
+            length: 17,
+            max: 16,
+            ..
+        })
+    ));
+
+    let long = |length| parse_message(&[&[MessageKind::Ready as u8], &*vec![0; length]].concat());
+    assert!(long(MAX_MESSAGE_BYTES - 1).is_ok());
+    assert_eq!(
+        long(MAX_MESSAGE_BYTES),
+        Err(MessageError::Oversize { length: 4097 })
+    );
+}
+
+#[test]
+fn values_that_cannot_be_are_refused() {
+    let mut endpoint = match one_of_each().remove(5) {
+        Message::Endpoint(Endpoint::Verbs(endpoint)) => endpoint,
+        other => panic!("not the verbs endpoint: {other:?}"),
+    };
+    endpoint.mtu_bytes = 1500;
+    let odd_mtu = bytes_of(&Message::Endpoint(Endpoint::Verbs(endpoint.clone())));
+    assert_eq!(
+        parse_message(&odd_mtu),
+        Err(MessageError::UnknownValue {
+            field: "mtu",
+            value: 1500
+        })
+    );
+    endpoint.mtu_bytes = 1024;
+    endpoint.queue_pair = 1 << 24;
+    let wide_number = bytes_of(&Message::Endpoint(Endpoint::Verbs(endpoint)));
+    assert_eq!(
+        parse_message(&wide_number),
+        Err(MessageError::UnknownValue {
+            field: "queue pair number",
+            value: 1 << 24
+        })
+    );
+    assert_eq!(parse_message(&[99]), Err(MessageError::UnknownKind(99)));
+    let mut twice = offer();
+    twice.fabrics.push(twice.fabrics[0].clone());
+    assert_eq!(
+        parse_message(&bytes_of(&Message::Offer(twice))),
+        Err(MessageError::Repeated { field: "fabric" })
+    );
+}
+
+#[test]
+fn the_longest_words_still_make_a_bounded_message() {
+    let reason = Text::new(&"w".repeat(100_000));
+    let message = Message::Choice(Choice {
+        fabric: FabricKind::Tcp,
+        reason,
+    });
+    assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+    let mut wordy = offer();
+    wordy.fabrics[2].device = Some(VerbsDevice {
+        hardware: true,
+        name: "d".repeat(5000),
+    });
+    assert!(parse_message(&bytes_of(&Message::Offer(wordy))).is_ok());
+}
+
+proptest! {
+    #[test]
+    fn any_bytes_parse_or_fail(bytes in proptest::collection::vec(any::<u8>(), 0..600)) {
+        let _ = parse_message(&bytes);
+    }
+
+    #[test]
+    fn any_fields_behind_a_known_kind_parse_or_fail(
+        kind in 1..=7u8,
+        fields in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        if let Ok(message) = parse_message(&[&[kind], &*fields].concat()) {
+            // Whatever was understood can be said again.
+            prop_assert_eq!(parse_message(&bytes_of(&message)), Ok(message));
+        }
+    }
+
+    #[test]
+    fn one_flipped_byte_parses_or_fails(which in 0..10usize, at in any::<prop::sample::Index>(), to: u8) {
+        let mut bytes = bytes_of(&one_of_each()[which]);
+        let at = at.index(bytes.len());
+        bytes[at] = to;
+        let _ = parse_message(&bytes);
+    }
+}

@@ -1,0 +1,281 @@
+//! What two nodes agree on: a version, a fabric.
+//!
+//! Rules: each is one pure function of what both ends said, so both ends
+//! compute the same answer and the same error; the error names the end and the
+//! wish that stands in the way.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::fabric::{FabricKind, Policy, VerbsDevice};
+use crate::message::{Offer, Version, VersionRange};
+
+/// The highest version that both ranges hold, or `None`. Symmetric.
+pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
+    let newest = a.newest.min(b.newest);
+    (newest >= a.oldest.max(b.oldest)).then_some(newest)
+}
+
+/// The fabric for a session, and why.
+///
+/// In this order:
+/// 1. What an end requires, if it can be had; two different requirements, or
+///    one that cannot be had, are an error.
+/// 2. What an end prefers and can be had, the fastest first.
+/// 3. shm on the same host under the same user; verbs with RDMA hardware at
+///    both ends; else tcp.
+///
+/// `ruled_out` are the fabrics that were tried already, with what happened.
+pub fn fabric(
+    dialer: &Offer,
+    acceptor: &Offer,
+    ruled_out: &[RuledOut],
+) -> Result<Chosen, FabricConflict> {
+    let meeting = Meeting {
+        dialer,
+        acceptor,
+        ruled_out,
+    };
+    if let Some((by, fabric)) = meeting.required()? {
+        return match meeting.obstacle(fabric) {
+            None => Ok(Chosen::new(fabric, &format!("required by the {by}"))),
+            Some(why) => Err(FabricConflict::Unavailable { by, fabric, why }),
+        };
+    }
+    let mut obstacles = Vec::new();
+    let mut possible = Vec::new();
+    for fabric in FabricKind::FASTEST_FIRST {
+        match meeting.obstacle(fabric) {
+            None => possible.push(fabric),
+            Some(why) => obstacles.push(format!("not {fabric}: {why}")),
+        }
+    }
+    for &fabric in &possible {
+        if let Some(by) = meeting.wishes(fabric, Policy::Prefer) {
+            return Ok(Chosen::new(fabric, &format!("preferred by the {by}")));
+        }
+    }
+    match possible.first() {
+        Some(FabricKind::Shm) => Ok(Chosen::new(FabricKind::Shm, "same host, same user")),
+        Some(FabricKind::Verbs) => Ok(Chosen::new(
+            FabricKind::Verbs,
+            "RDMA hardware on both nodes",
+        )),
+        Some(FabricKind::Tcp) => Ok(Chosen::new(FabricKind::Tcp, &obstacles.join("; "))),
+        None => Err(FabricConflict::Nothing {
+            why: obstacles.join("; "),
+        }),
+    }
+}
+
+/// Whether the acceptor can go along with `chosen`.
+///
+/// It need not be what [`fabric`] computes here: a dialer of a later version
+/// may weigh otherwise, and it knows which fabrics it could not reach. But no
+/// dialer talks an acceptor into what the acceptor's own offer excludes.
+pub fn permitted(
+    dialer: &Offer,
+    acceptor: &Offer,
+    chosen: FabricKind,
+) -> Result<(), FabricConflict> {
+    let meeting = Meeting {
+        dialer,
+        acceptor,
+        ruled_out: &[],
+    };
+    match meeting.required()? {
+        Some((by, fabric)) if fabric != chosen => Err(FabricConflict::Unavailable {
+            by,
+            fabric,
+            why: format!("the other end chose {chosen}"),
+        }),
+        _ => match meeting.obstacle(chosen) {
+            None => Ok(()),
+            Some(why) => Err(FabricConflict::Unavailable {
+                by: End::Dialer,
+                fabric: chosen,
+                why,
+            }),
+        },
+    }
+}
+
+/// One of the two ends of a handshake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// The one that connected.
+    Dialer,
+    /// The one that listened.
+    Acceptor,
+}
+
+/// A fabric that was agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Chosen {
+    /// Which.
+    pub fabric: FabricKind,
+    /// Why, in words that begin with the fabric.
+    pub reason: String,
+}
+
+/// A fabric that was tried and could not be had.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RuledOut {
+    /// Which.
+    pub fabric: FabricKind,
+    /// What happened.
+    pub why: String,
+}
+
+/// Why no fabric suits both ends. One of the two configurations has to change.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FabricConflict {
+    /// Two fabrics are required, and a session has one.
+    #[error(
+        "the {} requires {} and the {} requires {}; a session runs on one fabric: \
+         relax one of the two policies",
+        first.0, first.1, second.0, second.1
+    )]
+    TwoRequired {
+        /// One requirement and whose it is.
+        first: (End, FabricKind),
+        /// The other.
+        second: (End, FabricKind),
+    },
+    /// A fabric that one end insists on cannot be had.
+    #[error(
+        "the {by} insists on {fabric}, which cannot be had: {why}; use `Prefer` to allow another fabric"
+    )]
+    Unavailable {
+        /// Who insists.
+        by: End,
+        /// On what.
+        fabric: FabricKind,
+        /// What stands in the way.
+        why: String,
+    },
+    /// Nothing is left.
+    #[error("no fabric suits both nodes: {why}; allow one that both can use")]
+    Nothing {
+        /// Each fabric and what stands in its way.
+        why: String,
+    },
+}
+
+/// Two offers side by side.
+struct Meeting<'a> {
+    dialer: &'a Offer,
+    acceptor: &'a Offer,
+    ruled_out: &'a [RuledOut],
+}
+
+impl Meeting<'_> {
+    /// The one fabric that anybody requires.
+    fn required(&self) -> Result<Option<(End, FabricKind)>, FabricConflict> {
+        let mut found: Option<(End, FabricKind)> = None;
+        for (end, offer) in self.ends() {
+            let required = offer.fabrics.iter().filter(|f| f.policy == Policy::Require);
+            for second in required.map(|fabric| (end, fabric.kind)) {
+                match found {
+                    Some(first) if first.1 != second.1 => {
+                        return Err(FabricConflict::TwoRequired { first, second });
+                    }
+                    Some(_) => {}
+                    None => found = Some(second),
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The end that has this wish, the dialer first.
+    fn wishes(&self, fabric: FabricKind, policy: Policy) -> Option<End> {
+        self.ends()
+            .into_iter()
+            .find(|(_, offer)| offer.fabric(fabric).is_some_and(|f| f.policy == policy))
+            .map(|(end, _)| end)
+    }
+
+    /// What keeps the two from using `fabric`, if anything does.
+    fn obstacle(&self, fabric: FabricKind) -> Option<String> {
+        if let Some((end, _)) = self
+            .ends()
+            .into_iter()
+            .find(|(_, offer)| offer.fabric(fabric).is_none())
+        {
+            return Some(format!("the {end} does not have it"));
+        }
+        if let Some(end) = self.wishes(fabric, Policy::Forbid) {
+            return Some(format!("the {end} forbids it"));
+        }
+        if let Some(tried) = self.ruled_out.iter().find(|tried| tried.fabric == fabric) {
+            return Some(tried.why.clone());
+        }
+        match fabric {
+            FabricKind::Shm => self.shm_obstacle(),
+            FabricKind::Tcp => None,
+            FabricKind::Verbs => self.verbs_obstacle(),
+        }
+    }
+
+    fn shm_obstacle(&self) -> Option<String> {
+        let (dialer, acceptor) = (&self.dialer.host, &self.acceptor.host);
+        if !dialer.same_boot(acceptor) {
+            return Some("the nodes run on different hosts".to_string());
+        }
+        if dialer.uid != acceptor.uid {
+            return Some(format!(
+                "the nodes run as different users (uid {} and {})",
+                dialer.uid, acceptor.uid
+            ));
+        }
+        None
+    }
+
+    fn verbs_obstacle(&self) -> Option<String> {
+        let forced = self.wishes(FabricKind::Verbs, Policy::Require).is_some();
+        for (end, offer) in self.ends() {
+            match offer
+                .fabric(FabricKind::Verbs)
+                .and_then(|f| f.device.as_ref())
+            {
+                None => return Some(format!("the {end} has no RDMA device")),
+                Some(VerbsDevice {
+                    hardware: false,
+                    name,
+                }) if !forced => {
+                    return Some(format!(
+                        "the {end}'s device {name} is software, slower than tcp"
+                    ));
+                }
+                Some(_) => {}
+            }
+        }
+        None
+    }
+
+    fn ends(&self) -> [(End, &Offer); 2] {
+        [(End::Dialer, self.dialer), (End::Acceptor, self.acceptor)]
+    }
+}
+
+impl Chosen {
+    fn new(fabric: FabricKind, why: &str) -> Chosen {
+        Chosen {
+            fabric,
+            reason: format!("{fabric}: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            End::Dialer => "connecting node",
+            End::Acceptor => "listening node",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests;

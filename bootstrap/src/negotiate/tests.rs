@@ -1,0 +1,266 @@
+//! Version and fabric, always computed from both ends.
+
+use super::*;
+use crate::fabric::FabricOffer;
+use crate::identity::{HostHint, NodeIdentity};
+use crate::local::Limits;
+
+const POLICIES: [Policy; 4] = [
+    Policy::Auto,
+    Policy::Require,
+    Policy::Prefer,
+    Policy::Forbid,
+];
+
+/// A node on host `boot` with these wishes, in the order shm, tcp, verbs.
+fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
+    let fabric = |kind, policy, device| FabricOffer {
+        kind,
+        policy,
+        device,
+    };
+    Offer {
+        identity: NodeIdentity([1; 16]),
+        incarnation: 1,
+        host: HostHint {
+            boot_id: [boot; 16],
+            pid: 1,
+            uid: 1000,
+        },
+        limits: Limits::default(),
+        fabrics: vec![
+            fabric(FabricKind::Shm, policies[0], None),
+            fabric(FabricKind::Tcp, policies[1], None),
+            fabric(FabricKind::Verbs, policies[2], device),
+        ],
+    }
+}
+
+fn device(hardware: bool) -> Option<VerbsDevice> {
+    let name = if hardware { "mlx5_0" } else { "rxe0" };
+    Some(VerbsDevice {
+        hardware,
+        name: name.to_string(),
+    })
+}
+
+fn plain(boot: u8) -> Offer {
+    node(boot, [Policy::Auto; 3], None)
+}
+
+fn chosen(dialer: &Offer, acceptor: &Offer) -> String {
+    fabric(dialer, acceptor, &[])
+        .expect("a fabric for both")
+        .reason
+}
+
+fn range(oldest: (u16, u16), newest: (u16, u16)) -> VersionRange {
+    let version = |(major, minor)| Version { major, minor };
+    VersionRange {
+        oldest: version(oldest),
+        newest: version(newest),
+    }
+}
+
+#[test]
+fn both_ends_find_the_same_highest_version() {
+    let cases = [
+        (range((1, 0), (1, 0)), range((1, 0), (1, 0)), Some((1, 0))),
+        (range((1, 0), (1, 0)), range((1, 0), (1, 7)), Some((1, 0))),
+        (range((1, 0), (1, 5)), range((1, 3), (2, 1)), Some((1, 5))),
+        (range((1, 0), (3, 2)), range((2, 0), (2, 9)), Some((2, 9))),
+        (range((1, 0), (1, 9)), range((2, 0), (2, 0)), None),
+        (range((1, 0), (1, 2)), range((1, 3), (1, 4)), None),
+        // A peer that contradicts itself speaks nothing.
+        (range((2, 0), (1, 0)), range((1, 0), (3, 0)), None),
+    ];
+    for (a, b, expected) in cases {
+        let expected = expected.map(|(major, minor)| Version { major, minor });
+        assert_eq!(version(a, b), expected, "{a} with {b}");
+        assert_eq!(version(b, a), expected, "{b} with {a}");
+    }
+}
+
+#[test]
+fn left_alone_two_nodes_take_the_fastest_that_both_have() {
+    assert_eq!(chosen(&plain(1), &plain(1)), "shm: same host, same user");
+    let rdma = |boot| node(boot, [Policy::Auto; 3], device(true));
+    assert_eq!(
+        chosen(&rdma(1), &rdma(2)),
+        "verbs: RDMA hardware on both nodes"
+    );
+    assert_eq!(chosen(&rdma(1), &rdma(1)), "shm: same host, same user");
+    assert_eq!(
+        chosen(&plain(1), &plain(2)),
+        "tcp: not shm: the nodes run on different hosts; \
+         not verbs: the connecting node has no RDMA device"
+    );
+    assert_eq!(
+        chosen(&rdma(1), &plain(2)),
+        "tcp: not shm: the nodes run on different hosts; \
+         not verbs: the listening node has no RDMA device"
+    );
+}
+
+#[test]
+fn a_software_device_serves_only_whoever_requires_it() {
+    let soft = |boot, policy| node(boot, [Policy::Auto, Policy::Auto, policy], device(false));
+    let both = |policy| chosen(&soft(1, policy), &soft(2, Policy::Auto));
+    assert!(both(Policy::Auto).starts_with("tcp: "));
+    assert!(both(Policy::Prefer).starts_with("tcp: "));
+    assert_eq!(
+        both(Policy::Require),
+        "verbs: required by the connecting node"
+    );
+}
+
+#[test]
+fn another_user_is_another_host() {
+    let mut other = plain(1);
+    other.host.uid = 0;
+    assert!(
+        chosen(&plain(1), &other)
+            .starts_with("tcp: not shm: the nodes run as different users (uid 1000 and 0)")
+    );
+    assert!(chosen(&plain(0), &plain(0)).starts_with("tcp: not shm: the nodes run on different"));
+}
+
+#[test]
+fn a_preference_beats_speed_and_gives_way() {
+    let tcp = node(1, [Policy::Auto, Policy::Prefer, Policy::Auto], None);
+    assert_eq!(
+        chosen(&plain(1), &tcp),
+        "tcp: preferred by the listening node"
+    );
+    assert_eq!(
+        chosen(&tcp, &plain(1)),
+        "tcp: preferred by the connecting node"
+    );
+    let shm = node(2, [Policy::Prefer, Policy::Auto, Policy::Auto], None);
+    assert!(chosen(&shm, &plain(1)).starts_with("tcp: not shm"));
+}
+
+#[test]
+fn a_requirement_that_cannot_be_had_says_whose_and_why() {
+    let shm = node(1, [Policy::Require, Policy::Auto, Policy::Auto], None);
+    let tcp = node(1, [Policy::Auto, Policy::Require, Policy::Auto], None);
+    let no_shm = node(1, [Policy::Forbid, Policy::Auto, Policy::Auto], None);
+    assert_eq!(
+        fabric(&shm, &tcp, &[]),
+        Err(FabricConflict::TwoRequired {
+            first: (End::Dialer, FabricKind::Shm),
+            second: (End::Acceptor, FabricKind::Tcp),
+        })
+    );
+    assert_eq!(
+        fabric(&no_shm, &shm, &[]),
+        Err(FabricConflict::Unavailable {
+            by: End::Acceptor,
+            fabric: FabricKind::Shm,
+            why: "the connecting node forbids it".to_string(),
+        })
+    );
+    assert_eq!(
+        fabric(&shm, &plain(2), &[]).unwrap_err().to_string(),
+        "the connecting node insists on shm, which cannot be had: the nodes run on different \
+         hosts; use `Prefer` to allow another fabric"
+    );
+}
+
+#[test]
+fn a_fabric_that_was_tried_is_not_chosen_again() {
+    let tried = [RuledOut {
+        fabric: FabricKind::Shm,
+        why: "refused".to_string(),
+    }];
+    let next = fabric(&plain(1), &plain(1), &tried).unwrap();
+    assert_eq!(next.fabric, FabricKind::Tcp);
+    assert!(
+        next.reason.starts_with("tcp: not shm: refused; "),
+        "{}",
+        next.reason
+    );
+    let shm = node(1, [Policy::Require, Policy::Auto, Policy::Auto], None);
+    assert!(fabric(&shm, &plain(1), &tried).is_err());
+    let no_tcp = node(1, [Policy::Auto, Policy::Forbid, Policy::Auto], None);
+    assert!(matches!(
+        fabric(&no_tcp, &plain(1), &tried),
+        Err(FabricConflict::Nothing { .. })
+    ));
+}
+
+#[test]
+fn a_node_without_a_fabric_is_no_match_for_it() {
+    let mut tcp_only = plain(1);
+    tcp_only
+        .fabrics
+        .retain(|fabric| fabric.kind == FabricKind::Tcp);
+    assert_eq!(
+        chosen(&plain(1), &tcp_only),
+        "tcp: not shm: the listening node does not have it; \
+         not verbs: the listening node does not have it"
+    );
+}
+
+/// Every combination of policies and circumstances, against the rules in words.
+#[test]
+fn in_every_combination_the_rules_hold() {
+    let mut wishes = Vec::new();
+    for shm in POLICIES {
+        for tcp in POLICIES {
+            wishes.extend(POLICIES.map(|verbs| [shm, tcp, verbs]));
+        }
+    }
+    for boot in [1, 2] {
+        for devices in [None, device(false), device(true)] {
+            for ours in &wishes {
+                for theirs in &wishes {
+                    let dialer = node(1, *ours, devices.clone());
+                    let acceptor = node(boot, *theirs, device(true));
+                    check(&dialer, &acceptor);
+                }
+            }
+        }
+    }
+}
+
+fn check(dialer: &Offer, acceptor: &Offer) {
+    let of = |kind| [dialer, acceptor].map(|offer| offer.fabric(kind).unwrap().policy);
+    let required: Vec<FabricKind> = FabricKind::FASTEST_FIRST
+        .into_iter()
+        .filter(|kind| of(*kind).contains(&Policy::Require))
+        .collect();
+    match fabric(dialer, acceptor, &[]) {
+        Ok(chosen) => {
+            assert!(
+                !of(chosen.fabric).contains(&Policy::Forbid),
+                "forbidden: {chosen:?}"
+            );
+            assert!(
+                required.iter().all(|kind| *kind == chosen.fabric),
+                "{required:?} {chosen:?}"
+            );
+            assert_eq!(permitted(dialer, acceptor, chosen.fabric), Ok(()));
+            // Turned round, the same two nodes make the same choice.
+            assert_eq!(fabric(acceptor, dialer, &[]).unwrap().fabric, chosen.fabric);
+        }
+        Err(FabricConflict::TwoRequired { first, second }) => {
+            assert!(required.len() > 1 && first.1 != second.1);
+        }
+        Err(FabricConflict::Unavailable { fabric, .. }) => assert_eq!(required, [fabric]),
+        Err(FabricConflict::Nothing { .. }) => {
+            assert!(of(FabricKind::Tcp).contains(&Policy::Forbid) && required.is_empty());
+        }
+    }
+}
+
+#[test]
+fn no_dialer_talks_an_acceptor_into_what_it_excludes() {
+    let no_shm = node(1, [Policy::Forbid, Policy::Auto, Policy::Auto], None);
+    assert!(permitted(&plain(1), &no_shm, FabricKind::Shm).is_err());
+    assert!(permitted(&plain(1), &plain(2), FabricKind::Shm).is_err());
+    assert!(permitted(&plain(1), &plain(1), FabricKind::Verbs).is_err());
+    let shm = node(1, [Policy::Require, Policy::Auto, Policy::Auto], None);
+    assert!(permitted(&plain(1), &shm, FabricKind::Tcp).is_err());
+    assert!(permitted(&plain(1), &plain(1), FabricKind::Tcp).is_ok());
+}

@@ -1,0 +1,105 @@
+//! A node that listens on a thread of its own, for tests over real sockets.
+
+#![allow(dead_code, reason = "each test binary uses its own part of this file")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use ibex_bootstrap::{
+    Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, dial,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Turns an [`Acceptor`] until it is dropped.
+pub(crate) struct Listening {
+    pub(crate) address: String,
+    pub(crate) established: Receiver<Established>,
+    pub(crate) failures: Receiver<HandshakeFailure>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Listening {
+    pub(crate) fn with(local: Local) -> Listening {
+        Listening::at("127.0.0.1:0", local)
+    }
+
+    pub(crate) fn at(address: &str, local: Local) -> Listening {
+        let acceptor = Acceptor::bind(address.parse().unwrap(), local).unwrap();
+        Listening::turning(acceptor)
+    }
+
+    fn turning(mut acceptor: Acceptor) -> Listening {
+        let address = acceptor.local_addr().to_string();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (to_established, established) = channel();
+        let (to_failures, failures) = channel();
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                // Whoever waits for what comes here may have gone.
+                while let Some(one) = acceptor.poll_established() {
+                    let _ = to_established.send(one);
+                }
+                while let Some(one) = acceptor.poll_failure() {
+                    let _ = to_failures.send(one);
+                }
+                let now = Instant::now();
+                let due = acceptor
+                    .next_deadline()
+                    .map(|due| due.saturating_duration_since(now));
+                wait_readable(&acceptor, due.unwrap_or(GLANCE).min(GLANCE));
+                acceptor.turn(Instant::now());
+            }
+        });
+        Listening {
+            address,
+            established,
+            failures,
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let ended = thread.join();
+            assert!(
+                ended.is_ok() || std::thread::panicking(),
+                "the acceptor's thread panicked"
+            );
+        }
+    }
+}
+
+/// Whether the acceptor has work, waiting for it for at most `timeout`.
+pub(crate) fn wait_readable(acceptor: &Acceptor, timeout: Duration) -> bool {
+    let timeout = Timespec {
+        tv_sec: timeout.as_secs() as i64,
+        tv_nsec: timeout.subsec_nanos().into(),
+    };
+    let mut descriptors = [PollFd::from_borrowed_fd(acceptor.as_fd(), PollFlags::IN)];
+    poll(&mut descriptors, Some(&timeout)).unwrap() > 0
+}
+
+/// A node told apart by `identity`, patient enough for a loaded machine.
+pub(crate) fn node(identity: u8) -> Local {
+    let mut local = Local::new(NodeIdentity([identity; 16]), 1);
+    local.handshake_timeout = LONG;
+    local
+}
+
+pub(crate) fn dial_node_1(address: &str) -> Result<Established, DialError> {
+    dial(address, &node(1), LONG, &|| false)
+}
+
+/// For what has to happen and is waited for: a watchdog, no measurement.
+pub(crate) const LONG: Duration = Duration::from_secs(60);
+
+const GLANCE: Duration = Duration::from_millis(20);

@@ -1,0 +1,324 @@
+//! Two nodes that meet over real sockets.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use common::{LONG, Listening, dial_node_1, node, wait_readable};
+use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake};
+use ibex_bootstrap::{
+    Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, NodeIdentity, Policy,
+    Problem, Version, VersionRange, dial,
+};
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+};
+
+/// A byte each way, and nothing before it: the handshake left nothing behind.
+fn assert_connected(a: &Established, b: &Established) {
+    for (from, to) in [(a, b), (b, a)] {
+        assert!(from.leftover.is_empty());
+        (&from.stream).write_all(b"x").unwrap();
+        to.stream.set_nonblocking(false).unwrap();
+        let mut byte = [0];
+        (&to.stream).read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+        to.stream.set_nonblocking(true).unwrap();
+        let empty = (&to.stream).read(&mut byte).unwrap_err();
+        assert_eq!(
+            empty.kind(),
+            std::io::ErrorKind::WouldBlock,
+            "non-blocking and empty"
+        );
+        assert!(to.stream.nodelay().unwrap());
+    }
+}
+
+#[test]
+fn over_shm_with_a_unix_socket_on_both_ends() {
+    let listening = Listening::with(node(2));
+    let dialer = dial_node_1(&listening.address).unwrap();
+    let acceptor = listening.established.recv_timeout(LONG).unwrap();
+    assert_connected(&dialer, &acceptor);
+    assert_eq!(dialer.reason, "shm: same host, same user");
+    assert_eq!(acceptor.reason, dialer.reason);
+    assert_eq!((dialer.is_dialer, acceptor.is_dialer), (true, false));
+    assert_eq!(dialer.peer.identity, NodeIdentity([2; 16]));
+    assert_eq!(acceptor.peer.identity, NodeIdentity([1; 16]));
+    assert_eq!(acceptor.session_id, dialer.session_id);
+    assert_eq!(acceptor.resume_secret, dialer.resume_secret);
+    assert_eq!(acceptor.prologue, dialer.prologue);
+    assert_eq!(dialer.peer.address.to_string(), listening.address);
+    assert_eq!(acceptor.peer.address, dialer.stream.local_addr().unwrap());
+    for (from, to) in [(&dialer, &acceptor), (&acceptor, &dialer)] {
+        assert_eq!(from.peer.pid, Some(std::process::id()));
+        send(from.unix.as_ref().unwrap(), b"hello", SendFlags::NOSIGNAL).unwrap();
+        let mut buffer = [0; 16];
+        let (_, length) = recv(to.unix.as_ref().unwrap(), &mut buffer, RecvFlags::empty()).unwrap();
+        assert_eq!(&buffer[..length], b"hello");
+    }
+}
+
+#[test]
+fn over_tcp_when_shm_is_forbidden() {
+    let mut local = node(2);
+    local.shm = Policy::Forbid;
+    let listening = Listening::with(local);
+    let dialer = dial_node_1(&listening.address).unwrap();
+    let acceptor = listening.established.recv_timeout(LONG).unwrap();
+    assert_connected(&dialer, &acceptor);
+    for end in [&dialer, &acceptor] {
+        assert_eq!(end.fabric, FabricKind::Tcp);
+        assert!(end.unix.is_none() && end.peer.pid.is_none());
+        assert!(
+            end.reason
+                .starts_with("tcp: not shm: the listening node forbids it; ")
+        );
+    }
+}
+
+#[test]
+fn by_host_name_and_by_ipv6() {
+    let listening = Listening::with(node(2));
+    let port = listening.address.rsplit(':').next().unwrap();
+    dial_node_1(&format!("localhost:{port}")).unwrap();
+    // A kernel without IPv6 has nothing to show here.
+    if TcpListener::bind("[::]:0").is_ok() {
+        let both = Listening::at("[::]:0", node(2));
+        let port = both.address.rsplit(':').next().unwrap();
+        let dialer = dial_node_1(&format!("127.0.0.1:{port}")).unwrap();
+        let acceptor = both.established.recv_timeout(LONG).unwrap();
+        assert_eq!(acceptor.peer.address, dialer.stream.local_addr().unwrap());
+    }
+}
+
+#[test]
+fn a_node_may_dial_itself() {
+    let listening = Listening::with(node(1));
+    let dialer = dial_node_1(&listening.address).unwrap();
+    let acceptor = listening.established.recv_timeout(LONG).unwrap();
+    assert_eq!(dialer.peer.identity, acceptor.peer.identity);
+    assert_connected(&dialer, &acceptor);
+}
+
+#[test]
+fn a_listener_that_comes_late_is_waited_for() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let late = std::thread::spawn(move || {
+        std::thread::sleep(Duration::from_millis(200));
+        Listening::at(&port.to_string(), node(2))
+    });
+    let dialer = dial_node_1(&port.to_string()).unwrap();
+    assert_eq!(dialer.peer.identity, NodeIdentity([2; 16]));
+    drop(late.join().unwrap());
+}
+
+#[test]
+fn a_listener_that_closes_without_a_word_is_tried_again() {
+    let closing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closing.local_addr().unwrap();
+    let late = std::thread::spawn(move || {
+        for _ in 0..3 {
+            drop(closing.accept().unwrap());
+        }
+        drop(closing);
+        Listening::at(&address.to_string(), node(2))
+    });
+    dial_node_1(&address.to_string()).unwrap();
+    drop(late.join().unwrap());
+}
+
+#[test]
+fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
+    let mut local = node(2);
+    local.shm = Policy::Forbid;
+    let listening = Listening::with(local);
+    let mut strict = node(1);
+    strict.shm = Policy::Require;
+    let error = dial(&listening.address, &strict, LONG, &|| false).unwrap_err();
+    assert!(
+        error.to_string().ends_with(
+            "the connecting node insists on shm, which cannot be had: the listening node \
+             forbids it; use `Prefer` to allow another fabric"
+        ),
+        "{error}"
+    );
+    let failure = listening.failures.recv_timeout(LONG).unwrap();
+    assert!(matches!(
+        failure.problem,
+        Problem::Handshake(HandshakeError::Fabric(_))
+    ));
+}
+
+#[test]
+fn another_protocol_version_fails_at_both_ends_at_once() {
+    let listening = Listening::with(node(2));
+    let mut later = node(1);
+    let newest = Version { major: 2, minor: 0 };
+    later.versions = VersionRange {
+        oldest: newest,
+        newest,
+    };
+    let error = dial(&listening.address, &later, LONG, &|| false).unwrap_err();
+    assert!(
+        matches!(
+            error,
+            DialError::Handshake {
+                source: HandshakeError::Version { .. },
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let failure = listening.failures.recv_timeout(LONG).unwrap();
+    assert!(
+        failure
+            .to_string()
+            .contains("the peer speaks ibex protocol 2.0"),
+        "{failure}"
+    );
+}
+
+#[test]
+fn a_dial_that_is_cancelled_returns() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let asked = AtomicU32::new(0);
+    let cancelled = || asked.fetch_add(1, Ordering::Relaxed) > 3;
+    let error = dial(&address, &node(1), LONG, &cancelled).unwrap_err();
+    assert!(matches!(error, DialError::Cancelled { .. }), "{error}");
+}
+
+/// A dialer with the state machine in its hands, to misbehave where `dial`
+/// would not.
+struct HandMade {
+    machine: DialerHandshake,
+    stream: TcpStream,
+}
+
+impl HandMade {
+    fn connected_to(acceptor: &Acceptor, host: HostHint) -> HandMade {
+        let stream = TcpStream::connect(acceptor.local_addr()).unwrap();
+        stream.set_nonblocking(true).unwrap();
+        let now = Instant::now();
+        let machine = DialerHandshake::new(&node(1), host, [0; 16], now, now + LONG);
+        HandMade { machine, stream }
+    }
+
+    /// Goes on, with the acceptor, until there is something to decide.
+    fn next_event(&mut self, acceptor: &mut Acceptor) -> DialerEvent {
+        loop {
+            if let Some(event) = self.machine.poll_event() {
+                return event;
+            }
+            while let Some(bytes) = self.machine.poll_transmit() {
+                self.stream.write_all(&bytes).unwrap();
+            }
+            if wait_readable(acceptor, Duration::from_millis(1)) {
+                acceptor.turn(Instant::now());
+            }
+            let mut buffer = [0; 4096];
+            if let Ok(length) = self.stream.read(&mut buffer) {
+                self.machine.handle_bytes(&buffer[..length]);
+            }
+        }
+    }
+}
+
+/// The acceptor's own view of this host, learned from a first session.
+fn this_host() -> HostHint {
+    let listening = Listening::with(node(2));
+    dial_node_1(&listening.address).unwrap().peer.host
+}
+
+#[test]
+fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
+    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let DialerEvent::ConnectUnix { name, token } = dialer.next_event(&mut acceptor) else {
+        panic!("not sent to the Unix socket");
+    };
+    let visit = |says: &[u8]| {
+        let socket = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+        connect(&socket, &SocketAddrUnix::new_abstract_name(&name).unwrap()).unwrap();
+        if !says.is_empty() {
+            send(&socket, says, SendFlags::NOSIGNAL).unwrap();
+        }
+        socket
+    };
+    let nothing = [b""; 6].map(|silence| visit(silence));
+    acceptor.turn(Instant::now());
+    let mut long = token.expose().to_vec();
+    long.push(0);
+    for wrong in [&[0; 32][..], &token.expose()[..31], &long] {
+        let stranger = visit(wrong);
+        acceptor.turn(Instant::now());
+        let (_, length) = recv(&stranger, &mut [0; 8], RecvFlags::empty()).unwrap();
+        assert_eq!(length, 0, "closed on a wrong token");
+    }
+    let ours = visit(token.expose());
+    acceptor.turn(Instant::now());
+    let mut answer = [0; 8];
+    assert_eq!(recv(&ours, &mut answer, RecvFlags::empty()).unwrap().1, 1);
+    dialer.machine.handle_unix(Ok(()));
+    assert!(matches!(
+        dialer.next_event(&mut acceptor),
+        DialerEvent::Agreed(_)
+    ));
+    let established = acceptor.poll_established().unwrap();
+    assert_eq!(established.fabric, FabricKind::Shm);
+    assert!(established.unix.is_some());
+    drop(nothing);
+}
+
+#[test]
+fn a_dialer_that_cannot_reach_the_unix_socket_gets_tcp() {
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
+    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let event = dialer.next_event(&mut acceptor);
+    assert!(matches!(event, DialerEvent::ConnectUnix { .. }));
+    dialer
+        .machine
+        .handle_unix(Err("in another network namespace".to_string()));
+    assert!(matches!(
+        dialer.next_event(&mut acceptor),
+        DialerEvent::Agreed(_)
+    ));
+    let established = acceptor.poll_established().unwrap();
+    assert_eq!(established.fabric, FabricKind::Tcp);
+    assert!(established.unix.is_none());
+    assert!(
+        established
+            .reason
+            .starts_with("tcp: not shm: in another network namespace; ")
+    );
+    // Nothing of the finished handshake is left in the set.
+    drop(dialer);
+    assert!(!wait_readable(&acceptor, Duration::ZERO));
+    assert_eq!(acceptor.next_deadline(), None);
+}
+
+#[test]
+fn a_handshake_that_is_never_finished_ends_at_its_deadline() {
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(2)).unwrap();
+    let silent = TcpStream::connect(acceptor.local_addr()).unwrap();
+    assert!(wait_readable(&acceptor, LONG));
+    acceptor.turn(Instant::now());
+    let deadline = acceptor.next_deadline().unwrap();
+    acceptor.turn(deadline - Duration::from_nanos(1));
+    assert!(acceptor.poll_failure().is_none());
+    acceptor.turn(deadline);
+    let failure = acceptor.poll_failure().unwrap();
+    assert_eq!(failure.address, Some(silent.local_addr().unwrap()));
+    assert!(matches!(
+        failure.problem,
+        Problem::Handshake(HandshakeError::Silent { .. })
+    ));
+    assert_eq!(acceptor.next_deadline(), None);
+}

@@ -1,0 +1,173 @@
+//! Dialing what is not an ibex node: each a typed error that says what was
+//! found and what to do.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::time::Duration;
+
+use common::{LONG, Listening, dial_node_1, node};
+use ibex_bootstrap::handshake::Step;
+use ibex_bootstrap::{Acceptor, DialError, HandshakeError, Problem, dial};
+
+/// A server that reads lines and answers them, as HTTP, SMTP or Redis do. It
+/// has its address and serves one connection.
+fn line_server(greeting: &'static [u8], answer: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.write_all(greeting).unwrap();
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while stream.read_exact(&mut byte).is_ok() {
+            line.push(byte[0]);
+            if byte == *b"\n" {
+                stream.write_all(answer).unwrap();
+                // Until the dialer hangs up.
+                let _ = stream.read_to_end(&mut line);
+            }
+        }
+    });
+    address
+}
+
+#[test]
+fn an_http_server_is_recognised_by_its_answer() {
+    let address = line_server(b"", b"HTTP/1.1 400 Bad Request\r\n\r\n");
+    let error = dial_node_1(&address).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{address} (at {address}): the other end does not speak the ibex protocol: it sent \
+             \"HTTP/1.1 400 Bad Request\\r\\n\\r\\n\", an HTTP server's answer; check the address \
+             and the port"
+        )
+    );
+}
+
+#[test]
+fn an_ssh_server_is_recognised_by_its_greeting() {
+    let address = line_server(b"SSH-2.0-OpenSSH_9.6\r\n", b"");
+    let error = dial_node_1(&address).unwrap_err();
+    assert!(
+        matches!(&error, DialError::Handshake { source: HandshakeError::NotIbex { seen }, .. }
+            if seen.starts_with("SSH-2.0")),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_server_that_accepts_and_falls_silent_is_named_with_the_step() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap().to_string();
+    let mut hasty = node(1);
+    hasty.handshake_timeout = Duration::from_millis(150);
+    let error = dial(&address, &hasty, LONG, &|| false).unwrap_err();
+    assert!(
+        matches!(error, DialError::Handshake {
+            source: HandshakeError::Silent { step: Step::Hello, waited }, ..
+        } if waited >= hasty.handshake_timeout),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_server_that_hangs_up_each_time_is_nobody_in_the_end() {
+    let closing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closing.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        for stream in closing.incoming() {
+            drop(stream);
+        }
+    });
+    let error = dial(&address, &node(1), Duration::from_millis(200), &|| false).unwrap_err();
+    let DialError::Nobody { attempts, last, .. } = error else {
+        panic!("not Nobody: {error}");
+    };
+    assert!(attempts > 1);
+    assert!(
+        last.contains("closed the connection before its Hello"),
+        "{last}"
+    );
+}
+
+#[test]
+fn nobody_there_is_an_error_after_the_timeout_and_not_before() {
+    let port = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
+    let timeout = Duration::from_millis(300);
+    let error = dial(&port.to_string(), &node(1), timeout, &|| false).unwrap_err();
+    let DialError::Nobody {
+        waited,
+        attempts,
+        last,
+        ..
+    } = &error
+    else {
+        panic!("not Nobody: {error}");
+    };
+    assert!(*waited + Duration::from_millis(10) >= timeout, "{waited:?}");
+    assert!(*attempts > 3, "{attempts} attempts");
+    assert!(last.contains("refused"), "{last}");
+    assert!(
+        error
+            .to_string()
+            .contains("start the peer, or check the address")
+    );
+}
+
+#[test]
+fn an_endless_timeout_is_no_overflow() {
+    let listening = Listening::with(node(2));
+    let mut local = node(1);
+    local.handshake_timeout = Duration::MAX;
+    dial(&listening.address, &local, Duration::MAX, &|| false).unwrap();
+}
+
+#[test]
+fn what_is_no_address_fails_at_once() {
+    for address in ["replica", "", "replica:port", "replica:70000"] {
+        let error = dial_node_1(address).unwrap_err();
+        assert!(
+            matches!(error, DialError::InvalidAddress { .. }),
+            "{address:?}: {error}"
+        );
+    }
+}
+
+#[test]
+fn a_name_that_nobody_knows_is_an_error_in_the_end() {
+    let timeout = Duration::from_millis(100);
+    let error = dial("no-such-host.invalid:1", &node(1), timeout, &|| false).unwrap_err();
+    assert!(matches!(error, DialError::Unresolved { .. }), "{error}");
+}
+
+#[test]
+fn a_browser_at_the_listener_is_told_nothing_and_reported() {
+    let listening = Listening::with(node(2));
+    let mut browser = std::net::TcpStream::connect(&listening.address).unwrap();
+    browser
+        .write_all(b"GET / HTTP/1.1\r\nHost: replica\r\n\r\n")
+        .unwrap();
+    let failure = listening.failures.recv_timeout(LONG).unwrap();
+    assert_eq!(failure.address, Some(browser.local_addr().unwrap()));
+    assert!(matches!(
+        failure.problem,
+        Problem::Handshake(HandshakeError::NotIbex { .. })
+    ));
+    let mut answer = Vec::new();
+    let _ = browser.read_to_end(&mut answer);
+    assert!(answer.is_empty(), "{answer:?}");
+}
+
+#[test]
+fn a_port_in_use_is_said_so() {
+    let first = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(1)).unwrap();
+    let error = Acceptor::bind(first.local_addr(), node(2)).err().unwrap();
+    let expected = "; another process listens there: choose another port";
+    assert!(error.to_string().ends_with(expected), "{error}");
+}

@@ -1,0 +1,133 @@
+//! Expands `#[derive(ibex::Schema)]`: calls on a `Describer`, one per field and
+//! variant, in the order of the source.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{quote, quote_spanned};
+use syn::ext::IdentExt;
+use syn::spanned::Spanned;
+use syn::{Attribute, Data, DataEnum, DeriveInput, Error, Fields, Result, Type, parse_quote};
+
+use crate::attributes::{Container, Field};
+
+pub(crate) fn expand(item: TokenStream) -> TokenStream {
+    syn::parse2(item)
+        .and_then(implementation)
+        .unwrap_or_else(Error::into_compile_error)
+}
+
+fn implementation(input: DeriveInput) -> Result<TokenStream> {
+    let krate = Container::of(&input.attrs)?.krate;
+    let ident = &input.ident;
+    let name = ident.unraw().to_string();
+
+    let description = match &input.data {
+        Data::Struct(data) => {
+            let fields = fields(&data.fields)?;
+            quote!(to.structure::<Self>(#name, |_fields| { #fields });)
+        }
+        Data::Enum(data) => {
+            let variants = variants(data, &input.attrs)?;
+            quote!(to.enumeration::<Self>(#name, |_variants| { #variants });)
+        }
+        Data::Union(data) => {
+            return Err(Error::new(
+                data.union_token.span,
+                "a union has no schema: its bytes do not say which field is meant; use an enum",
+            ));
+        }
+    };
+
+    let mut generics = input.generics.clone();
+    for parameter in generics.type_params_mut() {
+        parameter.bounds.push(parse_quote!(#krate::codec::Schema));
+    }
+    let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+    Ok(quote! {
+        #[automatically_derived]
+        impl #impl_generics #krate::codec::Schema for #ident #type_generics #where_clause {
+            fn describe(to: &mut #krate::codec::Describer) {
+                #description
+            }
+        }
+    })
+}
+
+/// A call per field. Each is located at the field's type, so that a type without
+/// a schema is underlined where it is written, but resolved like all that we
+/// generate: the type may come out of a macro, whose names are not ours.
+fn fields(fields: &Fields) -> Result<TokenStream> {
+    let mut calls = TokenStream::new();
+    for (index, field) in fields.iter().enumerate() {
+        let name = match &field.ident {
+            Some(ident) => ident.unraw().to_string(),
+            None => index.to_string(),
+        };
+        let Field {
+            described_as,
+            wrapper,
+        } = Field::of(field)?;
+        let span = Span::call_site().located_at(described_as.span());
+        calls.extend(match wrapper {
+            Some(wrapper) => quote_spanned! { span=>
+                _fields.wrapped::<#described_as>(#name, #wrapper);
+            },
+            None => quote_spanned! { span=>
+                _fields.field::<#described_as>(#name);
+            },
+        });
+    }
+    Ok(calls)
+}
+
+/// A call per variant, with the discriminant that the compiler will give it:
+/// the last explicit one plus the number of variants since.
+fn variants(data: &DataEnum, attributes: &[Attribute]) -> Result<TokenStream> {
+    let discriminant_type = discriminant_type(attributes)?;
+    let mut base = quote!(0_i128);
+    let mut since_base = 0_i128;
+    let mut calls = TokenStream::new();
+    for variant in &data.variants {
+        if let Some((_, value)) = &variant.discriminant {
+            base = quote!({
+                const VALUE: #discriminant_type = #value;
+                VALUE as i128
+            });
+            since_base = 0;
+        }
+        let name = variant.ident.unraw().to_string();
+        let fields = fields(&variant.fields)?;
+        calls.extend(quote! {
+            _variants.variant(#name, #base + #since_base, |_fields| { #fields });
+        });
+        since_base += 1;
+    }
+    Ok(calls)
+}
+
+/// The integer type in `#[repr(..)]`, or the language's default.
+fn discriminant_type(attributes: &[Attribute]) -> Result<Type> {
+    let mut found = parse_quote!(isize);
+    for attribute in attributes {
+        if !attribute.path().is_ident("repr") {
+            continue;
+        }
+        attribute.parse_nested_meta(|meta| {
+            if let Some(ident) = meta.path.get_ident()
+                && INTEGERS.iter().any(|integer| ident == integer)
+            {
+                found = parse_quote!(#ident);
+            }
+            if meta.input.peek(syn::token::Paren) {
+                let content;
+                syn::parenthesized!(content in meta.input);
+                content.parse::<TokenStream>()?;
+            }
+            Ok(())
+        })?;
+    }
+    Ok(found)
+}
+
+const INTEGERS: [&str; 10] = [
+    "u8", "u16", "u32", "u64", "usize", "i8", "i16", "i32", "i64", "isize",
+];

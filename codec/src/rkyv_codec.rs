@@ -1,0 +1,216 @@
+//! Messages as rkyv archives: written where they will travel, checked once and
+//! read where they arrived.
+//!
+//! Three things are ours and not rkyv's defaults:
+//!
+//! - **Errors.** [`EncodeError`] and [`Invalid`] are rkyv's error types here, so
+//!   an overflow stays an overflow and is no allocation, and a refusal keeps its
+//!   text (`rancor::Error` drops it in release builds).
+//! - **Depth.** Checking an archive recurses where the type does. A peer that
+//!   sends a list of a million links would end the process by its stack, so
+//!   the check stops at [`MAX_NESTING`].
+//! - **Scratch space.** It is prepared when asked for and not for every message:
+//!   see `rkyv_scratch.rs`.
+
+use std::error::Error;
+use std::fmt;
+use std::mem::MaybeUninit;
+use std::num::NonZeroUsize;
+
+use rkyv::api::high::HighValidator;
+use rkyv::api::{access_with_context, serialize_using};
+use rkyv::bytecheck::CheckBytes;
+use rkyv::primitive::{ArchivedU64, ArchivedUsize};
+use rkyv::rancor::{Source, Trace};
+use rkyv::ser::{Positional, Serializer, Writer};
+use rkyv::validation::Validator;
+use rkyv::validation::archive::ArchiveValidator;
+use rkyv::validation::shared::SharedValidator;
+use rkyv::{Archive, Serialize, access_unchecked};
+
+use crate::rkyv_scratch::{RkyvSerializer, ThreadArena, WrittenPointers};
+use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWriter};
+
+/// The default codec: any type marked `#[ibex::message]`, read in place.
+///
+/// The receiver sees the archived type, for example `ArchivedEntry` for `Entry`:
+/// numbers are converted when read (`entry.offset.to_native()`), a `Vec<u8>`
+/// derefs to the bytes where they arrived. `rkyv::deserialize` makes an owned
+/// value of it.
+///
+/// # Costs
+///
+/// No allocation per message in the steady state: rkyv's scratch space is one
+/// arena per thread that grows to the largest message seen. The exception is
+/// `Rc` and `Arc`: whoever writes or checks them keeps a map of the shared ones,
+/// which is allocated anew for each message.
+///
+/// # Limits
+///
+/// - **Alignment** is 16, or more if the archived root asks for it. 16 and not
+///   that of the root alone, because what lies behind a pointer may be stricter
+///   than the root: a `Vec<u128>` is aligned to 4 and its elements to 16. If
+///   something nested asks for more than 16, give the root the same
+///   (`#[rkyv(attr(repr(align(32))))]`); without that its messages are rejected
+///   as invalid where they happen to lie wrong. Above 32 rkyv cannot pad:
+///   such a root is refused, such a nested type panics in `encode`.
+/// - **Nesting**: pointers (boxes, vectors, strings) within pointers, at most
+///   254 deep; a receiver takes deeper messages for invalid.
+/// - **Size**: below 2 GiB, the reach of rkyv's 32-bit offsets.
+#[derive(Debug, Clone, Copy)]
+pub enum Rkyv {}
+
+impl<T> Codec<T> for Rkyv
+where
+    T: Schema + Archive + for<'w, 's, 'a> Serialize<RkyvSerializer<'w, 's, 'a>>,
+    T::Archived: for<'a> CheckBytes<HighValidator<'a, Invalid>>,
+{
+    type View = T::Archived;
+    type Held = ();
+
+    fn alignment() -> usize {
+        align_of::<T::Archived>().max(NESTED_ALIGNMENT)
+    }
+
+    fn schema() -> SchemaInfo {
+        // What rkyv's format features decide, read off the types they change.
+        let offsets = format!("{}-bit offsets", 8 * size_of::<ArchivedUsize>());
+        let endianness = if is_little_endian() {
+            "little-endian"
+        } else {
+            "big-endian"
+        };
+        let alignment = if align_of::<ArchivedU64>() > 1 {
+            "aligned"
+        } else {
+            "unaligned"
+        };
+        SchemaInfo::of::<T>("rkyv 0.8", &[endianness, &offsets, alignment])
+    }
+
+    #[inline]
+    fn size(_: &T) -> Option<usize> {
+        // A type whose archive is a copy of its memory points nowhere, so the
+        // root is all there is.
+        T::COPY_OPTIMIZATION
+            .is_enabled()
+            .then_some(size_of::<T::Archived>())
+    }
+
+    #[inline]
+    fn encode(value: &T, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        if const { align_of::<T::Archived>() > MAX_PADDED_ALIGNMENT } {
+            return Err(over_aligned(align_of::<T::Archived>()));
+        }
+        let mut arena = ThreadArena::default();
+        let mut serializer =
+            Serializer::new(&mut *slot, arena.scratch(), WrittenPointers::default());
+        let result = serialize_using::<_, EncodeError>(value, &mut serializer);
+        // Asked of the slot and not of the error: an implementation of
+        // `Serialize` may have wrapped the overflow, or passed over it.
+        if slot.overflowed() {
+            return Err(Overflow.into());
+        }
+        result.map(|_| ())
+    }
+
+    #[inline]
+    fn open(payload: &[u8]) -> Result<(), Invalid> {
+        let archive = ArchiveValidator::with_max_depth(payload, Some(MAX_NESTING));
+        let mut validator = Validator::new(archive, SharedValidator::new());
+        access_with_context::<T::Archived, _, Invalid>(payload, &mut validator)?;
+        Ok(())
+    }
+
+    #[inline]
+    unsafe fn view<'a>((): &'a (), payload: &'a [u8]) -> &'a T::Archived {
+        // SAFETY: `access_unchecked` asks for a valid archive of `T::Archived`
+        // at the default root position.
+        // 1. `open` had rkyv check exactly that, at this address, so alignment
+        //    and every relative pointer were checked too.
+        // 2. The bytes are still those: promised by our caller.
+        unsafe { access_unchecked::<T::Archived>(payload) }
+    }
+}
+
+impl Positional for SlotWriter<'_> {
+    #[inline]
+    fn pos(&self) -> usize {
+        self.len()
+    }
+}
+
+impl Writer<EncodeError> for SlotWriter<'_> {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) -> Result<(), EncodeError> {
+        Ok(SlotWriter::write(self, bytes)?)
+    }
+}
+
+impl Source for EncodeError {
+    fn new<E: Error + Send + Sync + 'static>(source: E) -> Self {
+        Self::Failed(Box::new(source))
+    }
+}
+
+impl Trace for EncodeError {
+    fn trace<R: fmt::Debug + fmt::Display + Send + Sync + 'static>(self, trace: R) -> Self {
+        match self {
+            Self::Overflow(_) => self,
+            Self::Failed(cause) => Self::Failed(format!("{cause} ({trace})").into()),
+        }
+    }
+}
+
+impl Source for Invalid {
+    fn new<E: Error + Send + Sync + 'static>(source: E) -> Self {
+        Self::new(source)
+    }
+}
+
+impl Trace for Invalid {
+    fn trace<R: fmt::Debug + fmt::Display + Send + Sync + 'static>(self, trace: R) -> Self {
+        let mut text = self.to_string();
+        // Every level of nesting may add a line. The innermost say where.
+        if text.len() < MAX_TRACE_BYTES {
+            text = format!("{text} ({trace})");
+        }
+        Self::new(text)
+    }
+}
+
+/// Whether rkyv was built to archive numbers in little-endian order: asked of
+/// the codec itself, since rkyv's cargo features are not ours to see.
+fn is_little_endian() -> bool {
+    let mut memory = [MaybeUninit::uninit(); size_of::<u16>()];
+    let mut slot = SlotWriter::new(&mut memory);
+    Rkyv::encode(&1_u16, &mut slot).is_ok() && slot.written() == [1, 0]
+}
+
+#[cold]
+fn over_aligned(alignment: usize) -> EncodeError {
+    EncodeError::Failed(
+        format!(
+            "the archived message is aligned to {alignment} bytes and rkyv pads to at most \
+             {MAX_PADDED_ALIGNMENT}; lower its `repr(align)`, or send its plain data with the \
+             codec `Pod`"
+        )
+        .into(),
+    )
+}
+
+/// The strictest alignment among rkyv's own archived types (`u128_le`), and so
+/// of nearly everything that a root may point to.
+const NESTED_ALIGNMENT: usize = 16;
+
+/// `rkyv::ser::WriterExt::pad` writes from an array of 32 zeros and panics
+/// beyond.
+const MAX_PADDED_ALIGNMENT: usize = 32;
+
+/// How deep a check may recurse. Deeper than any message written for the wire;
+/// at 1 to 2 KiB of stack per level without optimization (measured), a quarter of
+/// the 2 MiB that a thread has.
+const MAX_NESTING: NonZeroUsize = NonZeroUsize::new(256).unwrap();
+
+/// Bounds the text of an [`Invalid`]: no error message needs more.
+const MAX_TRACE_BYTES: usize = 512;

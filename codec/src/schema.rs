@@ -1,0 +1,59 @@
+//! What a type's structure is, for two programs that want to agree on it.
+
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use crate::{Describer, Fingerprint};
+
+/// A type that can describe its structure.
+///
+/// `#[ibex::message]` and `#[derive(ibex::Schema)]` implement it; so does ibex
+/// for the types of the standard library that messages are made of. Type
+/// parameters count as what they are instantiated with. A reference describes
+/// itself as what it refers to, a slice as a `Vec`, a `str` as a `String`: who
+/// sends may borrow what the receiver owns.
+///
+/// The names of structs and enums are no part of it, only those of fields and
+/// variants: a type may move to another module or get another name on one side
+/// alone.
+#[diagnostic::on_unimplemented(
+    message = "ibex does not know the structure of `{Self}`",
+    label = "has no schema",
+    note = "add `#[ibex::message]` or `#[derive(ibex::Schema)]` to the type if it is yours",
+    note = "for a field of a foreign type, name a type of the same structure: `#[ibex(schema = [u8; 16])]`"
+)]
+pub trait Schema {
+    /// Describes the structure of this type to `to`.
+    fn describe(to: &mut Describer);
+}
+
+/// What both ends of a channel compare and, where they differ, show.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SchemaInfo {
+    /// Equal at both ends, or the channel does not open.
+    pub fingerprint: Fingerprint,
+    /// The structure for a reader, at most [`MAX_TEXT_BYTES`] long.
+    pub text: String,
+}
+
+impl SchemaInfo {
+    /// The schema of messages of type `T` under `codec`; `features` are the
+    /// properties of the codec's build that change the bytes.
+    pub fn of<T: Schema + ?Sized>(codec: &str, features: &[&str]) -> Self {
+        let mut describer = Describer::new(codec, features);
+        T::describe(&mut describer);
+        describer.finish()
+    }
+}
+
+impl fmt::Display for SchemaInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}]", self.text, self.fingerprint)
+    }
+}
+
+/// The longest [`SchemaInfo::text`]. It travels to the peer when a channel is
+/// opened and stands in an error message: a kilobyte shows which field differs
+/// in most types, and no more would be read.
+pub const MAX_TEXT_BYTES: usize = 1024;

@@ -1,0 +1,152 @@
+//! What `#[ibex::message]` and `#[derive(ibex::Schema)]` accept.
+
+extern crate self as ibex;
+pub use ibex_codec::{self as codec, Schema, message, rkyv};
+
+mod support;
+
+use ibex_codec::{Codec, Rkyv, SchemaInfo};
+
+use support::encode;
+
+/// The ibex crate under another name, as a crate that re-exports it has it.
+mod reexported {
+    pub(crate) mod inner {
+        pub(crate) use ibex_codec::{self as codec, Schema, rkyv};
+    }
+}
+
+#[ibex_codec::message(crate = crate::reexported::inner)]
+struct Elsewhere {
+    value: u32,
+}
+
+#[derive(ibex::Schema)]
+#[ibex(crate = reexported::inner)]
+#[allow(dead_code)]
+struct SchemaElsewhere {
+    value: u32,
+}
+
+#[test]
+fn the_crate_may_be_somewhere_else() {
+    encode::<Rkyv, _>(&Elsewhere { value: 3 })
+        .read::<Rkyv, Elsewhere, _>(|view| assert_eq!(view.value, 3))
+        .unwrap();
+    assert_eq!(
+        SchemaInfo::of::<SchemaElsewhere>("test", &[]).fingerprint,
+        SchemaInfo::of::<Elsewhere>("test", &[]).fingerprint,
+    );
+}
+
+/// Attributes of rkyv go where they always go.
+#[ibex::message]
+#[rkyv(derive(Debug), compare(PartialEq), archived = ReadPoint)]
+#[derive(Debug)]
+struct Point {
+    coordinates: [u8; 2],
+    label: Option<String>,
+}
+
+#[test]
+fn attributes_of_rkyv_pass_through() {
+    let point = Point {
+        coordinates: [1, 2],
+        label: Some("p".to_owned()),
+    };
+    encode::<Rkyv, _>(&point)
+        .read::<Rkyv, Point, _>(|view: &ReadPoint| {
+            assert!(*view == point);
+            assert!(format!("{view:?}").starts_with("ReadPoint"));
+        })
+        .unwrap();
+}
+
+#[ibex::message]
+struct Matrix<T: Copy, const N: usize = 2>
+where
+    T: Default,
+{
+    cells: [[T; N]; N],
+    #[rkyv(with = rkyv::with::Map<rkyv::with::AsBox>)]
+    label: Option<String>,
+}
+
+#[test]
+fn generic_messages_are_described_as_instantiated() {
+    let matrix = Matrix {
+        cells: [[1_u8, 2], [3, 4]],
+        label: None,
+    };
+    encode::<Rkyv, _>(&matrix)
+        .read::<Rkyv, Matrix<u8>, _>(|view| assert_eq!(view.cells, [[1, 2], [3, 4]]))
+        .unwrap();
+    assert_eq!(
+        SchemaInfo::of::<Matrix<u8>>("test", &[]).text,
+        "test: Matrix { cells: [[u8; 2]; 2], label: Map<AsBox><Option<String>> }"
+    );
+}
+
+/// A message may be made by a macro, whose names and ours must not meet.
+macro_rules! make_message {
+    ($name:ident { $($field:ident: $ty:ty),* }) => {
+        #[ibex::message]
+        struct $name { to: u8, fields: u8, $($field: $ty),* }
+    };
+}
+make_message!(Made { variants: Vec<u8>, _fields: u16 });
+
+#[test]
+fn names_of_the_generated_code_are_free_for_fields() {
+    assert_eq!(
+        SchemaInfo::of::<Made>("test", &[]).text,
+        "test: Made { to: u8, fields: u8, variants: Vec<u8>, _fields: u16 }"
+    );
+    let made = Made {
+        to: 1,
+        fields: 2,
+        variants: vec![3],
+        _fields: 4,
+    };
+    encode::<Rkyv, _>(&made)
+        .read::<Rkyv, Made, _>(|view| assert_eq!(view._fields, 4))
+        .unwrap();
+}
+
+#[derive(ibex::Schema)]
+#[allow(dead_code)]
+struct Borrowed<'a, T: ?Sized> {
+    text: &'a str,
+    value: &'a T,
+}
+
+#[derive(ibex::Schema)]
+#[allow(dead_code)]
+enum Never {}
+
+#[derive(ibex::Schema)]
+struct Unit;
+
+#[test]
+fn borrows_and_empty_types_have_schemas() {
+    assert_eq!(
+        SchemaInfo::of::<Borrowed<'_, [u8]>>("test", &[]).text,
+        "test: Borrowed { text: String, value: Vec<u8> }"
+    );
+    assert_eq!(SchemaInfo::of::<Unit>("test", &[]).text, "test: Unit");
+    assert_eq!(SchemaInfo::of::<Never>("test", &[]).text, "test: Never");
+}
+
+/// A function that is generic over the message asks for the codec and nothing
+/// else.
+fn alignment_of<T>() -> usize
+where
+    Rkyv: Codec<T>,
+{
+    <Rkyv as Codec<T>>::alignment()
+}
+
+#[test]
+fn generic_code_needs_one_bound() {
+    assert_eq!(alignment_of::<Made>(), 16);
+}

@@ -1,0 +1,72 @@
+//! The cheapest clock that this machine has, for timing single round trips.
+//!
+//! A shared-memory round trip takes about 90 ns, and reading [`Instant`](std::time::Instant) twice
+//! would be half of that. On x86-64 the time stamp counter is read directly
+//! (about 8 ns). Rules:
+//!
+//! 1. Ticks are compared only on the thread that read them, and that thread is
+//!    pinned: no synchrony between CPUs is assumed.
+//! 2. The length of a tick is never looked up: [`Laps`](crate::histogram::Laps)
+//!    measures it against [`Instant`](std::time::Instant) over the very run that
+//!    it converts.
+//! 3. A clock moves in steps, and on some CPUs in large ones (10 ns on AMD's Zen,
+//!    which is a tenth of such a round trip). [`step`] says how large, and whoever
+//!    makes percentiles must not pretend to more, nor to less: over many round
+//!    trips the steps average out.
+
+#[cfg(not(target_arch = "x86_64"))]
+use std::{sync::OnceLock, time::Instant};
+
+/// The clock now, in ticks of unknown but constant length.
+#[cfg(target_arch = "x86_64")]
+#[inline]
+#[must_use]
+pub fn ticks() -> u64 {
+    // SAFETY: RDTSC exists on every x86-64 CPU; Linux leaves it enabled for
+    // user code unless a process forbids it to itself (PR_SET_TSC).
+    unsafe { core::arch::x86_64::_rdtsc() }
+}
+
+/// The clock now, in ticks of unknown but constant length (here nanoseconds:
+/// `Instant` reads the same counter as any direct way would).
+#[cfg(not(target_arch = "x86_64"))]
+#[inline]
+#[must_use]
+pub fn ticks() -> u64 {
+    static START: OnceLock<Instant> = OnceLock::new();
+    START.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// By how many ticks two readings in a row differ most often, if they differ:
+/// the step of the clock, or the time that reading it takes if that is longer.
+#[must_use]
+pub fn step() -> u64 {
+    let mut steps = Vec::with_capacity(READINGS);
+    let mut last = ticks();
+    while steps.len() < READINGS {
+        let now = ticks();
+        steps.extend((now != last).then(|| now.wrapping_sub(last)));
+        last = now;
+    }
+    steps.sort_unstable();
+    let longest_run = steps.chunk_by(|a, b| a == b).max_by_key(|run| run.len());
+    longest_run.map_or(1, |run| run[0])
+}
+
+const READINGS: usize = 1000;
+
+#[cfg(test)]
+mod tests {
+    use super::{step, ticks};
+
+    #[test]
+    fn a_step_is_short() {
+        assert!((1..10_000).contains(&step()), "{} ticks", step());
+    }
+
+    #[test]
+    fn ticks_move_forward() {
+        let start = ticks();
+        while ticks() <= start {}
+    }
+}

@@ -1,0 +1,74 @@
+//! What can go wrong while measuring, told so that the reader can act on it.
+
+use std::io;
+
+/// Why a measurement could not be made.
+///
+/// A payload that arrived damaged is not an error of this kind: it is counted
+/// by the [`Tally`](crate::check::Tally), and the measurement runs to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The operating system refused something.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: &'static str,
+        /// The refusal.
+        source: io::Error,
+    },
+
+    /// The second process of the pair ended before its work was done.
+    #[error("the peer process (pid {pid}) ended early, {status}; its own message is on stderr")]
+    PeerEnded {
+        /// The process id it had.
+        pid: u32,
+        /// How it ended, as far as known.
+        status: String,
+    },
+
+    /// The peer process wrote something that is not what was expected from it.
+    #[error("the peer process wrote {line:?}, which is not {expected}: {source}")]
+    PeerSpoke {
+        /// What should have come.
+        expected: &'static str,
+        /// What came.
+        line: String,
+        /// Why it was not understood.
+        source: serde_json::Error,
+    },
+
+    /// A CPU that was asked for is not ours to use.
+    #[error(
+        "CPU {core} was asked for, but this process may run only on {allowed:?}; name two of these"
+    )]
+    Core {
+        /// The CPU that was asked for.
+        core: usize,
+        /// The CPUs of this process's affinity mask.
+        allowed: Vec<usize>,
+    },
+
+    /// Both ends poll, so they need a CPU each.
+    #[error(
+        "a pair of polling processes needs two CPUs, and this process may run only on {allowed:?}"
+    )]
+    OneCore {
+        /// The CPUs of this process's affinity mask.
+        allowed: Vec<usize>,
+    },
+
+    /// A failure of the code under measurement, in its own words.
+    #[error(transparent)]
+    Subject(#[from] Box<dyn std::error::Error + Send + Sync>),
+}
+
+impl Error {
+    /// Says what was being done when the operating system refused.
+    pub fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
+        move |source| Error::Io {
+            what,
+            source: source.into(),
+        }
+    }
+}

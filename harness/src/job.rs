@@ -1,0 +1,184 @@
+//! One measurement: what is asked for, and the figures that come of it.
+
+#![forbid(unsafe_code)]
+
+use std::{ops::Range, time::Duration};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    check::{Tally, fill_part},
+    histogram::Percentiles,
+};
+
+/// How the two processes talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Mode {
+    /// Ping and pong: one message under way at a time, one way is half a round trip.
+    Latency,
+    /// The peer sends as fast as it may, this process receives and counts.
+    Stream,
+}
+
+impl Mode {
+    /// The name as it stands in options and rows.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Mode::Latency => "latency",
+            Mode::Stream => "stream",
+        }
+    }
+}
+
+/// What to measure. Both processes hold the same one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Job {
+    /// How the processes talk.
+    pub mode: Mode,
+    /// Payload of a message, in bytes.
+    pub size: usize,
+    /// Round trips (latency) or messages (stream) that are timed.
+    pub iters: u64,
+    /// Whether the peer flips one byte of one message, to see the check fail.
+    pub flip: bool,
+}
+
+impl Job {
+    /// The sequence numbers of the warm-up, and those of the timed messages.
+    ///
+    /// The warm-up touches all memory and opens TCP's windows. It is checked like
+    /// everything else, but not timed.
+    #[must_use]
+    pub fn split(&self) -> (Range<u64>, Range<u64>) {
+        let warmup = (self.iters / 10).clamp(1, 20_000);
+        (0..warmup, warmup..warmup + self.iters)
+    }
+
+    /// The sequence numbers of all messages.
+    #[inline]
+    #[must_use]
+    pub fn sequences(&self) -> Range<u64> {
+        let (warmup, timed) = self.split();
+        warmup.start..timed.end
+    }
+
+    /// Where a message is cut into parts of at most `limit` bytes. An empty
+    /// message has one empty part.
+    #[inline]
+    pub fn parts(&self, limit: usize) -> impl ExactSizeIterator<Item = Range<usize>> + use<> {
+        let size = self.size;
+        let parts = size.div_ceil(limit).max(1);
+        (0..parts).map(move |index| index * limit..size.min((index + 1) * limit))
+    }
+
+    /// Writes a part of message `sequence` that begins at byte `offset`, a
+    /// multiple of 8; with [`flip`](Job::flip), the middle byte of the last
+    /// message comes out wrong: nothing less than checking all of them finds it.
+    #[inline]
+    pub fn fill(&self, sequence: u64, offset: usize, part: &mut [u8]) {
+        fill_part(sequence, offset, part);
+        if self.flip && sequence + 1 == self.sequences().end {
+            let middle = (self.size / 2).checked_sub(offset);
+            if let Some(byte) = middle.and_then(|index| part.get_mut(index)) {
+                *byte ^= 0x10;
+            }
+        }
+    }
+
+    /// Bytes that both processes together must have checked at the end.
+    #[must_use]
+    pub fn bytes_to_check(&self) -> u64 {
+        let directions = match self.mode {
+            Mode::Latency => 2,
+            Mode::Stream => 1,
+        };
+        directions * self.sequences().end * self.size as u64
+    }
+}
+
+/// What a measurement gave.
+#[derive(Clone, Debug)]
+pub struct Figures {
+    /// What was measured.
+    pub job: Job,
+    /// One way, in nanoseconds; only in [`Mode::Latency`].
+    pub one_way: Option<Percentiles>,
+    /// From the end of the warm-up to the last message.
+    pub elapsed: Duration,
+    /// What both processes checked.
+    pub tally: Tally,
+}
+
+impl Figures {
+    /// Messages per second and direction.
+    #[must_use]
+    pub fn messages_per_second(&self) -> f64 {
+        self.job.iters as f64 / self.elapsed.as_secs_f64()
+    }
+
+    /// Payload bytes per second and direction.
+    #[must_use]
+    pub fn bytes_per_second(&self) -> f64 {
+        self.messages_per_second() * self.job.size as f64
+    }
+
+    /// Whether every payload byte that was sent was read and compared.
+    #[must_use]
+    pub fn bytes_touched(&self) -> bool {
+        self.tally.bytes == self.job.bytes_to_check()
+    }
+
+    /// This measurement in multiples of `limit`: times its one-way time in
+    /// latency mode (above 1 is slower), times its rate in stream mode (below 1
+    /// is slower).
+    #[must_use]
+    pub fn ratio_to(&self, limit: &Figures) -> f64 {
+        match (&self.one_way, &limit.one_way) {
+            (Some(ours), Some(limit)) => ours.p50 / limit.p50,
+            _ => self.messages_per_second() / limit.messages_per_second(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::check::verify_part;
+
+    #[test]
+    fn parts_cover_a_message() {
+        let parts = |size| {
+            Job {
+                mode: Mode::Stream,
+                size,
+                iters: 1,
+                flip: false,
+            }
+            .parts(64)
+        };
+        assert!(parts(0).eq([0..0]));
+        assert!(parts(64).eq([0..64]));
+        assert!(parts(130).eq([0..64, 64..128, 128..130]));
+    }
+
+    #[test]
+    fn one_bit_of_one_message_is_flipped() {
+        let job = Job {
+            mode: Mode::Stream,
+            size: 200,
+            iters: 50,
+            flip: true,
+        };
+        let mut faults = Vec::new();
+        for sequence in job.sequences() {
+            for (index, part) in [0; 200].chunks_mut(64).enumerate() {
+                job.fill(sequence, index * 64, part);
+                faults.extend(verify_part(sequence, index * 64, part).err());
+            }
+        }
+        assert_eq!(faults.len(), 1);
+        assert_eq!((faults[0].sequence, faults[0].offset), (54, 100));
+    }
+}

@@ -1,0 +1,80 @@
+//! The raw limits as measurements: a peer process, a pinned thread on either
+//! side, and the same loop as for everything else.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::fd::RawFd,
+};
+
+use crate::{
+    Error,
+    check::Tally,
+    cores::{Cores, keep_to},
+    job::{Figures, Job},
+    link::{self, Link},
+    mapping::Mapping,
+    pair::{Pair, Task},
+    raw_shm::RawShm,
+    raw_tcp::RawTcp,
+};
+
+/// A way for bytes between two processes of one host, without any library.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Limit {
+    /// A ring in shared memory.
+    Shm,
+    /// A TCP connection over the loopback interface.
+    Tcp,
+}
+
+impl Limit {
+    /// Measures `job` between this thread, which it pins to the first of `cores`,
+    /// and a peer process on the second.
+    pub fn measure(self, cores: Cores, job: Job) -> Result<Figures, Error> {
+        // Only the peer spoils a byte: this end is the one that must notice.
+        let honest = Job { flip: false, ..job };
+        match self {
+            Limit::Shm => {
+                let memory = Mapping::create(RawShm::memory_bytes(&job))?;
+                let task = Task::RawShm {
+                    job,
+                    memory: memory.descriptor(),
+                };
+                let pair = Pair::start(cores, task)?;
+                let link = RawShm::new(honest, memory.watched(pair.watch()), false);
+                measure(cores, job, pair, link)
+            }
+            Limit::Tcp => {
+                let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+                    .map_err(Error::io("listening on the loopback interface"))?;
+                let address = listener
+                    .local_addr()
+                    .map_err(Error::io("asking for the port that was given"))?;
+                let pair = Pair::start(cores, Task::RawTcp { job, address })?;
+                let (stream, _) = listener
+                    .accept()
+                    .map_err(Error::io("accepting the peer's connection"))?;
+                measure(cores, job, pair, RawTcp::new(honest, stream)?)
+            }
+        }
+    }
+}
+
+fn measure(cores: Cores, job: Job, pair: Pair, mut link: impl Link) -> Result<Figures, Error> {
+    keep_to(&cores[..1])?;
+    let mut tally = Tally::default();
+    let stopped = link::measure(&job, &mut link, &mut tally)?;
+    Ok(stopped.figures(tally, &pair.finish()?))
+}
+
+pub(crate) fn answer_shm(cores: Cores, job: Job, memory: RawFd) -> Result<Tally, Error> {
+    keep_to(&cores[1..])?;
+    let memory = Mapping::inherit(memory)?;
+    link::answer(&job, &mut RawShm::new(job, memory, true))
+}
+
+pub(crate) fn answer_tcp(cores: Cores, job: Job, address: SocketAddr) -> Result<Tally, Error> {
+    keep_to(&cores[1..])?;
+    let stream = TcpStream::connect(address).map_err(Error::io("connecting to the parent"))?;
+    link::answer(&job, &mut RawTcp::new(job, stream)?)
+}

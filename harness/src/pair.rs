@@ -1,0 +1,271 @@
+//! Two real processes: this one, and a peer that is the same program again.
+//!
+//! 1. The peer is started as `program --harness-peer TASK`, TASK being JSON. It
+//!    speaks to its parent by lines of JSON on its standard output; whatever a
+//!    human should see goes to standard error.
+//! 2. Its last line is the [`Tally`] of what it checked.
+//! 3. Neither outlives the other by much: dropping a [`Pair`] kills the peer,
+//!    and the kernel kills it when the thread that started it ends. A parent
+//!    that polls watches [`Pair::watch`], which turns when the peer has ended.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    env,
+    io::{self, BufRead, BufReader, Write},
+    net::SocketAddr,
+    os::{fd::RawFd, unix::process::parent_id},
+    process::{self, Child, ChildStdout, Command, ExitCode, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::{
+    Error,
+    check::Tally,
+    cores::{self, Cores},
+    job::Job,
+    limit,
+};
+
+/// What a peer process is started for.
+#[derive(Debug, Serialize, Deserialize)]
+pub enum Task {
+    /// The other side of the shared-memory limit.
+    RawShm {
+        /// What is measured.
+        job: Job,
+        /// The shared memory, as an inherited descriptor.
+        memory: RawFd,
+    },
+    /// The other side of the TCP limit.
+    RawTcp {
+        /// What is measured.
+        job: Job,
+        /// Where the measuring process listens.
+        address: SocketAddr,
+    },
+    /// Whatever the measuring program compares to a limit; it knows the meaning.
+    Subject(Value),
+}
+
+/// What the peer finds on its command line.
+#[derive(Serialize, Deserialize)]
+struct Start {
+    parent: u32,
+    cores: Cores,
+    task: Task,
+}
+
+/// A running peer process.
+pub struct Pair {
+    child: Child,
+    lines: mpsc::Receiver<String>,
+    ended: Arc<AtomicBool>,
+}
+
+impl Pair {
+    /// Starts the peer, confined to both `cores` of the pair until its task pins
+    /// it (the limits pin to the second one).
+    pub fn start(cores: Cores, task: Task) -> Result<Pair, Error> {
+        let start = serde_json::to_string(&Start {
+            parent: process::id(),
+            cores,
+            task,
+        })
+        .map_err(|error| Error::Subject(error.into()))?;
+        let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
+        let mut child = Command::new(program)
+            .args([PEER_ARGUMENT, &start])
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(Error::io("starting the peer process"))?;
+        let output = child
+            .stdout
+            .take()
+            .expect("the output was asked for as a pipe");
+        let ended = Arc::new(AtomicBool::new(false));
+        let (sender, lines) = mpsc::channel();
+        let pair = Pair {
+            child,
+            lines,
+            ended: Arc::clone(&ended),
+        };
+        thread::Builder::new()
+            .name("peer-output".into())
+            .spawn(move || read_lines(output, &sender, &ended))
+            .map_err(Error::io("starting a thread"))?;
+        Ok(pair)
+    }
+
+    /// The process id of the peer.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Waits for the next line of the peer, and reads it as a `T`.
+    pub fn receive<T: DeserializeOwned>(&mut self, expected: &'static str) -> Result<T, Error> {
+        let Ok(line) = self.lines.recv() else {
+            return Err(self.ended_early());
+        };
+        serde_json::from_str(&line).map_err(|source| Error::PeerSpoke {
+            expected,
+            line,
+            source,
+        })
+    }
+
+    /// A flag that a polling loop looks at: set once the peer has ended, well
+    /// or badly. What it wrote before is visible to whoever sees the flag.
+    #[must_use]
+    pub fn watch(&self) -> Watch {
+        Watch {
+            pid: self.pid(),
+            ended: Arc::clone(&self.ended),
+        }
+    }
+
+    /// Waits until the peer has done its task, and gives what it checked.
+    pub fn finish(mut self) -> Result<Tally, Error> {
+        let tally = self.receive("the tally of its checks")?;
+        let status = self
+            .child
+            .wait()
+            .map_err(Error::io("waiting for the peer process"))?;
+        if status.success() {
+            Ok(tally)
+        } else {
+            Err(self.ended_early())
+        }
+    }
+
+    /// The error for a peer that did not finish its task.
+    #[must_use]
+    pub fn ended_early(&mut self) -> Error {
+        // Its output may be closed a moment before it is gone; and if it hangs
+        // without output, it must go before it can be waited for.
+        let _ = self.child.kill();
+        let status = match self.child.wait() {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("status unknown: {error}"),
+        };
+        Error::PeerEnded {
+            pid: self.pid(),
+            status,
+        }
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        // Both fail only if the peer was already waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Whether the other process is still there. In the peer, which the kernel
+/// kills together with its parent, it always is.
+#[derive(Clone, Default)]
+pub struct Watch {
+    pid: u32,
+    ended: Arc<AtomicBool>,
+}
+
+impl Watch {
+    /// Whether the other process has ended, well or badly.
+    #[inline]
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        // ENDED, pairs with `read_lines`: who sees it sees the peer's last stores.
+        self.ended.load(Ordering::Acquire)
+    }
+
+    /// The error for a wait that can no longer succeed.
+    #[cold]
+    #[must_use]
+    pub fn ended_early(&self) -> Error {
+        Error::PeerEnded {
+            pid: self.pid,
+            status: "before it had sent everything".into(),
+        }
+    }
+}
+
+/// Runs this process as the peer if it was started as one.
+///
+/// Call it first in `main`, and return what it gives. `subject` does the work of
+/// a [`Task::Subject`].
+pub fn run_if_peer(subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>) -> Option<ExitCode> {
+    let mut arguments = env::args().skip(1);
+    if arguments.next()? != PEER_ARGUMENT {
+        return None;
+    }
+    let start = arguments.next().unwrap_or_default();
+    Some(match run(&start, subject) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("peer process {}: {error}", process::id());
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Tells the parent something, as one line of JSON.
+pub fn tell(message: &impl Serialize) -> Result<(), Error> {
+    let mut line = serde_json::to_string(message).map_err(|error| Error::Subject(error.into()))?;
+    line.push('\n');
+    let mut output = io::stdout().lock();
+    output
+        .write_all(line.as_bytes())
+        .and_then(|()| output.flush())
+        .map_err(Error::io("writing to the parent process"))
+}
+
+fn run(
+    start: &str,
+    subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>,
+) -> Result<(), Error> {
+    set_parent_process_death_signal(Some(Signal::KILL))
+        .map_err(Error::io("asking to be killed with the parent process"))?;
+    let Start {
+        parent,
+        cores,
+        task,
+    } = serde_json::from_str(start).map_err(|error| Error::Subject(error.into()))?;
+    if parent_id() != parent {
+        return Err(Error::Subject(
+            format!("the parent, process {parent}, is gone").into(),
+        ));
+    }
+    cores::keep_to(&cores)?;
+    let tally = match task {
+        Task::RawShm { job, memory } => limit::answer_shm(cores, job, memory)?,
+        Task::RawTcp { job, address } => limit::answer_tcp(cores, job, address)?,
+        Task::Subject(task) => subject(cores, task)?,
+    };
+    tell(&tally)
+}
+
+fn read_lines(output: ChildStdout, lines: &mpsc::Sender<String>, ended: &AtomicBool) {
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        if lines.send(line).is_err() {
+            break;
+        }
+    }
+    // ENDED, pairs with `Watch::has_ended`: the peer's stores to shared memory
+    // came before its output was closed, and so before this store.
+    ended.store(true, Ordering::Release);
+}
+
+const PEER_ARGUMENT: &str = "--harness-peer";

@@ -1,0 +1,293 @@
+//! What can go wrong on a channel, told to the one who has to act on it.
+//!
+//! Each message says who, in what state, what happened, what follows and what to do.
+//! Counters travel with every error that ends a channel: `sent` is exact, the others
+//! are at least so high; what lies between them is unknown, and an application that
+//! cannot send twice has to ask its peer.
+
+use std::{error::Error, fmt, time::Duration};
+
+use crate::{
+    engine::control::{ChannelSpec, CloseReason},
+    memory::MemoryError,
+};
+
+/// How far a channel came, as its sending end knows it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages sent. Exact.
+    pub sent: u64,
+    /// Messages that the receiver's engine holds: at least so many.
+    pub received: u64,
+    /// Messages whose guards the receiver dropped: at least so many.
+    pub released: u64,
+    /// Messages that the receiving application acknowledged: at least so many.
+    pub acknowledged: u64,
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { sent, received, acknowledged, .. } = self;
+        write!(
+            f,
+            "{sent} sent, at least {received} received, at least {acknowledged} acknowledged"
+        )
+    }
+}
+
+/// Why a channel cannot go on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EndCause {
+    /// The peer closed its end of the channel.
+    PeerClosed(CloseReason),
+    /// The peer closed the whole session in order.
+    Goodbye,
+    /// The connection broke, or the peer's process ended.
+    PeerGone {
+        /// What the kernel or the peer's bytes said.
+        why: String,
+    },
+    /// This node was closed.
+    NodeClosed,
+    /// A reservation of this end was leaked, so nothing behind it can be sent.
+    SlotLeaked,
+    /// Memory for the channel was refused.
+    Memory(String),
+}
+
+impl fmt::Display for EndCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EndCause::PeerClosed(CloseReason::Dropped) => {
+                f.write_str("the peer closed its end of the channel")
+            }
+            EndCause::PeerClosed(CloseReason::SlotLeaked) => {
+                f.write_str("the peer leaked a reservation, which closed the channel")
+            }
+            EndCause::PeerClosed(CloseReason::Corrupt) => {
+                f.write_str("the peer closed the channel: it got bytes that are no valid message")
+            }
+            EndCause::PeerClosed(CloseReason::OutOfMemory) => {
+                f.write_str("the peer closed the channel: it has no memory for a message")
+            }
+            EndCause::Goodbye => f.write_str("the peer closed the session"),
+            EndCause::PeerGone { why } => write!(f, "the peer is gone: {why}"),
+            EndCause::NodeClosed => f.write_str("this node was closed"),
+            EndCause::SlotLeaked => {
+                f.write_str("a reservation was leaked (mem::forget), so nothing behind it can be sent")
+            }
+            EndCause::Memory(why) => f.write_str(why),
+        }
+    }
+}
+
+/// A channel that cannot go on: who, why, and how far it came.
+#[derive(Clone, Debug)]
+pub struct Disconnected {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// Why.
+    pub cause: EndCause,
+    /// How far it came. At a receiving end `sent` is 0: it does not know.
+    pub counts: Counts,
+}
+
+impl fmt::Display for Disconnected {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { channel, peer, cause, counts } = self;
+        write!(f, "channel \"{channel}\" with {peer} has ended: {cause} ({counts}); ")?;
+        f.write_str("connect again and send what was not acknowledged")
+    }
+}
+
+impl Error for Disconnected {}
+
+/// The two ends of a channel do not mean the same messages.
+#[derive(Clone, Debug)]
+pub struct SchemaMismatch {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// What this end has.
+    pub ours: ChannelSpec,
+    /// What the peer's end has.
+    pub theirs: ChannelSpec,
+}
+
+impl fmt::Display for SchemaMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "channel \"{}\" with {}: the ends have different message types; here {} [{}], there \
+             {} [{}]; make both the same, or give the new type a channel of a new name",
+            self.channel,
+            self.peer,
+            self.ours.schema,
+            Hex(&self.ours.fingerprint[..4]),
+            self.theirs.schema,
+            Hex(&self.theirs.fingerprint[..4]),
+        )
+    }
+}
+
+impl Error for SchemaMismatch {}
+
+struct Hex<'a>(&'a [u8]);
+
+impl fmt::Display for Hex<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+/// A message was not sent. The value stays with the caller: sending only borrows it.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SendError {
+    /// The peer did not open its end within `open_timeout`.
+    #[error(
+        "channel \"{channel}\": {peer} did not open a receiver of this name within {waited:?}; \
+         check the name there, or raise open_timeout"
+    )]
+    NotOpened {
+        /// The channel's name.
+        channel: String,
+        /// The peer, as an address.
+        peer: String,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// The peer's end has another message type.
+    #[error(transparent)]
+    Mismatch(Box<SchemaMismatch>),
+    /// The message is above the channel's limit. The channel goes on.
+    #[error(
+        "channel \"{channel}\": a message of {} bytes is above the channel's limit of {limit}; \
+         raise max_message_bytes at both ends, or send it in parts",
+        .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string())
+    )]
+    TooLong {
+        /// The channel's name.
+        channel: String,
+        /// The message's bytes, where known.
+        length: Option<u64>,
+        /// The limit, the smaller of both ends'.
+        limit: u64,
+    },
+    /// The channel has ended.
+    #[error(transparent)]
+    Disconnected(Box<Disconnected>),
+    /// The codec refused the value. Nothing was sent, the channel goes on.
+    #[error("the value cannot be encoded: {0}")]
+    Encode(Box<dyn Error + Send + Sync>),
+    /// There is no memory for the ring or the message. Nothing was sent.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+    /// A serializer sent on the channel that it is serializing for.
+    #[error("a value's serializer sent on the channel that the value is being sent on")]
+    Nested,
+}
+
+/// How an attempt to send ended without sending.
+#[derive(Debug)]
+pub enum SendFailure {
+    /// No room, and waiting was not asked for.
+    Full,
+    /// The peer has not opened its end, and waiting was not asked for.
+    NotOpen,
+    /// The caller's time was up.
+    TimedOut,
+    /// It will not work.
+    Failed(SendError),
+}
+
+impl From<SendError> for SendFailure {
+    fn from(error: SendError) -> Self {
+        SendFailure::Failed(error)
+    }
+}
+
+/// `flush` or `wait_acked` cannot be answered with yes.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitAckedError {
+    /// The receiver dropped a message without acknowledging it, so nothing from there on
+    /// will ever be acknowledged.
+    #[error(
+        "message {sequence} was dropped by the receiver without being acknowledged; \
+         messages up to {} are acknowledged", .sequence - 1
+    )]
+    Unacknowledged {
+        /// The first message that will not be acknowledged.
+        sequence: u64,
+    },
+    /// The caller's time was up.
+    #[error("not answered within the time-out")]
+    Timeout,
+    /// The channel failed before the answer came.
+    #[error(transparent)]
+    Failed(#[from] SendError),
+}
+
+/// No message came, and none will.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RecvError {
+    /// The last sender closed, and everything that it sent was handed out.
+    #[error("the channel has ended in order: every sender is gone and everything was received")]
+    Ended,
+    /// The peer did not open its end within `open_timeout`.
+    #[error(
+        "channel \"{channel}\": {peer} did not open a sender of this name within {waited:?}; \
+         check the name there, or raise open_timeout"
+    )]
+    NotOpened {
+        /// The channel's name.
+        channel: String,
+        /// The peer, as an address.
+        peer: String,
+        /// How long the call waited.
+        waited: Duration,
+    },
+    /// The peer's end has another message type.
+    #[error(transparent)]
+    Mismatch(Box<SchemaMismatch>),
+    /// The session broke; everything that arrived was handed out before.
+    #[error(transparent)]
+    Disconnected(Box<Disconnected>),
+    /// One message's bytes are not a valid value. It was released; the next call goes on.
+    #[error("channel \"{channel}\": message {sequence} from {peer} is not valid: {why}")]
+    Corrupt {
+        /// The channel's name.
+        channel: String,
+        /// The peer, as an address.
+        peer: String,
+        /// The message.
+        sequence: u64,
+        /// What the codec found.
+        why: String,
+    },
+}
+
+/// How an attempt to receive ended without a message.
+#[derive(Debug)]
+pub enum RecvFailure {
+    /// Nothing is there, and waiting was not asked for.
+    Empty,
+    /// The peer has not opened its end, and waiting was not asked for.
+    NotOpen,
+    /// The caller's time was up.
+    TimedOut,
+    /// It will not work.
+    Failed(RecvError),
+}
+
+impl From<RecvError> for RecvFailure {
+    fn from(error: RecvError) -> Self {
+        RecvFailure::Failed(error)
+    }
+}

@@ -1,0 +1,152 @@
+//! A message that was handed out: where its bytes lie, and the cell that says when it
+//! is done.
+
+use std::{alloc, mem, ptr::NonNull, slice, sync::Mutex};
+
+use crate::ring::{CellBlock, CellState};
+
+/// A received message's bytes, in the ring, the arrival block or, detached, in a buffer
+/// of its own.
+///
+/// Dropping it releases the space without acknowledging the message. It touches nothing
+/// of its channel but the release cell, so it may outlive channel, session and node.
+#[derive(Debug)]
+pub struct RawMessage {
+    payload: NonNull<u8>,
+    length: usize,
+    cells: &'static CellBlock,
+    sequence: u64,
+    units: u32,
+    /// The payload lies in a buffer of our own.
+    is_detached: bool,
+}
+
+// SAFETY: the payload is immutable while the cell is held, whoever reads it; the cell is
+// settled once, by whoever owns this value.
+unsafe impl Send for RawMessage {}
+// SAFETY: a shared message only reads the payload.
+unsafe impl Sync for RawMessage {}
+
+impl RawMessage {
+    /// # Safety
+    ///
+    /// `payload..payload + length` stays valid and unchanged until the cell of `sequence`
+    /// in `cells` is settled, and the cell is held for this message.
+    pub(super) unsafe fn new(
+        payload: NonNull<u8>,
+        length: usize,
+        cells: &'static CellBlock,
+        sequence: u64,
+        units: u32,
+    ) -> Self {
+        Self { payload, length, cells, sequence, units, is_detached: false }
+    }
+
+    /// The message's bytes as the sender wrote them.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: valid and unchanged until the cell is settled (`new`), which happens
+        // when `self` goes; detached bytes are ours.
+        unsafe { slice::from_raw_parts(self.payload.as_ptr(), self.length) }
+    }
+
+    /// The message's place in its channel; the first is 1.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Whether the bytes were copied out of the ring.
+    #[must_use]
+    pub fn is_detached(&self) -> bool {
+        self.is_detached
+    }
+
+    /// Tells the sender that the application is done with the message.
+    #[inline]
+    pub fn acknowledge(self) {
+        let mut this = mem::ManuallyDrop::new(self);
+        this.finish(CellState::Acknowledged);
+    }
+
+    /// Copies the bytes into a pooled buffer and gives the ring's space back.
+    pub fn detach(&mut self) {
+        if self.is_detached {
+            return;
+        }
+        let copy = buffers::take(self.length);
+        // SAFETY: `copy` has room for `length` bytes and is nobody else's; the source is
+        // valid (`new`).
+        unsafe { copy.copy_from_nonoverlapping(self.payload, self.length) };
+        self.payload = copy;
+        self.is_detached = true;
+        self.cells.settle(self.sequence as u32, self.units, CellState::Detached);
+    }
+
+    #[inline]
+    fn finish(&mut self, state: CellState) {
+        if self.is_detached {
+            buffers::give_back(self.payload, self.length);
+        }
+        self.cells.settle(self.sequence as u32, self.units, state);
+    }
+}
+
+impl Drop for RawMessage {
+    #[inline]
+    fn drop(&mut self) {
+        self.finish(CellState::Dropped);
+    }
+}
+
+/// Buffers of detached messages, 64-byte aligned, kept for the next ones.
+mod buffers {
+    use super::{Mutex, NonNull, alloc};
+
+    /// Buffers of 64 B, 128 B, … 64 KiB are kept, this many of each.
+    const KEPT: usize = 32;
+    const CLASSES: usize = 11;
+
+    static POOL: Mutex<[Vec<Buffer>; CLASSES]> = Mutex::new([const { Vec::new() }; CLASSES]);
+
+    struct Buffer(NonNull<u8>);
+    // SAFETY: a pooled buffer belongs to the pool alone.
+    unsafe impl Send for Buffer {}
+
+    fn layout(length: usize) -> alloc::Layout {
+        let bytes = length.max(64).next_power_of_two();
+        alloc::Layout::from_size_align(bytes, 64).expect("a message fits the address space")
+    }
+
+    fn class(length: usize) -> usize {
+        (layout(length).size() / 64).trailing_zeros() as usize
+    }
+
+    pub(super) fn take(length: usize) -> NonNull<u8> {
+        if let Some(class) = lock().get_mut(class(length))
+            && let Some(buffer) = class.pop()
+        {
+            return buffer.0;
+        }
+        let layout = layout(length);
+        // SAFETY: the layout is not empty.
+        let buffer = unsafe { alloc::alloc(layout) };
+        NonNull::new(buffer).unwrap_or_else(|| alloc::handle_alloc_error(layout))
+    }
+
+    pub(super) fn give_back(buffer: NonNull<u8>, length: usize) {
+        if let Some(class) = lock().get_mut(class(length))
+            && class.len() < KEPT
+        {
+            class.push(Buffer(buffer));
+            return;
+        }
+        // SAFETY: it came from `take` with the same length, so with the same layout.
+        unsafe { alloc::dealloc(buffer.as_ptr(), layout(length)) };
+    }
+
+    fn lock() -> std::sync::MutexGuard<'static, [Vec<Buffer>; CLASSES]> {
+        POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}

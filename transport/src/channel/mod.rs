@@ -1,0 +1,24 @@
+//! A channel's two ends as handles and engine share them.
+//!
+//! A sending end owns a ring and encodes into it ([`SendHandle`]); a receiving end reads
+//! records in place and counts the guards that it handed out ([`ReceiveHandle`]). Who
+//! stands at the other side of the ring differs: the peer process (shm) or the engine
+//! (tcp). Both leave the same words ([`words`]) and ring the same doorbells, so the
+//! handles do not ask which it is on the path of a message.
+
+pub mod error;
+pub mod message;
+pub mod receive_end;
+pub mod receive_handle;
+pub mod send_end;
+pub mod send_handle;
+pub mod state;
+pub mod words;
+
+pub use error::{
+    Counts, Disconnected, EndCause, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure,
+    WaitAckedError,
+};
+pub use message::RawMessage;
+pub use receive_handle::ReceiveHandle;
+pub use send_handle::{Abort, RawReservation, SendHandle};

@@ -1,0 +1,255 @@
+//! The receiving end of a channel: what its handle, its guards and the engine share.
+//!
+//! Guards reach only their release cells. Summing the cells, freeing what the prefix has
+//! passed and telling the sender is [`ReceiveEnd::advance`], which the handle calls each
+//! quarter window and before it sleeps, and the engine when someone waits.
+
+use std::{
+    collections::VecDeque,
+    os::fd::OwnedFd,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::Duration,
+};
+
+use super::{
+    error::{Counts, Disconnected, EndCause, RecvError, SchemaMismatch},
+    state::{End, EndState},
+    words::{ReceiverWords, SenderWords, Words},
+};
+use crate::{
+    driver::SessionShared,
+    engine::{control::ChannelSpec, counters::Counters},
+    fabric::shm::MessageSegment,
+    memory::{Block, LargeLease, Orphan},
+    ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix, WaitSlot},
+    sync::{AtomicBool, AtomicU64, Ordering},
+};
+
+/// What one receiving handle, its guards' cells and its engine share.
+#[derive(Debug)]
+pub struct ReceiveEnd {
+    // Who it is.
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) spec: ChannelSpec,
+    pub(crate) open_timeout: Duration,
+
+    // What the engine says.
+    pub(crate) state: EndState,
+    /// Our words: what the sender, or the engine on its behalf, reads.
+    pub(crate) ours: OnceLock<Words<ReceiverWords>>,
+    /// The sending end's words: the peer's own, or the engine's copy.
+    pub(crate) theirs: OnceLock<Words<SenderWords>>,
+    /// Who waits for a message or the peer's open.
+    pub(crate) waiters: WaitSlot,
+
+    // What arrives.
+    /// What the handle takes over when it first looks: frames or a ring.
+    pub(crate) source: Mutex<Option<Source>>,
+    /// Set when `source` is there.
+    pub(crate) has_source: AtomicBool,
+    /// Large messages that have arrived whole, in order.
+    pub(crate) large: Mutex<VecDeque<LargeArrival>>,
+    /// Messages that arrived, as the engine counts them (not on shm).
+    pub(crate) arrived: AtomicU64,
+
+    // What is handed out.
+    pub(crate) cells: CellLease,
+    pub(crate) prefix: Advance,
+    /// What the prefix frees when it passes.
+    pub(crate) held: Mutex<Held>,
+    /// Messages handed out, for those who are not the handle.
+    pub(crate) handed_out: AtomicU64,
+    /// What the sender was last told.
+    pub(crate) told_released: AtomicU64,
+    pub(crate) told_position: AtomicU64,
+    /// The session's engine was asked to tell and has not yet.
+    pub(crate) is_marked: AtomicBool,
+}
+
+/// Where the handle finds records.
+#[derive(Debug)]
+pub(crate) enum Source {
+    /// Frames in arrival blocks.
+    Frames(ArrivalReader<Frame>),
+    /// The sender's ring, to be mapped by the handle's own thread.
+    Ring {
+        /// Its memory.
+        fd: OwnedFd,
+        /// Its bytes.
+        capacity: u64,
+    },
+}
+
+/// Records of this channel in an arrival block, checked by the engine.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) block: Arc<Block>,
+    pub(crate) offset: usize,
+    pub(crate) bytes: usize,
+    pub(crate) last_sequence: u64,
+}
+
+/// A large message that has arrived whole.
+#[derive(Debug)]
+pub(crate) struct LargeArrival {
+    pub(crate) sequence: u64,
+    pub(crate) length: usize,
+    pub(crate) place: LargePlace,
+}
+
+/// Where a large message lies.
+#[derive(Debug)]
+pub(crate) enum LargePlace {
+    /// In memory that we granted.
+    Granted(LargeLease),
+    /// In a message segment of the sender's.
+    Segment {
+        /// Which one.
+        slot: u32,
+        /// Its bytes.
+        capacity: u64,
+        /// Its memory, unless we have it mapped already.
+        fd: Option<OwnedFd>,
+    },
+}
+
+/// What stays until the prefix has passed it.
+#[derive(Debug, Default)]
+pub(crate) struct Held {
+    pub(crate) frames: Option<ArrivalRetirer<Frame>>,
+    pub(crate) large: VecDeque<(u64, LargeMemory)>,
+    /// The ring itself, for as long as any guard may read it.
+    pub(crate) ring: Option<crate::fabric::shm::RingSegment>,
+}
+
+/// Memory of a large message that was handed out.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held for its drop")]
+pub(crate) enum LargeMemory {
+    Granted(LargeLease),
+    Segment(Arc<MessageSegment>),
+}
+
+impl ReceiveEnd {
+    /// Sums the cells, frees what was passed and tells the sender what it waits for.
+    ///
+    /// `idle` says that the handle is about to sleep: then every little counts.
+    pub(crate) fn advance(&self, idle: bool) {
+        self.prefix.run(&self.cells, |prefix| self.passed(prefix));
+        self.tell(idle);
+    }
+
+    /// The sender waits: sums now, and makes the next settled guard ring.
+    pub(crate) fn answer_ask(&self) {
+        self.prefix.ask(&self.cells, |prefix| self.passed(prefix));
+        self.tell(true);
+    }
+
+    /// Nobody waits for this end's counters any more.
+    pub(crate) fn hush(&self) {
+        self.cells.hush();
+    }
+
+    /// The counters as they stand.
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters_of(&self.prefix.prefix())
+    }
+
+    fn counters_of(&self, prefix: &Prefix) -> Counters {
+        Counters {
+            received: self.handed_out.load(Ordering::Relaxed).max(prefix.released),
+            released: prefix.released,
+            released_position: prefix.position,
+            acknowledged: prefix.acknowledged,
+            acknowledgement_ended: prefix.acknowledgement_ended,
+        }
+    }
+
+    /// Under the advance lock: frees first, then publishes.
+    fn passed(&self, prefix: &Prefix) {
+        let mut held = self.held();
+        if let Some(frames) = &mut held.frames {
+            frames.retire_while(|frame| frame.last_sequence <= prefix.released);
+        }
+        while held.large.front().is_some_and(|(sequence, _)| *sequence <= prefix.released) {
+            held.large.pop_front();
+        }
+        drop(held);
+        if let Some(ours) = self.ours.get() {
+            ours.report(&self.counters_of(prefix));
+        }
+    }
+
+    fn tell(&self, idle: bool) {
+        let session = &self.session;
+        if session.is_shm() {
+            session.asymmetry.light();
+            if self.theirs.get().is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
+                session.ring_peer();
+            }
+            return;
+        }
+        let prefix = self.prefix.prefix();
+        let messages = prefix.released - self.told_released.load(Ordering::Relaxed);
+        let bytes = prefix.position.saturating_sub(self.told_position.load(Ordering::Relaxed));
+        let owes = self.state.agreed().is_some_and(|agreed| {
+            // Under half a window the news wait for a frame that goes anyway.
+            agreed.window.owes_news(messages, bytes)
+        });
+        if (owes || (idle && messages > 0)) && !self.is_marked.swap(true, Ordering::AcqRel) {
+            session.mark_released(self.id, owes);
+        }
+    }
+
+    /// Why the channel is over, as an error for the one who wanted to receive.
+    pub(super) fn error(&self) -> RecvError {
+        match self.state.reason() {
+            Some(End::Mismatch(theirs)) => RecvError::Mismatch(Box::new(SchemaMismatch {
+                channel: self.name.clone(),
+                peer: self.session.peer_name(),
+                ours: self.spec.clone(),
+                theirs,
+            })),
+            Some(End::Cause(cause)) => self.disconnected(cause),
+            None => self.disconnected(EndCause::NodeClosed),
+        }
+    }
+
+    fn disconnected(&self, cause: EndCause) -> RecvError {
+        let Counters { received, released, acknowledged, .. } = self.counters();
+        let received = received.max(self.arrived.load(Ordering::Relaxed));
+        RecvError::Disconnected(Box::new(Disconnected {
+            channel: self.name.clone(),
+            peer: self.session.peer_name(),
+            cause,
+            counts: Counts { sent: 0, received, released, acknowledged },
+        }))
+    }
+
+    pub(crate) fn held(&self) -> MutexGuard<'_, Held> {
+        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn large(&self) -> MutexGuard<'_, VecDeque<LargeArrival>> {
+        self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives the handle its source.
+    pub(crate) fn provide(&self, source: Source) {
+        *self.source.lock().unwrap_or_else(PoisonError::into_inner) = Some(source);
+        self.has_source.store(true, Ordering::Release);
+    }
+}
+
+/// An end whose handle is gone while guards are out: it stays until the last is dropped.
+pub(super) struct OrphanedEnd(pub(super) Arc<ReceiveEnd>);
+
+impl Orphan for OrphanedEnd {
+    fn is_settled(&self) -> bool {
+        self.0.advance(false);
+        self.0.prefix.prefix().released == self.0.handed_out.load(Ordering::Relaxed)
+            && self.0.cells.is_settled()
+    }
+}

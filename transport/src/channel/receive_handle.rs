@@ -1,0 +1,401 @@
+//! A receiver's handle: finds the next record, holds its cell, hands it out in place.
+//!
+//! The path of a message is [`ReceiveHandle::poll`]: one acquire load of the record's
+//! header, one relaxed store of its cell. Each quarter window the handle sums the cells
+//! that guards settled meanwhile.
+
+use std::{ptr::NonNull, sync::Arc, time::Instant};
+
+use super::{
+    error::{RecvError, RecvFailure},
+    message::RawMessage,
+    receive_end::{
+        Frame, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer,
+    },
+};
+use crate::{
+    driver::{Condition, Patience, SessionShared},
+    engine::{
+        control::CloseReason,
+        record::{self, RecordHeader, RecordKind},
+    },
+    fabric::shm::{MessageSlots, RingSegment},
+    memory::{self, Orphan},
+    ring::{Arm, ArrivalReader, CellBlock, Consumer, Mapped},
+    sync::Ordering,
+};
+
+/// A receiver's handle, without the message type.
+#[derive(Debug)]
+pub struct ReceiveHandle {
+    end: Arc<ReceiveEnd>,
+    cells: &'static CellBlock,
+    source: Source,
+    alignment: usize,
+
+    // How far we are.
+    handed_out: u64,
+    handed_out_bytes: u64,
+    /// When to sum cells next.
+    advance_at: u64,
+    advance_at_bytes: u64,
+    quarter_messages: u64,
+    quarter_bytes: u64,
+
+    arm: Arm,
+    segments: MessageSlots,
+}
+
+#[derive(Debug)]
+enum Source {
+    None,
+    Frames { frames: ArrivalReader<Frame>, at: usize },
+    Ring(Consumer<Mapped>),
+}
+
+/// A record that was found and not handed out yet.
+struct Found {
+    kind: RecordKind,
+    payload: NonNull<u8>,
+    length: usize,
+    size: usize,
+}
+
+impl ReceiveHandle {
+    pub(crate) fn new(end: Arc<ReceiveEnd>) -> Self {
+        Self {
+            cells: end.cells.block(),
+            alignment: end.spec.alignment as usize,
+            source: Source::None,
+            handed_out: 0,
+            handed_out_bytes: 0,
+            advance_at: 0,
+            advance_at_bytes: 0,
+            quarter_messages: 1,
+            quarter_bytes: 1,
+            arm: Arm::new(),
+            segments: MessageSlots::new(),
+            end,
+        }
+    }
+
+    /// The session it belongs to.
+    #[must_use]
+    pub fn session(&self) -> &Arc<SessionShared> {
+        &self.end.session
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.end.name
+    }
+
+    /// Messages handed out, released and acknowledged so far.
+    #[must_use]
+    pub fn counters(&self) -> crate::engine::counters::Counters {
+        self.end.advance(false);
+        self.end.counters()
+    }
+
+    // ---- The path of a message -------------------------------------------------------
+
+    /// The next message, if one is there. [`RecvError::Ended`] is the orderly end.
+    #[inline]
+    pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        if let Some(found) = self.find()?
+            && found.kind == RecordKind::Data
+            && self.end.prefix.has_cell(self.cells, self.handed_out + 1)
+        {
+            return Ok(Some(self.hand_out(found.payload, found.length, found.size)));
+        }
+        self.poll_slow()
+    }
+
+    /// The record at the front, checked; it stays there.
+    #[inline]
+    fn find(&self) -> Result<Option<Found>, RecvError> {
+        match &self.source {
+            Source::Ring(ring) => match ring.peek() {
+                Ok(None) => Ok(None),
+                Ok(Some(record)) => Ok(Some(Found {
+                    kind: record.kind,
+                    // SAFETY: a ring's payload pointer is never null.
+                    payload: unsafe {
+                        NonNull::new_unchecked(ring.payload_ptr(&record).cast_mut())
+                    },
+                    length: record.length,
+                    size: record.size,
+                })),
+                Err(malformed) => {
+                    self.end.session.misbehaved(&malformed.to_string());
+                    Err(self.end.error())
+                }
+            },
+            Source::Frames { frames, at } => Ok(frames.peek().map(|frame| {
+                // SAFETY: the engine checked the frame's records before it pushed the
+                // frame, nobody writes there until it is retired, and `at` is the offset
+                // of a record: 0 or the sum of whole records before it.
+                let record = unsafe { frame.block.base().add(frame.offset + at) };
+                // SAFETY: as above; a record begins with an aligned header word.
+                let word = unsafe { record.cast::<u64>().read() };
+                let header = match RecordHeader::from_word(word) {
+                    Some(Ok(header)) => header,
+                    _ => unreachable!("the engine let a malformed record through"),
+                };
+                let length = header.length as usize;
+                Found {
+                    kind: header.kind,
+                    // SAFETY: the payload follows the header word.
+                    payload: unsafe { record.add(record::HEADER_BYTES) },
+                    length,
+                    size: record::record_size(length, self.alignment),
+                }
+            })),
+            Source::None => Ok(None),
+        }
+    }
+
+    #[inline]
+    fn hand_out(&mut self, payload: NonNull<u8>, length: usize, size: usize) -> RawMessage {
+        match &mut self.source {
+            Source::Ring(ring) => ring.advance_by(size, 1),
+            Source::Frames { frames, at } => {
+                *at += size;
+                if frames.peek().is_some_and(|frame| *at == frame.bytes) {
+                    frames.advance();
+                    *at = 0;
+                }
+            }
+            Source::None => {}
+        }
+        self.handed_out += 1;
+        self.handed_out_bytes += size as u64;
+        let sequence = self.handed_out;
+        self.cells.hold(sequence, size);
+        self.end.handed_out.store(sequence, Ordering::Release);
+        if sequence >= self.advance_at || self.handed_out_bytes >= self.advance_at_bytes {
+            self.advance();
+        }
+        let units = crate::ring::cells::size_units(size);
+        // SAFETY: the bytes stay until the prefix passes this cell, which is held from
+        // here on; a trusted sender does not write into a published record, and arrival
+        // memory is ours.
+        unsafe { RawMessage::new(payload, length, self.cells, sequence, units) }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn advance(&mut self) {
+        self.advance_at = self.handed_out + self.quarter_messages;
+        self.advance_at_bytes = self.handed_out_bytes + self.quarter_bytes;
+        self.end.advance(false);
+    }
+
+    /// Nothing plain to hand out: a large message, a full set of cells, a source that
+    /// has just come, or the end.
+    #[inline(never)]
+    fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        if matches!(self.source, Source::None) && !self.take_source()? {
+            return self.end_of_stream();
+        }
+        // Both facts are read before the last look, so nothing that came before them
+        // is missed.
+        let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
+        let over = self.end.state.is_over();
+        let Some(found) = self.find()? else {
+            if closed_at == Some(self.handed_out) {
+                return Err(RecvError::Ended);
+            }
+            return if over { Err(self.end.error()) } else { Ok(None) };
+        };
+        if !self.end.prefix.has_cell(self.cells, self.handed_out + 1) {
+            self.end.advance(true);
+            if !self.end.prefix.has_cell(self.cells, self.handed_out + 1) {
+                return Ok(None);
+            }
+        }
+        if found.kind == RecordKind::Large {
+            return self.poll_large(found, over);
+        }
+        Ok(Some(self.hand_out(found.payload, found.length, found.size)))
+    }
+
+    fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
+        if self.end.theirs.get().is_some_and(|theirs| theirs.closed_at() == Some(0)) {
+            return Err(RecvError::Ended);
+        }
+        if self.end.state.is_over() && !self.end.has_source.load(Ordering::Acquire) {
+            return Err(self.end.error());
+        }
+        Ok(None)
+    }
+
+    /// Hands a large message out once all of it is here.
+    fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
+        let sequence = self.handed_out + 1;
+        let mut large = self.end.large();
+        let is_here = large.front().is_some_and(|arrival| arrival.sequence == sequence);
+        let Some(arrival) = is_here.then(|| large.pop_front()).flatten() else {
+            drop(large);
+            return if over { Err(self.end.error()) } else { Ok(None) };
+        };
+        drop(large);
+        let (payload, memory) = match arrival.place {
+            LargePlace::Granted(lease) => (lease.base(), LargeMemory::Granted(lease)),
+            LargePlace::Segment { slot, capacity, fd } => {
+                let length = arrival.length as u64;
+                let segment =
+                    self.segments.accept(slot, length, capacity, fd).map_err(|refused| {
+                        self.end.session.misbehaved(&refused.to_string());
+                        self.end.error()
+                    })?;
+                (segment.memory().0, LargeMemory::Segment(segment))
+            }
+        };
+        self.end.held().large.push_back((sequence, memory));
+        Ok(Some(self.hand_out(payload, arrival.length, found.size)))
+    }
+
+    /// Takes over what the engine left; maps a ring here, on the caller's thread.
+    fn take_source(&mut self) -> Result<bool, RecvError> {
+        if !self.end.has_source.load(Ordering::Acquire) {
+            return Ok(false);
+        }
+        let mut offer = self.end.source.lock().unwrap_or_else(|poison| poison.into_inner());
+        let Some(offer) = offer.take() else { return Ok(false) };
+        if let Some(agreed) = self.end.state.agreed() {
+            self.quarter_messages = (agreed.window.messages / 4).max(1);
+            self.quarter_bytes = (agreed.window.bytes / 4).max(1);
+            self.advance_at = self.quarter_messages;
+            self.advance_at_bytes = self.quarter_bytes;
+        }
+        self.source = match offer {
+            SourceOffer::Frames(frames) => Source::Frames { frames, at: 0 },
+            SourceOffer::Ring { fd, capacity } => {
+                let ring = RingSegment::accept(fd, capacity).map_err(|refused| {
+                    self.end.session.misbehaved(&refused.to_string());
+                    self.end.error()
+                })?;
+                let (base, capacity) = ring.memory();
+                // SAFETY: a double mapping of `capacity` bytes; `held` keeps it until the
+                // last guard is gone.
+                let mapped = unsafe { Mapped::new(base, capacity) };
+                self.end.held().ring = Some(ring);
+                Source::Ring(Consumer::new(mapped, self.alignment))
+            }
+        };
+        Ok(true)
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// The next message, waiting as long as `patience` says.
+    #[inline]
+    pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+        match self.poll() {
+            Ok(Some(message)) => Ok(message),
+            Ok(None) => self.receive_slow(patience),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    #[inline(never)]
+    fn receive_slow(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+        let end = self.end.clone();
+        let session = &end.session;
+        let Patience::Until(deadline) = patience else {
+            session.poll();
+            return match self.poll() {
+                Ok(Some(message)) => Ok(message),
+                Ok(None) if end.state.is_pending() => Err(RecvFailure::NotOpen),
+                Ok(None) => Err(RecvFailure::Empty),
+                Err(error) => Err(error.into()),
+            };
+        };
+        if end.state.is_pending() {
+            self.opened(patience)?;
+        }
+        session
+            .wait(&end.waiters, deadline, Incoming { handle: self })
+            .unwrap_or(Err(RecvFailure::TimedOut))
+    }
+
+    /// Waits until the peer has opened its end.
+    pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
+        let end = &*self.end;
+        let look = || match (end.state.is_over(), end.state.is_pending()) {
+            (true, _) => Some(Err(end.error().into())),
+            (false, true) => None,
+            (false, false) => Some(Ok(())),
+        };
+        if let Some(answer) = look() {
+            return answer;
+        }
+        let Patience::Until(deadline) = patience else {
+            end.session.poll();
+            return look().unwrap_or(Err(RecvFailure::NotOpen));
+        };
+        let give_up = Instant::now() + end.open_timeout;
+        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
+        let until = if is_ours { give_up } else { deadline.unwrap_or(give_up) };
+        end.session.wait(&end.waiters, Some(until), look).unwrap_or_else(|_| {
+            if !is_ours {
+                return Err(RecvFailure::TimedOut);
+            }
+            let (channel, peer) = (end.name.clone(), end.session.peer_name());
+            Err(RecvError::NotOpened { channel, peer, waited: end.open_timeout }.into())
+        })
+    }
+
+    /// The message that was handed out last is not valid for a peer that we do not
+    /// trust: the channel closes.
+    pub fn close_corrupt(&mut self) {
+        self.end.session.close_receiver(&self.end, CloseReason::Corrupt);
+    }
+}
+
+impl Drop for ReceiveHandle {
+    fn drop(&mut self) {
+        self.end.advance(true);
+        if let Some(ours) = self.end.ours.get() {
+            ours.close();
+        }
+        self.end.session.close_receiver(&self.end, CloseReason::Dropped);
+        let orphan = OrphanedEnd(self.end.clone());
+        if !orphan.is_settled() {
+            memory::adopt_orphan(Box::new(orphan));
+        }
+    }
+}
+
+/// The condition "a message, or the end".
+struct Incoming<'a> {
+    handle: &'a mut ReceiveHandle,
+}
+
+impl Condition for Incoming<'_> {
+    type Output = Result<RawMessage, RecvFailure>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        match self.handle.poll() {
+            Ok(Some(message)) => Some(Ok(message)),
+            Ok(None) => None,
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    fn arm(&mut self) {
+        let end = &self.handle.end;
+        end.advance(true);
+        if let Some(ours) = end.ours.get() {
+            self.handle.arm.arm(&ours.armed, end.session.asymmetry);
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ours) = self.handle.end.ours.get() {
+            self.handle.arm.disarm(&ours.armed);
+        }
+    }
+}

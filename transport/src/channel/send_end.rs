@@ -1,0 +1,239 @@
+//! The sending end of a channel: what its handles and the engine share.
+//!
+//! Rules for `producer`, the only part that is not shared by atomics:
+//!
+//! 1. While there is one handle, that handle alone touches it, by `&mut self`.
+//! 2. Before a second handle exists, `is_cloned` is set; from then on every handle
+//!    touches it only while it holds `turnstile`. The flag never goes back.
+//! 3. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
+//!    A leaked one ends the channel, and its handle opens the turnstile again.
+
+use std::{
+    cell::UnsafeCell,
+    collections::VecDeque,
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
+
+use super::{
+    error::{Counts, Disconnected, EndCause, SchemaMismatch, SendError},
+    state::{End, EndState},
+    words::{ReceiverWords, SenderWords, Words},
+};
+use crate::{
+    driver::SessionShared,
+    engine::control::ChannelSpec,
+    fabric::shm::{MessageSegmentPool, RingSegment},
+    memory::RingLease,
+    ring::{Arm, Doorbell, Mapped, Producer, Released, WaitSlot},
+    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+};
+
+/// What the handles of one sending end and its engine share.
+#[derive(Debug)]
+pub struct SendEnd {
+    // Who it is.
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) id: u32,
+    pub(crate) name: String,
+    pub(crate) spec: ChannelSpec,
+    pub(crate) open_timeout: Duration,
+
+    // What the engine says.
+    pub(crate) state: EndState,
+    /// The receiving end's words: the engine's copy, or the peer's own.
+    pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
+    /// Our words where the peer reads them itself (shm).
+    pub(crate) ours: OnceLock<Words<SenderWords>>,
+    /// Who waits for room, news or the peer's open.
+    pub(crate) waiters: WaitSlot,
+
+    // The producer and who may touch it.
+    pub(super) producer: UnsafeCell<Option<SendProducer>>,
+    pub(super) is_cloned: AtomicBool,
+    pub(super) turnstile: Turnstile,
+    pub(super) handles: AtomicU32,
+    /// Messages sent, for those who must not touch the producer.
+    pub(crate) sent: AtomicU64,
+}
+
+// SAFETY: `producer` is touched only as the rules of this module say, one thread at a
+// time, each after it saw what the one before wrote (`&mut` handles, or the turnstile's
+// acquire and release). Everything else is `Sync` by itself.
+unsafe impl Sync for SendEnd {}
+
+/// The ring and what belongs to writing it.
+#[derive(Debug)]
+pub(super) struct SendProducer {
+    pub(super) ring: Producer<Mapped>,
+    pub(super) doorbell: Doorbell,
+    pub(super) theirs: Words<ReceiverWords>,
+    /// What keeps the ring mapped.
+    pub(super) _memory: RingOwner,
+    /// Room that the messages so far needed; encoding is not tried with less.
+    pub(super) typical: usize,
+    pub(super) largest: usize,
+    pub(super) max_message_bytes: u64,
+    /// Bytes published since the last turn that we ran (`Driver::Caller`).
+    pub(super) untransmitted: usize,
+    pub(super) transmit_at: usize,
+    /// Large messages whose memory is in use, with their slot (shm).
+    pub(super) large: VecDeque<(u64, u32)>,
+    pub(super) segments: MessageSegmentPool,
+    pub(super) arm: Arm,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "held for its drop")]
+pub(super) enum RingOwner {
+    Lease(Arc<RingLease>),
+    Segment(RingSegment),
+}
+
+impl SendProducer {
+    /// Reads what the receiver released; its numbers are checked before they count.
+    #[inline]
+    pub(super) fn refresh(&mut self) -> Result<(), crate::ring::Misbehaved> {
+        let (messages, position) = self.theirs.released();
+        self.ring.refresh(Released { messages, position })
+    }
+}
+
+impl SendEnd {
+    pub(crate) fn new(
+        session: Arc<SessionShared>,
+        id: u32,
+        name: String,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+    ) -> Self {
+        Self {
+            session,
+            id,
+            name,
+            spec,
+            open_timeout,
+            state: EndState::default(),
+            theirs: OnceLock::new(),
+            ours: OnceLock::new(),
+            waiters: WaitSlot::new(),
+            producer: UnsafeCell::new(None),
+            is_cloned: AtomicBool::new(false),
+            turnstile: Turnstile::default(),
+            handles: AtomicU32::new(1),
+            sent: AtomicU64::new(0),
+        }
+    }
+
+    /// How far the channel came.
+    pub(crate) fn counts(&self) -> Counts {
+        let sent = self.sent.load(Ordering::Acquire);
+        let Some(theirs) = self.theirs.get() else {
+            return Counts { sent, ..Counts::default() };
+        };
+        // A peer's words are believed no further than what was sent.
+        Counts {
+            sent,
+            received: theirs.received().min(sent),
+            released: theirs.released().0.min(sent),
+            acknowledged: theirs.acknowledged().0.min(sent),
+        }
+    }
+
+    /// Why the channel is over, as an error for the one who wanted to send.
+    pub(super) fn error(&self) -> SendError {
+        match self.state.reason() {
+            Some(End::Mismatch(theirs)) => SendError::Mismatch(Box::new(SchemaMismatch {
+                channel: self.name.clone(),
+                peer: self.session.peer_name(),
+                ours: self.spec.clone(),
+                theirs,
+            })),
+            Some(End::Cause(cause)) => self.disconnected(cause),
+            None => self.disconnected(EndCause::NodeClosed),
+        }
+    }
+
+    fn disconnected(&self, cause: EndCause) -> SendError {
+        SendError::Disconnected(Box::new(Disconnected {
+            channel: self.name.clone(),
+            peer: self.session.peer_name(),
+            cause,
+            counts: self.counts(),
+        }))
+    }
+}
+
+/// The producer lock of cloned senders: fair enough, and it knows its holder, so that a
+/// serializer that sends on the channel it serializes for is an error and no deadlock.
+#[derive(Debug, Default)]
+pub(super) struct Turnstile {
+    holder: AtomicU64,
+    waiters: WaitSlot,
+}
+
+/// The turnstile is held by the calling thread already.
+#[derive(Debug)]
+pub(super) struct HeldByUs;
+
+impl Turnstile {
+    /// Enters, waiting for the thread inside.
+    #[inline]
+    pub(super) fn enter(&self) -> Result<(), HeldByUs> {
+        let me = thread_number();
+        // TURN, pairs with `leave`: who enters sees what the last one inside wrote.
+        match self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+            Ok(_) => Ok(()),
+            Err(holder) if holder == me => Err(HeldByUs),
+            Err(_) => {
+                self.enter_slow(me);
+                Ok(())
+            }
+        }
+    }
+
+    #[cold]
+    fn enter_slow(&self, me: u64) {
+        let try_enter =
+            || self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        for _ in 0..SPINS {
+            if self.holder.load(Ordering::Relaxed) == 0 && try_enter() {
+                return;
+            }
+            crate::sync::spin_loop();
+        }
+        loop {
+            let (waker, parker) = crate::ring::thread_waker();
+            self.waiters.register(&waker);
+            if try_enter() {
+                self.waiters.deregister(&waker);
+                return;
+            }
+            parker.park(None);
+        }
+    }
+
+    /// Leaves; on behalf of the holder, whatever thread calls.
+    #[inline]
+    pub(super) fn leave(&self) {
+        self.holder.store(0, Ordering::Release);
+        if self.waiters.is_waiting() {
+            self.waiters.wake_all();
+        }
+    }
+}
+
+const SPINS: u32 = 100;
+
+/// A small number for the calling thread, never 0 and never used again.
+fn thread_number() -> u64 {
+    use std::{cell::Cell, sync::atomic};
+    static NEXT: atomic::AtomicU64 = atomic::AtomicU64::new(1);
+    thread_local!(static MINE: Cell<u64> = const { Cell::new(0) });
+    MINE.with(|mine| {
+        if mine.get() == 0 {
+            mine.set(NEXT.fetch_add(1, atomic::Ordering::Relaxed));
+        }
+        mine.get()
+    })
+}

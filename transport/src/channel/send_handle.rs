@@ -1,0 +1,706 @@
+//! A sender's handle: encode in place, publish, ring once if the other side sleeps.
+//!
+//! The path of a message is [`SendHandle::send`] down to [`publish`](SendHandle::publish):
+//! no fence, no locked instruction, no system call, no allocation. Everything else here
+//! is what happens instead when the channel is not open, the ring is full, the message
+//! is too long for it, or the channel is over.
+
+use std::{mem::MaybeUninit, sync::Arc, time::Instant};
+
+use super::{
+    error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
+    send_end::{HeldByUs, RingOwner, SendEnd, SendProducer},
+    state::End,
+};
+use crate::{
+    driver::{Condition, Patience, SessionShared},
+    engine::{
+        control::{Ask, CloseReason},
+        frame::MAX_EAGER_BYTES,
+        large::LARGE_PER_CHANNEL,
+        record::{RecordKind, record_size},
+    },
+    fabric::shm::{MessageSegmentPool, RingSegment},
+    memory::{LargeLease, MemoryError},
+    ring::{Arm, Doorbell, Mapped, Producer},
+    sync::Ordering,
+};
+
+/// Why an encoder stopped.
+#[derive(Debug)]
+pub enum Abort {
+    /// The slot was too small.
+    Overflow,
+    /// The value cannot be encoded.
+    Failed(Box<dyn std::error::Error + Send + Sync>),
+}
+
+/// A sender's handle, without the message type.
+#[derive(Debug)]
+pub struct SendHandle {
+    end: Arc<SendEnd>,
+    /// A reservation of this handle was made and neither published nor dropped.
+    reserved: bool,
+}
+
+impl SendHandle {
+    pub(crate) fn new(end: Arc<SendEnd>) -> Self {
+        Self { end, reserved: false }
+    }
+
+    /// The session it belongs to.
+    #[must_use]
+    pub fn session(&self) -> &Arc<SessionShared> {
+        &self.end.session
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.end.name
+    }
+
+    /// How far the channel came.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.end.counts()
+    }
+
+    // ---- The path of a message -------------------------------------------------------
+
+    /// Encodes a message into the ring and publishes it.
+    ///
+    /// `size` is the encoded length where it is known. `encode` may be called again with
+    /// a larger slot after it answered [`Abort::Overflow`].
+    #[inline]
+    pub fn send(
+        &mut self,
+        size: Option<usize>,
+        patience: Patience,
+        mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, SendFailure> {
+        let entered = self.enter()?;
+        if let Some(producer) = entered.producer()
+            && producer.ring.fits(size.unwrap_or(producer.typical))
+            && !entered.end.state.is_over()
+        {
+            match encode(producer.ring.slot()) {
+                Ok(length) if length as u64 <= producer.max_message_bytes => {
+                    return Ok(entered.publish(producer, RecordKind::Data, length));
+                }
+                Ok(length) => return Err(entered.too_long(Some(length as u64)).into()),
+                Err(Abort::Overflow) => {}
+                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+            }
+        }
+        entered.send_slow(size, patience, &mut encode)
+    }
+
+    /// Reserves room for a payload of `length` bytes, to be built in place.
+    pub fn reserve(
+        &mut self,
+        length: usize,
+        patience: Patience,
+    ) -> Result<RawReservation<'_>, SendFailure> {
+        let entered = self.enter()?;
+        let place = entered.find_place(length, patience)?;
+        std::mem::forget(entered); // The reservation keeps what entering gave.
+        self.reserved = true;
+        Ok(RawReservation { handle: self, place: Some(place), length })
+    }
+
+    #[inline]
+    fn enter(&mut self) -> Result<Entered<'_>, SendFailure> {
+        if self.reserved {
+            self.reservation_was_leaked();
+        }
+        // Relaxed: the flag is set before a second handle exists, and getting one to
+        // another thread orders it (rule 2 of the sending end).
+        let cloned = self.end.is_cloned.load(Ordering::Relaxed);
+        if cloned {
+            self.end.turnstile.enter().map_err(|HeldByUs| SendError::Nested)?;
+        }
+        Ok(Entered { end: &self.end, cloned })
+    }
+
+    #[cold]
+    fn reservation_was_leaked(&mut self) {
+        self.reserved = false;
+        self.end.state.end(End::Cause(EndCause::SlotLeaked));
+        if self.end.is_cloned.load(Ordering::Relaxed) {
+            self.end.turnstile.leave();
+        }
+        self.end.close(CloseReason::SlotLeaked);
+        self.end.waiters.wake_all();
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// Waits until the peer has opened its end.
+    pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
+        self.end.wait_open(patience)
+    }
+
+    /// Waits until the peer's engine holds message `sequence`.
+    pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+        if self.end.ours.get().is_some() {
+            // shm: publishing is delivery while the peer lives.
+            return Ok(());
+        }
+        self.end.wait_news(Ask { received: sequence, ..Ask::default() }, patience)
+    }
+
+    /// Waits until the peer's application has acknowledged message `sequence`.
+    pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+        self.end.wait_news(Ask { acknowledged: sequence, ..Ask::default() }, patience)
+    }
+
+    /// The last message's sequence; 0 before the first.
+    #[must_use]
+    pub fn last_sequence(&self) -> u64 {
+        self.end.sent.load(Ordering::Acquire)
+    }
+}
+
+impl Clone for SendHandle {
+    fn clone(&self) -> Self {
+        self.end.is_cloned.store(true, Ordering::Relaxed);
+        self.end.handles.fetch_add(1, Ordering::Relaxed);
+        Self { end: self.end.clone(), reserved: false }
+    }
+}
+
+impl Drop for SendHandle {
+    fn drop(&mut self) {
+        if self.reserved {
+            self.reservation_was_leaked();
+        }
+        if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.end.close(CloseReason::Dropped);
+        }
+    }
+}
+
+/// The right to touch the producer (rules 1 and 2 of the sending end).
+struct Entered<'a> {
+    end: &'a Arc<SendEnd>,
+    cloned: bool,
+}
+
+impl Drop for Entered<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if self.cloned {
+            self.end.turnstile.leave();
+        }
+    }
+}
+
+impl<'a> Entered<'a> {
+    /// The producer, if the ring exists.
+    #[inline]
+    #[allow(clippy::mut_from_ref, reason = "`Entered` is the exclusive right to it")]
+    fn producer(&self) -> Option<&'a mut SendProducer> {
+        // SAFETY: exclusive by rule 1 or 2, for as long as this value lives; its methods
+        // never hold two of these references at a time across a call of this function.
+        unsafe { (*self.end.producer.get()).as_mut() }
+    }
+
+    /// Publishes a payload that stands in the ring's slot.
+    #[inline]
+    fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
+        let sequence = producer.ring.publish(kind, length);
+        self.end.sent.store(sequence, Ordering::Release);
+        producer.typical = length;
+        let session = &self.end.session;
+        if producer.doorbell.is_due(&producer.theirs.armed, session.asymmetry) {
+            session.ring_for(self.end);
+        }
+        producer.untransmitted += length;
+        if producer.untransmitted >= producer.transmit_at {
+            producer.untransmitted = 0;
+            session.transmit();
+        }
+        sequence
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn send_slow(
+        &self,
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, SendFailure> {
+        let producer = self.open_producer(patience)?;
+        if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
+            return Err(self.too_long(Some(length as u64)).into());
+        }
+        let mut wanted = size.unwrap_or(producer.typical);
+        while wanted <= producer.largest {
+            self.wait_room(producer, wanted, patience)?;
+            let slot = producer.ring.slot();
+            let room = slot.len();
+            match encode(slot) {
+                Ok(length) if length as u64 > producer.max_message_bytes => {
+                    return Err(self.too_long(Some(length as u64)).into());
+                }
+                // What the codec claimed to need and what it wrote may differ; a record
+                // must still be one that the fabric carries whole.
+                Ok(length) if length <= producer.largest => {
+                    return Ok(self.publish(producer, RecordKind::Data, length));
+                }
+                Ok(_) => break,
+                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Overflow) if room >= producer.largest => break,
+                Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
+            }
+        }
+        self.send_large(producer, size, patience, encode)
+    }
+
+    /// A message that does not fit the ring: it gets memory of its own, and its
+    /// announcement a place in the order.
+    fn send_large(
+        &self,
+        producer: &mut SendProducer,
+        size: Option<usize>,
+        patience: Patience,
+        encode: &mut dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, SendFailure> {
+        let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
+        let mut room = size.unwrap_or(producer.largest * 2).min(limit);
+        loop {
+            let mut place = self.large_place(producer, room, patience)?;
+            match encode(&mut producer.large_bytes(&mut place)[..room]) {
+                Ok(length) => {
+                    // An announcement is 8 bytes long.
+                    self.wait_room(producer, 8, patience)?;
+                    return Ok(self.publish_large(producer, place, length));
+                }
+                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+                Err(Abort::Overflow) if room == limit => return Err(self.too_long(None).into()),
+                Err(Abort::Overflow) => room = room.saturating_mul(2).min(limit),
+            }
+        }
+    }
+
+    /// Memory for a large message; waits while as many as may be are under way.
+    fn large_place(
+        &self,
+        producer: &mut SendProducer,
+        bytes: usize,
+        patience: Patience,
+    ) -> Result<LargePlace, SendFailure> {
+        let is_shm = self.end.ours.get().is_some();
+        self.wait_until(producer, patience, |producer| {
+            producer.retire_large(is_shm);
+            producer.large.len() < LARGE_PER_CHANNEL
+        })?;
+        if is_shm {
+            let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
+            let slot = slot.expect("fewer messages are under way than there are slots");
+            Ok(LargePlace::Slot(slot.index()))
+        } else {
+            let lease = self.end.session.large_pool().take(bytes).map_err(SendError::Memory)?;
+            Ok(LargePlace::Lease(lease))
+        }
+    }
+
+    /// Publishes the announcement of a message that stands in `place`. The caller has
+    /// made sure of room for it.
+    fn publish_large(&self, producer: &mut SendProducer, place: LargePlace, length: usize) -> u64 {
+        let sequence = producer.ring.sequence() + 1;
+        for (to, from) in producer.ring.slot().iter_mut().zip((length as u64).to_le_bytes()) {
+            to.write(from);
+        }
+        // The engine must know of the bytes before anyone can see the announcement.
+        let slot = match place {
+            LargePlace::Lease(lease) => {
+                self.end.session.send_large(self.end.id, sequence, length, lease);
+                0
+            }
+            LargePlace::Slot(slot) => {
+                let place = producer.segments.slot(slot);
+                let (capacity, fd) = (place.capacity(), place.announce());
+                self.end.session.pass_large(self.end.id, sequence, slot, length, capacity, fd);
+                slot
+            }
+        };
+        producer.large.push_back((sequence, slot));
+        let typical = producer.typical;
+        let published = self.publish(producer, RecordKind::Large, 8);
+        producer.typical = typical;
+        published
+    }
+
+    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
+    fn find_place(&self, length: usize, patience: Patience) -> Result<Place, SendFailure> {
+        let producer = self.open_producer(patience)?;
+        if length as u64 > producer.max_message_bytes {
+            return Err(self.too_long(Some(length as u64)).into());
+        }
+        if length <= producer.largest {
+            self.wait_room(producer, length, patience)?;
+            return Ok(Place::Ring);
+        }
+        let place = self.large_place(producer, length, patience)?;
+        self.wait_room(producer, 8, patience)?;
+        Ok(Place::Large(place))
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// The producer of an open channel; makes the ring at the first send.
+    fn open_producer(&self, patience: Patience) -> Result<&'a mut SendProducer, SendFailure> {
+        self.end.wait_open(patience)?;
+        if self.producer().is_none() {
+            let producer = SendProducer::create(self.end).map_err(|error| {
+                self.end.state.end(End::Cause(EndCause::Memory(error.to_string())));
+                SendError::Memory(error)
+            })?;
+            // SAFETY: exclusive as in `producer`, and no reference to it is alive.
+            unsafe { *self.end.producer.get() = Some(producer) };
+        }
+        self.producer().ok_or_else(|| self.end.error().into())
+    }
+
+    fn wait_room(
+        &self,
+        producer: &mut SendProducer,
+        length: usize,
+        patience: Patience,
+    ) -> Result<(), SendFailure> {
+        self.wait_until(producer, patience, |producer| producer.ring.fits(length))
+    }
+
+    /// Waits until `enough` holds of the producer, looking after each release.
+    fn wait_until(
+        &self,
+        producer: &mut SendProducer,
+        patience: Patience,
+        enough: impl FnMut(&mut SendProducer) -> bool,
+    ) -> Result<(), SendFailure> {
+        let session = &self.end.session;
+        let mut room = Room { end: self.end, producer, enough };
+        if let Some(answer) = room.look() {
+            return answer;
+        }
+        match patience {
+            Patience::None => {
+                // The peer may have released what we did not hear of yet.
+                session.poll();
+                room.look().unwrap_or(Err(SendFailure::Full))
+            }
+            Patience::Until(deadline) => session
+                .wait(&self.end.waiters, deadline, room)
+                .unwrap_or(Err(SendFailure::TimedOut)),
+        }
+    }
+
+    fn too_long(&self, length: Option<u64>) -> SendError {
+        let limit = self.end.state.agreed().map_or(0, |agreed| agreed.max_message_bytes);
+        SendError::TooLong { channel: self.end.name.clone(), length, limit }
+    }
+}
+
+/// Where a message is built.
+#[derive(Debug)]
+enum Place {
+    Ring,
+    Large(LargePlace),
+}
+
+/// Memory of its own for a large message.
+#[derive(Debug)]
+enum LargePlace {
+    /// Of this process; the engine sends it in chunks.
+    Lease(LargeLease),
+    /// A slot of the channel's message segments, which the peer maps.
+    Slot(u32),
+}
+
+impl SendProducer {
+    /// Makes the ring of an open channel and tells the engine of it.
+    fn create(end: &Arc<SendEnd>) -> Result<Self, MemoryError> {
+        let (Some(agreed), Some(theirs)) = (end.state.agreed(), end.theirs.get()) else {
+            unreachable!("an open end has an agreement and a counterpart")
+        };
+        let capacity = agreed.window.bytes as usize;
+        let is_shm = end.ours.get().is_some();
+        let (base, memory) = if is_shm {
+            let (segment, fd) = RingSegment::create(capacity)?;
+            end.session.pass_ring(end.id, capacity, fd);
+            (segment.memory().0, RingOwner::Segment(segment))
+        } else {
+            let lease = Arc::new(end.session.ring_arena().lease(capacity)?);
+            (lease.base(), RingOwner::Lease(lease))
+        };
+        // SAFETY: both kinds of rings are double mappings of `capacity` bytes that we
+        // write; `_memory` keeps them mapped as long as the producer lives.
+        let mapped = unsafe { Mapped::new(base, capacity) };
+        let ring = Producer::new(mapped, agreed.alignment as usize, agreed.window.messages);
+        if let RingOwner::Lease(lease) = &memory {
+            end.session.attach_ring(end.id, lease.clone(), agreed.alignment as usize);
+        }
+        let largest =
+            if is_shm { ring.largest() } else { ring.largest().min(MAX_EAGER_BYTES) };
+        Ok(Self {
+            ring,
+            doorbell: Doorbell::new(),
+            theirs: theirs.clone(),
+            _memory: memory,
+            typical: 0,
+            largest,
+            max_message_bytes: agreed.max_message_bytes,
+            untransmitted: 0,
+            transmit_at: end.session.transmit_at(capacity),
+            large: Default::default(),
+            segments: MessageSegmentPool::new(),
+            arm: Arm::new(),
+        })
+    }
+
+    fn large_bytes<'p>(&'p mut self, place: &'p mut LargePlace) -> &'p mut [MaybeUninit<u8>] {
+        match place {
+            LargePlace::Lease(lease) => lease.slot(),
+            LargePlace::Slot(slot) => self.segments.slot(*slot).into_bytes(),
+        }
+    }
+
+    /// Forgets the large messages whose memory is free again: received by the other
+    /// engine, or, where the peer reads our memory, released.
+    fn retire_large(&mut self, is_shm: bool) {
+        let done = if is_shm { self.theirs.released().0 } else { self.theirs.received() };
+        while let Some(&(sequence, slot)) = self.large.front() {
+            if sequence > done {
+                break;
+            }
+            self.large.pop_front();
+            if is_shm {
+                self.segments.release(slot);
+            }
+        }
+    }
+}
+
+impl SendEnd {
+    /// Waits until the peer has opened its end.
+    fn wait_open(&self, patience: Patience) -> Result<(), SendFailure> {
+        if self.state.is_over() {
+            return Err(self.error().into());
+        }
+        if !self.state.is_pending() {
+            return Ok(());
+        }
+        let look = || match (self.state.is_over(), self.state.is_pending()) {
+            (true, _) => Some(Err(self.error().into())),
+            (false, true) => None,
+            (false, false) => Some(Ok(())),
+        };
+        let Patience::Until(deadline) = patience else {
+            self.session.poll();
+            return look().unwrap_or(Err(SendFailure::NotOpen));
+        };
+        let give_up = Instant::now() + self.open_timeout;
+        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
+        let until = if is_ours { give_up } else { deadline.unwrap_or(give_up) };
+        self.session.wait(&self.waiters, Some(until), look).unwrap_or_else(|_| {
+            if !is_ours {
+                return Err(SendFailure::TimedOut);
+            }
+            let waited = self.open_timeout;
+            let (channel, peer) = (self.name.clone(), self.session.peer_name());
+            Err(SendError::NotOpened { channel, peer, waited }.into())
+        })
+    }
+
+    /// Waits for counters.
+    fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
+        if ask.received == 0 && ask.acknowledged == 0 {
+            return Ok(());
+        }
+        match self.wait_open(patience) {
+            Ok(()) => {}
+            Err(SendFailure::Failed(error)) => {
+                // What was acknowledged before the end counts.
+                return match self.answered(&ask) {
+                    Some(answer) => answer,
+                    None => Err(error.into()),
+                };
+            }
+            Err(_) => return Err(WaitAckedError::Timeout),
+        }
+        let deadline = match patience {
+            Patience::None => Some(Instant::now()),
+            Patience::Until(deadline) => deadline,
+        };
+        let news = News { end: self, ask, arm: Arm::new() };
+        self.session
+            .wait(&self.waiters, deadline, news)
+            .unwrap_or(Err(WaitAckedError::Timeout))
+    }
+
+    /// The answer that the counters give, if they do.
+    fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+        let theirs = self.theirs.get()?;
+        let (acknowledged, ended) = theirs.acknowledged();
+        if theirs.received() >= ask.received && acknowledged >= ask.acknowledged {
+            return Some(Ok(()));
+        }
+        (ended && ask.acknowledged > acknowledged)
+            .then_some(Err(WaitAckedError::Unacknowledged { sequence: acknowledged + 1 }))
+    }
+
+    /// The last handle is gone, or the channel cannot go on.
+    fn close(&self, reason: CloseReason) {
+        let last = self.sent.load(Ordering::Acquire);
+        if let Some(ours) = self.ours.get() {
+            ours.close(last);
+            self.session.asymmetry.light();
+            if self.theirs.get().is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
+                self.session.ring_peer();
+            }
+        }
+        self.session.close_sender(self.id, last, reason);
+    }
+}
+
+/// The condition "enough room".
+struct Room<'a, F> {
+    end: &'a SendEnd,
+    producer: &'a mut SendProducer,
+    enough: F,
+}
+
+impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
+    type Output = Result<(), SendFailure>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        if self.end.state.is_over() {
+            return Some(Err(self.end.error().into()));
+        }
+        if self.producer.refresh().is_err() {
+            self.end.session.misbehaved("its released counter went back or beyond what was sent");
+            return Some(Err(self.end.error().into()));
+        }
+        (self.enough)(self.producer).then_some(Ok(()))
+    }
+
+    fn arm(&mut self) {
+        match self.end.ours.get() {
+            Some(ours) => {
+                self.producer.arm.arm(&ours.asked, self.end.session.asymmetry);
+                self.end.session.ring_peer();
+            }
+            None => {
+                let released = self.producer.ring.released().messages + 1;
+                self.end.session.ask(self.end.id, Ask { released, ..Ask::default() });
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ours) = self.end.ours.get() {
+            self.producer.arm.disarm(&ours.asked);
+        }
+    }
+}
+
+/// The condition "the counters say so".
+struct News<'a> {
+    end: &'a SendEnd,
+    ask: Ask,
+    arm: Arm,
+}
+
+impl Condition for News<'_> {
+    type Output = Result<(), WaitAckedError>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        // The counters first: what they say stays true when the channel has ended.
+        let over = self.end.state.is_over();
+        self.end
+            .answered(&self.ask)
+            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.end.error()))))
+    }
+
+    fn arm(&mut self) {
+        match self.end.ours.get() {
+            Some(ours) => {
+                self.arm.arm(&ours.asked, self.end.session.asymmetry);
+                self.end.session.ring_peer();
+            }
+            None => self.end.session.ask(self.end.id, self.ask),
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ours) = self.end.ours.get() {
+            self.arm.disarm(&ours.asked);
+        }
+    }
+}
+
+/// Room for one payload, to be built in place and then published.
+///
+/// Dropping it gives the room back and stalls nobody. Leaking it ends the channel.
+#[derive(Debug)]
+pub struct RawReservation<'a> {
+    handle: &'a mut SendHandle,
+    /// `None` once published.
+    place: Option<Place>,
+    length: usize,
+}
+
+impl RawReservation<'_> {
+    /// The payload's bytes. What stands there before is left over from earlier messages.
+    pub fn bytes(&mut self) -> &mut [u8] {
+        let entered = self.handle.reserved_entry();
+        let Some(producer) = entered.producer() else { return &mut [] };
+        std::mem::forget(entered);
+        let slot = match &mut self.place {
+            Some(Place::Ring) => producer.ring.slot(),
+            Some(Place::Large(place)) => producer.large_bytes(place),
+            None => return &mut [],
+        };
+        let slot = &mut slot[..self.length];
+        // SAFETY: ring and message memory comes from the kernel, zeroed, and only ever
+        // gets bytes written, so it is initialised; `u8` and `MaybeUninit<u8>` have the
+        // same layout.
+        unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
+    }
+
+    /// Publishes the payload.
+    pub fn publish(mut self) -> u64 {
+        let entered = self.handle.reserved_entry();
+        let sequence = match (entered.producer(), self.place.take()) {
+            (Some(producer), Some(Place::Ring)) => {
+                entered.publish(producer, RecordKind::Data, self.length)
+            }
+            (Some(producer), Some(Place::Large(place))) => {
+                entered.publish_large(producer, place, self.length)
+            }
+            _ => unreachable!("a reservation has a producer and is published once"),
+        };
+        std::mem::forget(entered);
+        sequence
+    }
+}
+
+impl Drop for RawReservation<'_> {
+    fn drop(&mut self) {
+        self.handle.reserved = false;
+        // Leaves as `enter` came in.
+        drop(self.handle.reserved_entry());
+    }
+}
+
+impl SendHandle {
+    /// What `enter` gave when the reservation was made and nobody took back since.
+    fn reserved_entry(&self) -> Entered<'_> {
+        // A clone made meanwhile would need `&self` of a handle that the reservation
+        // borrows, so the flag has not changed for this handle's right.
+        Entered { end: &self.end, cloned: self.end.is_cloned.load(Ordering::Relaxed) }
+    }
+}

@@ -1,0 +1,73 @@
+//! Whether an end is pending, open or over, and why; set by the engine, read by handles.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::error::EndCause;
+use crate::{
+    engine::{control::ChannelSpec, session::Agreed},
+    sync::{AtomicU32, Ordering},
+};
+
+/// What the engine knows of an end, for its handle.
+#[derive(Debug, Default)]
+pub struct EndState {
+    /// One of the constants below; grows only.
+    phase: AtomicU32,
+    agreed: OnceLock<Agreed>,
+    end: Mutex<Option<End>>,
+}
+
+/// Why an end is over.
+#[derive(Clone, Debug)]
+pub enum End {
+    /// The peer's end does not fit.
+    Mismatch(ChannelSpec),
+    /// Something ended the channel.
+    Cause(EndCause),
+}
+
+const PENDING: u32 = 0;
+const OPEN: u32 = 1;
+const OVER: u32 = 2;
+
+impl EndState {
+    /// Both ends are open.
+    pub fn open(&self, agreed: Agreed) {
+        let _ = self.agreed.set(agreed);
+        // OPEN, pairs with `is_pending`: who sees it sees what the engine set up before.
+        let _ = self.phase.compare_exchange(PENDING, OPEN, Ordering::Release, Ordering::Relaxed);
+    }
+
+    /// The end is over; the first reason stays.
+    pub fn end(&self, reason: End) {
+        let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+        if end.is_none() {
+            *end = Some(reason);
+        }
+        self.phase.store(OVER, Ordering::Release);
+    }
+
+    /// Whether the peer has not opened its end yet.
+    pub fn is_pending(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == PENDING
+    }
+
+    /// Whether the end is over.
+    #[inline]
+    pub fn is_over(&self) -> bool {
+        self.phase.load(Ordering::Acquire) == OVER
+    }
+
+    /// What both ends agreed on, once they have.
+    pub fn agreed(&self) -> Option<&Agreed> {
+        self.agreed.get()
+    }
+
+    /// Why the end is over.
+    pub fn reason(&self) -> Option<End> {
+        if !self.is_over() {
+            return None;
+        }
+        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}

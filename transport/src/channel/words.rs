@@ -1,0 +1,223 @@
+//! The words by which the two ends of a channel know of each other.
+//!
+//! Rules:
+//!
+//! 1. Each end owns a block of words that only it writes (over a network: the engine, as
+//!    a copy of what the peer said) and the other end reads. Between processes blocks
+//!    stand in control segments, which are read-only on the other side.
+//! 2. A block consists of atomics from end to end, so that a reference to it covers no
+//!    byte that another process could change behind the compiler's back. A peer's word is
+//!    a claim: whoever reads it checks it.
+//! 3. Words that different threads write stand on different cache lines.
+
+use std::{
+    any::Any,
+    fmt,
+    mem::{offset_of, size_of},
+    ops::Deref,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, AtomicU64, Ordering, fence},
+    },
+};
+
+use crate::engine::counters::Counters;
+
+/// Bytes of a block.
+pub const BLOCK_BYTES: usize = 256;
+
+/// What a sending end says.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct SenderWords {
+    /// Messages published, as of the last ring; the ring's headers are what is polled.
+    published: AtomicU64,
+    /// 0 while the end is open, else its last message's sequence + 1.
+    closed_at: AtomicU64,
+    _line: [AtomicU64; 6],
+    /// The armed word of a sender that waits for release or acknowledgement.
+    pub asked: AtomicU32,
+    _asked_line: [AtomicU32; 15],
+    _unused: [AtomicU64; 16],
+}
+
+/// What a receiving end says.
+#[derive(Debug, Default)]
+#[repr(C, align(64))]
+pub struct ReceiverWords {
+    received: AtomicU64,
+    released: AtomicU64,
+    released_position: AtomicU64,
+    /// Bit 63 says that acknowledgement has ended.
+    acknowledged: AtomicU64,
+    /// Not 0 once the end is gone.
+    closed: AtomicU64,
+    _line: [AtomicU64; 3],
+    /// The armed word of a receiver that waits for messages.
+    pub armed: AtomicU32,
+    _armed_line: [AtomicU32; 15],
+    _unused: [AtomicU64; 16],
+}
+
+// The layout is shared with another process, which may run another build.
+const _: () = {
+    assert!(size_of::<SenderWords>() == BLOCK_BYTES && size_of::<ReceiverWords>() == BLOCK_BYTES);
+    assert!(offset_of!(SenderWords, closed_at) == 8 && offset_of!(SenderWords, asked) == 64);
+    assert!(offset_of!(ReceiverWords, released_position) == 16);
+    assert!(offset_of!(ReceiverWords, closed) == 32 && offset_of!(ReceiverWords, armed) == 64);
+};
+
+/// Loads a word that a peer process may own.
+///
+/// A relaxed load and a fence instead of an acquire load, because only relaxed loads are
+/// promised to work on read-only memory (`std::sync::atomic`, "Atomic accesses to
+/// read-only memory"). On x86-64 both are the same instruction.
+#[inline]
+fn load(word: &AtomicU64) -> u64 {
+    let value = word.load(Ordering::Relaxed);
+    fence(Ordering::Acquire);
+    value
+}
+
+const ENDED_BIT: u64 = 1 << 63;
+
+impl SenderWords {
+    /// Clears a block for a new end.
+    pub fn reset(&self) {
+        self.published.store(0, Ordering::Relaxed);
+        self.closed_at.store(0, Ordering::Relaxed);
+        self.asked.store(0, Ordering::Relaxed);
+    }
+
+    /// `sequence` messages are published; said before each ring, for the engine that it
+    /// wakes and that does not see the ring's headers.
+    pub fn publish(&self, sequence: u64) {
+        self.published.store(sequence, Ordering::Release);
+    }
+
+    /// Messages published, as of the last ring.
+    pub fn published(&self) -> u64 {
+        load(&self.published)
+    }
+
+    /// The end closes behind message `last`.
+    pub fn close(&self, last: u64) {
+        // CLOSE, pairs with `closed_at`: who sees it sees every record before it.
+        self.closed_at.store(last + 1, Ordering::Release);
+    }
+
+    /// The last message's sequence, once the end is closed.
+    #[inline]
+    pub fn closed_at(&self) -> Option<u64> {
+        // CLOSE, pairs with `close`.
+        load(&self.closed_at).checked_sub(1)
+    }
+}
+
+impl ReceiverWords {
+    /// Clears a block for a new end whose ring begins at `first_position`.
+    pub fn reset(&self, first_position: u64) {
+        for word in [&self.received, &self.released, &self.acknowledged, &self.closed] {
+            word.store(0, Ordering::Relaxed);
+        }
+        self.released_position.store(first_position, Ordering::Relaxed);
+        self.armed.store(0, Ordering::Relaxed);
+    }
+
+    /// Publishes counters; only who holds the advance lock, or the engine, does.
+    #[inline]
+    pub fn report(&self, counters: &Counters) {
+        let ended = if counters.acknowledgement_ended { ENDED_BIT } else { 0 };
+        self.received.store(counters.received, Ordering::Relaxed);
+        self.acknowledged.store(counters.acknowledged | ended, Ordering::Relaxed);
+        // RELEASE, pairs with `released`: who sees the prefix may write over the bytes
+        // that its guards have read. The position first: a reader that sees the count
+        // sees a position at least as new.
+        self.released_position.store(counters.released_position, Ordering::Release);
+        self.released.store(counters.released, Ordering::Release);
+    }
+
+    /// Messages that the other engine (shm: the other handle) holds.
+    pub fn received(&self) -> u64 {
+        load(&self.received).max(load(&self.released))
+    }
+
+    /// The prefix of released messages, and the ring position where it ends.
+    #[inline]
+    pub fn released(&self) -> (u64, u64) {
+        // RELEASE, pairs with `report`.
+        let messages = load(&self.released);
+        (messages, load(&self.released_position))
+    }
+
+    /// The prefix of acknowledged messages, and whether it has ended for good.
+    pub fn acknowledged(&self) -> (u64, bool) {
+        let word = load(&self.acknowledged);
+        (word & !ENDED_BIT, word & ENDED_BIT != 0)
+    }
+
+    /// The end is gone.
+    pub fn close(&self) {
+        self.closed.store(1, Ordering::Release);
+    }
+
+    /// Whether the end is gone.
+    pub fn is_closed(&self) -> bool {
+        load(&self.closed) != 0
+    }
+}
+
+/// A block of words together with what keeps its memory.
+pub struct Words<T> {
+    block: NonNull<T>,
+    _memory: Arc<dyn Any + Send + Sync>,
+}
+
+// SAFETY: `T` is one of the blocks above, all atomics; the memory is kept by the `Arc`.
+unsafe impl<T: Sync> Send for Words<T> {}
+// SAFETY: as above; a shared block gives out `&T` of atomics only.
+unsafe impl<T: Sync> Sync for Words<T> {}
+
+impl<T: Default + Send + Sync + 'static> Words<T> {
+    /// A block of this process.
+    #[must_use]
+    pub fn local() -> Self {
+        let memory = Arc::new(T::default());
+        Self { block: NonNull::from(&*memory), _memory: memory }
+    }
+
+    /// A block in a control segment.
+    ///
+    /// # Safety
+    ///
+    /// `block` is valid for atomic access (reads alone, if the mapping is read-only) for
+    /// as long as `memory` lives.
+    #[must_use]
+    pub unsafe fn mapped(block: NonNull<T>, memory: Arc<dyn Any + Send + Sync>) -> Self {
+        Self { block, _memory: memory }
+    }
+}
+
+impl<T> Clone for Words<T> {
+    fn clone(&self) -> Self {
+        Self { block: self.block, _memory: self._memory.clone() }
+    }
+}
+
+impl<T> Deref for Words<T> {
+    type Target = T;
+    #[inline]
+    fn deref(&self) -> &T {
+        // SAFETY: valid while `_memory` lives, by construction (`local`) or by the
+        // contract of `mapped`; only atomics lie there, so another process's writes
+        // do not break the shared reference.
+        unsafe { self.block.as_ref() }
+    }
+}
+
+impl<T: fmt::Debug> fmt::Debug for Words<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        (**self).fmt(f)
+    }
+}

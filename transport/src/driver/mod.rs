@@ -1,0 +1,99 @@
+//! Who runs the engine, and where threads wait for it.
+//!
+//! An engine is a value behind one lock; nothing in it belongs to a thread. Under
+//! [`Driver::Threads`] an I/O thread turns it and sleeps in its epoll set; under
+//! [`Driver::Caller`] whoever calls does. There is one place to sleep: the epoll set,
+//! by one thread at a time (the *leader*); all others park on a futex of their own and
+//! are woken by whoever made their wish come true.
+
+use std::time::{Duration, Instant};
+
+mod engine;
+mod runtime;
+mod session_shared;
+
+pub use engine::{Admission, ControlSource};
+pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
+pub use session_shared::{PeerDescription, SessionShared, SessionStats};
+
+pub(crate) use engine::{Context, Mark};
+
+/// Who runs the engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Driver {
+    /// An I/O thread of the node. Everything that the documentation promises to happen
+    /// by itself happens under this driver.
+    #[default]
+    Threads,
+    /// Whoever calls: no thread is started, and between calls nothing moves but what the
+    /// kernel moves.
+    ///
+    /// `send` publishes and transmits nothing, except that it runs one turn when 32 KiB
+    /// are queued (or half the window, if that is less). `flush`, `poll` and blocking
+    /// calls run turns; receiving calls take what has already arrived without a turn and
+    /// run one when nothing is there. Computing for a minute is legal and ends no session.
+    Caller,
+}
+
+/// How a blocking call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Never sleeps: the lowest latency, and one core per waiting thread.
+    BusyPoll,
+    /// Spins for so long, then sleeps.
+    Adaptive {
+        /// How long. Default: 20 µs, less than a sleep and a wake-up cost together;
+        /// zero where a spinning thread would keep the core from the thread that it
+        /// waits for.
+        spin: Duration,
+    },
+    /// Sleeps at once.
+    Event,
+}
+
+/// How long a call may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Patience {
+    /// Not at all.
+    None,
+    /// Until then, or for ever.
+    Until(Option<Instant>),
+}
+
+impl Patience {
+    /// As long as it takes.
+    pub const FOREVER: Self = Patience::Until(None);
+
+    /// For so long from now.
+    #[must_use]
+    pub fn at_most(timeout: Duration) -> Self {
+        Patience::Until(Instant::now().checked_add(timeout))
+    }
+}
+
+/// The time was up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TimedOut;
+
+/// Something a thread can wait for.
+pub trait Condition {
+    /// What it is when it has come true.
+    type Output;
+
+    /// Looks whether it is there. Cheap: called again and again while spinning.
+    fn look(&mut self) -> Option<Self::Output>;
+
+    /// The caller is about to sleep: tells whoever must know. A look follows.
+    fn arm(&mut self) {}
+
+    /// The caller is awake again.
+    fn disarm(&mut self) {}
+}
+
+impl<T, F: FnMut() -> Option<T>> Condition for F {
+    type Output = T;
+
+    fn look(&mut self) -> Option<T> {
+        self()
+    }
+}

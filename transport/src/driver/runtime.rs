@@ -1,0 +1,534 @@
+//! The runtime of a node: the engine behind its lock, and the threads that wait for it.
+//!
+//! Rules:
+//!
+//! 1. The engine is touched only under `engine`; whoever holds the lock may run turns.
+//! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock.
+//! 3. Before it sleeps the leader sets `sleeping`, arms every ring, and looks once more;
+//!    who leaves a mark and finds `sleeping` set rings the bell, which is in the set.
+//! 4. Wakers collected in a turn are called after the lock is released.
+
+use std::{
+    fmt, io,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering, fence},
+    },
+    task::Waker,
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Condition, Driver, TimedOut, Wait,
+    engine::{Admission, Context, ControlSource, Engine, Mark, Readiness},
+    session_shared::SessionShared,
+};
+use crate::{
+    channel::{ReceiveHandle, SendHandle},
+    engine::{
+        control::{ChannelSpec, Role},
+        session::CannotOpen,
+    },
+    fabric::link::Link,
+    memory::{self, LargePool, RingArena},
+    ring::{Bell, BellLease, Drive, Parker, WaitSlot, thread_waker},
+};
+
+/// What a runtime is made of.
+#[derive(Clone, Debug)]
+pub struct RuntimeConfig {
+    /// Who turns the engine.
+    pub driver: Driver,
+    /// How blocking calls wait on a shared-memory channel.
+    pub wait: Wait,
+    /// The same where the engine moves the bytes.
+    pub wait_engine: Wait,
+    /// Cores to run the I/O thread on; empty lets the scheduler choose.
+    pub cores: Vec<usize>,
+    /// What a session lets its peer keep in flight.
+    pub session_credit_bytes: u64,
+    /// Ends that a peer may have open.
+    pub max_channels: usize,
+}
+
+/// A node's runtime.
+pub struct Runtime {
+    config: RuntimeConfig,
+    engine: Mutex<Engine>,
+    /// Set while someone holds the engine's lock for a turn and may sleep soon.
+    leading: AtomicBool,
+    /// The leader sleeps, or is about to and will look once more.
+    sleeping: AtomicU32,
+    /// Threads that wait while another leads (`Driver::Caller`).
+    followers: WaitSlot,
+    bell: BellLease,
+    epoll: Arc<std::os::fd::OwnedFd>,
+    marks: Mutex<Vec<Mark>>,
+    has_marks: AtomicBool,
+    accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
+    accept_waiters: WaitSlot,
+    closed: AtomicBool,
+    io_thread: Mutex<Option<thread::JoinHandle<()>>>,
+    pub(crate) ring_arena: RingArena,
+    pub(crate) large_pool: LargePool,
+}
+
+/// What a closed node could not deliver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CloseReport {
+    /// Per channel with something undelivered.
+    pub undelivered: Vec<Undelivered>,
+}
+
+/// One channel's undelivered messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Undelivered {
+    /// The channel.
+    pub channel: String,
+    /// The peer's address.
+    pub peer: String,
+    /// Messages sent.
+    pub sent: u64,
+    /// Messages that the peer's engine holds: at least so many.
+    pub received: u64,
+}
+
+impl Runtime {
+    /// A runtime with its I/O thread, if the driver has one.
+    pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
+        memory::sweep_orphans();
+        let bell = Bell::lease()?;
+        let engine = Engine::new(bell.bell(), &config)?;
+        let runtime = Arc::new(Self {
+            epoll: engine.epoll(),
+            engine: Mutex::new(engine),
+            leading: AtomicBool::new(false),
+            sleeping: AtomicU32::new(0),
+            followers: WaitSlot::new(),
+            bell,
+            marks: Mutex::new(Vec::new()),
+            has_marks: AtomicBool::new(false),
+            accepted: Mutex::default(),
+            accept_waiters: WaitSlot::new(),
+            closed: AtomicBool::new(false),
+            io_thread: Mutex::new(None),
+            ring_arena: RingArena::new(),
+            large_pool: LargePool::default(),
+            config,
+        });
+        match runtime.config.driver {
+            Driver::Caller => {
+                let caller: Weak<dyn Drive + Send + Sync> =
+                    Arc::downgrade(&(runtime.clone() as Arc<dyn Drive + Send + Sync>));
+                runtime.bell.set_caller(caller);
+            }
+            Driver::Threads => {
+                let weak = Arc::downgrade(&runtime);
+                let cores = runtime.config.cores.clone();
+                let thread = thread::Builder::new()
+                    .name("ibex-io".to_owned())
+                    .spawn(move || io_thread(&weak, &cores))?;
+                *lock(&runtime.io_thread) = Some(thread);
+            }
+        }
+        Ok(runtime)
+    }
+
+    /// Who turns the engine.
+    #[must_use]
+    pub fn driver(&self) -> Driver {
+        self.config.driver
+    }
+
+    /// The node's bell: rings wake whoever sleeps for it.
+    pub(crate) fn bell(&self) -> &'static Bell {
+        self.bell.bell()
+    }
+
+    /// The epoll set: readable when a turn has something to do.
+    #[must_use]
+    pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        use std::os::fd::AsFd;
+        self.epoll.as_fd()
+    }
+
+    // ---- Sessions and channels -------------------------------------------------------
+
+    /// Puts the source of incoming sessions into the engine's care.
+    pub fn set_control_source(&self, source: Box<dyn ControlSource>) -> io::Result<()> {
+        self.with_engine(|engine, _| engine.set_control_source(source))
+    }
+
+    /// Takes a finished handshake over as a session.
+    pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
+        self.with_engine(|engine, context| engine.admit(self, admission, context))
+    }
+
+    /// The next session that a peer dialed.
+    pub fn accept(&self, deadline: Option<Instant>) -> Result<Option<Arc<SessionShared>>, TimedOut> {
+        self.wait(&self.accept_waiters, deadline, false, || {
+            if let Some(session) = lock(&self.accepted).pop_front() {
+                return Some(Some(session));
+            }
+            self.is_closed().then_some(None)
+        })
+    }
+
+    /// The next session that a peer dialed, if one is there.
+    pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
+        if self.driver() == Driver::Caller {
+            self.poll();
+        }
+        lock(&self.accepted).pop_front()
+    }
+
+    pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Vec<Waker>) {
+        lock(&self.accepted).push_back(session);
+        self.accept_waiters.take(wakers);
+    }
+
+    /// Opens the sending end of a channel; announces and returns.
+    pub fn open_sender(
+        &self,
+        session: &Arc<SessionShared>,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+    ) -> Result<SendHandle, CannotOpen> {
+        let end = self
+            .on_link(session.id, |link, context| {
+                link.open_sender(name, spec, open_timeout, context)
+            })
+            .unwrap_or(Err(CannotOpen::SessionOver))?;
+        Ok(SendHandle::new(end))
+    }
+
+    /// Opens the receiving end of a channel; announces and returns.
+    pub fn open_receiver(
+        &self,
+        session: &Arc<SessionShared>,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+    ) -> Result<ReceiveHandle, CannotOpen> {
+        let end = self
+            .on_link(session.id, |link, context| {
+                link.open_receiver(name, spec, open_timeout, context)
+            })
+            .unwrap_or(Err(CannotOpen::SessionOver))?;
+        Ok(ReceiveHandle::new(end))
+    }
+
+    // ---- Turns -----------------------------------------------------------------------
+
+    /// Runs a turn, unless someone is running one now. Returns whether it did anything.
+    pub fn poll(&self) -> bool {
+        let engine = match self.engine.try_lock() {
+            Ok(engine) => engine,
+            Err(TryLockError::Poisoned(poison)) => poison.into_inner(),
+            Err(TryLockError::WouldBlock) => return false,
+        };
+        self.turn(engine, &[])
+    }
+
+    /// One turn under the lock, then the wakers without it.
+    fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &[Readiness]) -> bool {
+        let mut context = Context::new(self);
+        let progress = engine.turn(Instant::now(), ready, &mut context);
+        drop(engine);
+        self.wake(context);
+        progress
+    }
+
+    /// Does something to the engine, and lets what follows from it out at once.
+    fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
+        let mut engine = lock(&self.engine);
+        let mut context = Context::new(self);
+        let result = act(&mut engine, &mut context);
+        drop(engine);
+        self.wake(context);
+        result
+    }
+
+    /// Does something to one session; `None` if it is not there any more.
+    pub(crate) fn on_link<T>(
+        &self,
+        session: u64,
+        act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        self.with_engine(|engine, context| engine.on_link(session, context, act))
+    }
+
+    /// Wakers are the only foreign code that our threads run (rule 4).
+    fn wake(&self, context: Context<'_>) {
+        let Context { wakers, .. } = context;
+        let any = !wakers.is_empty();
+        for waker in wakers {
+            waker.wake();
+        }
+        if any && self.driver() == Driver::Caller {
+            // The thread that was woken may be the one that sleeps in the epoll set.
+            self.rouse_leader();
+        }
+    }
+
+    // ---- Marks and bells -------------------------------------------------------------
+
+    /// Leaves word for the engine and wakes it.
+    pub(crate) fn mark(&self, mark: Mark) {
+        self.mark_quietly(mark, false);
+    }
+
+    /// Leaves word for the engine; wakes it unless it can wait for another reason.
+    pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
+        lock(&self.marks).push(mark);
+        self.has_marks.store(true, Ordering::Release);
+        if !quiet {
+            self.rouse_leader();
+        }
+    }
+
+    pub(crate) fn take_marks(&self, into: &mut Vec<Mark>) {
+        if self.has_marks.load(Ordering::Acquire) && self.has_marks.swap(false, Ordering::AcqRel) {
+            into.append(&mut lock(&self.marks));
+        }
+    }
+
+    fn rouse_leader(&self) {
+        // SLEEP, pairs with `lead`: either we see that it sleeps or it sees the mark.
+        fence(Ordering::SeqCst);
+        if self.sleeping.load(Ordering::Relaxed) != 0 {
+            self.bell.wake();
+        }
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// Waits until `condition` holds, spinning first as configured.
+    pub(crate) fn wait<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        is_shm: bool,
+        mut condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        let wait = if is_shm { self.config.wait } else { self.config.wait_engine };
+        if let Some(output) = self.spin(wait, deadline, is_shm, &mut condition)? {
+            return Ok(output);
+        }
+        loop {
+            let (waker, parker) = thread_waker();
+            slot.register(&waker);
+            condition.arm();
+            let found = match condition.look() {
+                Some(output) => Some(output),
+                None => {
+                    self.sleep(&waker, &parker, deadline);
+                    None
+                }
+            };
+            condition.disarm();
+            slot.deregister(&waker);
+            if let Some(output) = found.or_else(|| condition.look()) {
+                return Ok(output);
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(TimedOut);
+            }
+        }
+    }
+
+    /// Looks again and again for as long as the configuration says. Callers turn the
+    /// engine meanwhile: each time where it moves their bytes, now and then where a
+    /// shared-memory peer does and only control comes through the engine.
+    fn spin<C: Condition>(
+        &self,
+        wait: Wait,
+        deadline: Option<Instant>,
+        is_shm: bool,
+        condition: &mut C,
+    ) -> Result<Option<C::Output>, TimedOut> {
+        let start = Instant::now();
+        let turns_engine = self.driver() == Driver::Caller;
+        let mut round = 0u32;
+        loop {
+            if let Some(output) = condition.look() {
+                return Ok(Some(output));
+            }
+            round = round.wrapping_add(1);
+            if turns_engine && (!is_shm || round.is_multiple_of(SHM_ROUNDS_PER_TURN)) {
+                self.poll();
+                if let Some(output) = condition.look() {
+                    return Ok(Some(output));
+                }
+            }
+            if is_shm && !round.is_multiple_of(SHM_ROUNDS_PER_CLOCK) {
+                std::hint::spin_loop();
+                continue;
+            }
+            let now = Instant::now();
+            if deadline.is_some_and(|deadline| now >= deadline) {
+                return Err(TimedOut);
+            }
+            let spin = match wait {
+                Wait::BusyPoll => continue,
+                Wait::Adaptive { spin } => spin,
+                Wait::Event => Duration::ZERO,
+            };
+            if now - start >= spin {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn sleep(&self, waker: &Waker, parker: &Parker, deadline: Option<Instant>) {
+        match self.config.driver {
+            Driver::Threads => {
+                parker.park(deadline);
+            }
+            Driver::Caller if self.try_lead(deadline) => {}
+            Driver::Caller => {
+                // Someone leads; it wakes us when our wish came true or when it leaves.
+                self.followers.register(waker);
+                if !self.leading.load(Ordering::SeqCst) {
+                    self.followers.deregister(waker);
+                    return;
+                }
+                parker.park(deadline);
+                self.followers.deregister(waker);
+            }
+        }
+    }
+
+    /// Leads for one sleep, unless someone does already.
+    fn try_lead(&self, deadline: Option<Instant>) -> bool {
+        if self.leading.swap(true, Ordering::SeqCst) {
+            return false;
+        }
+        self.lead(deadline);
+        self.leading.store(false, Ordering::SeqCst);
+        self.followers.wake_all();
+        true
+    }
+
+    /// One round of the leader: turn until nothing moves, arm, look again, sleep.
+    fn lead(&self, deadline: Option<Instant>) {
+        let engine = lock(&self.engine);
+        let mut engine = match self.turn_keeping(engine) {
+            Some(engine) => engine,
+            None => return,
+        };
+        // SLEEP, pairs with `rouse_leader`.
+        self.sleeping.store(1, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let now = Instant::now();
+        let next = engine.prepare_sleep(now, self.has_marks.load(Ordering::Relaxed));
+        drop(engine);
+        let mut ready = Vec::new();
+        if let Some(next) = next {
+            let until = [next, deadline].into_iter().flatten().min();
+            Engine::sleep(&self.epoll, until.map(|until| until - now.min(until)), &mut ready);
+        }
+        self.sleeping.store(0, Ordering::Relaxed);
+        self.turn(lock(&self.engine), &ready);
+    }
+
+    /// A turn that keeps the lock if nothing moved and nobody has to be woken.
+    fn turn_keeping<'a>(
+        &'a self,
+        mut engine: MutexGuard<'a, Engine>,
+    ) -> Option<MutexGuard<'a, Engine>> {
+        let mut context = Context::new(self);
+        let progress = engine.turn(Instant::now(), &[], &mut context);
+        if progress || !context.wakers.is_empty() {
+            drop(engine);
+            self.wake(context);
+            return None;
+        }
+        Some(engine)
+    }
+
+    // ---- The end ---------------------------------------------------------------------
+
+    /// Whether the node was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Closes every channel and session in order: delivers what was sent, for up to
+    /// `timeout`, and says what was not. Blocked calls of other threads return.
+    pub fn close(&self, timeout: Duration) -> CloseReport {
+        if self.closed.swap(true, Ordering::AcqRel) {
+            return CloseReport::default();
+        }
+        let deadline = Instant::now() + timeout;
+        self.with_engine(|engine, context| {
+            engine.begin_close(deadline, context);
+            self.accept_waiters.take(&mut context.wakers);
+        });
+        // Let the I/O thread take up the new deadline, or drive it ourselves.
+        self.bell.wake();
+        while Instant::now() < deadline && !self.with_engine(|engine, _| engine.is_closed()) {
+            if self.driver() == Driver::Caller {
+                if !self.try_lead(Some(deadline)) {
+                    thread::yield_now();
+                }
+            } else {
+                let until = deadline.min(Instant::now() + CLOSE_POLL);
+                let _ = self.wait(&self.accept_waiters, Some(until), false, || {
+                    self.with_engine(|engine, _| engine.is_closed()).then_some(())
+                });
+            }
+        }
+        let report = self.with_engine(|engine, context| engine.finish_close(context));
+        self.bell.wake();
+        if let Some(thread) = lock(&self.io_thread).take()
+            && thread.thread().id() != thread::current().id()
+        {
+            let _ = thread.join();
+        }
+        memory::sweep_orphans();
+        report
+    }
+}
+
+impl Drive for Runtime {
+    fn drive(&self) {
+        self.poll();
+        self.rouse_leader();
+    }
+}
+
+impl fmt::Debug for Runtime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Runtime").field("config", &self.config).finish_non_exhaustive()
+    }
+}
+
+/// The I/O thread: leads until the node is closed or gone.
+fn io_thread(runtime: &Weak<Runtime>, cores: &[usize]) {
+    if let Some(&core) = cores.first()
+        && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
+    {
+        tracing::warn!(core, "the I/O thread could not be pinned; it runs where it may");
+    }
+    while let Some(runtime) = runtime.upgrade() {
+        if runtime.is_closed() && runtime.with_engine(|engine, _| engine.is_finished()) {
+            return;
+        }
+        runtime.lead(None);
+    }
+}
+
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Looks at a shared-memory word between two turns of the engine.
+const SHM_ROUNDS_PER_TURN: u32 = 1024;
+/// Looks at a shared-memory word between two looks at the clock.
+const SHM_ROUNDS_PER_CLOCK: u32 = 32;
+/// How long closing sleeps before it looks again whether all is delivered.
+const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -1,0 +1,285 @@
+//! What handles and engine share of one session.
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::{Arc, OnceLock},
+    time::Instant,
+};
+
+use rustix::io::{retry_on_intr, write};
+
+use super::{Condition, Driver, Runtime, TimedOut, engine::Mark};
+use crate::{
+    channel::{receive_end::ReceiveEnd, send_end::SendEnd},
+    engine::control::{Ask, CloseReason},
+    memory::{LargeLease, LargePool, RingArena, RingLease},
+    ring::{Asymmetry, WaitSlot},
+    sync::{AtomicU64, Ordering},
+};
+
+/// One session as its handles see it.
+pub struct SessionShared {
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) id: u64,
+    peer: PeerDescription,
+    /// Data goes through memory that both processes map.
+    shm: Option<OnceLock<OwnedFd>>,
+    pub(crate) asymmetry: Asymmetry,
+    pub(crate) counters: SessionCounters,
+}
+
+/// Who the peer is and how it is reached.
+#[derive(Clone, Debug)]
+pub struct PeerDescription {
+    /// Its address as this end sees it.
+    pub address: SocketAddr,
+    /// Its identity.
+    pub identity: [u8; 16],
+    /// Its incarnation: another value means that it restarted.
+    pub incarnation: u64,
+    /// Its process, where it runs on this host.
+    pub pid: Option<u32>,
+    /// The fabric's name.
+    pub fabric: &'static str,
+    /// Why this fabric.
+    pub reason: String,
+}
+
+/// What a session counts. Written by the engine, read by anyone.
+#[derive(Debug, Default)]
+pub(crate) struct SessionCounters {
+    pub(crate) frames_sent: AtomicU64,
+    pub(crate) frames_received: AtomicU64,
+    pub(crate) bytes_sent: AtomicU64,
+    pub(crate) bytes_received: AtomicU64,
+    pub(crate) bytes_copied: AtomicU64,
+    pub(crate) writes: AtomicU64,
+    pub(crate) reads: AtomicU64,
+    pub(crate) empty_reads: AtomicU64,
+    pub(crate) credit_stalls: AtomicU64,
+    pub(crate) bells: AtomicU64,
+}
+
+/// A snapshot of what a session counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SessionStats {
+    /// Frames written to the socket.
+    pub frames_sent: u64,
+    /// Frames read from the socket.
+    pub frames_received: u64,
+    /// Bytes written to the socket.
+    pub bytes_sent: u64,
+    /// Bytes read from the socket.
+    pub bytes_received: u64,
+    /// Message bytes that were copied after they arrived: frames cut by the end of an
+    /// arrival block, and small frames of a channel that holds old ones.
+    pub bytes_copied: u64,
+    /// System calls that wrote.
+    pub writes: u64,
+    /// System calls that read something.
+    pub reads: u64,
+    /// System calls that found nothing to read.
+    pub empty_reads: u64,
+    /// Times that sending waited for the peer's arrival memory.
+    pub credit_stalls: u64,
+    /// Times that the peer process was woken (shm).
+    pub bells: u64,
+}
+
+impl SessionShared {
+    pub(crate) fn new(
+        runtime: Arc<Runtime>,
+        id: u64,
+        peer: PeerDescription,
+        is_shm: bool,
+        asymmetry: Asymmetry,
+    ) -> Self {
+        let shm = is_shm.then(OnceLock::new);
+        Self { runtime, id, peer, shm, asymmetry, counters: SessionCounters::default() }
+    }
+
+    /// The node's runtime.
+    #[must_use]
+    pub fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// Who the peer is and how it is reached.
+    #[must_use]
+    pub fn peer(&self) -> &PeerDescription {
+        &self.peer
+    }
+
+    /// What the session counted so far.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &self.counters;
+        SessionStats {
+            frames_sent: read(&counters.frames_sent),
+            frames_received: read(&counters.frames_received),
+            bytes_sent: read(&counters.bytes_sent),
+            bytes_received: read(&counters.bytes_received),
+            bytes_copied: read(&counters.bytes_copied),
+            writes: read(&counters.writes),
+            reads: read(&counters.reads),
+            empty_reads: read(&counters.empty_reads),
+            credit_stalls: read(&counters.credit_stalls),
+            bells: read(&counters.bells),
+        }
+    }
+
+    /// Names of channels that the peer opened and we did not.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<(String, crate::engine::control::Role)> {
+        self.runtime.on_link(self.id, |link, _| link.incoming()).unwrap_or_default()
+    }
+
+    /// Whether the session has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.runtime.on_link(self.id, |link, _| link.is_over()).unwrap_or(true)
+    }
+
+    pub(crate) fn is_shm(&self) -> bool {
+        self.shm.is_some()
+    }
+
+    pub(crate) fn peer_name(&self) -> String {
+        self.peer.address.to_string()
+    }
+
+    /// The eventfd that wakes the peer, once it has come.
+    pub(crate) fn set_peer_bell(&self, bell: OwnedFd) {
+        if let Some(cell) = &self.shm {
+            let _ = cell.set(bell);
+        }
+    }
+
+    /// Wakes the peer's engine (shm).
+    #[cold]
+    pub(crate) fn ring_peer(&self) {
+        if let Some(bell) = self.shm.as_ref().and_then(OnceLock::get) {
+            self.counters.bells.fetch_add(1, Ordering::Relaxed);
+            // A full counter is readable already; a dead peer does not mind.
+            let _ = retry_on_intr(|| write(bell, &1u64.to_ne_bytes()));
+        }
+    }
+
+    /// The reader of a sending end's ring sleeps: wakes it.
+    #[cold]
+    pub(crate) fn ring_for(&self, end: &SendEnd) {
+        match end.ours.get() {
+            Some(ours) => {
+                ours.publish(end.sent.load(Ordering::Relaxed));
+                self.ring_peer();
+            }
+            None => self.runtime.mark(Mark::Ready { session: self.id, end: end.id }),
+        }
+    }
+
+    /// The prefix of a receiving end moved; `urgent` if the sender must hear of it.
+    pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
+        self.runtime.mark_quietly(Mark::Released { session: self.id, end }, !urgent);
+    }
+
+    /// Bytes that may be queued before `send` runs a turn itself.
+    pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
+        match self.runtime.driver() {
+            Driver::Caller if !self.is_shm() => CALLER_BATCH_BYTES.min(window_bytes / 2),
+            _ => usize::MAX,
+        }
+    }
+
+    /// Enough is queued for a turn (`Driver::Caller`).
+    #[cold]
+    pub(crate) fn transmit(&self) {
+        self.runtime.poll();
+    }
+
+    /// Runs a turn where callers do.
+    pub(crate) fn poll(&self) {
+        if self.runtime.driver() == Driver::Caller {
+            self.runtime.poll();
+        }
+    }
+
+    pub(crate) fn wait<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.runtime.wait(slot, deadline, self.is_shm(), condition)
+    }
+
+    pub(crate) fn ring_arena(&self) -> &RingArena {
+        &self.runtime.ring_arena
+    }
+
+    pub(crate) fn large_pool(&self) -> &LargePool {
+        &self.runtime.large_pool
+    }
+
+    // ---- What handles tell the engine ----------------------------------------------
+
+    pub(crate) fn attach_ring(&self, end: u32, ring: Arc<RingLease>, alignment: usize) {
+        self.runtime.on_link(self.id, |link, _| link.attach_ring(end, ring, alignment));
+    }
+
+    pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
+        self.runtime.on_link(self.id, |link, _| link.pass_ring(end, capacity as u64, fd));
+    }
+
+    pub(crate) fn send_large(&self, end: u32, sequence: u64, length: usize, memory: LargeLease) {
+        self.runtime.on_link(self.id, |link, _| link.send_large(end, sequence, length, memory));
+    }
+
+    pub(crate) fn pass_large(
+        &self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: usize,
+        capacity: usize,
+        fd: Option<OwnedFd>,
+    ) {
+        let (length, capacity) = (length as u64, capacity as u64);
+        self.runtime.on_link(self.id, |link, _| {
+            link.pass_large(end, sequence, slot, length, capacity, fd);
+        });
+    }
+
+    pub(crate) fn ask(&self, end: u32, ask: Ask) {
+        self.runtime.on_link(self.id, |link, _| link.ask(end, ask));
+    }
+
+    pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
+        self.runtime.on_link(self.id, |link, _| link.close_sender(end, last, reason));
+    }
+
+    pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
+        let counters = end.counters();
+        self.runtime.on_link(self.id, |link, _| link.close_receiver(end.id, &counters, reason));
+    }
+
+    /// The peer's words or bytes cannot be: the session ends.
+    #[cold]
+    pub(crate) fn misbehaved(&self, what: &str) {
+        let why = format!("it broke the protocol: {what}");
+        self.runtime.on_link(self.id, |link, context| link.fail(&why, context));
+    }
+}
+
+impl fmt::Debug for SessionShared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).field("peer", &self.peer).finish()
+    }
+}
+
+/// What `send` queues before it runs a turn under `Driver::Caller`: writes of 5 KiB carry
+/// 10–14 million records of 64 bytes per second, writes of 32 KiB 40–75 million.
+const CALLER_BATCH_BYTES: usize = 32 << 10;

@@ -1,0 +1,62 @@
+//! The window of one channel: how many messages and bytes may be out and not yet
+//! released. It bounds the memory that an application holds at the receiving end.
+//!
+//! The sending handle keeps to it; the receiving engine checks that it does, because
+//! a peer's restraint is no bound on our memory. The receiving side also decides here
+//! when it owes the sender news.
+#![forbid(unsafe_code)]
+
+/// What both ends of a channel agreed on when it was opened: the smaller of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChannelWindow {
+    /// Messages that may be published and not yet released.
+    pub messages: u64,
+    /// Ring bytes (records with their headers) that may be published and not yet released.
+    pub bytes: u64,
+}
+
+impl ChannelWindow {
+    /// The window that serves two ends that asked for `self` and `other`.
+    #[must_use]
+    pub fn agree(self, other: Self) -> Self {
+        Self { messages: self.messages.min(other.messages), bytes: self.bytes.min(other.bytes) }
+    }
+
+    /// Whether `arrived` messages and the ring `position` behind them fit beside what
+    /// was released.
+    #[must_use]
+    pub fn admits(&self, arrived: u64, position: u64, released: u64, released_position: u64) -> bool {
+        arrived - released <= self.messages && position - released_position <= self.bytes
+    }
+
+    /// Whether the sender should hear of what was released since it last heard: at half
+    /// a window owed. A frame in the other direction carries the news for nothing, and a
+    /// sender that waits asks, so less is never urgent.
+    #[must_use]
+    pub fn owes_news(&self, messages: u64, bytes: u64) -> bool {
+        messages >= (self.messages / 2).max(1) || bytes >= self.bytes / 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_holds_and_one_step_beyond_fails() {
+        let window = ChannelWindow { messages: 4, bytes: 256 };
+        assert!(window.admits(4, 256, 0, 0));
+        assert!(!window.admits(5, 256, 0, 0));
+        assert!(!window.admits(4, 257, 0, 0));
+        assert!(window.admits(5, 257, 1, 64));
+    }
+
+    #[test]
+    fn news_are_owed_from_half_a_window_on() {
+        let window = ChannelWindow { messages: 4, bytes: 256 };
+        assert!(!window.owes_news(1, 127));
+        assert!(window.owes_news(2, 0));
+        assert!(window.owes_news(0, 128));
+        assert!(ChannelWindow { messages: 1, bytes: 64 }.owes_news(1, 8));
+    }
+}

@@ -1,0 +1,177 @@
+//! The receiving end of a channel as the engine sees it: what arrived, what it owes.
+#![forbid(unsafe_code)]
+
+use super::{
+    channel_window::ChannelWindow,
+    control::Ask,
+    counters::Counters,
+    large::Transfers,
+    record::{self, RecordHeader, RecordKind},
+    session::PeerMisbehaved,
+};
+
+/// One receiving end.
+#[derive(Debug)]
+pub(super) struct ReceiveChannel {
+    // The agreement.
+    pub(super) window: ChannelWindow,
+    pub(super) alignment: usize,
+    pub(super) max_message_bytes: u64,
+
+    // The wire.
+    /// Messages that arrived, without a gap (large ones count when announced).
+    arrived: u64,
+    /// The sender's ring position behind the last of them.
+    arrived_position: u64,
+    /// Large messages under way.
+    pub(super) large: Transfers,
+
+    // What we know and what we told.
+    /// What the handle released and acknowledged.
+    known: Counters,
+    /// What the sender heard last.
+    told: Counters,
+    /// What the sender waits for.
+    ask: Ask,
+    /// In the session's queue of ends with news.
+    pub(super) queued: bool,
+}
+
+/// What a frame of records brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Records {
+    pub(super) first_sequence: u64,
+    pub(super) records: u64,
+}
+
+impl ReceiveChannel {
+    pub(super) fn new(window: ChannelWindow, alignment: usize, max_message_bytes: u64) -> Self {
+        let position = record::first_position(alignment);
+        let start = Counters { released_position: position, ..Counters::default() };
+        Self {
+            window,
+            alignment,
+            max_message_bytes,
+            arrived: 0,
+            arrived_position: position,
+            large: Transfers::default(),
+            known: start,
+            told: start,
+            ask: Ask::default(),
+            queued: false,
+        }
+    }
+
+    /// Checks the records of a frame, one after the other, before anyone reads them.
+    pub(super) fn handle_records(
+        &mut self,
+        sequence_low: u32,
+        body: &[u8],
+        mut announced: impl FnMut(u64, u64),
+    ) -> Result<Records, PeerMisbehaved> {
+        let first_sequence = self.arrived + 1;
+        if first_sequence as u32 != sequence_low {
+            return Err(PeerMisbehaved::OutOfOrder { expected: first_sequence, got: sequence_low });
+        }
+        let mut rest = body;
+        while !rest.is_empty() {
+            let sequence = self.arrived + 1;
+            let word = rest.first_chunk::<8>().ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            let header = RecordHeader::from_word(u64::from_le_bytes(*word))
+                .and_then(Result::ok)
+                .ok_or(PeerMisbehaved::RecordKind { sequence })?;
+            if header.sequence_low != sequence as u32 {
+                let got = header.sequence_low;
+                return Err(PeerMisbehaved::OutOfOrder { expected: sequence, got });
+            }
+            let length = header.length as usize;
+            let size = record::record_size(length, self.alignment);
+            let (this, behind) =
+                rest.split_at_checked(size).ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            if header.kind == RecordKind::Large {
+                let length = this[8..]
+                    .first_chunk::<8>()
+                    .filter(|_| length == 8)
+                    .map(|length| u64::from_le_bytes(*length))
+                    .ok_or(PeerMisbehaved::RecordCut { sequence })?;
+                if length == 0 || length > self.max_message_bytes {
+                    return Err(PeerMisbehaved::TooLong { length, limit: self.max_message_bytes });
+                }
+                if self.large.is_full() {
+                    return Err(PeerMisbehaved::TooManyLarge { sequence });
+                }
+                self.large.announce(sequence, length);
+                announced(sequence, length);
+            } else if length as u64 > self.max_message_bytes {
+                let length = length as u64;
+                return Err(PeerMisbehaved::TooLong { length, limit: self.max_message_bytes });
+            }
+            self.arrived += 1;
+            self.arrived_position += size as u64;
+            rest = behind;
+        }
+        // The sender knows of releases only what we told it, so that is the strict bound.
+        let Counters { released, released_position, .. } = self.told;
+        if !self.window.admits(self.arrived, self.arrived_position, released, released_position) {
+            return Err(PeerMisbehaved::WindowOverrun { arrived: self.arrived, released });
+        }
+        Ok(Records { first_sequence, records: self.arrived - first_sequence + 1 })
+    }
+
+    /// The handle or its guards moved the prefix.
+    pub(super) fn handle_released(&mut self, news: &Counters) {
+        self.known.released = self.known.released.max(news.released);
+        self.known.released_position = self.known.released_position.max(news.released_position);
+        self.known.acknowledged = self.known.acknowledged.max(news.acknowledged);
+        self.known.acknowledgement_ended |= news.acknowledgement_ended;
+    }
+
+    /// The sender waits for something.
+    pub(super) fn handle_ask(&mut self, ask: Ask) {
+        self.ask.received = self.ask.received.max(ask.received);
+        self.ask.released = self.ask.released.max(ask.released);
+        self.ask.acknowledged = self.ask.acknowledged.max(ask.acknowledged);
+    }
+
+    /// Whether the sender waits for the application, not only for us.
+    pub(super) fn waits_for_application(&self) -> bool {
+        self.ask.released > self.told.released
+            || (self.ask.acknowledged > self.told.acknowledged && !self.told.acknowledgement_ended)
+    }
+
+    /// The counters as they stand.
+    pub(super) fn counters(&self) -> Counters {
+        // A large message is received when it is complete; until then the prefix ends
+        // before the oldest one under way.
+        let received = self.large.oldest().map_or(self.arrived, |sequence| sequence - 1);
+        Counters { received: received.max(self.known.received), ..self.known }
+    }
+
+    /// Whether the sender must hear of it now: it waits for it, or owes us half a window.
+    pub(super) fn news_are_urgent(&self) -> bool {
+        let now = self.counters();
+        let reached = |target: u64, told: u64, now: u64| target > told && now > told && now >= target;
+        let unanswered = self.ask.acknowledged > self.told.acknowledged
+            && now.acknowledgement_ended
+            && !self.told.acknowledgement_ended;
+        reached(self.ask.received, self.told.received, now.received)
+            || (self.ask.released > self.told.released && now.released > self.told.released)
+            || reached(self.ask.acknowledged, self.told.acknowledged, now.acknowledged)
+            || unanswered
+            || self.window.owes_news(
+                now.released - self.told.released,
+                now.released_position - self.told.released_position,
+            )
+    }
+
+    /// Whether there is anything that the sender has not heard.
+    pub(super) fn has_news(&self) -> bool {
+        self.counters() != self.told
+    }
+
+    /// Takes the counters into a frame.
+    pub(super) fn tell(&mut self) -> Counters {
+        self.told = self.counters();
+        self.told
+    }
+}

@@ -1,0 +1,363 @@
+//! Short messages with at most one descriptor each, over a connected
+//! `SOCK_SEQPACKET` Unix socket.
+//!
+//! The kernel keeps message bounds, so a message and its descriptor arrive
+//! together or not at all. Every call is non-blocking. Whatever a hostile peer
+//! attaches, no descriptor leaks: those that are not handed out are closed.
+#![forbid(unsafe_code)]
+
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::net::{
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+};
+
+/// The longest message.
+pub const MAX_MESSAGE_BYTES: usize = 64;
+
+/// A connected socket that passes descriptors.
+#[derive(Debug)]
+pub struct FdSocket {
+    socket: OwnedFd,
+}
+
+impl FdSocket {
+    /// Takes over a connected `SOCK_SEQPACKET` Unix socket.
+    #[must_use]
+    pub fn new(socket: OwnedFd) -> Self {
+        Self { socket }
+    }
+
+    /// Sends one message, and a copy of `fd` with it. The caller may close its
+    /// own descriptor as soon as the message is sent.
+    ///
+    /// # Errors
+    /// What the kernel says, except that the peer is gone, which is [`Outgoing::End`].
+    ///
+    /// # Panics
+    /// If `bytes` is empty, which the receiver would take for the end, or longer
+    /// than [`MAX_MESSAGE_BYTES`].
+    pub fn send(&self, bytes: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<Outgoing> {
+        assert!(
+            (1..=MAX_MESSAGE_BYTES).contains(&bytes.len()),
+            "a message of {} bytes cannot be sent: 1 to {MAX_MESSAGE_BYTES} are allowed",
+            bytes.len()
+        );
+        let fds: &[BorrowedFd<'_>] = match &fd {
+            Some(fd) => std::slice::from_ref(fd),
+            None => &[],
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        if !fds.is_empty() {
+            let pushed = control.push(SendAncillaryMessage::ScmRights(fds));
+            assert!(pushed, "the space was sized for one descriptor");
+        }
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        let message = [IoSlice::new(bytes)];
+        match retry_on_intr(|| sendmsg(&self.socket, &message, &mut control, flags)) {
+            Ok(_) => Ok(Outgoing::Sent),
+            Err(Errno::AGAIN) => Ok(Outgoing::WouldBlock),
+            Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Ok(Outgoing::End),
+            Err(errno) => Err(errno.into()),
+        }
+    }
+
+    /// Receives one message.
+    ///
+    /// # Errors
+    /// [`FdSocketError`]: the peer broke the protocol, or the kernel refused.
+    pub fn receive(&self) -> Result<Incoming, FdSocketError> {
+        let mut received = Received {
+            buffer: [0; MAX_MESSAGE_BYTES],
+            length: 0,
+            fd: None,
+        };
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let message = {
+            let mut parts = [IoSliceMut::new(&mut received.buffer)];
+            match retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut control, flags)) {
+                Ok(message) => message,
+                Err(Errno::AGAIN) => return Ok(Incoming::WouldBlock),
+                // The peer closed its end while messages of ours lay there unread. The
+                // kernel says so once; what it sent before is still to be had.
+                Err(Errno::CONNRESET) => return self.receive(),
+                Err(errno) => {
+                    return Err(FdSocketError::Kernel {
+                        source: errno.into(),
+                    });
+                }
+            }
+        };
+        received.length = message.bytes;
+
+        // The descriptors first: whatever else is wrong, each is ours to close
+        // from here on, and dropping it does that. The space may hold one more
+        // than it was sized for, since it is padded for alignment.
+        let mut surplus = 0;
+        for part in control.drain() {
+            if let RecvAncillaryMessage::ScmRights(fds) = part {
+                for fd in fds {
+                    surplus += usize::from(received.fd.is_some());
+                    received.fd.get_or_insert(fd);
+                }
+            }
+        }
+        if surplus > 0 {
+            return Err(FdSocketError::TooManyDescriptors);
+        }
+        if message.flags.contains(ReturnFlags::CTRUNC) {
+            return Err(FdSocketError::DescriptorLost);
+        }
+        if message.flags.contains(ReturnFlags::TRUNC) {
+            return Err(FdSocketError::TooLong);
+        }
+        if received.length == 0 {
+            // The kernel says the end this way; a peer that sends nothing at all
+            // as a message has ended too, as far as we care.
+            return Ok(Incoming::End);
+        }
+        Ok(Incoming::Message(received))
+    }
+}
+
+impl AsFd for FdSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+/// What became of a message to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "a message that would block was not sent"]
+pub enum Outgoing {
+    /// The peer will find it.
+    Sent,
+    /// The socket is full: try again when it is writable.
+    WouldBlock,
+    /// The peer has closed its end.
+    End,
+}
+
+/// What [`FdSocket::receive`] found.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A message.
+    Message(Received),
+    /// Nothing yet: try again when the socket is readable.
+    WouldBlock,
+    /// The peer has closed its end.
+    End,
+}
+
+/// One message.
+#[derive(Debug)]
+pub struct Received {
+    buffer: [u8; MAX_MESSAGE_BYTES],
+    length: usize,
+    /// The descriptor that came with it; close-on-exec.
+    pub fd: Option<OwnedFd>,
+}
+
+impl Received {
+    /// The message's bytes: 1 to [`MAX_MESSAGE_BYTES`].
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
+
+/// Why a message was not taken. The session cannot go on: with the message a
+/// step of a channel is lost.
+#[derive(Debug, thiserror::Error)]
+pub enum FdSocketError {
+    /// More than one descriptor came with one message.
+    #[error(
+        "the peer attached more than one descriptor to a message; all are closed, closing the session"
+    )]
+    TooManyDescriptors,
+    /// The kernel dropped descriptors that came with a message (`MSG_CTRUNC`).
+    #[error(
+        "a descriptor from the peer was lost: it attached more than one, or this process is at \
+         its limit of open files; closing the session, raise the limit (ulimit -n)"
+    )]
+    DescriptorLost,
+    /// The message is longer than any may be.
+    #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes; closing the session")]
+    TooLong,
+    /// The kernel refused.
+    #[error("cannot receive from the peer's Unix socket: {source}; closing the session")]
+    Kernel {
+        /// What it said.
+        source: io::Error,
+    },
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{MemoryUse, create_memfd};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+
+    fn pair() -> (FdSocket, FdSocket) {
+        let (left, right) = socketpair(
+            AddressFamily::UNIX,
+            SocketType::SEQPACKET,
+            SocketFlags::CLOEXEC,
+            None,
+        )
+        .unwrap();
+        (FdSocket::new(left), FdSocket::new(right))
+    }
+
+    fn message(socket: &FdSocket) -> Received {
+        match socket.receive().unwrap() {
+            Incoming::Message(message) => message,
+            other => panic!("no message: {other:?}"),
+        }
+    }
+
+    fn memfd() -> OwnedFd {
+        create_memfd(MemoryUse::ControlBlocks, 4096).unwrap()
+    }
+
+    fn inode(fd: impl AsFd) -> u64 {
+        crate::memory::probe::inode(fd)
+    }
+
+    /// How many descriptors of this process refer to that file.
+    fn open_descriptors_of(file: u64) -> usize {
+        std::fs::read_dir("/proc/self/fd")
+            .unwrap()
+            .filter_map(|entry| std::fs::metadata(entry.ok()?.path()).ok())
+            .filter(|metadata| std::os::unix::fs::MetadataExt::ino(metadata) == file)
+            .count()
+    }
+
+    /// Attaches any number of descriptors, as a hostile peer may.
+    fn send_many(socket: &FdSocket, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(64))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+        sendmsg(
+            socket,
+            &[IoSlice::new(bytes)],
+            &mut control,
+            SendFlags::NOSIGNAL,
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn a_message_and_its_descriptor_arrive_together() {
+        let (left, right) = pair();
+        let fd = memfd();
+        assert_eq!(
+            left.send(b"with", Some(fd.as_fd())).unwrap(),
+            Outgoing::Sent
+        );
+        assert_eq!(left.send(b"without", None).unwrap(), Outgoing::Sent);
+
+        let first = message(&right);
+        assert_eq!(first.bytes(), b"with");
+        let passed = first.fd.unwrap();
+        assert_eq!(inode(&passed), inode(&fd));
+        let flags = rustix::io::fcntl_getfd(&passed).unwrap();
+        assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
+
+        let second = message(&right);
+        assert_eq!(second.bytes(), b"without");
+        assert!(second.fd.is_none());
+        assert!(matches!(right.receive().unwrap(), Incoming::WouldBlock));
+    }
+
+    #[test]
+    fn a_full_socket_would_block_and_a_closed_one_is_the_end() {
+        let (left, right) = pair();
+        let mut sent = 0;
+        while left.send(&[1; MAX_MESSAGE_BYTES], None).unwrap() == Outgoing::Sent {
+            sent += 1;
+        }
+        assert_eq!(left.send(&[1], None).unwrap(), Outgoing::WouldBlock);
+        for _ in 0..sent {
+            assert_eq!(message(&right).bytes(), [1; MAX_MESSAGE_BYTES]);
+        }
+        assert_eq!(left.send(b"last", None).unwrap(), Outgoing::Sent);
+        drop(left);
+        assert_eq!(message(&right).bytes(), b"last");
+        assert!(matches!(right.receive().unwrap(), Incoming::End));
+        assert_eq!(right.send(b"x", None).unwrap(), Outgoing::End);
+    }
+
+    #[test]
+    fn a_peer_that_leaves_messages_unread_is_the_end_too() {
+        let (left, right) = pair();
+        assert_eq!(left.send(b"unread", None).unwrap(), Outgoing::Sent);
+        drop(right);
+        assert!(matches!(left.receive().unwrap(), Incoming::End));
+    }
+
+    #[test]
+    fn surplus_descriptors_are_an_error_and_closed() {
+        for count in [2, 3, 20] {
+            let (left, right) = pair();
+            let fd = memfd();
+            let file = inode(&fd);
+            send_many(&left, b"many", &vec![fd.as_fd(); count]);
+            let error = right.receive().unwrap_err();
+            assert!(
+                matches!(
+                    error,
+                    FdSocketError::TooManyDescriptors | FdSocketError::DescriptorLost
+                ),
+                "{error}"
+            );
+            drop(fd);
+            assert_eq!(open_descriptors_of(file), 0);
+        }
+    }
+
+    #[test]
+    fn an_overlong_message_is_an_error_and_its_descriptor_is_closed() {
+        let (left, right) = pair();
+        let fd = memfd();
+        let file = inode(&fd);
+        send_many(&left, &[0; MAX_MESSAGE_BYTES + 1], &[fd.as_fd()]);
+        assert!(matches!(
+            right.receive().unwrap_err(),
+            FdSocketError::TooLong
+        ));
+        drop(fd);
+        assert_eq!(open_descriptors_of(file), 0);
+    }
+
+    #[test]
+    fn descriptors_in_messages_that_nobody_takes_are_closed_with_the_socket() {
+        let (left, right) = pair();
+        let (file_fd, other_end) = pair();
+        assert_eq!(
+            left.send(b"x", Some(file_fd.as_fd())).unwrap(),
+            Outgoing::Sent
+        );
+        drop(file_fd);
+        assert!(
+            matches!(other_end.receive().unwrap(), Incoming::WouldBlock),
+            "still in flight"
+        );
+        drop((left, right));
+        assert!(matches!(other_end.receive().unwrap(), Incoming::End));
+    }
+
+    #[test]
+    #[should_panic(expected = "a message of 0 bytes cannot be sent")]
+    fn an_empty_message_is_a_mistake_of_the_caller() {
+        let (left, _right) = pair();
+        let _ = left.send(b"", None);
+    }
+}

@@ -1,0 +1,456 @@
+//! What travels over the Unix socket beside shared memory, as bytes.
+//!
+//! Only what needs a descriptor or names one goes this way; counters, records
+//! and wake-ups do not. Each message is one packet: a kind byte and fields of
+//! fixed width, little-endian, and nothing behind them. Both sides speak the
+//! version that the bootstrap settled, so an unknown kind is a broken peer.
+#![forbid(unsafe_code)]
+
+/// The longest encoding of any [`Message`].
+pub const MAX_ENCODED_BYTES: usize = 33;
+
+const _: () = assert!(MAX_ENCODED_BYTES <= super::MAX_MESSAGE_BYTES);
+
+/// One message between the two sides of a shared-memory session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// The first message of each side. With it comes the eventfd by which the
+    /// receiver of this message wakes its sender.
+    Hello {
+        /// Whether the sleeper's half of a doorbell is membarrier(2); if either
+        /// side says no, both use fences.
+        asymmetry: bool,
+    },
+    /// A control segment of the sender of this message, which comes with it.
+    Control {
+        /// By which [`Message::End`] names it.
+        index: u32,
+    },
+    /// Where one end of a channel states its counters.
+    End {
+        /// The channel end.
+        end: u32,
+        /// Which end of the channel it is.
+        role: Role,
+        /// The control segment, passed before.
+        segment: u32,
+        /// The block in it.
+        block: u32,
+    },
+    /// The ring of a channel, which comes with it.
+    Ring {
+        /// The sending end.
+        end: u32,
+        /// Bytes of the ring.
+        capacity: u64,
+    },
+    /// A message longer than its channel's ring.
+    Large {
+        /// The sending end.
+        end: u32,
+        /// The message's sequence.
+        sequence: u64,
+        /// The slot that it lies in. The slot's segment comes with the message
+        /// where the receiver does not have it yet.
+        slot: u32,
+        /// Bytes of the message.
+        length: u64,
+        /// Bytes of the slot's segment.
+        capacity: u64,
+    },
+}
+
+/// Which end of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The end that sends.
+    Sender,
+    /// The end that receives.
+    Receiver,
+}
+
+/// Whether a descriptor comes with a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Attachment {
+    /// One must come.
+    Required,
+    /// One may come.
+    Optional,
+    /// None may come.
+    Forbidden,
+}
+
+impl Attachment {
+    /// Whether what came is what must come.
+    #[must_use]
+    pub fn allows(self, came: bool) -> bool {
+        match self {
+            Self::Required => came,
+            Self::Optional => true,
+            Self::Forbidden => !came,
+        }
+    }
+}
+
+impl Message {
+    /// Whether a descriptor comes with this message.
+    #[must_use]
+    pub fn attachment(&self) -> Attachment {
+        match self {
+            Self::Hello { .. } | Self::Control { .. } | Self::Ring { .. } => Attachment::Required,
+            Self::Large { .. } => Attachment::Optional,
+            Self::End { .. } => Attachment::Forbidden,
+        }
+    }
+
+    /// The bytes to send.
+    #[must_use]
+    pub fn encode(&self) -> Encoded {
+        let mut to = Encoded {
+            buffer: [0; MAX_ENCODED_BYTES],
+            length: 0,
+        };
+        match *self {
+            Self::Hello { asymmetry } => {
+                to.put(&[HELLO, u8::from(asymmetry)]);
+            }
+            Self::Control { index } => {
+                to.put(&[CONTROL]);
+                to.put(&index.to_le_bytes());
+            }
+            Self::End {
+                end,
+                role,
+                segment,
+                block,
+            } => {
+                let role = match role {
+                    Role::Sender => SENDER,
+                    Role::Receiver => RECEIVER,
+                };
+                to.put(&[END, role]);
+                to.put(&end.to_le_bytes());
+                to.put(&segment.to_le_bytes());
+                to.put(&block.to_le_bytes());
+            }
+            Self::Ring { end, capacity } => {
+                to.put(&[RING]);
+                to.put(&end.to_le_bytes());
+                to.put(&capacity.to_le_bytes());
+            }
+            Self::Large {
+                end,
+                sequence,
+                slot,
+                length,
+                capacity,
+            } => {
+                to.put(&[LARGE]);
+                to.put(&end.to_le_bytes());
+                to.put(&sequence.to_le_bytes());
+                to.put(&slot.to_le_bytes());
+                to.put(&length.to_le_bytes());
+                to.put(&capacity.to_le_bytes());
+            }
+        }
+        to
+    }
+
+    /// Reads one packet, all of it.
+    ///
+    /// # Errors
+    /// [`Malformed`] if it is not the encoding of a message.
+    pub fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let mut from = Fields { bytes };
+        let [kind] = from.take()?;
+        let message = match kind {
+            HELLO => {
+                let [asymmetry] = from.take()?;
+                match asymmetry {
+                    0 | 1 => Self::Hello {
+                        asymmetry: asymmetry == 1,
+                    },
+                    value => {
+                        return Err(Malformed::Field {
+                            name: "asymmetry",
+                            value,
+                        });
+                    }
+                }
+            }
+            CONTROL => Self::Control { index: from.u32()? },
+            END => {
+                let [role] = from.take()?;
+                let role = match role {
+                    SENDER => Role::Sender,
+                    RECEIVER => Role::Receiver,
+                    value => {
+                        return Err(Malformed::Field {
+                            name: "role",
+                            value,
+                        });
+                    }
+                };
+                Self::End {
+                    end: from.u32()?,
+                    role,
+                    segment: from.u32()?,
+                    block: from.u32()?,
+                }
+            }
+            RING => Self::Ring {
+                end: from.u32()?,
+                capacity: from.u64()?,
+            },
+            LARGE => Self::Large {
+                end: from.u32()?,
+                sequence: from.u64()?,
+                slot: from.u32()?,
+                length: from.u64()?,
+                capacity: from.u64()?,
+            },
+            kind => return Err(Malformed::Kind { kind }),
+        };
+        match from.bytes.len() {
+            0 => Ok(message),
+            surplus => Err(Malformed::TooLong { kind, surplus }),
+        }
+    }
+}
+
+/// A message as bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Encoded {
+    buffer: [u8; MAX_ENCODED_BYTES],
+    length: usize,
+}
+
+impl Encoded {
+    fn put(&mut self, bytes: &[u8]) {
+        self.buffer[self.length..][..bytes.len()].copy_from_slice(bytes);
+        self.length += bytes.len();
+    }
+}
+
+impl AsRef<[u8]> for Encoded {
+    fn as_ref(&self) -> &[u8] {
+        &self.buffer[..self.length]
+    }
+}
+
+/// Why a packet is no message; the peer broke the protocol.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Malformed {
+    /// It ends before its last field.
+    #[error("the peer sent a packet that ends {missing} bytes early; closing the session")]
+    TooShort {
+        /// Bytes that the next field lacks.
+        missing: usize,
+    },
+    /// It goes on after its last field.
+    #[error(
+        "the peer sent a packet of kind {kind} with {surplus} bytes too many; closing the session"
+    )]
+    TooLong {
+        /// The packet's kind.
+        kind: u8,
+        /// Bytes after the last field.
+        surplus: usize,
+    },
+    /// No message has this kind.
+    #[error("the peer sent a packet of unknown kind {kind}; closing the session")]
+    Kind {
+        /// The packet's kind.
+        kind: u8,
+    },
+    /// A field has a value that it cannot have.
+    #[error("the peer sent {value} as {name}; closing the session")]
+    Field {
+        /// The field.
+        name: &'static str,
+        /// What it held.
+        value: u8,
+    },
+}
+
+/// What of a packet has not been read.
+struct Fields<'packet> {
+    bytes: &'packet [u8],
+}
+
+impl Fields<'_> {
+    fn take<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let Some((field, rest)) = self.bytes.split_first_chunk() else {
+            return Err(Malformed::TooShort {
+                missing: N - self.bytes.len(),
+            });
+        };
+        self.bytes = rest;
+        Ok(*field)
+    }
+
+    fn u32(&mut self) -> Result<u32, Malformed> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Result<u64, Malformed> {
+        self.take().map(u64::from_le_bytes)
+    }
+}
+
+// Kinds, from 1: a packet of zeroes is no message.
+const HELLO: u8 = 1;
+const CONTROL: u8 = 2;
+const END: u8 = 3;
+const RING: u8 = 4;
+const LARGE: u8 = 5;
+
+// Roles, from 1 for the same reason.
+const SENDER: u8 = 1;
+const RECEIVER: u8 = 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn any_message() -> impl Strategy<Value = Message> {
+        prop_oneof![
+            any::<bool>().prop_map(|asymmetry| Message::Hello { asymmetry }),
+            any::<u32>().prop_map(|index| Message::Control { index }),
+            any::<(u32, bool, u32, u32)>().prop_map(|(end, sends, segment, block)| {
+                let role = if sends { Role::Sender } else { Role::Receiver };
+                Message::End {
+                    end,
+                    role,
+                    segment,
+                    block,
+                }
+            }),
+            any::<(u32, u64)>().prop_map(|(end, capacity)| Message::Ring { end, capacity }),
+            any::<(u32, u64, u32, u64, u64)>().prop_map(
+                |(end, sequence, slot, length, capacity)| Message::Large {
+                    end,
+                    sequence,
+                    slot,
+                    length,
+                    capacity
+                }
+            ),
+        ]
+    }
+
+    #[test]
+    fn the_bytes_are_what_they_always_were() {
+        let encoded = |message: Message| message.encode().as_ref().to_vec();
+        assert_eq!(encoded(Message::Hello { asymmetry: true }), [1, 1]);
+        assert_eq!(encoded(Message::Control { index: 0x0102 }), [2, 2, 1, 0, 0]);
+        assert_eq!(
+            encoded(Message::End {
+                end: 7,
+                role: Role::Receiver,
+                segment: 1,
+                block: 255
+            }),
+            [3, 2, 7, 0, 0, 0, 1, 0, 0, 0, 255, 0, 0, 0]
+        );
+        assert_eq!(
+            encoded(Message::Ring {
+                end: 7,
+                capacity: 1 << 20
+            }),
+            [4, 7, 0, 0, 0, 0, 0, 16, 0, 0, 0, 0, 0]
+        );
+        let large = Message::Large {
+            end: 7,
+            sequence: 9,
+            slot: 3,
+            length: 100,
+            capacity: 1 << 16,
+        };
+        let bytes = encoded(large);
+        assert_eq!(bytes.len(), 33);
+        assert_eq!(bytes[..5], [5, 7, 0, 0, 0]);
+    }
+
+    #[test]
+    fn an_attachment_is_checked_by_kind() {
+        assert!(
+            !Message::Hello { asymmetry: true }
+                .attachment()
+                .allows(false)
+        );
+        let end = Message::End {
+            end: 0,
+            role: Role::Sender,
+            segment: 0,
+            block: 0,
+        };
+        assert!(end.attachment().allows(false) && !end.attachment().allows(true));
+        let large = Message::Large {
+            end: 0,
+            sequence: 1,
+            slot: 0,
+            length: 1,
+            capacity: 1,
+        };
+        assert!(large.attachment().allows(false) && large.attachment().allows(true));
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        assert_eq!(
+            Message::decode(&[]),
+            Err(Malformed::TooShort { missing: 1 })
+        );
+        assert_eq!(Message::decode(&[0; 8]), Err(Malformed::Kind { kind: 0 }));
+        assert_eq!(
+            Message::decode(&[CONTROL, 1]),
+            Err(Malformed::TooShort { missing: 3 })
+        );
+        assert_eq!(
+            Message::decode(&[HELLO, 2]),
+            Err(Malformed::Field {
+                name: "asymmetry",
+                value: 2
+            })
+        );
+        assert_eq!(
+            Message::decode(&[HELLO, 1, 9]),
+            Err(Malformed::TooLong {
+                kind: HELLO,
+                surplus: 1
+            })
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_encoded_is_decoded(message in any_message()) {
+            prop_assert_eq!(Message::decode(message.encode().as_ref()), Ok(message));
+        }
+
+        #[test]
+        fn a_message_cut_short_or_made_longer_is_none(
+            message in any_message(),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let encoded = message.encode();
+            let bytes = encoded.as_ref();
+            prop_assert!(Message::decode(&bytes[..cut.index(bytes.len())]).is_err());
+            let longer = [bytes, &[0]].concat();
+            prop_assert!(Message::decode(&longer).is_err());
+        }
+
+        /// What decodes is what would be encoded: there is one way to say a thing.
+        #[test]
+        fn garbage_never_panics_and_has_one_encoding(
+            bytes in prop::collection::vec(prop_oneof![0u8..7, any::<u8>()], 0..64)
+        ) {
+            if let Ok(message) = Message::decode(&bytes) {
+                let encoded = message.encode();
+                prop_assert_eq!(encoded.as_ref(), bytes.as_slice());
+            }
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The ring of one shared-memory channel: a memory file of its own.
+//!
+//! Rules:
+//! 1. The sender makes it, maps it writable and seals it; the receiver maps it
+//!    read-only. The sender's bytes change by the sender's stores alone.
+//! 2. It serves one channel of one session. A peer that once mapped it may go
+//!    on reading for ever, so it never carries anyone else's bytes.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::ptr::NonNull;
+
+use super::sealed::{self, SegmentRefused};
+use crate::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_memfd};
+
+/// One side's mapping of a channel's ring.
+#[derive(Debug)]
+pub struct RingSegment {
+    memory: MirroredMapping,
+    access: Access,
+}
+
+impl RingSegment {
+    /// The sender's side: a zeroed ring, and the descriptor to pass to the peer
+    /// and then close.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if `capacity` is no power of two of at least a page, or
+    /// there is not enough memory.
+    pub fn create(capacity: usize) -> Result<(Self, OwnedFd), MemoryError> {
+        let fd = create_memfd(MemoryUse::Ring, capacity)?;
+        let memory = MirroredMapping::map(fd.as_fd(), capacity, Access::ReadWrite)?;
+        // After the mapping: a seal against future writing spares the windows
+        // that exist and would refuse the ones that do not.
+        sealed::seal(&fd, MemoryUse::Ring, capacity)?;
+        Ok((
+            Self {
+                memory,
+                access: Access::ReadWrite,
+            },
+            fd,
+        ))
+    }
+
+    /// The receiver's side: checks what the peer passed and maps it read-only.
+    /// The caller has bounded `capacity` by what the channel may use.
+    ///
+    /// # Errors
+    /// [`SegmentRefused`] if it is not what [`RingSegment::create`] makes, or
+    /// there is no room for the mapping.
+    pub fn accept(fd: OwnedFd, capacity: u64) -> Result<Self, SegmentRefused> {
+        let impossible = SegmentRefused::Impossible {
+            announced: capacity,
+        };
+        let Some(bytes) = usize::try_from(capacity)
+            .ok()
+            .filter(|bytes| MirroredMapping::is_possible(*bytes))
+        else {
+            return Err(impossible);
+        };
+        sealed::check(fd.as_fd(), capacity)?;
+        let memory = MirroredMapping::map(fd.as_fd(), bytes, Access::ReadOnly)?;
+        Ok(Self {
+            memory,
+            access: Access::ReadOnly,
+        })
+    }
+
+    /// The first byte and the length of the first window; the second follows it.
+    ///
+    /// The sender may store behind the address, the receiver only load.
+    #[must_use]
+    pub fn memory(&self) -> (NonNull<u8>, usize) {
+        (self.memory.base(), self.memory.capacity())
+    }
+
+    /// What this side may do with the bytes.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::{Mapping, probe};
+    use rustix::fs::{FallocateFlags, fallocate, ftruncate};
+    use rustix::io::Errno;
+    use std::sync::atomic::{
+        AtomicU64,
+        Ordering::{Acquire, Release, SeqCst},
+        fence,
+    };
+
+    const CAPACITY: usize = 64 << 10;
+
+    fn word(segment: &RingSegment, offset: usize) -> &AtomicU64 {
+        // For the compiler the two sides' mappings are different memory.
+        fence(SeqCst);
+        // SAFETY: the offset is aligned and inside the two windows; all access
+        // in these tests is atomic, and loads alone on the read-only side.
+        unsafe { segment.memory().0.add(offset).cast().as_ref() }
+    }
+
+    #[test]
+    fn what_the_sender_stores_the_receiver_sees_over_the_seam_too() {
+        let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        assert_eq!(
+            (sender.access(), receiver.access()),
+            (Access::ReadWrite, Access::ReadOnly)
+        );
+
+        // The sender's windows were mapped before the seals and stay writable.
+        word(&sender, CAPACITY - 8).store(1, Release);
+        word(&sender, CAPACITY).store(2, Release);
+        assert_eq!(word(&receiver, CAPACITY - 8).load(Acquire), 1);
+        assert_eq!(word(&receiver, 0).load(Acquire), 2);
+        assert_eq!(word(&receiver, CAPACITY).load(Acquire), 2);
+    }
+
+    #[test]
+    fn the_receiver_holds_on_when_the_sender_is_gone() {
+        let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        word(&sender, 64).store(7, Release);
+        drop(sender);
+        assert_eq!(word(&receiver, 64).load(Acquire), 7);
+    }
+
+    #[test]
+    fn a_peer_with_the_descriptor_can_neither_write_nor_resize() {
+        let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let writable = Mapping::of_file(MemoryUse::Ring, fd.as_fd(), CAPACITY, Access::ReadWrite);
+        assert_eq!(
+            writable.unwrap_err().source.raw_os_error(),
+            Some(Errno::PERM.raw_os_error())
+        );
+        for length in [0, CAPACITY as u64 / 2, 2 * CAPACITY as u64] {
+            assert_eq!(ftruncate(&fd, length), Err(Errno::PERM));
+        }
+        let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        assert_eq!(fallocate(&fd, hole, 0, CAPACITY as u64), Err(Errno::PERM));
+        assert_eq!(rustix::io::pwrite(&fd, b"x", 0), Err(Errno::PERM));
+
+        // Opened anew by name, the file is as closed as before.
+        use std::os::fd::AsRawFd;
+        let path = format!("/proc/self/fd/{}", fd.as_raw_fd());
+        let again = std::fs::OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(path)
+            .unwrap();
+        let writable =
+            Mapping::of_file(MemoryUse::Ring, again.as_fd(), CAPACITY, Access::ReadWrite);
+        assert!(writable.is_err());
+        assert_eq!(word(&sender, 0).load(Acquire), 0);
+    }
+
+    #[test]
+    fn a_read_only_mapping_cannot_be_made_writable() {
+        use rustix::mm::{MprotectFlags, mprotect};
+        let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let (base, capacity) = receiver.memory();
+        // SAFETY: the range is mapped and nothing refers into it; the call fails.
+        let changed = unsafe {
+            mprotect(
+                base.as_ptr().cast(),
+                capacity,
+                MprotectFlags::READ | MprotectFlags::WRITE,
+            )
+        };
+        assert_eq!(changed, Err(Errno::ACCESS));
+    }
+
+    #[test]
+    fn an_impossible_capacity_is_refused_before_anything_is_mapped() {
+        for announced in [0, 1, 3 * CAPACITY as u64, u64::MAX, 1 << 63] {
+            let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
+            let refused = RingSegment::accept(fd, announced).unwrap_err();
+            assert!(
+                matches!(refused, SegmentRefused::Impossible { .. }),
+                "{refused}"
+            );
+        }
+        let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let refused = RingSegment::accept(fd, 2 * CAPACITY as u64).unwrap_err();
+        assert!(
+            matches!(refused, SegmentRefused::WrongSize { .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn nothing_is_left_after_both_sides_drop() {
+        let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let file = probe::inode(&fd);
+        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        assert_eq!(probe::mappings_of(file), 4);
+        drop((sender, receiver));
+        assert_eq!(probe::mappings_of(file), 0);
+    }
+}

@@ -1,0 +1,197 @@
+//! Where the rings of a node's network channels come from.
+//!
+//! A ring exists while a channel is used: it is leased at the first send and
+//! comes back when the lease is dropped. The arena keeps a bounded number of
+//! rings per size class, populated, so that a channel that pauses and goes on
+//! maps nothing.
+
+use std::ptr::NonNull;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{MemoryError, MemoryUse, MirroredMapping};
+
+/// The smallest size class.
+pub const SMALLEST_RING_BYTES: usize = 64 << 10;
+/// The largest size class.
+pub const LARGEST_RING_BYTES: usize = 4 << 20;
+
+/// A node's stock of private rings; a clone is the same stock.
+#[derive(Clone, Debug, Default)]
+pub struct RingArena {
+    stock: Arc<Stock>,
+}
+
+impl RingArena {
+    /// An empty stock.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A ring of at least `min_bytes`: the smallest class that holds them, all
+    /// of it populated, its first 64 bytes zero.
+    ///
+    /// Zero at the start is what an empty ring means to a consumer: the first
+    /// header word lies there, whatever the channel's alignment. What lies
+    /// behind is left from the last channel, which no consumer reads: each
+    /// publish first zeroes the word where the next record will begin.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if `min_bytes` is above [`LARGEST_RING_BYTES`] or there is
+    /// not enough memory.
+    pub fn lease(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
+        let Some(class) = class_of(min_bytes) else {
+            return Err(MemoryError::new(
+                MemoryUse::Ring,
+                min_bytes,
+                "size class",
+                Errno::INVAL,
+            ));
+        };
+        let kept = self.stock.lock(class).pop();
+        let ring = match kept {
+            Some(ring) => ring,
+            None => MirroredMapping::create_private(SMALLEST_RING_BYTES << class)?,
+        };
+        // SAFETY: a ring has at least a page of writable bytes, and between two
+        // leases the arena is the only one that knows this one.
+        unsafe { ring.base().as_ptr().write_bytes(0, 64) };
+        Ok(RingLease {
+            ring: Some(ring),
+            class,
+            stock: Arc::clone(&self.stock),
+        })
+    }
+
+    /// How many rings are kept, leased ones not counted.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        (0..CLASSES).map(|class| self.stock.lock(class).len()).sum()
+    }
+}
+
+/// A ring that goes back to its arena when it is dropped.
+///
+/// Whoever drops it answers for it that no address inside is still in use: it
+/// is the next channel's memory from then on.
+#[derive(Debug)]
+pub struct RingLease {
+    /// Taken by `drop` alone.
+    ring: Option<MirroredMapping>,
+    class: usize,
+    stock: Arc<Stock>,
+}
+
+impl RingLease {
+    /// The first byte of the first window.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.ring().base()
+    }
+
+    /// Length of one window.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.ring().capacity()
+    }
+
+    fn ring(&self) -> &MirroredMapping {
+        self.ring.as_ref().expect("only `drop` takes the ring")
+    }
+}
+
+impl Drop for RingLease {
+    fn drop(&mut self) {
+        let mut free = self.stock.lock(self.class);
+        if free.len() < KEPT_PER_CLASS {
+            free.extend(self.ring.take());
+        }
+    }
+}
+
+/// The free rings, by class.
+#[derive(Debug, Default)]
+struct Stock {
+    free: [Mutex<Vec<MirroredMapping>>; CLASSES],
+}
+
+impl Stock {
+    /// A list of free rings is whole after every statement, so a panic elsewhere
+    /// while it was locked does not spoil it.
+    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<MirroredMapping>> {
+        self.free[class]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The smallest class that holds `min_bytes`: class `n` is 64 KiB times 2^n.
+fn class_of(min_bytes: usize) -> Option<usize> {
+    let bytes = min_bytes.max(SMALLEST_RING_BYTES);
+    (bytes <= LARGEST_RING_BYTES)
+        .then(|| (bytes.next_power_of_two() / SMALLEST_RING_BYTES).trailing_zeros() as usize)
+}
+
+const CLASSES: usize = (LARGEST_RING_BYTES / SMALLEST_RING_BYTES).trailing_zeros() as usize + 1;
+
+/// Free rings that are kept of each class; at most 8 × 8 MiB in all.
+const KEPT_PER_CLASS: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lease_is_the_smallest_class_that_holds_it() {
+        let arena = RingArena::new();
+        for (asked, given) in [
+            (0, 64 << 10),
+            (64 << 10, 64 << 10),
+            ((64 << 10) + 1, 128 << 10),
+            (1 << 20, 1 << 20),
+            ((2 << 20) + 1, 4 << 20),
+            (4 << 20, 4 << 20),
+        ] {
+            assert_eq!(arena.lease(asked).unwrap().capacity(), given);
+        }
+        assert!(arena.lease((4 << 20) + 1).is_err());
+        assert!(arena.lease(usize::MAX).is_err());
+    }
+
+    #[test]
+    fn a_ring_that_came_back_is_leased_again_and_looks_empty() {
+        let arena = RingArena::new();
+        let first = arena.lease(0).unwrap();
+        let address = first.base();
+        // SAFETY: the lease is ours and the bytes are inside the ring.
+        unsafe { address.as_ptr().write_bytes(0xaa, 4096) };
+        drop(first);
+        assert_eq!(arena.kept(), 1);
+
+        let second = arena.clone().lease(0).unwrap();
+        assert_eq!(second.base(), address);
+        assert_eq!(arena.kept(), 0);
+        // SAFETY: as above.
+        let head = unsafe { address.cast::<[u8; 64]>().read() };
+        assert_eq!(head, [0; 64]);
+    }
+
+    #[test]
+    fn only_so_many_are_kept() {
+        let arena = RingArena::new();
+        let leases: Vec<_> = (0..KEPT_PER_CLASS + 3)
+            .map(|_| arena.lease(0).unwrap())
+            .collect();
+        drop(leases);
+        assert_eq!(arena.kept(), KEPT_PER_CLASS);
+    }
+
+    #[test]
+    fn a_lease_may_outlive_its_arena() {
+        let lease = RingArena::new().lease(0).unwrap();
+        // SAFETY: the lease is ours and the byte is inside the ring.
+        unsafe { lease.base().as_ptr().write(1) };
+    }
+}

@@ -1,0 +1,133 @@
+//! Why memory could not be had, and which setting makes it less.
+#![forbid(unsafe_code)]
+
+use std::{fmt, io};
+
+use rustix::io::Errno;
+
+/// The kernel refused memory.
+///
+/// The text names what the memory was for, the step that failed and the setting
+/// or limit to change; the kernel's own error is the source.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot get {what} of {bytes} bytes ({step}): {source}; {}", self.next_step())]
+pub struct MemoryError {
+    /// What the memory was for.
+    pub what: MemoryUse,
+    /// How much was asked for.
+    pub bytes: usize,
+    /// The step that failed, by the name of its system call.
+    pub step: &'static str,
+    /// What the kernel said.
+    pub source: io::Error,
+}
+
+impl MemoryError {
+    /// An error of one step, from whatever the system call gave.
+    pub(crate) fn new(
+        what: MemoryUse,
+        bytes: usize,
+        step: &'static str,
+        source: impl Into<io::Error>,
+    ) -> Self {
+        let source = source.into();
+        Self {
+            what,
+            bytes,
+            step,
+            source,
+        }
+    }
+
+    /// What an operator can do about it.
+    fn next_step(&self) -> String {
+        match self.source.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::NOMEM | Errno::NOSPC | Errno::AGAIN) => format!(
+                "{}, or raise the memory limit of the container (or vm.max_map_count)",
+                self.what.saving()
+            ),
+            Some(Errno::MFILE | Errno::NFILE) => {
+                "raise the limit of open files (ulimit -n)".to_owned()
+            }
+            Some(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => format!(
+                "let the sandbox (seccomp, vm.memfd_noexec) allow {}, or choose another fabric",
+                self.step
+            ),
+            Some(Errno::INVAL) => {
+                "the size must be a power of two of at least a page on this machine".to_owned()
+            }
+            _ => self.what.saving().to_owned(),
+        }
+    }
+}
+
+/// What a piece of memory is for; an error names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryUse {
+    /// The ring of one channel.
+    Ring,
+    /// A block that bytes from the network arrive in.
+    ArrivalBlock,
+    /// One message that is longer than its channel's ring.
+    LargeMessage,
+    /// The control blocks that one side of a session shares with the other.
+    ControlBlocks,
+}
+
+impl MemoryUse {
+    /// Which setting asks for less.
+    fn saving(self) -> &'static str {
+        match self {
+            Self::Ring => "lower window_bytes",
+            Self::ArrivalBlock => "lower session_credit_bytes",
+            Self::LargeMessage => "lower max_message_bytes or send shorter messages",
+            Self::ControlBlocks => "open fewer sessions",
+        }
+    }
+
+    /// The name that its memfd shows in `/proc/*/maps`.
+    pub(crate) fn memfd_name(self) -> &'static std::ffi::CStr {
+        match self {
+            Self::Ring => c"ibex-ring",
+            Self::ArrivalBlock => c"ibex-block",
+            Self::LargeMessage => c"ibex-message",
+            Self::ControlBlocks => c"ibex-control",
+        }
+    }
+}
+
+impl fmt::Display for MemoryUse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ring => "a ring",
+            Self::ArrivalBlock => "an arrival block",
+            Self::LargeMessage => "memory for a large message",
+            Self::ControlBlocks => "control blocks",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_error_names_the_use_the_step_and_the_setting() {
+        let error = MemoryError::new(MemoryUse::Ring, 1 << 20, "fallocate", Errno::NOMEM);
+        assert_eq!(
+            error.to_string(),
+            "cannot get a ring of 1048576 bytes (fallocate): Cannot allocate memory (os error 12); \
+             lower window_bytes, or raise the memory limit of the container (or vm.max_map_count)"
+        );
+    }
+
+    #[test]
+    fn each_kind_of_refusal_has_its_own_next_step() {
+        let text = |errno: Errno| {
+            MemoryError::new(MemoryUse::LargeMessage, 1, "memfd_create", errno).to_string()
+        };
+        assert!(text(Errno::MFILE).ends_with("raise the limit of open files (ulimit -n)"));
+        assert!(text(Errno::NOSYS).contains("allow memfd_create"));
+        assert!(text(Errno::IO).ends_with("send shorter messages"));
+    }
+}

@@ -1,0 +1,298 @@
+//! Memory for one message that is longer than its channel's ring.
+//!
+//! A buffer is allocated and populated on the thread of the caller, never inside
+//! a turn, and serves one message at a time. Faulting in fresh pages costs more
+//! than sending what they hold (256 MiB are 65 536 faults), so a pool keeps the
+//! last few buffers for messages of a similar size.
+
+use std::mem::MaybeUninit;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use rustix::io::Errno;
+
+use super::{Access, Mapping, MemoryError, MemoryUse};
+
+/// Free buffers that a pool keeps.
+pub const DEFAULT_KEPT_BUFFERS: usize = 2;
+/// Bytes that the free buffers of a pool add up to at most.
+pub const DEFAULT_KEPT_BYTES: usize = 512 << 20;
+
+/// Page-aligned private memory.
+#[derive(Debug)]
+pub struct LargeBuffer {
+    memory: Mapping,
+    /// How much of it has pages already.
+    populated: usize,
+}
+
+impl LargeBuffer {
+    /// Memory for `bytes`, populated. Blocks for as long as the kernel needs to
+    /// zero the pages: call it outside turns.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn allocate(bytes: usize) -> Result<Self, MemoryError> {
+        let capacity = class_bytes(bytes)?;
+        let memory = Mapping::anonymous(MemoryUse::LargeMessage, capacity)?;
+        // All of it will be written from end to end, which is what huge pages
+        // are for: one fault per 2 MiB.
+        memory.prefer_huge_pages(true);
+        let mut buffer = Self {
+            memory,
+            populated: 0,
+        };
+        buffer.populate(bytes)?;
+        Ok(buffer)
+    }
+
+    /// Where the buffer begins.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.memory.base()
+    }
+
+    /// How much it can hold: at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.memory.bytes()
+    }
+
+    /// All of it, to write a message into.
+    pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        // SAFETY:
+        // 1. Valid: the mapping is `capacity` bytes of this value's own, private
+        //    and writable, for as long as `self` lives; any byte is a valid
+        //    `MaybeUninit<u8>`.
+        // 2. Unique: `&mut self` for the life of the slice.
+        unsafe { slice::from_raw_parts_mut(self.base().cast().as_ptr(), self.capacity()) }
+    }
+
+    /// Makes sure that the first `bytes` have pages. A class is up to half again
+    /// as long as the message; pages that it does not reach are never touched.
+    fn populate(&mut self, bytes: usize) -> Result<(), MemoryError> {
+        if bytes > self.populated {
+            self.memory
+                .populate(MemoryUse::LargeMessage, bytes, Access::ReadWrite)?;
+            self.populated = bytes;
+        }
+        Ok(())
+    }
+}
+
+/// The stock of free buffers of one node; a clone is the same stock.
+#[derive(Clone, Debug)]
+pub struct LargePool {
+    stock: Arc<Stock>,
+}
+
+impl LargePool {
+    /// An empty pool that keeps up to `kept_buffers` free ones, of `kept_bytes` in all.
+    #[must_use]
+    pub fn new(kept_buffers: usize, kept_bytes: usize) -> Self {
+        Self {
+            stock: Arc::new(Stock {
+                free: Mutex::default(),
+                kept_buffers,
+                kept_bytes,
+            }),
+        }
+    }
+
+    /// A buffer for `bytes`, populated: a kept one of about that size, or a new
+    /// one. Call it outside turns.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn take(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        let class = class_bytes(bytes)?;
+        let mut buffer = match self.stock.take_kept(class) {
+            Some(kept) => kept,
+            None => LargeBuffer::allocate(bytes)?,
+        };
+        buffer.populate(bytes)?;
+        Ok(LargeLease {
+            buffer: Some(buffer),
+            stock: Arc::clone(&self.stock),
+        })
+    }
+
+    /// How many free buffers are kept.
+    #[must_use]
+    pub fn kept(&self) -> usize {
+        self.stock.lock().len()
+    }
+}
+
+impl Default for LargePool {
+    fn default() -> Self {
+        Self::new(DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES)
+    }
+}
+
+/// A buffer that goes back to its pool when it is dropped.
+#[derive(Debug)]
+pub struct LargeLease {
+    /// Taken by `drop` alone.
+    buffer: Option<LargeBuffer>,
+    stock: Arc<Stock>,
+}
+
+impl Deref for LargeLease {
+    type Target = LargeBuffer;
+
+    fn deref(&self) -> &LargeBuffer {
+        self.buffer.as_ref().expect("only `drop` takes the buffer")
+    }
+}
+
+impl DerefMut for LargeLease {
+    fn deref_mut(&mut self) -> &mut LargeBuffer {
+        self.buffer.as_mut().expect("only `drop` takes the buffer")
+    }
+}
+
+impl Drop for LargeLease {
+    fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take() {
+            self.stock.put(buffer);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Stock {
+    /// The most recently returned last.
+    free: Mutex<Vec<LargeBuffer>>,
+    kept_buffers: usize,
+    kept_bytes: usize,
+}
+
+impl Stock {
+    /// The smallest kept buffer that holds `class` and is not far too long for
+    /// it: a short message must not occupy what the next long one needs.
+    fn take_kept(&self, class: usize) -> Option<LargeBuffer> {
+        let mut free = self.lock();
+        let (index, _) = free
+            .iter()
+            .enumerate()
+            .filter(|(_, kept)| (class..=2 * class).contains(&kept.capacity()))
+            .min_by_key(|(_, kept)| kept.capacity())?;
+        Some(free.remove(index))
+    }
+
+    /// Keeps the buffer, and lets go of those that have waited longest.
+    fn put(&self, buffer: LargeBuffer) {
+        let mut unmapped = Vec::new();
+        let mut free = self.lock();
+        free.push(buffer);
+        let mut bytes: usize = free.iter().map(LargeBuffer::capacity).sum();
+        while free.len() > self.kept_buffers || bytes > self.kept_bytes {
+            let oldest = free.remove(0);
+            bytes -= oldest.capacity();
+            unmapped.push(oldest);
+        }
+        // Unmapping takes milliseconds, so it happens outside the lock.
+        drop(free);
+        drop(unmapped);
+    }
+
+    /// The list is whole after every statement, so a panic elsewhere while it
+    /// was locked does not spoil it.
+    fn lock(&self) -> MutexGuard<'_, Vec<LargeBuffer>> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The length that `bytes` are rounded up to: 2^n or 3 × 2^(n-1), at least
+/// 64 KiB (the largest page of the architectures that we build for), so that
+/// messages of similar lengths share buffers and at most a third lies idle.
+///
+/// # Errors
+/// [`MemoryError`] if `bytes` is more than any address space has.
+pub fn class_bytes(bytes: usize) -> Result<usize, MemoryError> {
+    const SMALLEST: usize = 64 << 10;
+    const LARGEST: usize = 1 << 46;
+    match bytes {
+        0..=SMALLEST => Ok(SMALLEST),
+        _ if bytes <= LARGEST => {
+            let above = bytes.next_power_of_two();
+            let between = above / 4 * 3;
+            let class = if bytes <= between { between } else { above };
+            Ok(class.next_multiple_of(SMALLEST))
+        }
+        _ => Err(MemoryError::new(
+            MemoryUse::LargeMessage,
+            bytes,
+            "mmap",
+            Errno::NOMEM,
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::probe;
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_new_buffer_is_resident_as_far_as_the_message_goes() {
+        let mut buffer = LargeBuffer::allocate(1 << 20).unwrap();
+        assert_eq!(buffer.capacity(), 1 << 20);
+        assert_eq!(
+            probe::resident_pages(buffer.base(), 1 << 20),
+            (1 << 20) / rustix::param::page_size()
+        );
+        buffer.slot().fill(MaybeUninit::new(3));
+    }
+
+    #[test]
+    fn a_returned_buffer_serves_messages_of_its_size() {
+        let pool = LargePool::default();
+        let first = pool.take(1 << 20).unwrap();
+        let address = first.base();
+        drop(first);
+        assert_eq!(pool.kept(), 1);
+
+        let far_shorter = pool.take(100 << 10).unwrap();
+        assert_ne!(far_shorter.base(), address);
+        let longer = pool.take((1 << 20) + 1).unwrap();
+        assert_ne!(longer.base(), address);
+        let similar = pool.take(900 << 10).unwrap();
+        assert_eq!(similar.base(), address);
+        assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn the_last_returned_are_kept_within_both_bounds() {
+        let pool = LargePool::new(2, 3 << 20);
+        let leases: Vec<_> = [64 << 10, 1 << 20, 2 << 20]
+            .map(|bytes| pool.take(bytes).unwrap())
+            .into_iter()
+            .collect();
+        drop(leases);
+        assert_eq!(pool.kept(), 2);
+        drop(pool.take(4 << 20).unwrap());
+        assert_eq!(pool.kept(), 0, "it alone is more than may be kept");
+    }
+
+    #[test]
+    fn an_impossible_length_is_an_error() {
+        assert!(LargeBuffer::allocate(usize::MAX).is_err());
+        assert!(LargePool::default().take((1 << 46) + 1).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn a_class_holds_its_lengths_and_little_more(bytes in 1usize..1 << 40) {
+            let class = class_bytes(bytes).unwrap();
+            prop_assert!(class >= bytes);
+            prop_assert_eq!(class % (64 << 10), 0);
+            prop_assert!(class <= (64 << 10).max(bytes + bytes / 2 + (64 << 10)));
+            prop_assert_eq!(class_bytes(class).unwrap(), class);
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! One range of mapped memory, unmapped when it is dropped.
+//!
+//! Rules:
+//! 1. `base..base + bytes` is mapped, by this value alone, from construction to
+//!    drop; nobody else unmaps or remaps any part of it.
+//! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
+//!    decided by whoever holds it, and argued there.
+
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use rustix::io::{Errno, retry_on_intr};
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+
+use super::{MemoryError, MemoryUse};
+
+/// What the mapping's own process may do with its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Load and store.
+    ReadWrite,
+    /// Load; a store is SIGSEGV.
+    ReadOnly,
+}
+
+/// A range of mapped memory.
+#[derive(Debug)]
+pub struct Mapping {
+    base: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: an address range belongs to the process and not to a thread; dropping
+// it (`munmap`) is legal from any thread.
+unsafe impl Send for Mapping {}
+// SAFETY: `&Mapping` gives out the address and the length, both of which never
+// change (rule 1); what is done with the address is argued by who does it (rule 2).
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Private zeroed memory of this process, not yet backed by any page.
+    ///
+    /// It is accounted (no MAP_NORESERVE), so that a range that the machine could
+    /// never back is refused here and not by the OOM killer, page by page.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn anonymous(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                Access::ReadWrite.protection(),
+                MapFlags::PRIVATE,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        Ok(Self {
+            base: non_null(base),
+            bytes,
+        })
+    }
+
+    /// The first `bytes` of a memory file, shared with whoever else maps it, with
+    /// its page tables filled.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range or its pages.
+    pub fn of_file(
+        what: MemoryUse,
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap(
+                ptr::null_mut(),
+                bytes,
+                access.protection(),
+                MapFlags::SHARED,
+                fd,
+                0,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        let mapping = Self {
+            base: non_null(base),
+            bytes,
+        };
+        mapping.populate(what, bytes, access)?;
+        Ok(mapping)
+    }
+
+    /// Reserves `bytes` of addresses; touching them is SIGSEGV until something
+    /// is mapped over them with [`Mapping::place`].
+    pub(super) fn reserve(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
+        let base = unsafe {
+            mmap_anonymous(
+                ptr::null_mut(),
+                bytes,
+                ProtFlags::empty(),
+                MapFlags::PRIVATE | MapFlags::NORESERVE,
+            )
+        }
+        .map_err(|errno| MemoryError::new(what, bytes, "mmap", errno))?;
+        Ok(Self {
+            base: non_null(base),
+            bytes,
+        })
+    }
+
+    /// Maps the first `bytes` of a file over part of this range.
+    pub(super) fn place(
+        &mut self,
+        offset: usize,
+        fd: BorrowedFd<'_>,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), Errno> {
+        assert!(
+            offset <= self.bytes && bytes <= self.bytes - offset,
+            "the window leaves its range"
+        );
+        // SAFETY:
+        // 1. In bounds: the assertion above; `base + offset` is inside the range.
+        // 2. MAP_FIXED unmaps what is there: that is this range (rule 1), and
+        //    `&mut self` says that nobody holds an address inside it yet.
+        unsafe {
+            mmap(
+                self.base.as_ptr().add(offset).cast(),
+                bytes,
+                access.protection(),
+                MapFlags::SHARED | MapFlags::FIXED,
+                fd,
+                0,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Fills the page tables of the first `bytes`, so that touching them faults no more.
+    ///
+    /// Before Linux 5.14 the kernel cannot do this (EINVAL) and pages are
+    /// faulted in one by one as they are touched. That costs time and not
+    /// safety: memory files are backed in full before they are mapped.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if there is not enough memory.
+    pub fn populate(
+        &self,
+        what: MemoryUse,
+        bytes: usize,
+        access: Access,
+    ) -> Result<(), MemoryError> {
+        assert!(bytes <= self.bytes, "cannot populate more than is mapped");
+        let advice = match access {
+            Access::ReadWrite => Advice::LinuxPopulateWrite,
+            Access::ReadOnly => Advice::LinuxPopulateRead,
+        };
+        // SAFETY: populating changes page tables and no byte, and the range is
+        // mapped (rule 1).
+        match retry_on_intr(|| unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) }) {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(MemoryError::new(what, bytes, "madvise", errno)),
+        }
+    }
+
+    /// Says whether huge pages are welcome in the whole range. Only a hint: a
+    /// kernel without huge pages refuses it, and nothing else changes.
+    pub(super) fn prefer_huge_pages(&self, huge: bool) {
+        let advice = if huge {
+            Advice::LinuxHugepage
+        } else {
+            Advice::LinuxNoHugepage
+        };
+        // SAFETY: the advice changes the size of pages and no byte, and the range
+        // is mapped (rule 1).
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) };
+    }
+
+    /// Where the range begins; page-aligned.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// How long the range is.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: the range is ours (rule 1), and whoever handed its address on
+        // keeps this value alive for as long as the address is used (rule 2).
+        let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
+        debug_assert!(unmapped.is_ok(), "munmap of our own range: {unmapped:?}");
+    }
+}
+
+impl Access {
+    fn protection(self) -> ProtFlags {
+        match self {
+            Self::ReadWrite => ProtFlags::READ | ProtFlags::WRITE,
+            Self::ReadOnly => ProtFlags::READ,
+        }
+    }
+}
+
+/// A successful mmap without MAP_FIXED never gives address 0 (`vm.mmap_min_addr`
+/// aside, a null hint means "anywhere else").
+fn non_null(base: *mut core::ffi::c_void) -> NonNull<u8> {
+    NonNull::new(base.cast()).expect("mmap chose address 0")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{create_memfd, probe};
+    use super::*;
+    use std::os::fd::AsFd;
+
+    #[test]
+    fn anonymous_memory_costs_nothing_until_it_is_touched() {
+        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
+        mapping.prefer_huge_pages(false);
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
+        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        unsafe { mapping.base().as_ptr().add(5000).write(1) };
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
+    }
+
+    #[test]
+    fn a_file_is_resident_when_it_is_mapped_and_gone_when_dropped() {
+        let fd = create_memfd(MemoryUse::LargeMessage, 256 << 10).unwrap();
+        let mapping = Mapping::of_file(
+            MemoryUse::LargeMessage,
+            fd.as_fd(),
+            256 << 10,
+            Access::ReadOnly,
+        )
+        .unwrap();
+        let (base, bytes) = (mapping.base(), mapping.bytes());
+        assert_eq!(
+            probe::resident_pages(base, bytes),
+            bytes / rustix::param::page_size()
+        );
+        let file = probe::inode(&fd);
+        assert_eq!(probe::mappings_of(file), 1);
+        drop(mapping);
+        assert_eq!(probe::mappings_of(file), 0);
+    }
+}

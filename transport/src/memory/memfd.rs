@@ -1,0 +1,73 @@
+//! Anonymous files that memory is mapped from.
+#![forbid(unsafe_code)]
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FallocateFlags, MemfdFlags, fallocate, ftruncate, memfd_create};
+use rustix::io::Errno;
+use rustix::system::sysinfo;
+
+use super::{MemoryError, MemoryUse};
+
+/// Makes a sealable memfd of exactly `bytes`, all of it backed by memory.
+///
+/// `fallocate` makes a lack of memory show here: without it the lack would show
+/// as SIGBUS, at the first touch of the page that is missing. What the machine
+/// does not have at all is refused before: the kernel's own heuristic does that
+/// for anonymous memory but not for files, and `fallocate` would go on until the
+/// OOM killer comes.
+///
+/// A memfd lives on the kernel's internal tmpfs, so the size of `/dev/shm`
+/// (64 MB in a container) does not bound it; the memory limit does.
+///
+/// # Errors
+/// [`MemoryError`] with the step that the kernel refused.
+pub fn create_memfd(what: MemoryUse, bytes: usize) -> Result<OwnedFd, MemoryError> {
+    let refused = |step| move |errno: Errno| MemoryError::new(what, bytes, step, errno);
+
+    let machine = sysinfo();
+    let machine_bytes = (machine.totalram as u64)
+        .saturating_add(machine.totalswap as u64)
+        .saturating_mul(u64::from(machine.mem_unit));
+    if bytes as u64 > machine_bytes {
+        return Err(refused("sysinfo")(Errno::NOMEM));
+    }
+
+    let sealable = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let name = what.memfd_name();
+    // A kernel of 6.3 or later may be set to refuse memory files that could be
+    // executed (vm.memfd_noexec=2); an older one does not know the flag.
+    let fd = match memfd_create(name, sealable | MemfdFlags::NOEXEC_SEAL) {
+        Err(Errno::INVAL) => memfd_create(name, sealable),
+        made => made,
+    }
+    .map_err(refused("memfd_create"))?;
+
+    ftruncate(&fd, bytes as u64).map_err(refused("ftruncate"))?;
+    rustix::io::retry_on_intr(|| fallocate(&fd, FallocateFlags::empty(), 0, bytes as u64))
+        .map_err(refused("fallocate"))?;
+    Ok(fd)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::fs::fstat;
+
+    #[test]
+    fn all_of_it_is_backed_before_anyone_touches_it() {
+        let fd = create_memfd(MemoryUse::Ring, 128 << 10).unwrap();
+        let stat = fstat(&fd).unwrap();
+        assert_eq!(stat.st_size, 128 << 10);
+        assert!(stat.st_blocks * 512 >= 128 << 10);
+    }
+
+    #[test]
+    fn more_than_the_machine_has_is_an_error() {
+        for bytes in [1 << 50, usize::MAX] {
+            let error = create_memfd(MemoryUse::LargeMessage, bytes).unwrap_err();
+            assert_eq!(error.what, MemoryUse::LargeMessage);
+            assert_eq!(error.source.kind(), std::io::ErrorKind::OutOfMemory);
+        }
+    }
+}

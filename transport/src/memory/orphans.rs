@@ -1,0 +1,85 @@
+//! Memory whose node is gone while messages that lie in it are still held.
+//!
+//! A message guard is `'static` and has no reference count, so something has to
+//! keep its bytes when the handles and the node that received them end first.
+//! That is this list, one per process: the node gives its memory away here, and
+//! whoever makes or closes a node sweeps it. A guard that is never dropped
+//! leaks its memory, and that is all it does.
+#![forbid(unsafe_code)]
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Memory that outlives its node.
+///
+/// Dropping the value frees the memory, so the value owns all of it.
+pub trait Orphan: Send {
+    /// Whether no guard can touch the memory any more. Once true it stays true.
+    ///
+    /// It is called under the list's lock: it looks and does nothing else.
+    fn is_settled(&self) -> bool;
+}
+
+/// Takes over memory until it is settled.
+pub fn adopt(orphan: Box<dyn Orphan>) {
+    lock().push(orphan);
+}
+
+/// Frees what has been settled; returns how many are still held.
+pub fn sweep() -> usize {
+    let mut held = lock();
+    let settled: Vec<_> = held.extract_if(.., |orphan| orphan.is_settled()).collect();
+    let remaining = held.len();
+    // Freeing runs foreign `Drop`s, which may adopt in turn: not under the lock.
+    drop(held);
+    drop(settled);
+    remaining
+}
+
+static ORPHANS: Mutex<Vec<Box<dyn Orphan>>> = Mutex::new(Vec::new());
+
+/// A panicking `is_settled` leaves every orphan in the list, so the list stays usable.
+fn lock() -> MutexGuard<'static, Vec<Box<dyn Orphan>>> {
+    ORPHANS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
+    struct Held {
+        settled: Arc<AtomicBool>,
+        freed: Arc<AtomicBool>,
+    }
+
+    impl Orphan for Held {
+        fn is_settled(&self) -> bool {
+            self.settled.load(SeqCst)
+        }
+    }
+
+    impl Drop for Held {
+        fn drop(&mut self) {
+            // Were it freed under the list's lock, this would never return.
+            sweep();
+            self.freed.store(true, SeqCst);
+        }
+    }
+
+    #[test]
+    fn an_orphan_is_freed_by_the_first_sweep_after_it_settled() {
+        let settled = Arc::new(AtomicBool::new(false));
+        let freed = Arc::new(AtomicBool::new(false));
+        adopt(Box::new(Held {
+            settled: Arc::clone(&settled),
+            freed: Arc::clone(&freed),
+        }));
+
+        assert!(sweep() >= 1);
+        assert!(!freed.load(SeqCst));
+        settled.store(true, SeqCst);
+        sweep();
+        assert!(freed.load(SeqCst));
+    }
+}

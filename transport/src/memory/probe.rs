@@ -1,0 +1,39 @@
+//! What the kernel says about this process's memory, for tests.
+
+use std::fs::{self, File};
+use std::os::fd::AsFd;
+use std::os::unix::fs::FileExt;
+use std::ptr::NonNull;
+
+/// How many pages of a range are in memory, by `/proc/self/pagemap`
+/// (Documentation/admin-guide/mm/pagemap.rst: bit 63 is "page present").
+pub(crate) fn resident_pages(base: NonNull<u8>, bytes: usize) -> usize {
+    let page = rustix::param::page_size();
+    let mut entries = vec![0; bytes / page * 8];
+    let first = base.as_ptr().addr() / page * 8;
+    File::open("/proc/self/pagemap")
+        .unwrap()
+        .read_exact_at(&mut entries, first as u64)
+        .unwrap();
+    entries
+        .chunks_exact(8)
+        .filter(|entry| entry[7] & 0x80 != 0)
+        .count()
+}
+
+/// The file's inode, which `/proc/self/maps` shows for each of its mappings.
+pub(crate) fn inode(fd: impl AsFd) -> u64 {
+    rustix::fs::fstat(fd).unwrap().st_ino
+}
+
+/// How many mappings of that memfd this process has.
+pub(crate) fn mappings_of(inode: u64) -> usize {
+    let inode = inode.to_string();
+    fs::read_to_string("/proc/self/maps")
+        .unwrap()
+        .lines()
+        .filter(|line| {
+            line.contains("memfd:ibex") && line.split_whitespace().nth(4) == Some(&inode)
+        })
+        .count()
+}

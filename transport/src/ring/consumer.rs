@@ -1,0 +1,277 @@
+//! The reading end of a ring that another thread or another process writes.
+//!
+//! Rules:
+//!
+//! 1. A header word is read once and believed only after it was checked: kind,
+//!    sequence and length. What it says afterwards is never asked again.
+//! 2. Nothing is ever written: the memory may be mapped read-only.
+//! 3. Reading on and giving space back are different things: `advance` only
+//!    moves this end, the release counters free the space.
+
+use thiserror::Error;
+
+use super::memory::{RingBytes, RingMemory};
+use crate::engine::record::{
+    HEADER_BYTES, RecordHeader, RecordKind, UnknownKind, first_position, is_alignment, record_size,
+};
+use crate::sync::Ordering;
+
+/// Reads records from a ring, in order.
+#[derive(Debug)]
+pub struct Consumer<M> {
+    // The ring.
+    memory: M,
+    capacity: usize,
+    alignment: usize,
+
+    // The next record.
+    position: u64,
+    /// The sequence it must have.
+    sequence: u64,
+}
+
+impl<M: RingMemory> Consumer<M> {
+    /// A consumer at the first record.
+    ///
+    /// # Panics
+    ///
+    /// If `alignment` is not a power of two from 8 to 64, or the capacity not
+    /// one of at least four times that.
+    #[must_use]
+    pub fn new(memory: M, alignment: usize) -> Self {
+        let capacity = memory.capacity();
+        assert!(
+            is_alignment(alignment),
+            "alignment {alignment}: not 8 to 64"
+        );
+        assert!(
+            capacity.is_power_of_two() && capacity >= 4 * alignment,
+            "a ring of {capacity} bytes: not a power of two of at least {}",
+            4 * alignment
+        );
+        Self {
+            memory,
+            capacity,
+            alignment,
+            position: first_position(alignment),
+            sequence: 1,
+        }
+    }
+
+    /// The next record, if it has been published.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] if the header is none that a producer writes here. The
+    /// consumer stays where it is and will say so again.
+    #[inline]
+    pub fn peek(&self) -> Result<Option<Record>, Malformed> {
+        self.record_at(self.position, self.sequence)
+    }
+
+    /// Moves on behind `record`, which must be the one that was just peeked.
+    #[inline]
+    pub fn advance(&mut self, record: &Record) {
+        debug_assert_eq!(record.position, self.position);
+        self.advance_by(record.size, 1);
+    }
+
+    /// The longest run of whole records from here that takes at most
+    /// `max_bytes`, without consuming them.
+    ///
+    /// It ends behind the first [`RecordKind::Large`]: that announcement is
+    /// the last that may be sent before the message it announces.
+    ///
+    /// # Errors
+    ///
+    /// [`Malformed`] as for [`peek`](Self::peek), once the records before are
+    /// consumed.
+    #[inline]
+    pub fn walk(&self, max_bytes: usize) -> Result<Run, Malformed> {
+        let mut run = Run::default();
+        loop {
+            let record = self.record_at(
+                self.position + run.bytes as u64,
+                self.sequence + run.records,
+            );
+            match record {
+                Ok(Some(record)) if record.size <= max_bytes - run.bytes => {
+                    run.bytes += record.size;
+                    run.records += 1;
+                    if record.kind == RecordKind::Large {
+                        run.large = Some(record);
+                        return Ok(run);
+                    }
+                }
+                Err(malformed) if run.records == 0 => return Err(malformed),
+                _ => return Ok(run),
+            }
+        }
+    }
+
+    /// Moves on behind `records` records of `bytes` bytes in all, as a walk
+    /// found them.
+    #[inline]
+    pub fn advance_by(&mut self, bytes: usize, records: u64) {
+        self.position += bytes as u64;
+        self.sequence += records;
+    }
+
+    /// Whether nothing is there yet: one relaxed load, for spinning. "Not
+    /// empty" stays true.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.memory
+            .load(self.offset(self.position), Ordering::Relaxed)
+            == 0
+    }
+
+    /// Where the next record begins.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// The sequence of the last record that we moved behind; 0 before the
+    /// first.
+    #[inline]
+    #[must_use]
+    pub fn consumed(&self) -> u64 {
+        self.sequence - 1
+    }
+
+    /// The ring.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    #[inline]
+    fn record_at(&self, position: u64, sequence: u64) -> Result<Option<Record>, Malformed> {
+        let offset = self.offset(position);
+        // PUBLISH, pairs with `Producer::publish`: the payload is complete once
+        // its header is here. Rule 1: the only read of this word.
+        // Model: loom_publish_then_read.
+        let word = self.memory.load(offset, Ordering::Acquire);
+        let header = match RecordHeader::from_word(word) {
+            None => return Ok(None),
+            Some(Ok(header)) => header,
+            Some(Err(error)) => return Err(malformed(sequence, word, Fault::Kind(error))),
+        };
+        if header.sequence_low != sequence as u32 {
+            return Err(malformed(
+                sequence,
+                word,
+                Fault::Sequence(header.sequence_low),
+            ));
+        }
+        let size = record_size(header.length as usize, self.alignment);
+        // The producer leaves room for the next header word; what does not is
+        // no record, and this check keeps every access inside the mapping.
+        if size > self.capacity - HEADER_BYTES {
+            return Err(malformed(sequence, word, Fault::Length(header.length)));
+        }
+        Ok(Some(Record {
+            kind: header.kind,
+            length: header.length as usize,
+            sequence,
+            position,
+            offset,
+            size,
+        }))
+    }
+
+    #[inline]
+    fn offset(&self, position: u64) -> usize {
+        position as usize & (self.capacity - 1)
+    }
+}
+
+impl<M: RingBytes> Consumer<M> {
+    /// The first payload byte of a record that this consumer found: `length`
+    /// bytes from here are mapped, and published until the record is released.
+    #[inline]
+    #[must_use]
+    pub fn payload_ptr(&self, record: &Record) -> *const u8 {
+        debug_assert!(record.offset + HEADER_BYTES + record.length <= 2 * self.capacity);
+        self.memory.bytes(record.offset + HEADER_BYTES)
+    }
+
+    /// The first byte of the next record, that is its header: a run's bytes
+    /// are contiguous from here.
+    #[inline]
+    #[must_use]
+    pub fn run_ptr(&self) -> *const u8 {
+        self.memory.bytes(self.offset(self.position))
+    }
+}
+
+/// A published record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// What the payload is.
+    pub kind: RecordKind,
+    /// Payload bytes.
+    pub length: usize,
+    /// The message's sequence; the first is 1.
+    pub sequence: u64,
+    /// Where the record begins.
+    pub position: u64,
+    /// The same as an offset in the ring; the payload is 8 bytes further.
+    pub offset: usize,
+    /// Bytes up to the next record.
+    pub size: usize,
+}
+
+/// Some whole records, one behind the other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Run {
+    /// Their bytes, headers and padding included.
+    pub bytes: usize,
+    /// How many they are.
+    pub records: u64,
+    /// The last of them, if it announces a large message.
+    pub large: Option<Record>,
+}
+
+/// What stands in the ring is no record of this channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the header of message {sequence} is malformed: {fault} (word {word:#018x}); \
+     nothing behind it can be read, so the channel has to close"
+)]
+pub struct Malformed {
+    /// The sequence that was due.
+    pub sequence: u64,
+    /// The word as it was read.
+    pub word: u64,
+    /// What is wrong with it.
+    pub fault: Fault,
+}
+
+/// What is wrong with a header word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// A kind that we do not know.
+    #[error("{0}")]
+    Kind(UnknownKind),
+    /// Another sequence than the one that was due.
+    #[error("it carries the low sequence {0}")]
+    Sequence(u32),
+    /// A payload longer than the ring.
+    #[error("its payload of {0} bytes does not fit the ring")]
+    Length(u32),
+}
+
+#[cold]
+fn malformed(sequence: u64, word: u64, fault: Fault) -> Malformed {
+    Malformed {
+        sequence,
+        word,
+        fault,
+    }
+}

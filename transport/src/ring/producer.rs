@@ -1,0 +1,476 @@
+//! The writing end of a ring.
+//!
+//! Rules:
+//!
+//! 1. The word at `position` is 0 until the record there is published: a
+//!    reader that polls it never takes old payload for a header.
+//! 2. So a record needs the space for the next header word too, and zeroes it
+//!    before its own header is stored.
+//! 3. Space comes back only by [`Producer::refresh`]. What the consumer says is
+//!    checked, and a consumer that lies loses its own messages and nothing
+//!    else.
+
+use std::mem::MaybeUninit;
+use std::slice;
+
+use thiserror::Error;
+
+use super::memory::{RingBytes, RingMemory};
+use crate::engine::record::{
+    HEADER_BYTES, MAX_LENGTH, RecordHeader, RecordKind, first_position, is_alignment, record_size,
+};
+use crate::sync::{Ordering, unless_weakened, weakened};
+
+/// Writes records into a ring. One per ring; several threads share it behind a
+/// lock.
+#[derive(Debug)]
+pub struct Producer<M> {
+    // The ring.
+    memory: M,
+    capacity: usize,
+    alignment: usize,
+    window_messages: u64,
+
+    // What we have written.
+    /// Where the next record begins.
+    position: u64,
+    /// The last published sequence; 0 before the first message.
+    sequence: u64,
+
+    // What has come back, as of the last refresh.
+    released: Released,
+}
+
+impl<M: RingMemory> Producer<M> {
+    /// A producer over empty memory, all zero where headers may come.
+    ///
+    /// `window_messages` bounds the messages that are published and not yet
+    /// released.
+    ///
+    /// # Panics
+    ///
+    /// If `alignment` is not a power of two from 8 to 64, the window is 0, or
+    /// the capacity is not a power of two from four times the alignment to
+    /// [`MAX_CAPACITY`].
+    #[must_use]
+    pub fn new(memory: M, alignment: usize, window_messages: u64) -> Self {
+        let capacity = memory.capacity();
+        assert!(
+            is_alignment(alignment),
+            "alignment {alignment}: not 8 to 64"
+        );
+        assert!(
+            capacity.is_power_of_two() && capacity >= 4 * alignment && capacity <= MAX_CAPACITY,
+            "a ring of {capacity} bytes: not a power of two from {} to {MAX_CAPACITY}",
+            4 * alignment
+        );
+        assert!(window_messages > 0, "a window of no messages never opens");
+        let position = first_position(alignment);
+        Self {
+            memory,
+            capacity,
+            alignment,
+            window_messages,
+            position,
+            sequence: 0,
+            released: Released {
+                messages: 0,
+                position,
+            },
+        }
+    }
+
+    /// The longest payload that the next record can hold now; 0 if there can
+    /// be no record.
+    ///
+    /// Counts what the last [`refresh`](Self::refresh) knew, so there may be
+    /// more and never less. Whether a given length fits, an empty payload
+    /// among them, is [`fits`](Self::fits).
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.largest_record().saturating_sub(HEADER_BYTES)
+    }
+
+    /// Whether a payload of `length` bytes can be published now.
+    #[inline]
+    #[must_use]
+    pub fn fits(&self, length: usize) -> bool {
+        length <= MAX_LENGTH as usize
+            && record_size(length, self.alignment) <= self.largest_record()
+    }
+
+    /// The longest payload that is worth waiting for: half the ring less the
+    /// header.
+    ///
+    /// An empty ring could hold nearly twice as much, but then writer and
+    /// reader would work in turns, and a single held message would block it;
+    /// what is longer travels outside the ring.
+    #[inline]
+    #[must_use]
+    pub fn largest(&self) -> usize {
+        self.capacity / 2 - HEADER_BYTES
+    }
+
+    /// Takes note of what the consumer has released.
+    ///
+    /// # Errors
+    ///
+    /// [`Misbehaved`] if a number went back or is beyond what was published;
+    /// nothing has changed then. The two numbers may be of different age (they
+    /// are read one after the other) and are not checked against each other.
+    #[inline]
+    pub fn refresh(&mut self, released: Released) -> Result<(), Misbehaved> {
+        let sane = released.messages >= self.released.messages
+            && released.messages <= self.sequence
+            && released.position >= self.released.position
+            && released.position <= self.position;
+        if !sane {
+            return Err(self.misbehaved(released));
+        }
+        self.released = released;
+        Ok(())
+    }
+
+    /// Makes the record at the position visible and returns its sequence; the
+    /// first is 1. Its payload is what was written into the slot.
+    #[inline]
+    pub fn publish(&mut self, kind: RecordKind, length: usize) -> u64 {
+        debug_assert!(self.fits(length), "{length} bytes, room {}", self.room());
+        let size = record_size(length, self.alignment);
+        let offset = self.offset();
+        self.sequence += 1;
+        let header = RecordHeader {
+            kind,
+            length: length as u32,
+            sequence_low: self.sequence as u32,
+        };
+        // Rule 1 for the next record. The store below orders it: who sees our
+        // header sees this 0, or what we have stored there since. The offset
+        // may lie in the second mapping, where the slot's bytes are reached as
+        // well (rule 4 of the memory).
+        // Model: loom_old_payload_is_no_header.
+        if !weakened!("zero_missing") {
+            self.memory.store(offset + size, 0, Ordering::Relaxed);
+        }
+        // PUBLISH, pairs with `Consumer::peek`: who reads this header sees the
+        // payload. Model: loom_publish_then_read.
+        self.memory.store(
+            offset,
+            header.to_word(),
+            unless_weakened!("publish_relaxed", Ordering::Release),
+        );
+        self.position += size as u64;
+        self.sequence
+    }
+
+    /// The last published sequence; 0 before the first.
+    #[inline]
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Where the next record will begin: all bytes ever written, and the first
+    /// position.
+    #[inline]
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// What the last refresh knew.
+    #[inline]
+    #[must_use]
+    pub fn released(&self) -> Released {
+        self.released
+    }
+
+    /// Whether all that was published had been released at the last refresh.
+    /// "Drained" stays true until the next publish; "not drained" may be old.
+    #[inline]
+    #[must_use]
+    pub fn is_drained(&self) -> bool {
+        self.released.messages == self.sequence
+    }
+
+    /// The ring.
+    #[inline]
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    #[inline]
+    fn offset(&self) -> usize {
+        self.position as usize & (self.capacity - 1)
+    }
+
+    /// The largest record that may be written now, 0 if none: what is free,
+    /// less the next header word (rule 2), rounded down.
+    #[inline]
+    fn largest_record(&self) -> usize {
+        if self.sequence - self.released.messages >= self.window_messages {
+            return 0;
+        }
+        let used = (self.position - self.released.position) as usize;
+        let free = self.capacity.saturating_sub(used);
+        free.saturating_sub(HEADER_BYTES) & !(self.alignment - 1)
+    }
+
+    #[cold]
+    fn misbehaved(&self, released: Released) -> Misbehaved {
+        Misbehaved {
+            claimed: released,
+            before: self.released,
+            published: Released {
+                messages: self.sequence,
+                position: self.position,
+            },
+        }
+    }
+}
+
+impl<M: RingBytes> Producer<M> {
+    /// The bytes into which the next payload goes: [`room`](Self::room) of
+    /// them, aligned to the channel's alignment.
+    ///
+    /// What is written shows only after [`publish`](Self::publish); a slot
+    /// that is dropped has not happened.
+    #[inline]
+    pub fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        let room = self.room();
+        let payload = self.memory.bytes(self.offset() + HEADER_BYTES);
+        // SAFETY:
+        // 1. In bounds: the offset is at most the capacity (positions are
+        //    multiples of 8 and so at most capacity - 8 in the ring) and the
+        //    room less than it, which `RingBytes` says is mapped from there.
+        // 2. Ours alone: these bytes lie between the position and the last
+        //    released record plus one lap, where nobody in this process reads
+        //    and we alone write (contract of `RingBytes`); `&mut self` keeps
+        //    us from giving them out twice.
+        // 3. Not initialised as far as the type says, so any content will do.
+        unsafe { slice::from_raw_parts_mut(payload.cast(), room) }
+    }
+}
+
+/// How far a consumer has released: cumulative, so late news is harmless.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Released {
+    /// Messages, counted from 1: the contiguous prefix whose guards are gone.
+    pub messages: u64,
+    /// The position where that prefix ends.
+    pub position: u64,
+}
+
+/// A consumer claims to have released what it cannot have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error(
+    "the consumer claims to have released message {} (position {}), which is outside of {} (position {}), \
+     its last claim, to {} (position {}), all that was published; \
+     its counters cannot be trusted any more, so the channel has to close",
+    claimed.messages, claimed.position, before.messages, before.position,
+    published.messages, published.position
+)]
+pub struct Misbehaved {
+    /// What it says now.
+    pub claimed: Released,
+    /// What it said before.
+    pub before: Released,
+    /// What we have published.
+    pub published: Released,
+}
+
+/// The largest ring. Half of it is the largest record, which a header's 28
+/// bits can state.
+pub const MAX_CAPACITY: usize = 1 << 28;
+
+const _: () = assert!(MAX_CAPACITY / 2 <= MAX_LENGTH as usize);
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::ring::consumer::Consumer;
+    use crate::ring::words::Words;
+
+    fn producer(capacity: usize, alignment: usize, window: u64) -> Producer<Words> {
+        Producer::new(Words::new(capacity), alignment, window)
+    }
+
+    #[test]
+    fn the_largest_payload_fits_an_empty_ring_wherever_it_begins() {
+        for alignment in [8, 16, 32, 64] {
+            let mut producer = producer(4 * alignment, alignment, u64::MAX);
+            for _ in 0..8 {
+                assert!(producer.is_drained());
+                assert!(producer.fits(producer.largest()));
+                assert!(!producer.fits(producer.room() + 1));
+                producer.publish(RecordKind::Data, 0);
+                let all = Released {
+                    messages: producer.sequence(),
+                    position: producer.position(),
+                };
+                producer.refresh(all).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn room_runs_out_one_header_before_the_end() {
+        let mut producer = producer(64, 8, u64::MAX);
+        for left in (1..8).rev() {
+            assert_eq!(producer.room(), 8 * left - 8);
+            assert!(producer.fits(0));
+            producer.publish(RecordKind::Data, 0);
+        }
+        assert_eq!(producer.room(), 0);
+        assert!(!producer.fits(0));
+    }
+
+    #[test]
+    fn the_window_counts_messages() {
+        let mut producer = producer(1024, 8, 2);
+        assert_eq!(producer.publish(RecordKind::Data, 8), 1);
+        assert!(producer.fits(8));
+        assert_eq!(producer.publish(RecordKind::Data, 8), 2);
+        assert!(!producer.fits(0));
+        assert_eq!(producer.room(), 0);
+        let one = Released {
+            messages: 1,
+            position: 16,
+        };
+        producer.refresh(one).unwrap();
+        assert!(producer.fits(8));
+        assert!(!producer.is_drained());
+    }
+
+    #[test]
+    fn a_consumer_that_lies_is_refused_and_changes_nothing() {
+        let mut producer = producer(1024, 8, 10);
+        producer.publish(RecordKind::Data, 8);
+        producer.publish(RecordKind::Data, 8);
+        let told = |messages, position| Released { messages, position };
+        producer.refresh(told(1, 16)).unwrap();
+        for lie in [told(3, 32), told(2, 40), told(0, 16), told(1, 8)] {
+            let error = producer.refresh(lie).unwrap_err();
+            assert_eq!(error.claimed, lie);
+            assert_eq!(producer.released(), told(1, 16));
+        }
+        producer.refresh(told(2, 32)).unwrap();
+    }
+
+    /// Publishing may stop between any two stores: the reader then has the
+    /// record whole or has nothing.
+    #[test]
+    fn a_writer_that_crashes_leaves_whole_records() {
+        // Five words of payload, and each publish stores a 0 and a header.
+        const STORES: usize = 2 + 3 + 2 + 2;
+        for crash in 0..=STORES {
+            let memory = Words::crashing_after(64, crash);
+            let mut producer = Producer::new(memory.clone(), 8, 10);
+            memory.write(8, &[11, 12, 13]);
+            producer.publish(RecordKind::Data, 24);
+            memory.write(40, &[21, 22]);
+            producer.publish(RecordKind::Data, 16);
+
+            let mut consumer = Consumer::new(memory.clone(), 8);
+            let mut whole = Vec::new();
+            while let Some(record) = consumer.peek().unwrap() {
+                whole.push(memory.read(record.offset + 8, record.length / 8));
+                consumer.advance(&record);
+            }
+            let expected: &[&[u64]] = match crash {
+                0..5 => &[],
+                5..STORES => &[&[11, 12, 13]],
+                _ => &[&[11, 12, 13], &[21, 22]],
+            };
+            assert_eq!(whole, expected, "crashed after {crash} stores");
+        }
+    }
+}
+
+#[cfg(all(test, loom))]
+mod models {
+    use super::*;
+    use crate::ring::consumer::Consumer;
+    use crate::ring::words::Words;
+    use crate::sync::thread;
+
+    /// Twin: publish_relaxed.
+    #[test]
+    fn loom_publish_then_read() {
+        loom::model(|| {
+            let memory = Words::new(64);
+            let mut producer = Producer::new(memory.clone(), 8, 10);
+            let mut consumer = Consumer::new(memory.clone(), 8);
+            let writer = {
+                let memory = memory.clone();
+                thread::spawn(move || {
+                    for message in 1..=2 {
+                        memory.write(producer.offset() + 8, &[message, message + 10]);
+                        producer.publish(RecordKind::Data, 16);
+                    }
+                })
+            };
+            for message in 1..=2 {
+                let record = loop {
+                    match consumer.peek().unwrap() {
+                        Some(record) => break record,
+                        None => thread::yield_now(),
+                    }
+                };
+                let payload = memory.read(record.offset + 8, 2);
+                assert_eq!(payload, [message, message + 10]);
+                consumer.advance(&record);
+            }
+            assert_eq!(consumer.peek(), Ok(None));
+            writer.join().unwrap();
+        });
+    }
+
+    /// Twin: zero_missing.
+    #[test]
+    fn loom_old_payload_is_no_header() {
+        loom::model(|| {
+            let memory = Words::new(64);
+            let mut producer = Producer::new(memory.clone(), 8, 10);
+            let mut consumer = Consumer::new(memory.clone(), 8);
+            let forged = RecordHeader {
+                kind: RecordKind::Data,
+                length: 0,
+                sequence_low: 5,
+            };
+            // The first message is full of words that would be the header of
+            // the fifth, which will begin where one of them lies.
+            memory.write(8, &[forged.to_word(); 5]);
+            producer.publish(RecordKind::Data, 40);
+            producer.publish(RecordKind::Data, 0);
+            for _ in 0..2 {
+                let record = consumer.peek().unwrap().unwrap();
+                consumer.advance(&record);
+            }
+            let first = Released {
+                messages: 1,
+                position: 48,
+            };
+            producer.refresh(first).unwrap();
+            assert!(producer.fits(8));
+
+            let writer = thread::spawn(move || {
+                producer.publish(RecordKind::Data, 0);
+                producer.publish(RecordKind::Data, 0);
+            });
+            for _ in 3..=4 {
+                let record = loop {
+                    match consumer.peek().unwrap() {
+                        Some(record) => break record,
+                        None => thread::yield_now(),
+                    }
+                };
+                consumer.advance(&record);
+            }
+            assert_eq!(consumer.peek(), Ok(None), "payload was taken for a header");
+            writer.join().unwrap();
+        });
+    }
+}
