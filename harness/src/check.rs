@@ -30,20 +30,28 @@ pub fn fill(sequence: u64, payload: &mut [u8]) {
 /// Writes a part of the payload that begins at byte `offset`, a multiple of 8.
 #[inline]
 pub fn fill_part(sequence: u64, offset: usize, part: &mut [u8]) {
-    let mut lanes = lanes(sequence, offset);
+    let mut first = first_word(sequence, offset);
     let (blocks, rest) = part.as_chunks_mut::<BLOCK_BYTES>();
     for block in blocks {
-        for (bytes, lane) in block.as_chunks_mut::<8>().0.iter_mut().zip(&mut lanes) {
-            *bytes = lane.to_le_bytes();
-            *lane = lane.wrapping_add(BLOCK_STEP);
+        for (bytes, word) in block.as_chunks_mut::<8>().0.iter_mut().zip(words(first)) {
+            *bytes = word.to_le_bytes();
         }
+        first = first.wrapping_add(BLOCK_STEP);
     }
-    let (words, rest) = rest.as_chunks_mut::<8>();
-    let mut lanes = lanes.into_iter();
-    for (bytes, lane) in words.iter_mut().zip(&mut lanes) {
-        *bytes = lane.to_le_bytes();
+    if !rest.is_empty() {
+        fill_rest(first, rest);
     }
-    for (byte, value) in rest.iter_mut().zip(lanes.next().unwrap_or(0).to_le_bytes()) {
+}
+
+// Out of line, with `rest_difference`: the loops over blocks keep the registers.
+#[inline(never)]
+fn fill_rest(first: u64, rest: &mut [u8]) {
+    let (whole, last) = rest.as_chunks_mut::<8>();
+    let mut words = words(first).into_iter();
+    for (bytes, word) in whole.iter_mut().zip(&mut words) {
+        *bytes = word.to_le_bytes();
+    }
+    for (byte, value) in last.iter_mut().zip(words.next().unwrap_or(0).to_le_bytes()) {
         *byte = value;
     }
 }
@@ -57,34 +65,39 @@ pub fn verify(sequence: u64, payload: &[u8]) -> Result<(), Mismatch> {
 /// Reads every byte of a part that begins at byte `offset`, a multiple of 8.
 #[inline]
 pub fn verify_part(sequence: u64, offset: usize, part: &[u8]) -> Result<(), Mismatch> {
-    let mut lanes = lanes(sequence, offset);
-    let mut difference = [0; LANES];
+    let mut first = first_word(sequence, offset);
+    let mut differences = [0; LANES];
     let (blocks, rest) = part.as_chunks::<BLOCK_BYTES>();
     for block in blocks {
-        let words = block
-            .as_chunks::<8>()
-            .0
-            .iter()
-            .map(|bytes| u64::from_le_bytes(*bytes));
-        for ((difference, lane), word) in difference.iter_mut().zip(&mut lanes).zip(words) {
-            *difference |= word ^ *lane;
-            *lane = lane.wrapping_add(BLOCK_STEP);
+        let words = block.as_chunks::<8>().0.iter().zip(words(first));
+        for (difference, (bytes, word)) in differences.iter_mut().zip(words) {
+            *difference |= u64::from_le_bytes(*bytes) ^ word;
         }
+        first = first.wrapping_add(BLOCK_STEP);
     }
-    let mut difference = difference.into_iter().fold(0, |all, one| all | one);
-    let (words, rest) = rest.as_chunks::<8>();
-    let mut lanes = lanes.into_iter();
-    for (bytes, lane) in words.iter().zip(&mut lanes) {
-        difference |= u64::from_le_bytes(*bytes) ^ lane;
-    }
-    for (byte, value) in rest.iter().zip(lanes.next().unwrap_or(0).to_le_bytes()) {
-        difference |= u64::from(byte ^ value);
+    let mut difference = differences.into_iter().fold(0, |all, one| all | one);
+    if !rest.is_empty() {
+        difference |= rest_difference(first, rest);
     }
     if difference == 0 {
         Ok(())
     } else {
         Err(Mismatch::find(sequence, offset, part))
     }
+}
+
+#[inline(never)]
+fn rest_difference(first: u64, rest: &[u8]) -> u64 {
+    let (whole, last) = rest.as_chunks::<8>();
+    let mut words = words(first).into_iter();
+    let mut difference = 0;
+    for (bytes, word) in whole.iter().zip(&mut words) {
+        difference |= u64::from_le_bytes(*bytes) ^ word;
+    }
+    for (byte, value) in last.iter().zip(words.next().unwrap_or(0).to_le_bytes()) {
+        difference |= u64::from(byte ^ value);
+    }
+    difference
 }
 
 /// The first byte of a message that is not what was sent.
@@ -190,11 +203,15 @@ impl Tally {
 }
 
 #[inline]
-fn lanes(sequence: u64, offset: usize) -> [u64; LANES] {
+fn first_word(sequence: u64, offset: usize) -> u64 {
     debug_assert!(offset.is_multiple_of(8), "parts begin at whole words");
-    let first = ORIGIN
+    ORIGIN
         .wrapping_add(sequence.wrapping_mul(MESSAGE_STEP))
-        .wrapping_add((offset as u64 / 8).wrapping_mul(WORD_STEP));
+        .wrapping_add((offset as u64 / 8).wrapping_mul(WORD_STEP))
+}
+
+#[inline]
+fn words(first: u64) -> [u64; LANES] {
     std::array::from_fn(|lane| first.wrapping_add((lane as u64).wrapping_mul(WORD_STEP)))
 }
 

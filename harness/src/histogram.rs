@@ -69,7 +69,8 @@ impl Laps {
             job,
             start: Instant::now(),
             start_ticks: 0,
-            last: 0,lap:0,
+            last: 0,
+            lap: 0,
             round_trips,
         }
     }
@@ -81,7 +82,7 @@ impl Laps {
         self.last = self.start_ticks;
     }
 
-    /// A round trip has ended, and the next one begins.
+    /// A round trip has ended, and the next one begins. [`record`](Laps::record) it next.
     #[inline]
     pub fn lap(&mut self) {
         let now = clock::ticks();
@@ -192,6 +193,7 @@ mod tests {
         for _ in 0..3 {
             std::thread::sleep(Duration::from_millis(4));
             laps.lap();
+            laps.record();
         }
         let figures = laps.stop().figures(Tally::default(), &Tally::default());
         let one_way = figures.one_way.unwrap();

@@ -1,1 +1,207 @@
+//! Pairs of measurements, the limit and then what is compared to it, and again.
+//!
+//! 1. The two halves of a pair follow each other at once and share their cores,
+//!    so what changes slowly on the machine touches both alike.
+//! 2. The [regime](crate::regime) is measured before and after each pair. A pair
+//!    during which it changed is thrown away.
+//! 3. Pairs of different regimes are kept apart; a [`Series`] holds one regime.
 
+#![forbid(unsafe_code)]
+
+use crate::{
+    Error,
+    cores::Cores,
+    job::Figures,
+    regime::{self, Crossing, Regime},
+};
+
+/// One measurement of the limit and one of what is compared to it.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// The raw limit.
+    pub limit: Figures,
+    /// What is compared to it.
+    pub subject: Figures,
+    /// How far apart the cores were just before.
+    pub crossing: Crossing,
+}
+
+impl Measured {
+    /// The subject in multiples of its limit, see [`Figures::ratio_to`].
+    #[must_use]
+    pub fn ratio(&self) -> f64 {
+        self.subject.ratio_to(&self.limit)
+    }
+}
+
+/// The pairs of one regime, sorted by ratio. Never empty.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Near or far, throughout.
+    pub regime: Regime,
+    pairs: Vec<Measured>,
+}
+
+impl Series {
+    /// How many pairs there are.
+    #[must_use]
+    pub fn pairs(&self) -> usize {
+        self.pairs.len()
+    }
+
+    /// The pair with the median ratio (the lower one of two).
+    #[must_use]
+    pub fn median(&self) -> &Measured {
+        &self.pairs[(self.pairs.len() - 1) / 2]
+    }
+
+    /// The lowest and the highest ratio.
+    #[must_use]
+    pub fn spread(&self) -> [f64; 2] {
+        [
+            self.pairs[0].ratio(),
+            self.pairs[self.pairs.len() - 1].ratio(),
+        ]
+    }
+
+    /// Whether every payload byte of every pair came as it was sent.
+    #[must_use]
+    pub fn all_sound(&self) -> bool {
+        let sound = |figures: &Figures| figures.tally.faults == 0 && figures.bytes_touched();
+        self.pairs
+            .iter()
+            .all(|pair| sound(&pair.limit) && sound(&pair.subject))
+    }
+
+    fn of(regime: Regime, pairs: &[Measured]) -> Option<Series> {
+        let here = |pair: &&Measured| pair.crossing.regime() == regime;
+        let mut pairs: Vec<_> = pairs.iter().filter(here).cloned().collect();
+        pairs.sort_by(|a, b| a.ratio().total_cmp(&b.ratio()));
+        (!pairs.is_empty()).then_some(Series { regime, pairs })
+    }
+}
+
+/// What came of a run of pairs.
+#[derive(Clone, Debug)]
+pub struct Interleaved {
+    /// The regime with the most pairs first.
+    pub series: Vec<Series>,
+    /// Pairs that were thrown away, because the regime changed during them.
+    pub mixed: usize,
+}
+
+/// Measures pairs until one regime has `wanted` of them, or until three times as
+/// many were tried: a machine that changes all the time must not hold us up.
+///
+/// Gives at least one pair: if the regime changed during every single one, the
+/// last is kept under the regime in which it began.
+pub fn run(
+    cores: Cores,
+    wanted: usize,
+    mut limit: impl FnMut() -> Result<Figures, Error>,
+    mut subject: impl FnMut() -> Result<Figures, Error>,
+) -> Result<Interleaved, Error> {
+    let mut pairs = Vec::new();
+    let mut mixed = Vec::new();
+    for _ in 0..wanted.max(1) * 3 {
+        let crossing = regime::measure(cores)?;
+        let pair = Measured {
+            limit: limit()?,
+            subject: subject()?,
+            crossing,
+        };
+        let after = regime::measure(cores)?.regime();
+        let kept = if after == crossing.regime() {
+            &mut pairs
+        } else {
+            &mut mixed
+        };
+        kept.push(pair);
+        let alike = |pair: &&Measured| pair.crossing.regime() == after;
+        if pairs.iter().filter(alike).count() >= wanted {
+            break;
+        }
+    }
+    if pairs.is_empty() {
+        pairs.extend(mixed.pop());
+    }
+    let mut series: Vec<_> = [Regime::Near, Regime::Far]
+        .into_iter()
+        .filter_map(|regime| Series::of(regime, &pairs))
+        .collect();
+    series.sort_by_key(|series| std::cmp::Reverse(series.pairs()));
+    Ok(Interleaved {
+        series,
+        mixed: mixed.len(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        check::Tally,
+        cores,
+        job::{Job, Mode},
+    };
+
+    fn figures(seconds: u64) -> Figures {
+        let job = Job {
+            mode: Mode::Stream,
+            size: 0,
+            iters: 1000,
+            flip: false,
+        };
+        let elapsed = Duration::from_secs(seconds);
+        Figures {
+            job,
+            one_way: None,
+            elapsed,
+            tally: Tally::default(),
+        }
+    }
+
+    fn pair(ns: f64, seconds: u64) -> Measured {
+        Measured {
+            limit: figures(1),
+            subject: figures(seconds),
+            crossing: Crossing { ns },
+        }
+    }
+
+    #[test]
+    fn regimes_are_kept_apart_and_the_median_is_theirs() {
+        let pairs = [
+            pair(50.0, 2),
+            pair(250.0, 100),
+            pair(50.0, 8),
+            pair(45.0, 4),
+        ];
+        let near = Series::of(Regime::Near, &pairs).unwrap();
+        assert_eq!(near.pairs(), 3);
+        assert_eq!(near.median().ratio(), 0.25);
+        assert_eq!(near.spread(), [0.125, 0.5]);
+        assert!(near.all_sound());
+        assert_eq!(Series::of(Regime::Far, &pairs).unwrap().pairs(), 1);
+        assert!(Series::of(Regime::Far, &pairs[..1]).is_none());
+    }
+
+    #[test]
+    fn a_run_alternates_and_ends() {
+        let Ok(cores) = cores::choose(None) else {
+            return;
+        };
+        let order = std::cell::RefCell::new(String::new());
+        let note = |name: char, seconds| {
+            order.borrow_mut().push(name);
+            Ok(figures(seconds))
+        };
+        let run = run(cores, 2, || note('l', 1), || note('s', 2)).unwrap();
+        assert!(!run.series.is_empty());
+        let tried = run.series.iter().map(Series::pairs).sum::<usize>() + run.mixed;
+        assert!((2..=6).contains(&tried), "{run:?}");
+        assert_eq!(order.into_inner(), "ls".repeat(tried));
+    }
+}

@@ -73,15 +73,17 @@ pub struct Pair {
 }
 
 impl Pair {
-    /// Starts the peer, confined to both `cores` of the pair until its task pins
-    /// it (the limits pin to the second one).
+    /// Starts the peer, and confines this thread and the peer to both `cores`,
+    /// until each pins itself to its own. (A peer that began on the core of a
+    /// parent which already polls there might wait for long to be let in.)
     pub fn start(cores: Cores, task: Task) -> Result<Pair, Error> {
-        let start = serde_json::to_string(&Start {
+        cores::keep_to(&cores)?;
+        let start = Start {
             parent: process::id(),
             cores,
             task,
-        })
-        .map_err(|error| Error::Subject(error.into()))?;
+        };
+        let start = serde_json::to_string(&start).map_err(|error| Error::Subject(error.into()))?;
         let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
         let mut child = Command::new(program)
             .args([PEER_ARGUMENT, &start])

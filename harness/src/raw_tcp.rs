@@ -31,7 +31,7 @@ impl RawTcp {
     pub(crate) fn new(job: Job, socket: TcpStream) -> Result<RawTcp, Error> {
         socket
             .set_nodelay(true)
-            .and_then(|()| socket.set_nonblocking(job.mode == Mode::Latency))
+            .and_then(|()| socket.set_nonblocking(true))
             .map_err(Error::io("preparing the socket"))?;
         let unsent = Vec::with_capacity(FRAME.max(job.size) + 1);
         let buffer = vec![0; READ.max(job.size + 1)];
@@ -67,14 +67,13 @@ impl Link for RawTcp {
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         let start = self.unsent.len();
         self.unsent.resize(start + self.job.size.max(1), 0);
-        self.job
-            .fill(sequence, 0, &mut self.unsent[start..][..self.job.size]);
+        let payload = &mut self.unsent[start..][..self.job.size];
+        self.job.fill(sequence, 0, payload);
         let full = self.unsent.len() + self.job.size > FRAME;
         if full || self.job.mode == Mode::Latency {
-            self.finish()
-        } else {
-            Ok(())
+            self.finish()?;
         }
+        Ok(())
     }
 
     fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error> {

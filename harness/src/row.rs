@@ -1,1 +1,304 @@
+//! One line of a result: as a JSON object for programs, in a table for people.
 
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::{
+    cores::Cores,
+    histogram::Percentiles,
+    job::{Figures, Mode},
+    regime::Regime,
+};
+
+/// What was measured besides the [`Job`](crate::job::Job): it names the row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subject {
+    /// The fabric that carried the messages.
+    pub fabric: String,
+    /// Who runs the engine.
+    pub driver: String,
+    /// How messages become bytes.
+    pub codec: String,
+}
+
+/// Times one way, in whole nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[expect(missing_docs, reason = "the names are the percentiles")]
+pub struct OneWay {
+    pub p50: u64,
+    pub p90: u64,
+    pub p99: u64,
+    pub p999: u64,
+    pub max: u64,
+}
+
+impl From<Percentiles> for OneWay {
+    fn from(times: Percentiles) -> OneWay {
+        let [p50, p90, p99, p999, max] = times.rounded();
+        OneWay {
+            p50,
+            p90,
+            p99,
+            p999,
+            max,
+        }
+    }
+}
+
+/// One measurement beside its limit. The field names are those of the JSON object.
+///
+/// What does not exist is `null`: one-way times of a stream, raw figures and the
+/// regime between two hosts.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Row {
+    /// The fabric that carried the messages.
+    pub fabric: String,
+    /// Who runs the engine.
+    pub driver: String,
+    /// How messages become bytes.
+    pub codec: String,
+    /// Ping-pong or stream.
+    pub mode: Mode,
+    /// Payload of a message, in bytes.
+    pub size: usize,
+    /// Round trips or messages that were timed.
+    pub iters: u64,
+    /// One way: half a round trip.
+    pub one_way_ns: Option<OneWay>,
+    /// Messages per second and direction.
+    pub msgs_per_s: f64,
+    /// Payload bytes per second and direction.
+    pub bytes_per_s: f64,
+    /// The median of the limit.
+    pub raw_one_way_ns_p50: Option<u64>,
+    /// The rate of the limit, per direction.
+    pub raw_bytes_per_s: Option<f64>,
+    /// How far apart the two cores were.
+    pub regime: Option<Regime>,
+    /// The core of this process, and that of its peer.
+    pub cores: Cores,
+    /// Whether every payload byte that was sent was read and compared.
+    pub bytes_touched: bool,
+    /// `ok`, or how many messages were damaged and the first of them.
+    pub data_check: String,
+    /// The measurement in multiples of its limit; from the unrounded figures.
+    #[serde(skip)]
+    pub ratio: Option<f64>,
+}
+
+impl Row {
+    /// The row for a measurement; `limit` is missing where there is none.
+    #[must_use]
+    pub fn new(
+        subject: Subject,
+        cores: Cores,
+        figures: &Figures,
+        limit: Option<(&Figures, Regime)>,
+    ) -> Row {
+        let tally = &figures.tally;
+        let data_check = match &tally.first_fault {
+            None => "ok".to_owned(),
+            Some(first) => format!("failed: {} damaged, the first: {first}", tally.faults),
+        };
+        Row {
+            fabric: subject.fabric,
+            driver: subject.driver,
+            codec: subject.codec,
+            mode: figures.job.mode,
+            size: figures.job.size,
+            iters: figures.job.iters,
+            one_way_ns: figures.one_way.map(OneWay::from),
+            msgs_per_s: figures.messages_per_second(),
+            bytes_per_s: figures.bytes_per_second(),
+            raw_one_way_ns_p50: limit
+                .and_then(|(limit, _)| limit.one_way)
+                .map(|times| OneWay::from(times).p50),
+            raw_bytes_per_s: limit.map(|(limit, _)| limit.bytes_per_second()),
+            regime: limit.map(|(_, regime)| regime),
+            cores,
+            bytes_touched: figures.bytes_touched(),
+            data_check,
+            ratio: limit.map(|(limit, _)| figures.ratio_to(limit)),
+        }
+    }
+
+    /// Whether everything that was sent came, and came undamaged.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.bytes_touched && self.data_check == "ok"
+    }
+
+    /// The row as one line of JSON.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("a row has only strings, numbers and fixed names")
+    }
+}
+
+/// Rows for a reader, with a heading.
+pub struct Table<'a>(pub &'a [Row]);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{HEADING}")?;
+        for row in self.0 {
+            let mode = row.mode.name();
+            let Row {
+                fabric,
+                driver,
+                codec,
+                ..
+            } = row;
+            write!(
+                f,
+                "{fabric:6} {driver:7} {codec:5} {mode:7} {:>8}",
+                bytes(row.size as f64)
+            )?;
+            let times = row.one_way_ns.map(|t| [t.p50, t.p90, t.p99, t.p999, t.max]);
+            for column in 0..5 {
+                match times {
+                    Some(times) => write!(f, " {:>8}", duration(times[column]))?,
+                    None => write!(f, " {:>8}", "-")?,
+                }
+            }
+            write!(f, " {:>9}", count(row.msgs_per_s))?;
+            write!(f, " {:>11}", format!("{}/s", bytes(row.bytes_per_s)))?;
+            let limit = match (row.mode, row.raw_one_way_ns_p50, row.raw_bytes_per_s) {
+                (Mode::Latency, Some(ns), _) => duration(ns),
+                (Mode::Stream, _, Some(rate)) => format!("{}/s", bytes(rate)),
+                _ => "-".to_owned(),
+            };
+            let ratio = row
+                .ratio
+                .map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
+            let regime = row
+                .regime
+                .map_or("-".to_owned(), |regime| regime.to_string());
+            writeln!(f, " {limit:>11} {ratio:>7} {regime:>6}  {}", row.data_check)?;
+        }
+        f.write_str(FOOTING)
+    }
+}
+
+/// A time with three digits or so: `45 ns`, `5.31 us`.
+fn duration(ns: u64) -> String {
+    scaled(ns as f64, 1000.0, &[" ns", " us", " ms", " s"])
+}
+
+/// A size, in powers of two: `64 B`, `1 MiB`.
+fn bytes(bytes: f64) -> String {
+    scaled(bytes, 1024.0, &[" B", " KiB", " MiB", " GiB"])
+}
+
+/// A count per second: `30.5 M`.
+fn count(count: f64) -> String {
+    scaled(count, 1000.0, &["", " k", " M", " G"])
+}
+
+fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    // 999.5 would be printed as 1000.
+    while value >= base - 0.5 && unit + 1 < units.len() {
+        value /= base;
+        unit += 1;
+    }
+    let digits = match value {
+        _ if value.fract() == 0.0 => 0,
+        value if value < 10.0 => 2,
+        value if value < 100.0 => 1,
+        _ => 0,
+    };
+    format!("{value:.digits$}{}", units[unit])
+}
+
+const HEADING: &str = "\
+fabric driver  codec mode        size      p50      p90      p99    p99.9      max    msgs/s       \
+bytes       limit   ratio regime  data";
+
+const FOOTING: &str = "\
+Times are one way, half a round trip; rates are per direction. The limit is the same work without
+a library, measured in turn with it on the same cores: its p50 (latency; a ratio of 1 is the limit,
+more is slower) or its bytes per second (stream; a ratio of 1 is the limit, less is slower).";
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{check::Tally, job::Job};
+
+    fn row(mode: Mode) -> Row {
+        let job = Job {
+            mode,
+            size: 64,
+            iters: 1_000_000,
+            flip: false,
+        };
+        let times = Percentiles {
+            p50: 61.4,
+            p90: 70.0,
+            p99: 100.0,
+            p999: 200.0,
+            max: 5e6,
+        };
+        let figures = Figures {
+            job,
+            one_way: (mode == Mode::Latency).then_some(times),
+            elapsed: Duration::from_millis(125),
+            tally: Tally {
+                bytes: job.bytes_to_check(),
+                ..Tally::default()
+            },
+        };
+        let mut limit = figures.clone();
+        limit.one_way = figures
+            .one_way
+            .map(|times| Percentiles { p50: 40.0, ..times });
+        let subject = Subject {
+            fabric: "shm".into(),
+            driver: "caller".into(),
+            codec: "raw".into(),
+        };
+        Row::new(subject, [0, 1], &figures, Some((&limit, Regime::Near)))
+    }
+
+    #[test]
+    fn json_has_exactly_the_documented_fields() {
+        assert_eq!(
+            row(Mode::Latency).to_json(),
+            r#"{"fabric":"shm","driver":"caller","codec":"raw","mode":"latency","size":64,"iters":1000000,"one_way_ns":{"p50":61,"p90":70,"p99":100,"p999":200,"max":5000000},"msgs_per_s":8000000.0,"bytes_per_s":512000000.0,"raw_one_way_ns_p50":40,"raw_bytes_per_s":512000000.0,"regime":"near","cores":[0,1],"bytes_touched":true,"data_check":"ok"}"#
+        );
+        assert!(row(Mode::Stream).to_json().contains(r#""one_way_ns":null"#));
+    }
+
+    #[test]
+    fn a_table_names_ratio_and_limit() {
+        let table = Table(&[row(Mode::Latency), row(Mode::Stream)]).to_string();
+        let lines: Vec<_> = table.lines().collect();
+        assert!(
+            lines[1].contains("61 ns") && lines[1].contains("1.53 x"),
+            "{table}"
+        );
+        assert!(
+            lines[2].contains("8 M") && lines[2].contains("488 MiB/s"),
+            "{table}"
+        );
+        assert_eq!(
+            lines[0].find("regime").map(|at| at + 6),
+            lines[1].find("near").map(|at| at + 4)
+        );
+    }
+
+    #[test]
+    fn numbers_are_short() {
+        assert_eq!(duration(999), "999 ns");
+        assert_eq!(duration(5312), "5.31 us");
+        assert_eq!(bytes(1048576.0), "1 MiB");
+        assert_eq!(bytes(35.25e9), "32.8 GiB");
+        assert_eq!(count(999_999.9), "1.00 M");
+        assert_eq!(count(0.0), "0");
+    }
+}

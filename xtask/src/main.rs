@@ -1,2 +1,91 @@
-//! The command runner.
-fn main() {}
+//! The command runner: everything that is done to this repository beside
+//! building it, and the only place where it is written down how.
+//!
+//! `cargo xtask` alone lists the commands. What continuous integration runs is
+//! what a developer runs: `.ci/run` calls `cargo xtask test`.
+#![forbid(unsafe_code)]
+
+mod failure;
+mod fuzz;
+mod options;
+mod process_tree;
+mod report;
+mod stage;
+mod stages;
+mod step;
+mod tool;
+mod twins;
+mod watchdog;
+mod workspace;
+
+use std::process::ExitCode;
+
+use failure::Failure;
+use options::{FuzzOptions, TestOptions};
+
+/// One command: its name, its arguments and what it is for.
+struct CommandEntry {
+    name: &'static str,
+    arguments: &'static str,
+    about: &'static str,
+    run: fn(&[String]) -> Result<ExitCode, Failure>,
+}
+
+const COMMANDS: &[CommandEntry] = &[
+    CommandEntry {
+        name: "test",
+        arguments: "[--stage NAME]... [--quick] [--no-install]",
+        about: "run all tests, stage by stage; --quick: the stages for the inner loop;\n      \
+                --no-install: a stage that lacks a tool fails, nothing is installed",
+        run: |arguments| stage::run(&TestOptions::parse(arguments)?),
+    },
+    CommandEntry {
+        name: "fuzz",
+        arguments: "TARGET [--seconds N]",
+        about: "fuzz one parser, until it fails or for N seconds",
+        run: |arguments| fuzz::run(&FuzzOptions::parse(arguments)?),
+    },
+    CommandEntry {
+        name: "corpus",
+        arguments: "",
+        about: "write fuzz/corpus anew, after a change of what stands on the wire",
+        run: |arguments| {
+            options::expect_none(arguments)?;
+            fuzz::write_corpus()
+        },
+    },
+];
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let Some((name, rest)) = arguments.split_first() else {
+        print!("{}", help());
+        return ExitCode::SUCCESS;
+    };
+    let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
+        eprint!("there is no command `{name}`\n\n{}", help());
+        return ExitCode::from(USAGE);
+    };
+    (command.run)(rest).unwrap_or_else(|failure| {
+        eprintln!("cargo xtask {name}: {failure}");
+        ExitCode::from(USAGE)
+    })
+}
+
+/// What `cargo xtask` alone prints.
+fn help() -> String {
+    let mut text = String::from("commands:\n");
+    for command in COMMANDS {
+        let (name, arguments, about) = (command.name, command.arguments, command.about);
+        text += &format!("  cargo xtask {name} {arguments}\n      {about}\n");
+    }
+    text += "stages of `cargo xtask test`, * in --quick too:\n";
+    for stage in stages::STAGES {
+        let mark = if stage.quick { '*' } else { ' ' };
+        text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
+    }
+    text
+}
+
+/// Exit status for a command that could not be begun.
+const USAGE: u8 = 2;

@@ -4,6 +4,7 @@
 //! passed and telling the sender is [`ReceiveEnd::advance`], which the handle calls each
 //! quarter window and before it sleeps, and the engine when someone waits.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
     collections::VecDeque,
     os::fd::OwnedFd,
@@ -20,9 +21,8 @@ use crate::{
     driver::SessionShared,
     engine::{control::ChannelSpec, counters::Counters},
     fabric::shm::MessageSegment,
-    memory::{Block, LargeLease, Orphan},
+    memory::{Block, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix, WaitSlot},
-    sync::{AtomicBool, AtomicU64, Ordering},
 };
 
 /// What one receiving handle, its guards' cells and its engine share.
@@ -185,7 +185,7 @@ impl ReceiveEnd {
     fn tell(&self, idle: bool) {
         let session = &self.session;
         if session.is_shm() {
-            session.asymmetry.light();
+            session.asymmetry().light();
             if self.theirs.get().is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
                 session.ring_peer();
             }

@@ -4,6 +4,7 @@
 //! header, one relaxed store of its cell. Each quarter window the handle sums the cells
 //! that guards settled meanwhile.
 
+use std::sync::atomic::Ordering;
 use std::{ptr::NonNull, sync::Arc, time::Instant};
 
 use super::{
@@ -20,9 +21,8 @@ use crate::{
         record::{self, RecordHeader, RecordKind},
     },
     fabric::shm::{MessageSlots, RingSegment},
-    memory::{self, Orphan},
+    memory::orphans::{self, Orphan},
     ring::{Arm, ArrivalReader, CellBlock, Consumer, Mapped},
-    sync::Ordering,
 };
 
 /// A receiver's handle, without the message type.
@@ -364,7 +364,7 @@ impl Drop for ReceiveHandle {
         self.end.session.close_receiver(&self.end, CloseReason::Dropped);
         let orphan = OrphanedEnd(self.end.clone());
         if !orphan.is_settled() {
-            memory::adopt_orphan(Box::new(orphan));
+            orphans::adopt(Box::new(orphan));
         }
     }
 }
@@ -389,7 +389,7 @@ impl Condition for Incoming<'_> {
         let end = &self.handle.end;
         end.advance(true);
         if let Some(ours) = end.ours.get() {
-            self.handle.arm.arm(&ours.armed, end.session.asymmetry);
+            self.handle.arm.arm(&ours.armed, end.session.asymmetry());
         }
     }
 

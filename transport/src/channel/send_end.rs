@@ -8,6 +8,7 @@
 //! 3. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     collections::VecDeque,
@@ -25,8 +26,7 @@ use crate::{
     engine::control::ChannelSpec,
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::RingLease,
-    ring::{Arm, Doorbell, Mapped, Producer, Released, WaitSlot},
-    sync::{AtomicBool, AtomicU32, AtomicU64, Ordering},
+    ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot},
 };
 
 /// What the handles of one sending end and its engine share.
@@ -67,6 +67,7 @@ unsafe impl Sync for SendEnd {}
 pub(super) struct SendProducer {
     pub(super) ring: Producer<Mapped>,
     pub(super) doorbell: Doorbell,
+    pub(super) asymmetry: Asymmetry,
     pub(super) theirs: Words<ReceiverWords>,
     /// What keeps the ring mapped.
     pub(super) _memory: RingOwner,
@@ -200,7 +201,7 @@ impl Turnstile {
             if self.holder.load(Ordering::Relaxed) == 0 && try_enter() {
                 return;
             }
-            crate::sync::spin_loop();
+            std::hint::spin_loop();
         }
         loop {
             let (waker, parker) = crate::ring::thread_waker();

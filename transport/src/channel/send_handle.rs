@@ -5,6 +5,7 @@
 //! is what happens instead when the channel is not open, the ring is full, the message
 //! is too long for it, or the channel is over.
 
+use std::sync::atomic::Ordering;
 use std::{mem::MaybeUninit, sync::Arc, time::Instant};
 
 use super::{
@@ -18,12 +19,11 @@ use crate::{
         control::{Ask, CloseReason},
         frame::MAX_EAGER_BYTES,
         large::LARGE_PER_CHANNEL,
-        record::{RecordKind, record_size},
+        record::RecordKind,
     },
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError},
     ring::{Arm, Doorbell, Mapped, Producer},
-    sync::Ordering,
 };
 
 /// Why an encoder stopped.
@@ -213,7 +213,7 @@ impl<'a> Entered<'a> {
         self.end.sent.store(sequence, Ordering::Release);
         producer.typical = length;
         let session = &self.end.session;
-        if producer.doorbell.is_due(&producer.theirs.armed, session.asymmetry) {
+        if producer.doorbell.is_due(&producer.theirs.armed, producer.asymmetry) {
             session.ring_for(self.end);
         }
         producer.untransmitted += length;
@@ -448,6 +448,7 @@ impl SendProducer {
         Ok(Self {
             ring,
             doorbell: Doorbell::new(),
+            asymmetry: end.session.asymmetry(),
             theirs: theirs.clone(),
             _memory: memory,
             typical: 0,
@@ -557,7 +558,7 @@ impl SendEnd {
         let last = self.sent.load(Ordering::Acquire);
         if let Some(ours) = self.ours.get() {
             ours.close(last);
-            self.session.asymmetry.light();
+            self.session.asymmetry().light();
             if self.theirs.get().is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
                 self.session.ring_peer();
             }
@@ -590,7 +591,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     fn arm(&mut self) {
         match self.end.ours.get() {
             Some(ours) => {
-                self.producer.arm.arm(&ours.asked, self.end.session.asymmetry);
+                self.producer.arm.arm(&ours.asked, self.end.session.asymmetry());
                 self.end.session.ring_peer();
             }
             None => {
@@ -628,7 +629,7 @@ impl Condition for News<'_> {
     fn arm(&mut self) {
         match self.end.ours.get() {
             Some(ours) => {
-                self.arm.arm(&ours.asked, self.end.session.asymmetry);
+                self.arm.arm(&ours.asked, self.end.session.asymmetry());
                 self.end.session.ring_peer();
             }
             None => self.end.session.ask(self.end.id, self.ask),

@@ -1,11 +1,11 @@
 //! Whether an end is pending, open or over, and why; set by the engine, read by handles.
 
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::error::EndCause;
 use crate::{
     engine::{control::ChannelSpec, session::Agreed},
-    sync::{AtomicU32, Ordering},
 };
 
 /// What the engine knows of an end, for its handle.

@@ -16,7 +16,7 @@ pub use engine::{Admission, ControlSource};
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
 
-pub(crate) use engine::{Context, Mark};
+pub(crate) use engine::{Context, LargeWanted, Tools, Wire, answer_if_rung};
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

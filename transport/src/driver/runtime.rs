@@ -21,17 +21,14 @@ use std::{
 
 use super::{
     Condition, Driver, TimedOut, Wait,
-    engine::{Admission, Context, ControlSource, Engine, Mark, Readiness},
+    engine::{Admission, Context, ControlSource, Engine, LargeWanted, Mark, Readiness},
     session_shared::SessionShared,
 };
 use crate::{
     channel::{ReceiveHandle, SendHandle},
-    engine::{
-        control::{ChannelSpec, Role},
-        session::CannotOpen,
-    },
+    engine::{control::ChannelSpec, session::CannotOpen},
     fabric::link::Link,
-    memory::{self, LargePool, RingArena},
+    memory::{LargePool, RingArena, orphans},
     ring::{Bell, BellLease, Drive, Parker, WaitSlot, thread_waker},
 };
 
@@ -56,6 +53,7 @@ pub struct RuntimeConfig {
 pub struct Runtime {
     config: RuntimeConfig,
     engine: Mutex<Engine>,
+    me: Weak<Self>,
     /// Set while someone holds the engine's lock for a turn and may sleep soon.
     leading: AtomicBool,
     /// The leader sleeps, or is about to and will look once more.
@@ -97,10 +95,11 @@ pub struct Undelivered {
 impl Runtime {
     /// A runtime with its I/O thread, if the driver has one.
     pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
-        memory::sweep_orphans();
+        orphans::sweep();
         let bell = Bell::lease()?;
         let engine = Engine::new(bell.bell(), &config)?;
-        let runtime = Arc::new(Self {
+        let runtime = Arc::new_cyclic(|me| Self {
+            me: me.clone(),
             epoll: engine.epoll(),
             engine: Mutex::new(engine),
             leading: AtomicBool::new(false),
@@ -262,15 +261,36 @@ impl Runtime {
 
     /// Wakers are the only foreign code that our threads run (rule 4).
     fn wake(&self, context: Context<'_>) {
-        let Context { wakers, .. } = context;
+        let Context { wakers, wanted, .. } = context;
         let any = !wakers.is_empty();
         for waker in wakers {
             waker.wake();
+        }
+        for wanted in wanted {
+            self.provide(wanted);
         }
         if any && self.driver() == Driver::Caller {
             // The thread that was woken may be the one that sleeps in the epoll set.
             self.rouse_leader();
         }
+    }
+
+    /// Gets memory for a large message: on the caller's thread, or where there is an I/O
+    /// thread to keep going, on one of its own.
+    fn provide(&self, wanted: LargeWanted) {
+        match self.driver() {
+            Driver::Caller => wanted.provide(),
+            Driver::Threads => {
+                let helper = thread::Builder::new().name("ibex-memory".to_owned());
+                if let Err(error) = helper.spawn(move || wanted.provide()) {
+                    tracing::warn!(%error, "no thread for mapping a large message's memory");
+                }
+            }
+        }
+    }
+
+    pub(crate) fn arc(&self) -> Option<Arc<Self>> {
+        self.me.upgrade()
     }
 
     // ---- Marks and bells -------------------------------------------------------------
@@ -489,7 +509,7 @@ impl Runtime {
         {
             let _ = thread.join();
         }
-        memory::sweep_orphans();
+        orphans::sweep();
         report
     }
 }

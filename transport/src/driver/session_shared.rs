@@ -1,5 +1,6 @@
 //! What handles and engine share of one session.
 
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
     fmt,
     net::SocketAddr,
@@ -16,7 +17,6 @@ use crate::{
     engine::control::{Ask, CloseReason},
     memory::{LargeLease, LargePool, RingArena, RingLease},
     ring::{Asymmetry, WaitSlot},
-    sync::{AtomicU64, Ordering},
 };
 
 /// One session as its handles see it.
@@ -26,7 +26,8 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// Data goes through memory that both processes map.
     shm: Option<OnceLock<OwnedFd>>,
-    pub(crate) asymmetry: Asymmetry,
+    /// The peer cannot use membarrier, so both sides use fences.
+    fences: AtomicBool,
     pub(crate) counters: SessionCounters,
 }
 
@@ -95,10 +96,24 @@ impl SessionShared {
         id: u64,
         peer: PeerDescription,
         is_shm: bool,
-        asymmetry: Asymmetry,
     ) -> Self {
         let shm = is_shm.then(OnceLock::new);
-        Self { runtime, id, peer, shm, asymmetry, counters: SessionCounters::default() }
+        let (fences, counters) = (AtomicBool::new(false), SessionCounters::default());
+        Self { runtime, id, peer, shm, fences, counters }
+    }
+
+    /// The kind of doorbells between the two processes.
+    #[inline]
+    pub(crate) fn asymmetry(&self) -> Asymmetry {
+        if self.fences.load(Ordering::Relaxed) {
+            Asymmetry::Fence
+        } else {
+            Asymmetry::of_process()
+        }
+    }
+
+    pub(crate) fn use_fences(&self) {
+        self.fences.store(true, Ordering::Relaxed);
     }
 
     /// The node's runtime.

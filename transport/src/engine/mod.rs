@@ -16,11 +16,11 @@ pub mod channel_window;
 pub mod control;
 pub mod counters;
 pub mod frame;
+pub mod large;
 pub mod record;
 pub mod session;
 pub mod session_credit;
 pub mod timer;
 
-mod large;
 mod receive_channel;
 mod send_channel;

@@ -35,8 +35,11 @@ pub struct SessionConfig {
     pub our_credit_bytes: u64,
     /// Arrival bytes that we may keep in flight to the peer.
     pub peer_credit_bytes: u64,
-    /// Ends that the peer may have open at a time.
+    /// Ends that either side may have open at a time.
     pub max_channels: usize,
+    /// Records travel in frames; else through shared memory, and frames carry control
+    /// alone.
+    pub data_in_band: bool,
 }
 
 /// Where published records stand that are not in a frame yet.
@@ -177,6 +180,11 @@ pub enum Event {
         /// Its bytes.
         length: u64,
     },
+    /// A local end is gone on both sides and nothing of it is left here.
+    Forgotten {
+        /// Our end.
+        end: u32,
+    },
     /// The peer closes the session.
     Goodbye,
 }
@@ -231,7 +239,8 @@ pub enum PeerMisbehaved {
 }
 
 /// A local end cannot be opened.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum CannotOpen {
     /// A handle for this end lives already.
     #[error("this end is open already")]
@@ -242,6 +251,12 @@ pub enum CannotOpen {
         /// The limit.
         limit: usize,
     },
+    /// The session has ended, or is ending.
+    #[error("the session has ended")]
+    SessionOver,
+    /// There is no memory for the end.
+    #[error("{0}")]
+    Memory(String),
 }
 
 /// A session's channels and queues. See the [module](self).
@@ -429,6 +444,23 @@ impl Session {
         }
     }
 
+    /// Our end that is paired with an end of the peer's.
+    #[must_use]
+    pub fn paired(&self, role: Role, peer_end: u32) -> Option<u32> {
+        self.paired.get(&(role, peer_end)).copied()
+    }
+
+    /// Whether the sender of receiving end `end` waits for its application.
+    #[must_use]
+    pub fn is_asked(&self, end: u32) -> bool {
+        match self.ends.get(&end) {
+            Some(End { state: EndState::Receiver(Some(channel)), .. }) => {
+                channel.waits_for_application()
+            }
+            _ => false,
+        }
+    }
+
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
         let Some(entry) = self.ends.get_mut(&end) else { return };
@@ -536,11 +568,12 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Served {
+        let in_band = self.config.data_in_band;
         let Some(entry) = self.ends.get_mut(&end) else { return Served::Empty };
         let is_live = entry.peer.is_some() && !entry.closed_there;
         let alignment = entry.spec.alignment as usize;
         let EndState::Sender(channel) = &mut entry.state else { return Served::Empty };
-        if is_live {
+        if is_live && in_band {
             let records_first = channel.chunk_went_last || !channel.large.has_chunk();
             if records_first {
                 let room = self.credit_use.available().saturating_sub(HEAD_BYTES as u64) as usize;
@@ -581,7 +614,9 @@ impl Session {
             }
         }
         match channel.closing {
-            Some((final_sequence, reason)) if !is_live || channel.is_drained(final_sequence) => {
+            Some((final_sequence, reason))
+                if !is_live || !in_band || channel.is_drained(final_sequence) =>
+            {
                 channel.closing = None;
                 channel.queued = false;
                 let role = Role::Sender;
@@ -957,6 +992,7 @@ impl Session {
                 self.paired.remove(&(entry.state.role().opposite(), peer));
             }
             self.ends.remove(&end);
+            self.events.push_back(Event::Forgotten { end });
         }
     }
 

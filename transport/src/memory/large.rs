@@ -119,6 +119,15 @@ impl LargePool {
         })
     }
 
+    /// A kept buffer for `bytes` whose pages are there already: costs no system call, so
+    /// it may be called in a turn.
+    #[must_use]
+    pub fn take_kept(&self, bytes: usize) -> Option<LargeLease> {
+        let buffer = self.stock.take_kept(class_bytes(bytes).ok()?)?;
+        let lease = LargeLease { buffer: Some(buffer), stock: Arc::clone(&self.stock) };
+        (lease.populated >= bytes).then_some(lease)
+    }
+
     /// How many free buffers are kept.
     #[must_use]
     pub fn kept(&self) -> usize {

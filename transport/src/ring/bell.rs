@@ -58,12 +58,14 @@ impl Bell {
             Some(Some(engine)) => engine.drive(),
             // The engine is on its way out and looks for itself.
             Some(None) => {}
-            // The only failure is a full counter, and then it is readable
-            // already.
-            None => {
-                let _ = retry_on_intr(|| write(&self.fd, &1u64.to_ne_bytes()));
-            }
+            None => self.wake(),
         }
+    }
+
+    /// Makes the eventfd readable, whoever drives the engine.
+    pub fn wake(&self) {
+        // The only failure is a full counter, and then it is readable already.
+        let _ = retry_on_intr(|| write(&self.fd, &1u64.to_ne_bytes()));
     }
 
     /// From now on a ring runs a turn of `engine` instead of making the eventfd

@@ -1,0 +1,125 @@
+//! Hostile bytes for everything in ibex that reads what a peer sent.
+//!
+//! Each [`Target`] is one parser behind a function that takes any bytes. It has
+//! to return, whatever they are, and says whether they took the parser to its
+//! accept state: all was read, and all was valid. Each target makes its own
+//! seeds, the inputs from which fuzzing starts; they are committed in
+//! `fuzz/corpus`, and a test holds that they are accepted, so that fuzzing
+//! begins behind the first check and not before it.
+
+use std::path::{Path, PathBuf};
+
+mod reader;
+mod targets {
+    pub(crate) mod bootstrap;
+    pub(crate) mod control;
+    pub(crate) mod counters;
+    pub(crate) mod frames;
+    pub(crate) mod ring;
+    pub(crate) mod rkyv_access;
+    pub(crate) mod shm_message;
+}
+
+use targets::{bootstrap, control, counters, frames, ring, rkyv_access, shm_message};
+
+/// One parser.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// What it is called on the command line and in the corpus.
+    pub name: &'static str,
+    /// Feeds it. Whether the bytes were accepted; never a panic.
+    pub accepts: fn(&[u8]) -> bool,
+    /// Inputs that are accepted.
+    pub seeds: fn() -> Vec<Seed>,
+}
+
+/// An input that a parser accepts.
+#[derive(Clone, Debug)]
+pub struct Seed {
+    /// Its file in the corpus.
+    pub name: &'static str,
+    /// What the parser is fed.
+    pub bytes: Vec<u8>,
+}
+
+/// All targets. A target's place is its selector, so new ones go to the end.
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "bootstrap_message",
+        accepts: ibex_bootstrap::fuzz::message,
+        seeds: bootstrap::message_seeds,
+    },
+    Target {
+        name: "bootstrap_acceptor",
+        accepts: ibex_bootstrap::fuzz::acceptor,
+        seeds: bootstrap::acceptor_seeds,
+    },
+    Target {
+        name: "bootstrap_dialer",
+        accepts: ibex_bootstrap::fuzz::dialer,
+        seeds: bootstrap::dialer_seeds,
+    },
+    Target {
+        name: "frames",
+        accepts: frames::accepts,
+        seeds: frames::seeds,
+    },
+    Target {
+        name: "control",
+        accepts: control::accepts,
+        seeds: control::seeds,
+    },
+    Target {
+        name: "counters",
+        accepts: counters::accepts,
+        seeds: counters::seeds,
+    },
+    Target {
+        name: "ring",
+        accepts: ring::accepts,
+        seeds: ring::seeds,
+    },
+    Target {
+        name: "shm_message",
+        accepts: shm_message::accepts,
+        seeds: shm_message::seeds,
+    },
+    Target {
+        name: "rkyv_access",
+        accepts: rkyv_access::accepts,
+        seeds: rkyv_access::seeds,
+    },
+];
+
+impl Target {
+    /// The target that the first byte of an input selects.
+    #[must_use]
+    pub fn by_selector(selector: u8) -> Option<&'static Self> {
+        TARGETS.get(usize::from(selector))
+    }
+
+    /// The target of that name.
+    #[must_use]
+    pub fn by_name(name: &str) -> Option<&'static Self> {
+        TARGETS.iter().find(|target| target.name == name)
+    }
+
+    /// What a fuzzer is given to feed `bytes` to this target.
+    ///
+    /// # Panics
+    ///
+    /// If it is none of [`TARGETS`].
+    #[must_use]
+    pub fn input(&self, bytes: &[u8]) -> Vec<u8> {
+        let place = TARGETS.iter().position(|target| target.name == self.name);
+        let selector = place.and_then(|place| u8::try_from(place).ok());
+        let selector = selector.expect("a target of the table, and fewer than 256 of them");
+        [&[selector], bytes].concat()
+    }
+}
+
+/// Where the committed seeds are.
+#[must_use]
+pub fn corpus_directory() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus")
+}

@@ -1,0 +1,41 @@
+//! Numbers off the front of an input, for targets that need some beside the
+//! bytes they parse.
+#![forbid(unsafe_code)]
+
+/// What of an input has not been read.
+pub(crate) struct Reader<'input> {
+    rest: &'input [u8],
+}
+
+impl<'input> Reader<'input> {
+    pub(crate) fn new(input: &'input [u8]) -> Self {
+        Self { rest: input }
+    }
+
+    /// The next byte; `None` at the end.
+    pub(crate) fn byte(&mut self) -> Option<u8> {
+        self.array().map(|[byte]| byte)
+    }
+
+    /// The next 8 bytes as a number; `None` if fewer are left.
+    pub(crate) fn u64(&mut self) -> Option<u64> {
+        self.array().map(u64::from_le_bytes)
+    }
+
+    /// The next `N` bytes; `None` if fewer are left.
+    pub(crate) fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (array, rest) = self.rest.split_first_chunk()?;
+        self.rest = rest;
+        Some(*array)
+    }
+
+    /// All that is left.
+    pub(crate) fn rest(self) -> &'input [u8] {
+        self.rest
+    }
+
+    /// Whether nothing is left.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+}

@@ -1,0 +1,376 @@
+//! A session fed with what comes out of its peer's socket: frames, one behind
+//! the other.
+//!
+//! The session has met an honest peer before: channel `to_us` is open for
+//! receiving and `from_us` for sending, with a few messages out, so that
+//! records, chunks, counters and credit find something to be about.
+#![forbid(unsafe_code)]
+
+use ibex_transport::engine::channel_window::ChannelWindow;
+use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
+use ibex_transport::engine::counters::Counters;
+use ibex_transport::engine::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_transport::engine::record::{
+    HEADER_BYTES, RecordHeader, RecordKind, first_position, record_size,
+};
+use ibex_transport::engine::session::{
+    Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
+};
+
+use crate::Seed;
+
+/// The frames that a peer sends after the channels were opened. Accepted if
+/// they are whole, and the session believes all of them.
+pub(crate) fn accepts(bytes: &[u8]) -> bool {
+    let mut ours = Meeting::new().ours;
+    let fed = ours.feed(bytes);
+    // Whatever happened: what we send is well-formed.
+    let _ = ours.transmit();
+    fed && !bytes.is_empty()
+}
+
+/// One for each thing that a peer can do with its two channels.
+pub(crate) fn seeds() -> Vec<Seed> {
+    vec![
+        Seed {
+            name: "records",
+            bytes: Meeting::record(Node::send_some),
+        },
+        Seed {
+            name: "counters",
+            bytes: Meeting::record(Node::release_all),
+        },
+        Seed {
+            name: "large",
+            bytes: Meeting::large(),
+        },
+        Seed {
+            name: "ask",
+            bytes: Meeting::record(Node::ask_for_all),
+        },
+        Seed {
+            name: "open",
+            bytes: Meeting::record(Node::open_another),
+        },
+        Seed {
+            name: "close",
+            bytes: Meeting::record(Node::end),
+        },
+    ]
+}
+
+/// Two nodes with two channels between them.
+#[derive(Debug)]
+struct Meeting {
+    ours: Node,
+    peer: Node,
+}
+
+impl Meeting {
+    fn new() -> Self {
+        let mut ours = Node::new(["from_us", "to_us"]);
+        let mut peer = Node::new(["to_us", "from_us"]);
+        assert!(ours.feed(&peer.transmit()) && peer.feed(&ours.transmit()));
+        ours.send_some();
+        assert!(peer.feed(&ours.transmit()));
+        Self { ours, peer }
+    }
+
+    /// What the peer sends when it has done something.
+    fn record(does: fn(&mut Node)) -> Vec<u8> {
+        let mut peer = Self::new().peer;
+        does(&mut peer);
+        peer.transmit()
+    }
+
+    /// A large message in both parts: its announcement, and its chunks after
+    /// the grant.
+    fn large() -> Vec<u8> {
+        let Self { mut ours, mut peer } = Self::new();
+        peer.announce_large(LARGE_BYTES);
+        let mut recorded = peer.transmit();
+        assert!(ours.feed(&recorded) && peer.feed(&ours.transmit()));
+        recorded.extend(peer.transmit());
+        recorded
+    }
+}
+
+/// A session with an application that takes what comes.
+#[derive(Debug)]
+struct Node {
+    session: Session,
+    sender: u32,
+    receiver: u32,
+    ring: Ring,
+    /// What came in so far, modulo the alignment of arrival blocks.
+    landing_in: usize,
+    /// The same for what went out.
+    landing_out: usize,
+    /// What arrived and was released at once.
+    counters: Counters,
+}
+
+impl Node {
+    fn new([sends, receives]: [&str; 2]) -> Self {
+        let mut session = Session::new(SessionConfig {
+            our_credit_bytes: 1 << 20,
+            peer_credit_bytes: 1 << 20,
+            max_channels: 8,
+        });
+        let mut open = |role, name| session.open(role, name, spec());
+        let sender = open(Role::Sender, sends).expect("no channel is open yet");
+        let receiver = open(Role::Receiver, receives).expect("no receiver is open yet");
+        let counters = Counters {
+            released_position: first_position(ALIGNMENT),
+            ..Counters::default()
+        };
+        let ring = Ring::default();
+        Self {
+            session,
+            sender,
+            receiver,
+            ring,
+            landing_in: 0,
+            landing_out: 0,
+            counters,
+        }
+    }
+
+    /// Takes in frames as a socket's reader does. Whether all were whole and
+    /// believed.
+    fn feed(&mut self, mut bytes: &[u8]) -> bool {
+        loop {
+            let header = match FrameHeader::parse(bytes) {
+                Ok(Some(header)) => header,
+                Ok(None) => return bytes.is_empty(),
+                Err(_) => return false,
+            };
+            let Some((frame, behind)) = bytes.split_at_checked(header.padded_length()) else {
+                return false;
+            };
+            let frame = &frame[..header.length as usize];
+            let Ok(arrival) = self.session.handle_frame(&header, frame, self.landing_in) else {
+                return false;
+            };
+            self.take(&header, arrival);
+            self.landing_in = (self.landing_in + header.padded_length()) % BLOCK_ALIGNMENT;
+            bytes = behind;
+        }
+    }
+
+    /// Does what a host does with an arrival, and checks what it relies on.
+    fn take(&mut self, header: &FrameHeader, arrival: Arrival) {
+        match arrival {
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                assert_eq!(header.kind, FrameKind::Records);
+                assert_eq!(offset + bytes, header.length as usize);
+                assert_eq!(first_sequence, self.counters.received + 1, "a gap in {end}");
+                self.counters.received += records;
+            }
+            Arrival::Chunk {
+                chunk, complete, ..
+            } => {
+                assert_eq!(chunk.bytes, header.body_bytes());
+                let end = chunk.offset + chunk.bytes as u64;
+                assert!(end <= MAX_MESSAGE_BYTES, "a chunk beyond its message");
+                assert!(!complete || end > 0);
+            }
+            Arrival::Nothing | Arrival::Unwanted => {}
+        }
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
+                    assert!(length <= MAX_MESSAGE_BYTES);
+                    self.session.grant(end, sequence);
+                }
+                Event::Counted { counters, .. } => {
+                    assert!(counters.received <= self.ring.published);
+                    assert!(counters.released <= self.ring.published);
+                    assert!(counters.acknowledged <= self.ring.published);
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// All frames that the session has to send, as they stand on the wire.
+    fn transmit(&mut self) -> Vec<u8> {
+        let mut sent = Vec::new();
+        loop {
+            let start = sent.len();
+            let body = self
+                .session
+                .poll_transmit(&mut self.ring, self.landing_out, &mut sent);
+            match body {
+                None => return sent,
+                Some(Body::Inline) => {}
+                Some(Body::Records {
+                    position, bytes, ..
+                }) => {
+                    sent.extend_from_slice(self.ring.run(position, bytes));
+                }
+                Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
+            }
+            let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
+            let header = header.expect("a frame of ours is whole");
+            assert!(header.length as usize <= MAX_FRAME_BYTES);
+            sent.resize(start + header.padded_length(), 0);
+            self.landing_out = (self.landing_out + header.padded_length()) % BLOCK_ALIGNMENT;
+        }
+    }
+
+    /// Publishes three messages.
+    fn send_some(&mut self) {
+        for length in [1, 64, 500] {
+            self.ring
+                .publish(RecordKind::Data, &vec![length as u8; length]);
+        }
+        self.session.mark_ready(self.sender);
+    }
+
+    /// Publishes the announcement of a message that travels in chunks.
+    fn announce_large(&mut self, length: u64) {
+        self.ring.publish(RecordKind::Large, &length.to_le_bytes());
+        self.session
+            .announce_large(self.sender, self.ring.published, length);
+        self.session.mark_ready(self.sender);
+    }
+
+    /// Says that all that came was read and acknowledged.
+    fn release_all(&mut self) {
+        let received = self.counters.received;
+        let bytes = self.arrived_bytes();
+        let counters = Counters {
+            released: received,
+            released_position: first_position(ALIGNMENT) + bytes,
+            acknowledged: received,
+            ..self.counters
+        };
+        self.session.released(self.receiver, &counters);
+        // News alone are not urgent; they ride on what is sent anyway.
+        self.send_some();
+    }
+
+    /// What the three messages of [`send_some`](Self::send_some) take in a ring.
+    fn arrived_bytes(&self) -> u64 {
+        [1, 64, 500]
+            .iter()
+            .map(|&length| record_size(length, ALIGNMENT) as u64)
+            .sum()
+    }
+
+    /// Waits for everything.
+    fn ask_for_all(&mut self) {
+        self.send_some();
+        let published = self.ring.published;
+        let ask = Ask {
+            received: published,
+            released: published,
+            acknowledged: published,
+        };
+        self.session.ask(self.sender, ask);
+    }
+
+    /// Opens an end that we have no counterpart for.
+    fn open_another(&mut self) {
+        let opened = self.session.open(Role::Sender, "another", spec());
+        opened.expect("the name is free");
+    }
+
+    /// Closes both ends and the session.
+    fn end(&mut self) {
+        let counters = self.counters;
+        self.session
+            .close_receiver(self.receiver, &counters, CloseReason::Dropped);
+        self.session
+            .close_sender(self.sender, self.ring.published, CloseReason::Dropped);
+        self.session.say_goodbye();
+    }
+}
+
+/// The ring of the one sending end, as bytes that are never reused.
+#[derive(Debug, Default)]
+struct Ring {
+    bytes: Vec<u8>,
+    /// Where each record that was not taken ends.
+    ends: Vec<usize>,
+    taken: usize,
+    published: u64,
+}
+
+impl Ring {
+    fn publish(&mut self, kind: RecordKind, payload: &[u8]) {
+        self.published += 1;
+        let start = self.bytes.len();
+        let header = RecordHeader {
+            kind,
+            length: payload.len() as u32,
+            sequence_low: self.published as u32,
+        };
+        self.bytes
+            .extend_from_slice(&header.to_word().to_le_bytes());
+        self.bytes.extend_from_slice(payload);
+        self.bytes
+            .resize(start + record_size(payload.len(), ALIGNMENT), 0);
+        self.ends.push(self.bytes.len());
+    }
+
+    fn run(&self, position: u64, bytes: usize) -> &[u8] {
+        let start = (position - first_position(ALIGNMENT)) as usize;
+        &self.bytes[start..][..bytes]
+    }
+}
+
+impl RecordSource for Ring {
+    fn take_run(&mut self, _: u32, batch: usize, single: usize) -> Option<Run> {
+        let fits = |&end: &usize| end - self.taken <= batch;
+        let first = self
+            .ends
+            .first()
+            .filter(|&&end| end - self.taken <= single)?;
+        let records = self.ends.iter().take_while(|&end| fits(end)).count().max(1);
+        let end = (*first).max(self.ends[records - 1]);
+        let position = first_position(ALIGNMENT) + self.taken as u64;
+        let run = Run {
+            position,
+            bytes: end - self.taken,
+            records: records as u64,
+        };
+        self.ends.drain(..records);
+        self.taken = end;
+        Some(run)
+    }
+
+    fn has_records(&mut self, _: u32) -> bool {
+        !self.ends.is_empty()
+    }
+}
+
+fn spec() -> ChannelSpec {
+    ChannelSpec {
+        fingerprint: *b"a fingerprint 16",
+        schema: "[u8]".to_string(),
+        alignment: ALIGNMENT as u32,
+        window: ChannelWindow {
+            messages: 64,
+            bytes: 1 << 16,
+        },
+        max_message_bytes: MAX_MESSAGE_BYTES,
+    }
+}
+
+const ALIGNMENT: usize = 16;
+const MAX_MESSAGE_BYTES: u64 = 1 << 20;
+/// Two chunks.
+const LARGE_BYTES: u64 = 70_000;
+const _: () = assert!(HEADER_BYTES < ALIGNMENT && LARGE_BYTES <= MAX_MESSAGE_BYTES);

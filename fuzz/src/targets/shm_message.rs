@@ -1,0 +1,61 @@
+//! Packets of the Unix socket beside shared memory.
+//!
+//! What decodes has one encoding: the bytes that it was decoded from.
+#![forbid(unsafe_code)]
+
+use ibex_transport::fabric::shm::message::{Message, Role};
+
+use crate::Seed;
+
+/// One packet.
+pub(crate) fn accepts(bytes: &[u8]) -> bool {
+    let Ok(message) = Message::decode(bytes) else {
+        return false;
+    };
+    assert_eq!(
+        message.encode().as_ref(),
+        bytes,
+        "{message:?} has two encodings"
+    );
+    true
+}
+
+/// One of each kind.
+pub(crate) fn seeds() -> Vec<Seed> {
+    let role = Role::Receiver;
+    [
+        ("hello", Message::Hello { asymmetry: true }),
+        ("control", Message::Control { index: 1 }),
+        (
+            "end",
+            Message::End {
+                end: 1,
+                role,
+                segment: 2,
+                block: 3,
+            },
+        ),
+        (
+            "ring",
+            Message::Ring {
+                end: 1,
+                capacity: 1 << 20,
+            },
+        ),
+        (
+            "large",
+            Message::Large {
+                end: 1,
+                sequence: 2,
+                slot: 3,
+                length: 1000,
+                capacity: 4096,
+            },
+        ),
+    ]
+    .map(|(name, message)| Seed {
+        name,
+        bytes: message.encode().as_ref().to_vec(),
+    })
+    .into()
+}

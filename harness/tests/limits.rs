@@ -1,0 +1,143 @@
+//! The raw limits between two real processes. Without libtest, because the
+//! second process is this same program and must get to the task that it is given.
+
+use std::{
+    process::{self, ExitCode},
+    time::Instant,
+};
+
+use ibex_harness::{
+    Error,
+    cores::{self, Cores},
+    job::{Job, Mode},
+    limit::Limit,
+    pair::{self, Pair, Task},
+    regime,
+};
+use serde_json::json;
+
+fn main() -> ExitCode {
+    if let Some(code) = pair::run_if_peer(|_, task| subject(&task)) {
+        return code;
+    }
+    let cores = match cores::choose(None) {
+        Ok(cores) => cores,
+        Err(error) => {
+            println!("skipped: {error}");
+            return ExitCode::SUCCESS;
+        }
+    };
+    println!("cores {cores:?}: {}", regime::measure(cores).unwrap());
+    test("every size arrives whole", || {
+        every_size_arrives_whole(cores)
+    });
+    test("a flipped byte is counted", || {
+        a_flipped_byte_is_counted(cores)
+    });
+    test("a peer is another process", || {
+        a_peer_is_another_process(cores)
+    });
+    test("a peer that dies is reported", || {
+        a_peer_that_dies_is_reported(cores)
+    });
+    ExitCode::SUCCESS
+}
+
+fn test(name: &str, body: impl FnOnce()) {
+    let start = Instant::now();
+    body();
+    println!("test {name} ... ok ({:.1?})", start.elapsed());
+}
+
+fn every_size_arrives_whole(cores: Cores) {
+    for limit in [Limit::Shm, Limit::Tcp] {
+        for mode in [Mode::Latency, Mode::Stream] {
+            for (size, iters) in SIZES {
+                let job = Job {
+                    mode,
+                    size,
+                    iters,
+                    flip: false,
+                };
+                let figures = limit.measure(cores, job).unwrap();
+                assert_eq!(
+                    figures.tally.faults, 0,
+                    "{limit:?} {job:?}: {:?}",
+                    figures.tally
+                );
+                assert!(
+                    figures.bytes_touched(),
+                    "{limit:?} {job:?}: {:?}",
+                    figures.tally
+                );
+                assert_eq!(figures.one_way.is_some(), mode == Mode::Latency);
+            }
+        }
+    }
+}
+
+fn a_flipped_byte_is_counted(cores: Cores) {
+    for limit in [Limit::Shm, Limit::Tcp] {
+        for mode in [Mode::Latency, Mode::Stream] {
+            for size in [1, 64, 100_000] {
+                let job = Job {
+                    mode,
+                    size,
+                    iters: 50,
+                    flip: true,
+                };
+                let tally = limit.measure(cores, job).unwrap().tally;
+                assert_eq!(tally.faults, 1, "{limit:?} {job:?}: {tally:?}");
+                let place = format!("message 54, byte {}:", size / 2);
+                assert!(tally.first_fault.unwrap().starts_with(&place));
+            }
+        }
+    }
+}
+
+fn a_peer_is_another_process(cores: Cores) {
+    let mut pair = Pair::start(cores, Task::Subject(json!("say your pid"))).unwrap();
+    let pid: u32 = pair.receive("a process id").unwrap();
+    assert_eq!(pid, pair.pid());
+    assert_ne!(pid, process::id());
+    assert_eq!(pair.finish().unwrap(), Default::default());
+}
+
+fn a_peer_that_dies_is_reported(cores: Cores) {
+    for (task, part) in [("die", "exit status: 3"), ("fail", "exit status: 1")] {
+        let error = Pair::start(cores, Task::Subject(json!(task)))
+            .unwrap()
+            .finish()
+            .unwrap_err();
+        assert!(matches!(error, Error::PeerEnded { .. }));
+        assert!(error.to_string().contains(part), "{error}");
+    }
+}
+
+/// What the peer process does in the tests of [`Pair`] itself.
+fn subject(task: &serde_json::Value) -> Result<ibex_harness::check::Tally, Error> {
+    match task.as_str() {
+        Some("say your pid") => pair::tell(&process::id())?,
+        Some("die") => process::exit(3),
+        _ => return Err(Error::Subject("failing, as the test wants".into())),
+    }
+    Ok(Default::default())
+}
+
+/// Around words, lines, parts, frames and rings; the counts wrap each ring.
+const SIZES: [(usize, u64); 14] = [
+    (0, 100),
+    (1, 40_000),
+    (7, 1000),
+    (8, 1000),
+    (56, 1000),
+    (57, 1000),
+    (64, 10_000),
+    (100, 10_000),
+    (8191, 200),
+    (8193, 200),
+    (65_536, 100),
+    (200_001, 20),
+    (1 << 20, 20),
+    (3_000_001, 2),
+];

@@ -1,0 +1,588 @@
+//! The engine: all sessions of a node, and the turn that moves them.
+//!
+//! A turn reads the sockets that were hot lately directly and asks epoll only now and
+//! then; before the leader sleeps every ring is armed, looked at once more, and the
+//! epoll set has the last word.
+
+use std::{
+    collections::HashMap,
+    io,
+    net::TcpStream,
+    os::fd::{BorrowedFd, OwnedFd},
+    sync::Arc,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{
+        Timespec,
+        epoll::{self, CreateFlags, Event, EventData, EventFlags},
+    },
+    io::Errno,
+};
+
+use super::{
+    CloseReport, Runtime, RuntimeConfig, Undelivered,
+    session_shared::{PeerDescription, SessionShared},
+};
+use crate::{
+    channel::receive_end::ReceiveEnd,
+    fabric::link::{Link, LinkConfig},
+    memory::BlockPool,
+    ring::{Asymmetry, Bell},
+};
+
+/// All sessions of a node.
+pub(crate) struct Engine {
+    epoll: Arc<OwnedFd>,
+    bell: &'static Bell,
+    config: RuntimeConfig,
+    blocks: BlockPool,
+    compact_blocks: BlockPool,
+
+    // Sessions.
+    links: HashMap<u64, Link>,
+    next_session: u64,
+    /// Sessions whose socket is read every turn.
+    hot: Vec<u64>,
+    /// Sessions with a deadline.
+    timed: Vec<u64>,
+
+    // Where sessions come from.
+    control: Option<Box<dyn ControlSource>>,
+    control_deadline: Option<Instant>,
+
+    // The turn.
+    turns: u64,
+    marks: Vec<Mark>,
+    ready: Vec<Readiness>,
+    closing: Option<Instant>,
+    undelivered: Vec<Undelivered>,
+}
+
+/// A finished handshake, ready to become a session.
+#[derive(Debug)]
+pub struct Admission {
+    /// The connection; the handshake's bytes are consumed.
+    pub stream: TcpStream,
+    /// Bytes that came behind the handshake.
+    pub leftover: Vec<u8>,
+    /// The Unix socket to the peer, where the fabric is shared memory.
+    pub unix: Option<OwnedFd>,
+    /// Who the peer is.
+    pub peer: PeerDescription,
+    /// Arrival bytes that the peer lets us keep in flight.
+    pub peer_credit_bytes: u64,
+    /// Ends that either side may have open.
+    pub max_channels: usize,
+    /// This end dialed.
+    pub is_dialer: bool,
+}
+
+/// Where incoming sessions come from: a listener and its handshakes.
+pub trait ControlSource: Send {
+    /// Readable when [`turn`](Self::turn) has something to do.
+    fn fd(&self) -> BorrowedFd<'_>;
+    /// Moves all handshakes on; returns those that are finished.
+    fn turn(&mut self, now: Instant) -> Vec<Admission>;
+    /// When to turn next although nothing is readable.
+    fn next_deadline(&self) -> Option<Instant>;
+}
+
+/// What handles tell the engine without its lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Mark {
+    /// A cold ring has records.
+    Ready {
+        /// The session.
+        session: u64,
+        /// The sending end.
+        end: u32,
+    },
+    /// A receiving end's prefix moved.
+    Released {
+        /// The session.
+        session: u64,
+        /// The receiving end.
+        end: u32,
+    },
+}
+
+/// What epoll said.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Readiness {
+    token: u64,
+    readable: bool,
+    writable: bool,
+}
+
+/// What a turn collects for after the lock.
+pub(crate) struct Context<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) wakers: Vec<Waker>,
+    pub(crate) wanted: Vec<LargeWanted>,
+}
+
+/// Memory that a large message needs; it is mapped and populated off the turn.
+pub(crate) struct LargeWanted {
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) end: u32,
+    pub(crate) sequence: u64,
+    pub(crate) length: u64,
+}
+
+impl LargeWanted {
+    /// Gets the memory and gives it to the session.
+    pub(crate) fn provide(self) {
+        let Self { session, end, sequence, length } = self;
+        let memory = session.large_pool().take(length as usize);
+        session.runtime.on_link(session.id, |link, context| {
+            link.large_memory(end, sequence, memory, context);
+        });
+    }
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(runtime: &'a Runtime) -> Self {
+        Self { runtime, wakers: Vec::new(), wanted: Vec::new() }
+    }
+}
+
+/// What links use of the engine while it turns.
+pub(crate) struct Tools<'a> {
+    pub(crate) blocks: &'a mut BlockPool,
+    pub(crate) compact_blocks: &'a mut BlockPool,
+    pub(crate) epoll: &'a OwnedFd,
+}
+
+/// What an epoll token stands for: the low bits of a session's tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u64)]
+pub(crate) enum Wire {
+    /// The session's connection.
+    Tcp = 0,
+    /// The eventfd that the peer rings.
+    Bell = 1,
+    /// The socket that passes descriptors.
+    Unix = 2,
+}
+
+impl Wire {
+    pub(crate) fn token(self, session: u64) -> u64 {
+        session << 2 | self as u64
+    }
+}
+
+// Sessions count from 1, so their tokens begin at 4.
+const TOKEN_BELL: u64 = 0;
+const TOKEN_CONTROL: u64 = 1;
+
+/// Turns between two questions to epoll while nobody sleeps.
+const TURNS_PER_EPOLL: u64 = 64;
+/// Turns that a socket stays hot after something moved there.
+const HOT_TURNS: u32 = 256;
+
+impl Engine {
+    pub(crate) fn new(bell: &'static Bell, config: &RuntimeConfig) -> io::Result<Self> {
+        let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
+        epoll::add(&epoll, bell.fd(), EventData::new_u64(TOKEN_BELL), EventFlags::IN)?;
+        Ok(Self {
+            epoll,
+            bell,
+            config: config.clone(),
+            blocks: BlockPool::default(),
+            compact_blocks: BlockPool::new(COMPACT_BLOCK_BYTES, COMPACT_BLOCKS_KEPT),
+            links: HashMap::new(),
+            next_session: 1,
+            hot: Vec::new(),
+            timed: Vec::new(),
+            control: None,
+            control_deadline: None,
+            turns: 0,
+            marks: Vec::new(),
+            ready: Vec::new(),
+            closing: None,
+            undelivered: Vec::new(),
+        })
+    }
+
+    pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
+        self.epoll.clone()
+    }
+
+    // ---- The turn --------------------------------------------------------------------
+
+    /// Moves everything that can move. Returns whether anything did.
+    pub(crate) fn turn(
+        &mut self,
+        now: Instant,
+        ready: &[Readiness],
+        context: &mut Context<'_>,
+    ) -> bool {
+        self.turns += 1;
+        let mut progress = self.take_marks(context);
+        self.take_readiness(ready, context);
+        progress |= self.turn_hot_links(context);
+        progress |= self.turn_control(now, context);
+        self.expire(now, context);
+        progress
+    }
+
+    /// What handles left since the last turn.
+    fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
+        let mut marks = std::mem::take(&mut self.marks);
+        context.runtime.take_marks(&mut marks);
+        let any = !marks.is_empty();
+        for mark in marks.drain(..) {
+            let (session, end) = match mark {
+                Mark::Ready { session, end } | Mark::Released { session, end } => (session, end),
+            };
+            self.heat(session);
+            if let Some(link) = self.links.get_mut(&session) {
+                match mark {
+                    Mark::Ready { .. } => link.ring_is_ready(end),
+                    Mark::Released { .. } => link.prefix_moved(end),
+                }
+            }
+        }
+        self.marks = marks;
+        any
+    }
+
+    /// What epoll said to the leader, or says now that it is asked again.
+    fn take_readiness(&mut self, ready: &[Readiness], context: &mut Context<'_>) {
+        for &readiness in ready {
+            self.handle_readiness(readiness, context);
+        }
+        if ready.is_empty() && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+            let mut now_ready = std::mem::take(&mut self.ready);
+            Self::sleep(&self.epoll, Some(Duration::ZERO), &mut now_ready);
+            for readiness in now_ready.drain(..) {
+                self.handle_readiness(readiness, context);
+            }
+            self.ready = now_ready;
+        }
+    }
+
+    fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
+        match readiness.token {
+            TOKEN_BELL => {
+                self.bell.drain();
+                self.answer_guards(context);
+            }
+            // Due now.
+            TOKEN_CONTROL => self.control_deadline = Some(Instant::now()),
+            token => {
+                let session = token >> 2;
+                self.heat(session);
+                let Some(link) = self.links.get_mut(&session) else { return };
+                match token & 3 {
+                    bell if bell == Wire::Bell as u64 => link.bell_rang(context),
+                    unix if unix == Wire::Unix as u64 => link.unix_is_ready(context),
+                    _ => link.tcp_is_ready(readiness.readable, readiness.writable),
+                }
+            }
+        }
+    }
+
+    /// A guard settled while a sender waits: sums the cells of whoever was asked.
+    fn answer_guards(&mut self, context: &mut Context<'_>) {
+        for link in self.links.values_mut() {
+            if link.answer_guards(context) && !self.hot.contains(&link.id()) {
+                self.hot.push(link.id());
+            }
+        }
+    }
+
+    fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
+        if context.runtime.driver() == super::Driver::Caller {
+            // There is no bell to wait for: guards that settled are found here.
+            self.answer_guards(context);
+        }
+        let mut progress = false;
+        let mut at = 0;
+        while at < self.hot.len() {
+            let session = self.hot[at];
+            let mut tools = Tools {
+                blocks: &mut self.blocks,
+                compact_blocks: &mut self.compact_blocks,
+                epoll: &self.epoll,
+            };
+            let Some(link) = self.links.get_mut(&session) else {
+                self.hot.swap_remove(at);
+                continue;
+            };
+            if link.turn(&mut tools, context) {
+                progress = true;
+                link.heat = HOT_TURNS;
+            } else {
+                link.heat = link.heat.saturating_sub(1);
+            }
+            if link.is_finished() {
+                self.remove(session);
+            } else if link.heat == 0 && link.is_cold() {
+                self.hot.swap_remove(at);
+            } else {
+                at += 1;
+            }
+        }
+        progress
+    }
+
+    fn turn_control(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
+        if self.control_deadline.is_none_or(|deadline| deadline > now) {
+            return false;
+        }
+        let Some(control) = &mut self.control else { return false };
+        let admissions = control.turn(now);
+        self.control_deadline = control.next_deadline();
+        let any = !admissions.is_empty();
+        for admission in admissions {
+            let peer = admission.peer.address;
+            let admitted = context
+                .runtime
+                .arc()
+                .map(|runtime| self.admit(&runtime, admission, context));
+            match admitted {
+                Some(Ok(session)) => context.runtime.push_accepted(session, &mut context.wakers),
+                Some(Err(error)) => tracing::warn!(%peer, %error, "a session could not be set up"),
+                None => {}
+            }
+        }
+        any
+    }
+
+    fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+        if self.timed.is_empty() {
+            return;
+        }
+        for session in std::mem::take(&mut self.timed) {
+            let Some(link) = self.links.get_mut(&session) else { continue };
+            link.expire(now, context);
+            if link.is_finished() {
+                self.remove(session);
+            } else if link.deadline().is_some() {
+                self.timed.push(session);
+            }
+        }
+    }
+
+    /// The session is worth a look in every turn for a while.
+    fn heat(&mut self, session: u64) {
+        if let Some(link) = self.links.get_mut(&session) {
+            link.heat = HOT_TURNS;
+            if !self.hot.contains(&session) {
+                self.hot.push(session);
+            }
+        }
+    }
+
+    fn remove(&mut self, session: u64) {
+        if let Some(link) = self.links.remove(&session) {
+            link.unregister(&self.epoll);
+            if self.closing.is_some() {
+                self.undelivered.extend(link.undelivered());
+            }
+        }
+        self.hot.retain(|&hot| hot != session);
+        self.timed.retain(|&timed| timed != session);
+    }
+
+    // ---- Sleeping --------------------------------------------------------------------
+
+    /// Arms every ring and looks once more. `None`: something is there, do not sleep;
+    /// else when to wake up at the latest.
+    pub(crate) fn prepare_sleep(
+        &mut self,
+        now: Instant,
+        has_marks: bool,
+    ) -> Option<Option<Instant>> {
+        let mut armed = false;
+        for session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                armed |= link.arm_rings();
+            }
+        }
+        if armed {
+            // DOORBELL, the heavy half for all words set above; pairs with the light
+            // half in `Doorbell::is_due`.
+            Asymmetry::of_process().heavy();
+        }
+        let mut work = has_marks;
+        for session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                work |= link.look_at_armed_rings();
+                link.heat = 0;
+            }
+        }
+        if work {
+            return None;
+        }
+        let links = &self.links;
+        self.hot.retain(|session| links.get(session).is_some_and(|link| !link.is_cold()));
+        let deadlines = self.timed.iter().filter_map(|id| self.links.get(id)?.deadline());
+        let next = deadlines.chain(self.control_deadline).chain(self.closing).min();
+        if next.is_some_and(|next| next <= now) { None } else { Some(next) }
+    }
+
+    /// Sleeps in the epoll set for up to `timeout` and says what became ready.
+    pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>, ready: &mut Vec<Readiness>) {
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+        let timeout = timeout.map(|timeout| {
+            Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
+        });
+        match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
+            Ok(count) => ready.extend(events[..count].iter().map(|event| {
+                let (flags, data) = (event.flags, event.data);
+                let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+                Readiness {
+                    token: data.u64(),
+                    readable: flags.intersects(EventFlags::IN | closed),
+                    writable: flags.contains(EventFlags::OUT),
+                }
+            })),
+            Err(Errno::INTR) => {}
+            Err(error) => tracing::error!(%error, "epoll_wait failed"),
+        }
+    }
+
+    // ---- Sessions --------------------------------------------------------------------
+
+    pub(crate) fn set_control_source(&mut self, source: Box<dyn ControlSource>) -> io::Result<()> {
+        epoll::add(
+            &self.epoll,
+            source.fd(),
+            EventData::new_u64(TOKEN_CONTROL),
+            EventFlags::IN,
+        )?;
+        self.control = Some(source);
+        Ok(())
+    }
+
+    pub(crate) fn admit(
+        &mut self,
+        runtime: &Arc<Runtime>,
+        admission: Admission,
+        context: &mut Context<'_>,
+    ) -> io::Result<Arc<SessionShared>> {
+        if self.closing.is_some() {
+            return Err(io::Error::other("the node is closing"));
+        }
+        let id = self.next_session;
+        self.next_session += 1;
+        tracing::info!(
+            peer = %admission.peer.address,
+            fabric = admission.peer.fabric,
+            reason = %admission.peer.reason,
+            "session up"
+        );
+        let shared = Arc::new(SessionShared::new(
+            runtime.clone(),
+            id,
+            admission.peer,
+            admission.unix.is_some(),
+        ));
+        let config = LinkConfig {
+            our_credit_bytes: self.config.session_credit_bytes,
+            peer_credit_bytes: admission.peer_credit_bytes,
+            max_channels: admission.max_channels,
+        };
+        let mut tools = Tools {
+            blocks: &mut self.blocks,
+            compact_blocks: &mut self.compact_blocks,
+            epoll: &self.epoll,
+        };
+        let link = Link::new(
+            shared.clone(),
+            config,
+            admission.stream,
+            &admission.leftover,
+            admission.unix,
+            &mut tools,
+        )?;
+        self.links.insert(id, link);
+        self.heat(id);
+        // The first frames may be in `leftover`, and our Unix socket greets the peer's.
+        self.on_link(id, context, |_, _| ());
+        Ok(shared)
+    }
+
+    /// Does something to one session and lets what follows out at once.
+    pub(crate) fn on_link<T>(
+        &mut self,
+        session: u64,
+        context: &mut Context<'_>,
+        act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
+    ) -> Option<T> {
+        let link = self.links.get_mut(&session)?;
+        let result = act(link, context);
+        let mut tools = Tools {
+            blocks: &mut self.blocks,
+            compact_blocks: &mut self.compact_blocks,
+            epoll: &self.epoll,
+        };
+        link.settle(&mut tools, context);
+        if link.deadline().is_some() && !self.timed.contains(&session) {
+            self.timed.push(session);
+        }
+        if link.is_finished() {
+            self.remove(session);
+        }
+        Some(result)
+    }
+
+    // ---- The end ---------------------------------------------------------------------
+
+    /// Ends every session in order; by `deadline` it is over in any case.
+    pub(crate) fn begin_close(&mut self, deadline: Instant, context: &mut Context<'_>) {
+        self.closing = Some(deadline);
+        self.control = None;
+        self.control_deadline = None;
+        let sessions: Vec<u64> = self.links.keys().copied().collect();
+        for session in sessions {
+            self.on_link(session, context, |link, context| link.begin_close(deadline, context));
+        }
+    }
+
+    /// Whether every session has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Whether the I/O thread has nothing more to do.
+    pub(crate) fn is_finished(&self) -> bool {
+        self.closing.is_some() && self.links.is_empty()
+    }
+
+    /// Ends what is left, and says what was not delivered.
+    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
+        let mut report = CloseReport { undelivered: std::mem::take(&mut self.undelivered) };
+        for (_, mut link) in self.links.drain() {
+            report.undelivered.extend(link.undelivered());
+            link.fail("this node was closed before the peer answered", context);
+            link.unregister(&self.epoll);
+        }
+        self.hot.clear();
+        self.timed.clear();
+        report
+    }
+}
+
+/// Whether a receiving end still owes its sender an answer; then its guards ring.
+pub(crate) fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
+    if !end.cells.has_rung() {
+        return false;
+    }
+    if still_asked {
+        end.answer_ask();
+    } else {
+        end.hush();
+        end.advance(true);
+    }
+    true
+}
+
+/// A block for the small frames of a channel that holds old ones.
+const COMPACT_BLOCK_BYTES: usize = 64 << 10;
+const COMPACT_BLOCKS_KEPT: usize = 16;

@@ -1,0 +1,353 @@
+//! The shared-memory half of a link: what passes descriptors, and the bell that the peer
+//! rings. Data never comes through here.
+//!
+//! A channel is open once both its `Open` came over the connection and the peer's block
+//! of words over the Unix socket, in whatever order.
+
+use std::sync::atomic::Ordering;
+use std::{
+    collections::{HashMap, VecDeque},
+    io,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::event::{
+    EventfdFlags,
+    epoll::{self, EventData, EventFlags},
+    eventfd,
+};
+
+use super::Link;
+use crate::{
+    channel::{
+        receive_end::{LargeArrival, LargePlace, Source},
+        words::{ReceiverWords, SenderWords, Words},
+    },
+    driver::{Context, Wire},
+    engine::{control::Role, session::Agreed},
+    fabric::shm::{
+        ControlBlock, ControlSegment, FdSocket, Incoming, Outgoing, PeerControlSegment,
+        message::{self, Message},
+    },
+    memory::MemoryError,
+    ring::Asymmetry,
+};
+
+/// The wires of a shared-memory session beside its connection.
+pub(super) struct LocalWires {
+    socket: FdSocket,
+    /// Rung by the peer.
+    bell: OwnedFd,
+    /// What the socket did not take yet.
+    outbox: VecDeque<(Message, Option<OwnedFd>)>,
+
+    // Words of channel ends.
+    segments: Vec<Arc<ControlSegment>>,
+    peer_segments: Vec<Arc<PeerControlSegment>>,
+    /// The peer's blocks, by role and id, until the channel opens.
+    blocks: HashMap<(Role, u32), (u32, u32)>,
+    /// Channels whose opens met and whose peer's block has not come.
+    opening: Vec<Opening>,
+    greeted: bool,
+}
+
+#[derive(Clone, Copy)]
+struct Opening {
+    end: u32,
+    role: Role,
+    peer_end: u32,
+    agreed: Agreed,
+}
+
+impl LocalWires {
+    pub(super) fn new(unix: OwnedFd, session: u64, epoll: &OwnedFd) -> io::Result<Self> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let theirs = rustix::io::fcntl_dupfd_cloexec(&bell, 0)?;
+        let socket = FdSocket::new(unix);
+        let add = |fd, wire: Wire| {
+            epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), EventFlags::IN)
+        };
+        add(bell.as_fd(), Wire::Bell)?;
+        add(socket.as_fd(), Wire::Unix)?;
+        let asymmetry = Asymmetry::of_process() == Asymmetry::Membarrier;
+        Ok(Self {
+            socket,
+            bell,
+            outbox: VecDeque::from([(Message::Hello { asymmetry }, Some(theirs))]),
+            segments: Vec::new(),
+            peer_segments: Vec::new(),
+            blocks: HashMap::new(),
+            opening: Vec::new(),
+            greeted: false,
+        })
+    }
+
+    pub(super) fn unregister(&self, epoll: &OwnedFd) {
+        let _ = epoll::delete(epoll, &self.bell);
+        let _ = epoll::delete(epoll, &self.socket);
+    }
+
+    pub(super) fn lease_sender_words(&mut self, end: u32) -> Result<Words<SenderWords>, MemoryError> {
+        Ok(self.lease_block(end, message::Role::Sender)?.into_sender_words())
+    }
+
+    pub(super) fn lease_receiver_words(
+        &mut self,
+        end: u32,
+        first_position: u64,
+    ) -> Result<Words<ReceiverWords>, MemoryError> {
+        Ok(self.lease_block(end, message::Role::Receiver)?.into_receiver_words(first_position))
+    }
+
+    /// A block for an end of ours, told to the peer; in a new segment if all are full.
+    fn lease_block(&mut self, end: u32, role: message::Role) -> Result<ControlBlock, MemoryError> {
+        let free = self.segments.iter().enumerate().find_map(|(index, segment)| {
+            segment.lease_block().map(|block| (index, block))
+        });
+        let (segment, block) = match free {
+            Some(found) => found,
+            None => {
+                let (segment, fd) = ControlSegment::create()?;
+                let index = self.segments.len();
+                let block = segment.lease_block().expect("a new segment has free blocks");
+                self.segments.push(segment);
+                self.outbox.push_back((Message::Control { index: index as u32 }, Some(fd)));
+                (index, block)
+            }
+        };
+        let (segment, block_index) = (segment as u32, block.index());
+        self.outbox.push_back((Message::End { end, role, segment, block: block_index }, None));
+        Ok(block)
+    }
+
+    /// The opens of both ends met.
+    pub(super) fn opened(&mut self, end: u32, role: Role, peer_end: u32, agreed: Agreed) {
+        self.opening.push(Opening { end, role, peer_end, agreed });
+    }
+}
+
+impl Link {
+    /// Passes what waits to be passed.
+    pub(super) fn flush_local(&mut self, context: &mut Context<'_>) {
+        let Some(local) = &mut self.local else { return };
+        while let Some((message, fd)) = local.outbox.front() {
+            match local.socket.send(message.encode().as_ref(), fd.as_ref().map(AsFd::as_fd)) {
+                Ok(Outgoing::Sent) => {
+                    local.outbox.pop_front();
+                }
+                // The peer reads it in its own time; its next message or bell brings us
+                // back, and so does every wish of a handle.
+                Ok(Outgoing::WouldBlock | Outgoing::End) => return,
+                Err(error) => {
+                    self.fail(&format!("passing a descriptor failed: {error}"), context);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// The handle of a sending end has made its ring.
+    pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
+        if let Some(local) = &mut self.local {
+            local.outbox.push_back((Message::Ring { end, capacity }, Some(fd)));
+        }
+    }
+
+    /// A message that is longer than its ring lies in a segment of its own.
+    pub(crate) fn pass_large(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: u64,
+        capacity: u64,
+        fd: Option<OwnedFd>,
+    ) {
+        if let Some(local) = &mut self.local {
+            let message = Message::Large { end, sequence, slot, length, capacity };
+            local.outbox.push_back((message, fd));
+        }
+    }
+
+    pub(crate) fn unix_is_ready(&mut self, context: &mut Context<'_>) {
+        self.receive_local(context);
+        self.flush_local(context);
+    }
+
+    /// Takes in everything that the Unix socket has.
+    pub(super) fn receive_local(&mut self, context: &mut Context<'_>) {
+        loop {
+            let Some(local) = &mut self.local else { return };
+            let received = match local.socket.receive() {
+                Ok(Incoming::Message(received)) => received,
+                Ok(Incoming::WouldBlock | Incoming::End) => return,
+                Err(error) => return self.break_off(&error.to_string(), context),
+            };
+            let message = match Message::decode(received.bytes()) {
+                Ok(message) if message.attachment().allows(received.fd.is_some()) => message,
+                Ok(_) => return self.break_off("a descriptor is missing or too many", context),
+                Err(malformed) => return self.break_off(&malformed.to_string(), context),
+            };
+            if let Err(what) = self.handle_local(message, received.fd, context) {
+                return self.break_off(&what, context);
+            }
+        }
+    }
+
+    fn break_off(&mut self, what: &str, context: &mut Context<'_>) {
+        self.finish_broken(&format!("it broke the protocol: {what}"), context);
+    }
+
+    fn handle_local(
+        &mut self,
+        message: Message,
+        fd: Option<OwnedFd>,
+        context: &mut Context<'_>,
+    ) -> Result<(), String> {
+        let Some(local) = &mut self.local else { return Ok(()) };
+        match (message, fd) {
+            (Message::Hello { asymmetry }, Some(fd)) => {
+                if !asymmetry {
+                    self.shared.use_fences();
+                }
+                local.greeted = true;
+                self.shared.set_peer_bell(fd);
+                self.open_local(context);
+            }
+            (Message::Control { index }, Some(fd)) => {
+                if index as usize != local.peer_segments.len() || index >= MAX_SEGMENTS {
+                    return Err(format!("control segment {index} is out of turn"));
+                }
+                let segment =
+                    PeerControlSegment::accept(fd).map_err(|refused| refused.to_string())?;
+                local.peer_segments.push(segment);
+            }
+            (Message::End { end, role, segment, block }, _) => {
+                let role = match role {
+                    message::Role::Sender => Role::Sender,
+                    message::Role::Receiver => Role::Receiver,
+                };
+                if local.blocks.len() >= MAX_SEGMENTS as usize * 256 {
+                    return Err("too many channel ends are announced".to_owned());
+                }
+                local.blocks.insert((role, end), (segment, block));
+                self.open_local(context);
+            }
+            (Message::Ring { end, capacity }, Some(fd)) => {
+                let Some(receiver) = self.receiver_of(end) else { return Ok(()) };
+                let agreed = receiver.end.state.agreed().map(|agreed| agreed.window.bytes);
+                if agreed != Some(capacity) || receiver.has_ring {
+                    return Err(format!("a ring of {capacity} bytes came, {agreed:?} are agreed"));
+                }
+                receiver.has_ring = true;
+                receiver.end.provide(Source::Ring { fd, capacity });
+                receiver.end.waiters.take(&mut context.wakers);
+            }
+            (Message::Large { end, sequence, slot, length, capacity }, fd) => {
+                let Some(receiver) = self.receiver_of(end) else { return Ok(()) };
+                let limit = receiver.end.state.agreed().map_or(0, |agreed| agreed.max_message_bytes);
+                if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
+                    return Err(format!("a message of {length} bytes came, the limit is {limit}"));
+                }
+                let mut large = receiver.end.large();
+                if large.len() > MAX_LARGE_WAITING {
+                    return Err("too many large messages are announced".to_owned());
+                }
+                let place = LargePlace::Segment { slot, capacity, fd };
+                large.push_back(LargeArrival { sequence, length: length as usize, place });
+                drop(large);
+                receiver.end.waiters.take(&mut context.wakers);
+            }
+            (Message::Hello { .. } | Message::Control { .. } | Message::Ring { .. }, None) => {
+                return Err("a descriptor is missing".to_owned());
+            }
+        }
+        Ok(())
+    }
+
+    /// Our receiving end that is paired with the peer's sending end.
+    fn receiver_of(&mut self, peer_end: u32) -> Option<&mut super::ReceiveLink> {
+        let end = self.session.paired(Role::Sender, peer_end)?;
+        self.receivers.get_mut(&end)
+    }
+
+    /// Opens channels of which everything is here.
+    pub(super) fn open_local(&mut self, context: &mut Context<'_>) {
+        let Some(local) = &mut self.local else { return };
+        if !local.greeted {
+            return;
+        }
+        let mut at = 0;
+        while let Some(&Opening { end, role, peer_end, agreed }) = local.opening.get(at) {
+            let key = (role.opposite(), peer_end);
+            let Some((segment, block)) = local.blocks.get(&key).copied() else {
+                at += 1;
+                continue;
+            };
+            local.blocks.remove(&key);
+            local.opening.swap_remove(at);
+            let segment = local.peer_segments.get(segment as usize).cloned();
+            let found = match role {
+                Role::Sender => segment
+                    .and_then(|segment| segment.receiver_words(block))
+                    .zip(self.senders.get(&end))
+                    .map(|(words, sender)| {
+                        let _ = sender.end.theirs.set(words);
+                        sender.end.state.open(agreed);
+                        sender.end.waiters.take(&mut context.wakers);
+                    }),
+                Role::Receiver => segment
+                    .and_then(|segment| segment.sender_words(block))
+                    .zip(self.receivers.get(&end))
+                    .map(|(words, receiver)| {
+                        let _ = receiver.end.theirs.set(words);
+                        receiver.end.state.open(agreed);
+                        receiver.end.waiters.take(&mut context.wakers);
+                    }),
+            };
+            if found.is_none() {
+                tracing::debug!(end, "a channel's block does not exist, or its handle is gone");
+            }
+        }
+    }
+
+    /// The peer rang: wakes whoever has what it waits for, and answers senders that ask.
+    pub(crate) fn bell_rang(&mut self, context: &mut Context<'_>) {
+        let Some(local) = &self.local else { return };
+        // Drain first and look afterwards, or a ring in between is lost.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&local.bell, &mut [0u8; 8]));
+        for receiver in self.receivers.values_mut() {
+            let end = &receiver.end;
+            let Some(theirs) = end.theirs.get() else { continue };
+            let asked = theirs.asked.load(Ordering::Relaxed);
+            if asked != receiver.answered {
+                receiver.answered = asked;
+                if asked != 0 {
+                    end.answer_ask();
+                }
+            }
+            let has_news = theirs.published() > end.handed_out.load(Ordering::Relaxed)
+                || theirs.closed_at().is_some();
+            if has_news && end.waiters.is_waiting() {
+                end.waiters.take(&mut context.wakers);
+            }
+        }
+        for sender in self.senders.values_mut() {
+            let Some(theirs) = sender.end.theirs.get() else { continue };
+            let (released, _) = theirs.released();
+            let (acknowledged, ended) = theirs.acknowledged();
+            let now = Some((released, acknowledged, ended));
+            if now != sender.seen {
+                sender.seen = now;
+                sender.end.waiters.take(&mut context.wakers);
+            }
+        }
+        self.receive_local(context);
+    }
+}
+
+/// Control segments that a peer may pass: 256 channel ends each.
+const MAX_SEGMENTS: u32 = 64;
+/// Large messages that may wait for their announcement in the ring to be reached.
+const MAX_LARGE_WAITING: usize = 16;

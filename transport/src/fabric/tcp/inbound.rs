@@ -1,0 +1,167 @@
+//! Arrival memory of one connection: a block that the socket is read into, and that
+//! frames are read from in place.
+//!
+//! Rules:
+//!
+//! 1. Bytes of the block below `filled` are written once and then only read; the socket
+//!    is read into what lies behind. So frames that were handed on stay as they are.
+//! 2. Offsets in the block equal the stream's position modulo 64, so that the padding
+//!    that the sender computed aligns payloads here.
+//! 3. When no frame of the block is held any more, or its end is near, reading goes on
+//!    at the front of this or another block; a frame that is cut by it is moved, and
+//!    counted.
+
+use std::{ptr, slice, sync::Arc};
+
+use crate::{
+    engine::frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
+    memory::{Block, BlockPool, MemoryError},
+};
+
+/// The block being read into.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    block: Arc<Block>,
+    /// Up to where bytes have arrived.
+    filled: usize,
+    /// Up to where frames were handed on.
+    parsed: usize,
+    /// Counts the blocks that were begun.
+    refills: u64,
+    /// A large message's chunk that is being read straight into its place.
+    pub(crate) chunk: Option<ChunkInProgress>,
+    /// Bytes of an unwanted body, or of a frame's fill, to be skipped.
+    pub(crate) skip: usize,
+}
+
+/// The rest of a chunk that did not come with its header.
+#[derive(Debug)]
+pub(crate) struct ChunkInProgress {
+    /// The receiving end.
+    pub(crate) end: u32,
+    /// Where the next byte goes.
+    pub(crate) at: ptr::NonNull<u8>,
+    /// Bytes still to come.
+    pub(crate) left: usize,
+    /// Zeros behind it that fill the frame.
+    pub(crate) fill: usize,
+    /// They are the message's last.
+    pub(crate) complete: bool,
+}
+
+// SAFETY: `at` points into memory that the link's receiving end holds; the link moves
+// between threads as a whole.
+unsafe impl Send for ChunkInProgress {}
+
+impl Inbound {
+    pub(crate) fn new(pool: &mut BlockPool) -> Result<Self, MemoryError> {
+        let block = pool.take()?;
+        Ok(Self { block, filled: 0, parsed: 0, refills: 0, chunk: None, skip: 0 })
+    }
+
+    pub(crate) fn block(&self) -> &Arc<Block> {
+        &self.block
+    }
+
+    pub(crate) fn refills(&self) -> u64 {
+        self.refills
+    }
+
+    /// Where the next frame begins in the block.
+    pub(crate) fn parsed(&self) -> usize {
+        self.parsed
+    }
+
+    /// Bytes that have arrived and are not handed on.
+    pub(crate) fn unparsed(&self) -> &[u8] {
+        // SAFETY: in bounds (`parsed <= filled <= len`), written, and never written
+        // again while this block is current (rule 1).
+        unsafe {
+            let start = self.block.base().add(self.parsed);
+            slice::from_raw_parts(start.as_ptr(), self.filled - self.parsed)
+        }
+    }
+
+    /// Hands `bytes` on.
+    pub(crate) fn consume(&mut self, bytes: usize) {
+        self.parsed += bytes;
+        debug_assert!(self.parsed <= self.filled);
+    }
+
+    /// Where the socket may be read into: at most `limit` bytes.
+    pub(crate) fn free(&mut self, limit: usize) -> &mut [u8] {
+        let bytes = (self.block.len() - self.filled).min(limit);
+        // SAFETY: in bounds; nobody else refers to bytes behind `filled` (rule 1); block
+        // memory comes zeroed from the kernel, so it is initialised.
+        unsafe {
+            let start = self.block.base().add(self.filled);
+            slice::from_raw_parts_mut(start.as_ptr(), bytes)
+        }
+    }
+
+    /// `bytes` more have arrived in [`free`](Self::free).
+    pub(crate) fn arrived(&mut self, bytes: usize) {
+        self.filled += bytes;
+        debug_assert!(self.filled <= self.block.len());
+    }
+
+    /// Makes room for a whole frame, moving a cut one. Returns the bytes moved.
+    pub(crate) fn make_room(&mut self, pool: &mut BlockPool) -> Result<usize, MemoryError> {
+        let cut = self.filled - self.parsed;
+        if cut == 0 && self.rewind() {
+            return Ok(0);
+        }
+        // With a whole frame's room behind `parsed`, whatever is cut can be completed.
+        if self.block.len() - self.parsed >= MAX_FRAME_BYTES + BLOCK_ALIGNMENT
+            && self.block.len() > self.filled
+        {
+            return Ok(0);
+        }
+        let block = pool.take()?;
+        let start = self.parsed % BLOCK_ALIGNMENT;
+        // SAFETY: both ranges are in bounds (a block is longer than any frame), of
+        // different blocks, and the new one is ours alone.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.block.base().add(self.parsed).as_ptr(),
+                block.base().add(start).as_ptr(),
+                cut,
+            );
+        }
+        self.block = block;
+        self.parsed = start;
+        self.filled = start + cut;
+        self.refills += 1;
+        Ok(cut)
+    }
+
+    /// Begins at the front again if nobody holds a frame of the block: the pool and we
+    /// have the only references.
+    fn rewind(&mut self) -> bool {
+        if Arc::strong_count(&self.block) > 2 {
+            return false;
+        }
+        // HELD, pairs with the release half of the decrement by the last holder: its
+        // reads of the frame are over before we write there.
+        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
+        self.parsed %= BLOCK_ALIGNMENT;
+        self.filled = self.parsed;
+        true
+    }
+
+    /// Continues at the offset that fits the stream after `bytes` went elsewhere.
+    pub(crate) fn step_over(&mut self, bytes: usize) {
+        debug_assert_eq!(self.parsed, self.filled);
+        let at = self.parsed + bytes % BLOCK_ALIGNMENT;
+        // Room is made before the next read; here only the offset modulo 64 matters.
+        let at = if at + BLOCK_ALIGNMENT > self.block.len() {
+            // The tail of a block: stand at its very end, in step.
+            let len = self.block.len();
+            len - BLOCK_ALIGNMENT + at % BLOCK_ALIGNMENT
+        } else {
+            at
+        };
+        self.parsed = at;
+        self.filled = at;
+    }
+}

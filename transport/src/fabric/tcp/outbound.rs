@@ -1,0 +1,154 @@
+//! Frames on their way to the socket: heads that the session built, and bodies that
+//! stay where they are until the kernel has taken them.
+//!
+//! A batch is built, written whole, and only then the next is built: what one channel
+//! queues meanwhile goes into longer frames.
+
+use std::{io, io::IoSlice, net::TcpStream, ptr::NonNull, slice};
+
+use super::record_layer::RecordLayer;
+use crate::engine::frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT};
+
+/// A batch of frames.
+#[derive(Debug, Default)]
+pub(crate) struct Outbound {
+    /// Heads of the batch's frames, one behind the other.
+    pub(crate) heads: Vec<u8>,
+    /// Up to where in `heads` pieces were made.
+    heads_used: usize,
+    pieces: Vec<Piece>,
+    /// The first piece that is not written whole, and how much of it is.
+    next: usize,
+    next_written: usize,
+    /// Bytes of the batch that are not written.
+    bytes: usize,
+    /// Bytes of all frames so far.
+    position: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Piece {
+    /// `heads[start..start + length]`.
+    Head { start: usize, length: usize },
+    /// Bytes that their owner keeps until the batch is written.
+    Memory { base: NonNull<u8>, length: usize },
+    /// Zeros that fill a frame up.
+    Fill { length: usize },
+}
+
+// SAFETY: the pointers are to memory that the link keeps alive and that nobody writes
+// until the batch is written; the link moves between threads as a whole.
+unsafe impl Send for Outbound {}
+
+/// Bytes that make a batch: enough for the kernel to be busy, little enough that control
+/// frames do not wait long.
+const BATCH_BYTES: usize = 256 << 10;
+/// Pieces that one system call takes.
+const PIECES: usize = 64;
+
+impl Outbound {
+    /// Where the next frame lands in the peer's arrival memory, modulo 64.
+    pub(crate) fn landing(&self) -> usize {
+        (self.position % BLOCK_ALIGNMENT as u64) as usize
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= BATCH_BYTES || self.pieces.len() + 3 > PIECES
+    }
+
+    /// Makes a frame of what was appended to `heads` since the last one, and `body`.
+    ///
+    /// # Safety
+    ///
+    /// The body's bytes stay valid and unchanged until the batch is written or dropped.
+    pub(crate) unsafe fn push(&mut self, body: Option<(NonNull<u8>, usize)>) {
+        let start = self.heads_used;
+        let length = self.heads.len() - start;
+        self.heads_used = self.heads.len();
+        self.add(Piece::Head { start, length }, length);
+        if let Some((base, length)) = body {
+            self.add(Piece::Memory { base, length }, length);
+            let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
+            if fill > 0 {
+                self.add(Piece::Fill { length: fill }, fill);
+            }
+        }
+    }
+
+    fn add(&mut self, piece: Piece, length: usize) {
+        self.pieces.push(piece);
+        self.bytes += length;
+        self.position += length as u64;
+    }
+
+    /// Writes until the batch is through or the socket is full. Returns the bytes
+    /// written and the system calls made.
+    pub(crate) fn write(
+        &mut self,
+        layer: &mut impl RecordLayer,
+        socket: &TcpStream,
+    ) -> io::Result<(usize, u64)> {
+        let (mut total, mut calls) = (0, 0);
+        while self.bytes > 0 {
+            let mut slices = [IoSlice::new(&[]); PIECES];
+            let count = self.slices(&mut slices);
+            calls += 1;
+            match layer.write(socket, &slices[..count]) {
+                Ok(written) => {
+                    total += written;
+                    self.written(written);
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok((total, calls))
+    }
+
+    fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; PIECES]) -> usize {
+        let mut skip = self.next_written;
+        let pieces = &self.pieces[self.next..];
+        for (slice, piece) in into.iter_mut().zip(pieces) {
+            let bytes: &[u8] = match *piece {
+                Piece::Head { start, length } => &self.heads[start..start + length],
+                // SAFETY: valid and unchanged until written, by the contract of `push`.
+                Piece::Memory { base, length } => unsafe {
+                    slice::from_raw_parts(base.as_ptr(), length)
+                },
+                Piece::Fill { length } => &[0; FRAME_ALIGNMENT][..length],
+            };
+            *slice = IoSlice::new(&bytes[skip..]);
+            skip = 0;
+        }
+        pieces.len().min(PIECES)
+    }
+
+    fn written(&mut self, mut count: usize) {
+        self.bytes -= count;
+        while count > 0 {
+            let length = match self.pieces[self.next] {
+                Piece::Head { length, .. }
+                | Piece::Memory { length, .. }
+                | Piece::Fill { length } => length,
+            };
+            let rest = length - self.next_written;
+            if count < rest {
+                self.next_written += count;
+                return;
+            }
+            count -= rest;
+            self.next += 1;
+            self.next_written = 0;
+        }
+        if self.bytes == 0 {
+            self.pieces.clear();
+            self.heads.clear();
+            self.heads_used = 0;
+            self.next = 0;
+        }
+    }
+}

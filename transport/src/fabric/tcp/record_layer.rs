@@ -1,0 +1,46 @@
+//! What stands between frames and the socket.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::TcpStream,
+    os::fd::AsFd,
+};
+
+use rustix::{
+    io::{readv, retry_on_intr},
+    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+};
+
+/// Writes frames to a socket and reads them back, as they are or sealed.
+pub trait RecordLayer {
+    /// Writes as much as the socket takes; `WouldBlock` when that is nothing.
+    fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize>;
+
+    /// Reads what is there; 0 is the end of the stream.
+    fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
+}
+
+/// The bytes as they are: from ring memory to the socket, from the socket into arrival
+/// memory.
+#[derive(Debug, Default)]
+pub struct Plain;
+
+impl RecordLayer for Plain {
+    fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
+        // `sendmsg` and not `writev`: a peer that is gone must not raise SIGPIPE in a
+        // program that left its default.
+        let sent = retry_on_intr(|| {
+            sendmsg(
+                socket.as_fd(),
+                frames,
+                &mut SendAncillaryBuffer::default(),
+                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
+            )
+        })?;
+        Ok(sent)
+    }
+
+    fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        Ok(retry_on_intr(|| readv(socket.as_fd(), into))?)
+    }
+}

@@ -1,0 +1,86 @@
+//! Fuzzing: what a peer can send, against everything that reads it.
+//!
+//! The programs, the corpus and the list of targets are in `fuzz/`, a workspace
+//! of its own; a directory of `fuzz/corpus` is a target.
+
+use std::fs;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::options::FuzzOptions;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// The corpus first, which needs no fuzzer, then some seconds for each target.
+pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    for line in [
+        "cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings",
+        "cargo test --manifest-path fuzz/Cargo.toml --no-default-features",
+    ] {
+        Step::of_line(line).run(watchdog)?;
+    }
+    for target in targets()? {
+        fuzz(&target, Some(STAGE_TIME), watchdog)?;
+    }
+    Ok(())
+}
+
+/// `cargo xtask fuzz`.
+pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
+    let targets = targets()?;
+    if !targets.contains(&options.target) {
+        let (target, all) = (&options.target, targets.join(", "));
+        return Err(Failure::new(format!(
+            "there is no target `{target}`; there are {all}"
+        )));
+    }
+    fuzz(&options.target, options.time, &Watchdog::patient())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// `cargo xtask corpus`.
+pub(crate) fn write_corpus() -> Result<ExitCode, Failure> {
+    let line = "cargo run --manifest-path fuzz/Cargo.toml --no-default-features --bin make_corpus";
+    Step::of_line(line).run(&Watchdog::patient())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn fuzz(target: &str, time: Option<Duration>, watchdog: &Watchdog) -> Result<(), Failure> {
+    // What the fuzzer finds goes into the first directory; the second is ours.
+    let found = format!("fuzz/corpus-work/{target}");
+    fs::create_dir_all(workspace::root().join(&found))
+        .map_err(|error| Failure::new(format!("{found}: {error}")))?;
+    let mut step = Step::of_line("cargo fuzz run parsers")
+        .args([found, format!("fuzz/corpus/{target}")])
+        .args([
+            "--",
+            "-timeout=10",
+            "-rss_limit_mb=1024",
+            "-print_final_stats=1",
+        ])
+        .env("IBEX_FUZZ_TARGET", target)
+        // The sanitizers are no stable feature of the stable compiler.
+        .env("RUSTC_BOOTSTRAP", "1");
+    if let Some(time) = time {
+        step = step.arg(format!("-max_total_time={}", time.as_secs()));
+    }
+    step.run(watchdog)
+}
+
+/// The names of the targets.
+fn targets() -> Result<Vec<String>, Failure> {
+    let corpus = workspace::root().join("fuzz/corpus");
+    let unreadable = |error| Failure::new(format!("{}: {error}", corpus.display()));
+    let entries = fs::read_dir(&corpus).map_err(unreadable)?;
+    let mut names: Vec<String> = entries
+        .map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()))
+        .collect::<Result<_, _>>()
+        .map_err(unreadable)?;
+    names.sort_unstable();
+    Ok(names)
+}
+
+/// How long the test run fuzzes each target.
+const STAGE_TIME: Duration = Duration::from_secs(10);

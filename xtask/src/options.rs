@@ -1,0 +1,172 @@
+//! The arguments of each command.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::stages::STAGES;
+
+/// What `cargo xtask test` was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct TestOptions {
+    /// Only these stages; all, if empty.
+    pub(crate) stages: Vec<String>,
+    /// Only stages for the inner loop.
+    pub(crate) quick: bool,
+    /// Install nothing.
+    pub(crate) no_install: bool,
+}
+
+impl TestOptions {
+    /// Reads the arguments behind `test`.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--stage" => options.stages.push(stage_name(rest.next())?),
+                "--quick" => options.quick = true,
+                "--no-install" => options.no_install = true,
+                _ => return Err(unknown(argument)),
+            }
+        }
+        Ok(options)
+    }
+
+    /// Whether a stage is to run. A stage that is named runs, quick or not.
+    pub(crate) fn selects(&self, name: &str, is_quick: bool) -> bool {
+        if self.stages.is_empty() {
+            is_quick || !self.quick
+        } else {
+            self.stages.iter().any(|stage| stage == name)
+        }
+    }
+}
+
+/// What `cargo xtask fuzz` was asked for.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct FuzzOptions {
+    /// Which parser.
+    pub(crate) target: String,
+    /// For how long; until it fails, if not given.
+    pub(crate) time: Option<Duration>,
+}
+
+impl FuzzOptions {
+    /// Reads the arguments behind `fuzz`.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let (mut target, mut time) = (None, None);
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            if argument == "--seconds" {
+                let seconds = rest.next().and_then(|seconds| seconds.parse().ok());
+                let seconds = seconds.ok_or_else(|| Failure::new("--seconds takes a number"))?;
+                time = Some(Duration::from_secs(seconds));
+            } else if argument.starts_with('-') || target.is_some() {
+                return Err(unknown(argument));
+            } else {
+                target = Some(argument.clone());
+            }
+        }
+        let missing = || Failure::new("name a target: the directories in fuzz/corpus");
+        let target = target.ok_or_else(missing)?;
+        Ok(Self { target, time })
+    }
+}
+
+/// For a command that takes no arguments.
+pub(crate) fn expect_none(arguments: &[String]) -> Result<(), Failure> {
+    arguments
+        .first()
+        .map_or(Ok(()), |first| Err(unknown(first)))
+}
+
+fn stage_name(name: Option<&String>) -> Result<String, Failure> {
+    let names = || STAGES.iter().map(|stage| stage.name);
+    let all = || names().collect::<Vec<_>>().join(", ");
+    let name = name.ok_or_else(|| Failure::new(format!("--stage takes one of {}", all())))?;
+    if names().any(|known| known == name) {
+        Ok(name.clone())
+    } else {
+        Err(Failure::new(format!(
+            "there is no stage `{name}`; there are {}",
+            all()
+        )))
+    }
+}
+
+fn unknown(argument: &str) -> Failure {
+    Failure::new(format!(
+        "unknown argument `{argument}`; `cargo xtask` lists the commands"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Vec<String> {
+        line.split_whitespace().map(String::from).collect()
+    }
+
+    #[test]
+    fn stages_add_up_and_switches_switch() {
+        let options = TestOptions::parse(&words("--stage fmt --no-install --stage unit")).unwrap();
+        assert_eq!(options.stages, ["fmt", "unit"]);
+        assert!(options.no_install && !options.quick);
+    }
+
+    #[test]
+    fn what_is_not_known_is_named() {
+        let failure = TestOptions::parse(&words("--stage fmtt"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failure.starts_with("there is no stage `fmtt`; there are fmt, "),
+            "{failure}"
+        );
+        let failure = TestOptions::parse(&words("--fast"))
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failure.starts_with("unknown argument `--fast`"),
+            "{failure}"
+        );
+        assert!(TestOptions::parse(&words("--stage")).is_err());
+    }
+
+    #[test]
+    fn a_named_stage_runs_even_if_it_is_not_quick() {
+        let all = TestOptions::default();
+        let quick = TestOptions {
+            quick: true,
+            ..TestOptions::default()
+        };
+        let named = TestOptions {
+            stages: vec!["fuzz".into()],
+            quick: true,
+            no_install: false,
+        };
+        let selected =
+            |options: &TestOptions| [options.selects("fmt", true), options.selects("fuzz", false)];
+        assert_eq!(selected(&all), [true, true]);
+        assert_eq!(selected(&quick), [true, false]);
+        assert_eq!(selected(&named), [false, true]);
+    }
+
+    #[test]
+    fn fuzzing_takes_one_target_and_perhaps_a_time() {
+        let options = FuzzOptions::parse(&words("ring --seconds 60")).unwrap();
+        assert_eq!(options.target, "ring");
+        assert_eq!(options.time, Some(Duration::from_secs(60)));
+        assert_eq!(FuzzOptions::parse(&words("ring")).unwrap().time, None);
+        for wrong in [
+            "",
+            "ring frames",
+            "ring --seconds",
+            "ring --seconds soon",
+            "--all",
+        ] {
+            assert!(FuzzOptions::parse(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! What became of each stage, as a table.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// One stage that has run.
+#[derive(Debug)]
+pub(crate) struct Row {
+    /// The stage.
+    pub(crate) name: &'static str,
+    /// What it took.
+    pub(crate) taken: Duration,
+    /// What it may take.
+    pub(crate) budget: Duration,
+    /// What became of it.
+    pub(crate) outcome: Result<(), Failure>,
+}
+
+/// All stages that have run.
+#[derive(Debug, Default)]
+pub(crate) struct Report {
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// Adds a stage.
+    pub(crate) fn add(&mut self, row: Row) {
+        self.rows.push(row);
+    }
+
+    /// How many stages failed.
+    pub(crate) fn failed(&self) -> usize {
+        self.rows.iter().filter(|row| row.outcome.is_err()).count()
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (taken, budget) = (self.taken.as_secs_f64(), self.budget.as_secs());
+        let outcome = if self.outcome.is_ok() {
+            "passed"
+        } else {
+            "FAILED"
+        };
+        write!(
+            f,
+            "{:<12} {outcome} {taken:>7.1} s of {budget:>4} s",
+            self.name
+        )?;
+        if self.taken > self.budget {
+            f.write_str("  (over its budget)")?;
+        }
+        Ok(())
+    }
+}
+
+/// The table, each failure, and the counts alone on the last line.
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for row in &self.rows {
+            writeln!(f, "{row}")?;
+        }
+        let taken: Duration = self.rows.iter().map(|row| row.taken).sum();
+        let budget: Duration = self.rows.iter().map(|row| row.budget).sum();
+        writeln!(
+            f,
+            "{:<19} {:>7.1} s of {:>4} s",
+            "all",
+            taken.as_secs_f64(),
+            budget.as_secs()
+        )?;
+        for row in &self.rows {
+            if let Err(failure) = &row.outcome {
+                writeln!(f, "{}: {failure}", row.name)?;
+            }
+        }
+        let failed = self.failed();
+        writeln!(f, "{} passed, {failed} failed", self.rows.len() - failed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_counts_stand_alone_on_the_last_line() {
+        let mut report = Report::default();
+        let row = |name, millis, outcome| Row {
+            name,
+            taken: Duration::from_millis(millis),
+            budget: Duration::from_secs(10),
+            outcome,
+        };
+        report.add(row("fmt", 1_250, Ok(())));
+        report.add(row(
+            "unit",
+            12_000,
+            Err(Failure::new("`cargo test` failed")),
+        ));
+        assert_eq!(
+            report.to_string(),
+            "fmt          passed     1.2 s of   10 s\n\
+             unit         FAILED    12.0 s of   10 s  (over its budget)\n\
+             all                    13.2 s of   20 s\n\
+             unit: `cargo test` failed\n\
+             1 passed, 1 failed\n"
+        );
+    }
+}

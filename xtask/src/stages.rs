@@ -1,0 +1,145 @@
+//! The stages of `cargo xtask test`, in the order in which they run: what fails
+//! soonest stands first. To add one is to add an entry.
+
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::stage::{Stage, Work};
+use crate::step::Step;
+use crate::tool::{CARGO_FUZZ, CLIPPY, CXX, RUSTFMT};
+use crate::watchdog::Watchdog;
+use crate::{fuzz, twins};
+
+pub(crate) const STAGES: &[Stage] = &[
+    Stage {
+        name: "fmt",
+        about: "the code is formatted",
+        budget: seconds(10),
+        quick: true,
+        tools: &[RUSTFMT],
+        work: Work::Commands(&[
+            "cargo fmt --all --check",
+            "cargo fmt --manifest-path fuzz/Cargo.toml --check",
+        ]),
+    },
+    Stage {
+        name: "clippy",
+        about: "no lint of the workspace fires",
+        budget: seconds(120),
+        quick: true,
+        tools: &[CLIPPY],
+        work: Work::Commands(&["cargo clippy --workspace --all-targets -- -D warnings"]),
+    },
+    Stage {
+        name: "features",
+        about: "each feature of the facade works alone, and all work together",
+        budget: seconds(60),
+        quick: false,
+        tools: &[CLIPPY],
+        work: Work::Function(features),
+    },
+    Stage {
+        name: "doc",
+        about: "the documentation builds and its links lead somewhere",
+        budget: seconds(60),
+        quick: false,
+        tools: &[],
+        work: Work::Function(doc),
+    },
+    Stage {
+        name: "unit",
+        about: "every test of every crate, with the examples in the documentation",
+        budget: seconds(300),
+        quick: true,
+        tools: &[],
+        work: Work::Commands(&["cargo test --workspace"]),
+    },
+    Stage {
+        name: "loom",
+        about: "the models of the rings hold in every order of events",
+        budget: seconds(180),
+        quick: false,
+        tools: &[],
+        work: Work::Function(twins::models),
+    },
+    Stage {
+        name: "twins",
+        about: "the models find each ordering, fence and step that is left out",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Function(twins::twins),
+    },
+    Stage {
+        name: "fuzz",
+        about: "each parser meets its corpus, then 10 s of hostile bytes",
+        budget: seconds(300),
+        quick: false,
+        tools: &[CLIPPY, CXX, CARGO_FUZZ],
+        work: Work::Function(fuzz::stage),
+    },
+    Stage {
+        name: "examples",
+        about: "the examples run, between real processes",
+        budget: seconds(120),
+        quick: false,
+        tools: &[],
+        work: Work::Commands(&[
+            "cargo build --release --examples",
+            "cargo run --release --example quickstart",
+            "cargo run --release --example pingpong -- \
+             --fabric all --size 64 --iters 2000 --json",
+        ]),
+    },
+];
+
+/// Clippy, since it is a check that can deny warnings without building every
+/// dependency anew.
+fn features(watchdog: &Watchdog) -> Result<(), Failure> {
+    let each = FEATURES
+        .iter()
+        .map(|feature| format!("--no-default-features{feature}"));
+    for features in each.chain(["--all-features".to_string()]) {
+        let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
+        Step::of_line(&line).run(watchdog)?;
+    }
+    Ok(())
+}
+
+fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
+    Step::of_line("cargo doc --workspace --no-deps")
+        .add_flags("RUSTDOCFLAGS", "-D warnings")
+        .run(watchdog)
+}
+
+/// The facade's features, each as it stands behind `--no-default-features`.
+const FEATURES: &[&str] = &[
+    "",
+    " --features shm",
+    " --features tcp",
+    " --features rkyv",
+    " --features serde",
+];
+
+const fn seconds(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_words_and_unique() {
+        for (index, stage) in STAGES.iter().enumerate() {
+            assert!(
+                stage.name.chars().all(|letter| letter.is_ascii_lowercase()),
+                "{stage:?}"
+            );
+            assert!(
+                STAGES[..index].iter().all(|other| other.name != stage.name),
+                "{stage:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! One command of a stage: shown, run in the root of the repository without
+//! input, and ended with all its children when its stage has hung.
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::Duration;
+use std::{env, fmt, io};
+
+use crate::failure::Failure;
+use crate::process_tree;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// A command, not yet run.
+#[derive(Clone, Debug)]
+pub(crate) struct Step {
+    program: String,
+    arguments: Vec<String>,
+    environment: Vec<(&'static str, String)>,
+}
+
+/// What a captured command left.
+#[derive(Debug)]
+pub(crate) struct Captured {
+    /// How it ended.
+    pub(crate) status: ExitStatus,
+    /// Its standard output.
+    pub(crate) stdout: String,
+}
+
+impl Step {
+    /// Any program.
+    pub(crate) fn new(program: &str) -> Self {
+        Self {
+            program: program.to_string(),
+            arguments: Vec::new(),
+            environment: Vec::new(),
+        }
+    }
+
+    /// A command line without quotes: words between blanks.
+    pub(crate) fn of_line(line: &str) -> Self {
+        let mut words = line.split_whitespace();
+        Self::new(words.next().unwrap_or_default()).args(words)
+    }
+
+    /// Appends an argument.
+    pub(crate) fn arg(mut self, argument: impl Into<String>) -> Self {
+        self.arguments.push(argument.into());
+        self
+    }
+
+    /// Appends arguments.
+    pub(crate) fn args(mut self, arguments: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.arguments.extend(arguments.into_iter().map(Into::into));
+        self
+    }
+
+    /// Sets a variable.
+    pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.environment.push((name, value.into()));
+        self
+    }
+
+    /// Sets a variable with flags, behind those that the user has set.
+    pub(crate) fn add_flags(self, name: &'static str, flags: &str) -> Self {
+        let users = env::var(name).unwrap_or_default();
+        self.env(name, format!("{users} {flags}").trim_start())
+    }
+
+    /// Runs it; everything but success is a failure.
+    pub(crate) fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
+        let status = self.run_to_end(watchdog, Stdio::inherit())?;
+        if status.success() {
+            Ok(())
+        } else {
+            Err(Failure::new(format!("`{self}` failed: {status}")))
+        }
+    }
+
+    /// Runs it and keeps its standard output.
+    pub(crate) fn capture(&self, watchdog: &Watchdog) -> Result<Captured, Failure> {
+        // A file and no pipe: nobody has to read while the command runs, and
+        // who inherits it cannot keep us waiting for its end.
+        let path = workspace::target().join("xtask-captured");
+        let unusable = |error| Failure::new(format!("{}: {error}", path.display()));
+        let file = File::create(&path).map_err(unusable)?;
+        let status = self.run_to_end(watchdog, file.into())?;
+        let stdout = fs::read(&path).map_err(unusable)?;
+        Ok(Captured {
+            status,
+            stdout: String::from_utf8_lossy(&stdout).into_owned(),
+        })
+    }
+
+    /// Whether the program is there and succeeds, without a word.
+    pub(crate) fn succeeds(&self) -> bool {
+        let status = self.command(Stdio::null()).stderr(Stdio::null()).status();
+        status.is_ok_and(|status| status.success())
+    }
+
+    fn run_to_end(&self, watchdog: &Watchdog, stdout: Stdio) -> Result<ExitStatus, Failure> {
+        println!("$ {self}");
+        let child = self.command(stdout).spawn();
+        child
+            .and_then(|child| wait(child, watchdog))
+            .map_err(|error| Failure::new(format!("`{self}` cannot be run: {error}")))?
+            .ok_or_else(|| {
+                let seconds = watchdog.elapsed().as_secs();
+                Failure::new(format!(
+                    "`{self}` hung and was ended, {seconds} s into the stage"
+                ))
+            })
+    }
+
+    fn command(&self, stdout: Stdio) -> Command {
+        let program = match self.program.as_str() {
+            // The cargo that runs us, and not a wrapper that would choose again.
+            "cargo" => env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo")),
+            program => OsString::from(program),
+        };
+        let mut command = Command::new(program);
+        command
+            .args(&self.arguments)
+            .envs(self.environment.iter().map(|(name, value)| (name, value)))
+            .current_dir(workspace::root())
+            .stdin(Stdio::null())
+            .stdout(stdout);
+        command
+    }
+}
+
+/// As one would type it into a shell.
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (name, value) in &self.environment {
+            write!(f, "{name}={} ", quoted(value))?;
+        }
+        f.write_str(&self.program)?;
+        self.arguments
+            .iter()
+            .try_for_each(|argument| write!(f, " {}", quoted(argument)))
+    }
+}
+
+fn quoted(word: &str) -> String {
+    if word.contains([' ', '"']) {
+        format!("'{word}'")
+    } else {
+        word.to_string()
+    }
+}
+
+/// Waits for the end of `child`; `None` if it had to be ended.
+fn wait(mut child: Child, watchdog: &Watchdog) -> io::Result<Option<ExitStatus>> {
+    loop {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        if watchdog.has_run_out() {
+            println!("HUNG. Still running, and now ended:");
+            for process in process_tree::describe() {
+                println!("  {process}");
+            }
+            process_tree::kill_all();
+            child.wait()?;
+            return Ok(None);
+        }
+        thread::sleep(WAIT_PAUSE);
+    }
+}
+
+/// Short beside any command, long beside the look itself.
+const WAIT_PAUSE: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_step_reads_as_it_would_be_typed() {
+        let step = Step::of_line("cargo rustc --lib --")
+            .arg("--cfg")
+            .arg("ibex_weak=\"a\"");
+        let step = step.env("RUSTFLAGS", "--cfg loom");
+        assert_eq!(
+            step.to_string(),
+            "RUSTFLAGS='--cfg loom' cargo rustc --lib -- --cfg 'ibex_weak=\"a\"'"
+        );
+    }
+
+    // One test: whatever else ran at the same time would be ended too.
+    #[test]
+    fn a_command_that_fails_is_named_and_one_that_hangs_is_ended_with_its_children() {
+        let patient = Watchdog::patient();
+        let failure = Step::new("false").run(&patient).unwrap_err().to_string();
+        assert!(
+            failure.starts_with("`false` failed: exit status: 1"),
+            "{failure}"
+        );
+        let failure = Step::new("no-such-program")
+            .run(&patient)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            failure.starts_with("`no-such-program` cannot be run: "),
+            "{failure}"
+        );
+
+        process_tree::adopt_orphans();
+        let mark = "86399.25"; // seconds: a sleep that nobody else sleeps
+        let script = format!("sleep {mark} & setsid sleep {mark}");
+        let hanging = Step::new("sh").arg("-c").arg(script);
+        let soon = Watchdog::after(Duration::from_millis(300));
+        let failure = hanging.run(&soon).unwrap_err().to_string();
+        assert!(failure.contains("hung and was ended"), "{failure}");
+        let left = process_tree::describe();
+        assert!(
+            !left.iter().any(|process| process.contains(mark)),
+            "{left:?}"
+        );
+    }
+}

@@ -1,0 +1,205 @@
+//! What stages need beside cargo, and how it gets onto the machine.
+//!
+//! Nothing is installed before it was named, nothing that no chosen stage
+//! needs, and nothing at all with `--no-install`.
+
+use std::fmt;
+
+use rustix::process::geteuid;
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+
+/// Something that a stage runs.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Tool {
+    /// A command that succeeds where the tool is there.
+    probe: &'static str,
+    source: Source,
+}
+
+/// Where a tool comes from.
+#[derive(Debug, PartialEq, Eq)]
+enum Source {
+    /// A package of Debian and Ubuntu.
+    Package(&'static str),
+    /// A component of the Rust toolchain.
+    Component(&'static str),
+    /// A crate with a program in it.
+    Crate {
+        name: &'static str,
+        version: &'static str,
+    },
+}
+
+pub(crate) const RUSTFMT: Tool = Tool {
+    probe: "cargo fmt --version",
+    source: Source::Component("rustfmt"),
+};
+
+pub(crate) const CLIPPY: Tool = Tool {
+    probe: "cargo clippy --version",
+    source: Source::Component("clippy"),
+};
+
+/// libFuzzer is C++ and is built from source.
+pub(crate) const CXX: Tool = Tool {
+    probe: "g++ --version",
+    source: Source::Package("g++"),
+};
+
+pub(crate) const CARGO_FUZZ: Tool = Tool {
+    probe: "cargo fuzz --version",
+    source: Source::Crate {
+        name: "cargo-fuzz",
+        version: "0.13.2",
+    },
+};
+
+impl Tool {
+    fn is_there(&self) -> bool {
+        Step::of_line(self.probe).succeeds()
+    }
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.source {
+            Source::Package(name) => write!(f, "{name} (package of Debian and Ubuntu)"),
+            Source::Component(name) => write!(f, "{name} (rustup component)"),
+            Source::Crate { name, .. } => write!(f, "{name} (cargo install)"),
+        }
+    }
+}
+
+/// Names those of `wanted` that are not there and, if it may, installs them.
+///
+/// It never fails: a stage whose tool is still missing does, by
+/// [`check`].
+pub(crate) fn prepare(wanted: &[&Tool], may_install: bool) {
+    let missing: Vec<_> = wanted
+        .iter()
+        .copied()
+        .filter(|tool| !tool.is_there())
+        .collect();
+    if missing.is_empty() {
+        return;
+    }
+    println!("wanted and not on this machine:");
+    for tool in &missing {
+        println!("  {tool}");
+    }
+    if !may_install {
+        println!("installing nothing (--no-install); the stages that need them will fail");
+        return;
+    }
+    for step in installation(&missing, geteuid().is_root()) {
+        if let Err(failure) = step.run(&Watchdog::patient()) {
+            println!("{failure}");
+        }
+    }
+}
+
+/// A failure that names what is missing of `wanted`.
+pub(crate) fn check(wanted: &[Tool]) -> Result<(), Failure> {
+    let missing: Vec<_> = wanted
+        .iter()
+        .filter(|tool| !tool.is_there())
+        .map(Tool::to_string)
+        .collect();
+    if missing.is_empty() {
+        Ok(())
+    } else {
+        let missing = missing.join(", ");
+        Err(Failure::new(format!(
+            "needs {missing}; install it, or run without --no-install (as root or with sudo)"
+        )))
+    }
+}
+
+/// The commands that install `missing`.
+fn installation(missing: &[&Tool], is_root: bool) -> Vec<Step> {
+    let mut steps = Vec::new();
+    let packages: Vec<_> = missing
+        .iter()
+        .filter_map(|tool| match tool.source {
+            Source::Package(name) => Some(name),
+            _ => None,
+        })
+        .collect();
+    if !packages.is_empty() {
+        // `env`, since sudo drops variables.
+        let apt_get = if is_root { "env" } else { "sudo env" };
+        let apt_get = format!("{apt_get} DEBIAN_FRONTEND=noninteractive apt-get");
+        steps.push(Step::of_line(&format!("{apt_get} update")));
+        let install = Step::of_line(&format!("{apt_get} install -y --no-install-recommends"));
+        steps.push(install.args(packages));
+    }
+    for tool in missing {
+        match tool.source {
+            Source::Package(_) => {}
+            Source::Component(name) => {
+                steps.push(Step::of_line("rustup component add").arg(name));
+            }
+            Source::Crate { name, version } => {
+                let install = format!("cargo install {name} --version {version} --locked");
+                steps.push(Step::of_line(&install));
+            }
+        }
+    }
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lines(missing: &[&Tool], is_root: bool) -> Vec<String> {
+        installation(missing, is_root)
+            .iter()
+            .map(Step::to_string)
+            .collect()
+    }
+
+    #[test]
+    fn sudo_is_for_those_who_are_not_root() {
+        assert_eq!(
+            lines(&[&CXX], true),
+            [
+                "env DEBIAN_FRONTEND=noninteractive apt-get update",
+                "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends g++",
+            ]
+        );
+        assert!(
+            lines(&[&CXX], false)
+                .iter()
+                .all(|line| line.starts_with("sudo env DEBIAN"))
+        );
+    }
+
+    #[test]
+    fn what_is_no_package_needs_no_apt() {
+        assert_eq!(
+            lines(&[&CARGO_FUZZ, &CLIPPY], false),
+            [
+                "cargo install cargo-fuzz --version 0.13.2 --locked",
+                "rustup component add clippy"
+            ]
+        );
+    }
+
+    #[test]
+    fn a_missing_tool_is_named_with_its_source() {
+        let missing = Tool {
+            probe: "no-such-program",
+            source: Source::Package("no-such"),
+        };
+        let failure = check(&[missing]).unwrap_err().to_string();
+        assert!(
+            failure.starts_with("needs no-such (package of Debian and Ubuntu); "),
+            "{failure}"
+        );
+        assert_eq!(check(&[]), Ok(()));
+    }
+}

@@ -1,0 +1,208 @@
+//! The loom models and their weakened twins.
+//!
+//! A model that holds says little until one has seen it fail. So each ordering,
+//! fence and step that a model is there for has a *twin*: the same code built
+//! with `--cfg ibex_weak="NAME"`, where just that is left out. The model has to
+//! fail then.
+//!
+//! A flag in RUSTFLAGS would build every dependency anew for each twin, loom
+//! above all. `cargo rustc` hands the twin's flag to our crate alone, and in the
+//! profile `bench` it builds the test program against the dependencies that the
+//! models already have: about 10 s for a twin instead of more than a minute.
+
+use std::collections::BTreeSet;
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// One loom model of the transport crate, and what it has to find.
+#[derive(Debug)]
+struct Model {
+    test: &'static str,
+    twins: &'static [&'static str],
+}
+
+const MODELS: &[Model] = &[
+    Model {
+        test: "loom_publish_then_read",
+        twins: &["publish_relaxed"],
+    },
+    Model {
+        test: "loom_old_payload_is_no_header",
+        twins: &["zero_missing"],
+    },
+    Model {
+        test: "loom_space_is_reused_after_settle",
+        twins: &["settle_relaxed", "sum_relaxed"],
+    },
+    Model {
+        test: "loom_advance_looks_again",
+        twins: &["mark_missing", "mark_overwritten", "advance_relaxed"],
+    },
+    Model {
+        test: "loom_settled_while_asked",
+        twins: &["ask_without_sum", "light_missing", "heavy_missing"],
+    },
+    Model {
+        test: "loom_cells_are_reused_when_empty",
+        twins: &["has_cell_relaxed", "emptied_relaxed"],
+    },
+    Model {
+        test: "loom_armed_or_seen",
+        twins: &["light_missing", "heavy_missing"],
+    },
+    Model {
+        test: "loom_registered_or_seen",
+        twins: &["light_missing", "heavy_missing"],
+    },
+    Model {
+        test: "loom_arrivals",
+        twins: &[
+            "arrive_relaxed",
+            "complete_relaxed",
+            "retire_relaxed",
+            "room_relaxed",
+        ],
+    },
+];
+
+/// All models, as they are meant to be.
+pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
+    under_loom("cargo test -p ibex-transport --lib --release loom_").run(watchdog)
+}
+
+/// Each twin, which has to fail every model that names it.
+pub(crate) fn twins(watchdog: &Watchdog) -> Result<(), Failure> {
+    let mut blind = Vec::new();
+    for twin in names() {
+        let program = build(twin, watchdog)?;
+        for model in MODELS.iter().filter(|model| model.twins.contains(&twin)) {
+            if !finds(model, &program, watchdog)? {
+                blind.push(format!("{} passes without {twin}", model.test));
+            }
+        }
+    }
+    if blind.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::new(blind.join("; ")))
+    }
+}
+
+/// Builds the transport crate's tests as that twin, and tells where they are.
+fn build(twin: &str, watchdog: &Watchdog) -> Result<String, Failure> {
+    let line = "cargo rustc -p ibex-transport --lib --profile bench \
+                --message-format json-render-diagnostics -- --cfg";
+    let step = under_loom(line).arg(format!("ibex_weak=\"{twin}\""));
+    let built = step.capture(watchdog)?;
+    let program = executable(&built.stdout).filter(|_| built.status.success());
+    program
+        .map(String::from)
+        .ok_or_else(|| Failure::new(format!("the twin {twin} does not build: {}", built.status)))
+}
+
+/// Whether a model of a twin's build fails as it should: by its own assertion or
+/// loom's, and not because there was nothing to run or it was killed.
+fn finds(model: &Model, program: &str, watchdog: &Watchdog) -> Result<bool, Failure> {
+    let ran = Step::new(program).arg(model.test).capture(watchdog)?;
+    if !ran.stdout.contains("running 1 test\n") {
+        let test = model.test;
+        return Err(Failure::new(format!(
+            "{program} does not have exactly one test {test}"
+        )));
+    }
+    Ok(ran.status.code() == Some(TESTS_FAILED))
+}
+
+/// A command that builds with loom, beside what is built without.
+fn under_loom(line: &str) -> Step {
+    let target = workspace::target().join("loom");
+    Step::of_line(line)
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .add_flags("RUSTFLAGS", "--cfg loom")
+}
+
+/// The names of all twins, each once.
+fn names() -> BTreeSet<&'static str> {
+    MODELS
+        .iter()
+        .flat_map(|model| model.twins)
+        .copied()
+        .collect()
+}
+
+/// The program in cargo's messages. The path is ours, so it has no escapes.
+fn executable(messages: &str) -> Option<&str> {
+    messages
+        .split_once("\"executable\":\"")?
+        .1
+        .split_once('"')
+        .map(|(path, _)| path)
+}
+
+/// The exit status of a test program whose tests failed.
+const TESTS_FAILED: i32 = 101;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::path::Path;
+
+    /// What stands behind each `before` in the sources, up to `end`.
+    fn found(before: &str, end: char) -> BTreeSet<String> {
+        let mut sources = Vec::new();
+        read(&workspace::root().join("transport/src"), &mut sources);
+        let pieces = sources
+            .iter()
+            .flat_map(|source| source.split(before).skip(1));
+        pieces
+            .filter_map(|piece| Some(piece.split_once(end)?.0.to_string()))
+            .collect()
+    }
+
+    fn read(path: &Path, sources: &mut Vec<String>) {
+        if path.is_dir() {
+            fs::read_dir(path)
+                .unwrap()
+                .for_each(|entry| read(&entry.unwrap().path(), sources));
+        } else {
+            sources.push(fs::read_to_string(path).unwrap());
+        }
+    }
+
+    #[test]
+    fn every_twin_in_the_sources_is_in_the_table() {
+        let named = names()
+            .into_iter()
+            .map(String::from)
+            .collect::<BTreeSet<_>>();
+        // `unless_weakened!("name", ..)` ends in the same letters.
+        assert_eq!(named, found("weakened!(\"", '"'));
+    }
+
+    #[test]
+    fn every_model_in_the_sources_is_in_the_table() {
+        let named = MODELS
+            .iter()
+            .map(|model| model.test.to_string())
+            .collect::<BTreeSet<_>>();
+        let found = found("fn loom_", '(')
+            .into_iter()
+            .map(|name| format!("loom_{name}"));
+        assert_eq!(named, found.collect());
+    }
+
+    #[test]
+    fn the_program_is_found_in_the_messages() {
+        let messages = r#"{"reason":"compiler-artifact","executable":null}
+            {"reason":"compiler-artifact","executable":"/target/loom/release/deps/ibex-1","x":1}"#;
+        assert_eq!(
+            executable(messages),
+            Some("/target/loom/release/deps/ibex-1")
+        );
+        assert_eq!(executable("{}"), None);
+    }
+}
