@@ -1,1 +1,81 @@
-//! Placeholder.
+//! Typed message channels between processes: over shared memory on one host, over TCP
+//! between hosts, and (with the feature `verbs`) over RDMA.
+//!
+//! A [`Node`] is a process's endpoint. Nodes [`connect`](Node::connect) to each other and
+//! get a [`Peer`]; a peer has named, typed, one-way channels, each with a [`Sender`] and
+//! a [`Receiver`]. A message is encoded once, straight into the memory that is sent from
+//! or shared, and read where it arrived.
+//!
+//! ```
+//! #[ibex::message]
+//! struct Entry { offset: u64, data: Vec<u8> }
+//!
+//! fn replica(node: ibex::Node) -> Result<u64, Box<dyn std::error::Error + Send + Sync>> {
+//!     let mut log = node.accept()?.receiver::<Entry>("wal")?;
+//!     let mut bytes = 0;
+//!     while let Some(entry) = log.next()? {      // None: the sender closed in order
+//!         bytes += entry.data.len() as u64;      // read in place, nothing copied
+//!         entry.ack();                           // tell the sender: done with it
+//!     }
+//!     Ok(bytes)
+//! }
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
+//! let node = ibex::Node::listen("127.0.0.1:0")?;
+//! let address = node.local_addr().unwrap();
+//! let replica = std::thread::spawn(move || replica(node));
+//!
+//! let node = ibex::Node::client()?;
+//! let mut log = node.connect(address)?.sender::<Entry>("wal")?;
+//! let last = log.send(&Entry { offset: 0, data: vec![1, 2, 3] })?;
+//! log.wait_acked(last)?;                         // the application there said so
+//! log.close()?;
+//! assert_eq!(replica.join().unwrap()?, 3);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What is promised
+//!
+//! Per channel, messages arrive in order and exactly once while the session lives. An
+//! error that ends a channel comes after everything that arrived was handed out, and
+//! carries [counters](Counts): what was sent is exact, what was received and acknowledged
+//! is at least so much. A session ends when its connection breaks; reconnecting and
+//! sending again what was not acknowledged is the application's part.
+
+// The macros speak of `::ibex`; so do the examples in this crate's own tests.
+#[allow(unused_extern_crates, reason = "the macros' output names it, where there is any")]
+extern crate self as ibex;
+
+mod config;
+mod error;
+mod message;
+mod node;
+mod peer;
+mod receiver;
+mod sender;
+
+pub use config::{ChannelBuilder, NodeBuilder};
+pub use error::{
+    AcceptError, ConnectError, ListenError, OpenError, RecvTimeoutError, SendTimeoutError,
+    TryRecvError, TrySendError,
+};
+pub use message::Message;
+pub use node::Node;
+pub use peer::{Incoming, Peer, PeerId};
+pub use receiver::{Iter, Receiver};
+pub use sender::{Reservation, Sender, Sequence};
+
+#[doc(no_inline)]
+pub use ibex_codec as codec;
+#[cfg(feature = "rkyv")]
+pub use ibex_codec::{Rkyv, message, rkyv};
+pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
+
+pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
+pub use ibex_transport::{
+    channel::{Counts, Disconnected, EndCause, RecvError, SchemaMismatch, SendError, WaitAckedError},
+    driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
+    engine::control::CloseReason,
+    memory::MemoryError,
+};

@@ -46,17 +46,17 @@ pub struct Seed {
 pub const TARGETS: &[Target] = &[
     Target {
         name: "bootstrap_message",
-        accepts: ibex_bootstrap::fuzz::message,
+        accepts: bootstrap::accepts_message,
         seeds: bootstrap::message_seeds,
     },
     Target {
         name: "bootstrap_acceptor",
-        accepts: ibex_bootstrap::fuzz::acceptor,
+        accepts: bootstrap::acceptor_accepts,
         seeds: bootstrap::acceptor_seeds,
     },
     Target {
         name: "bootstrap_dialer",
-        accepts: ibex_bootstrap::fuzz::dialer,
+        accepts: bootstrap::dialer_accepts,
         seeds: bootstrap::dialer_seeds,
     },
     Target {

@@ -1,5 +1,4 @@
-//! Numbers off the front of an input, for targets that need some beside the
-//! bytes they parse.
+//! Pieces off the front of an input, for targets that need more than bytes.
 #![forbid(unsafe_code)]
 
 /// What of an input has not been read.
@@ -15,11 +14,6 @@ impl<'input> Reader<'input> {
     /// The next byte; `None` at the end.
     pub(crate) fn byte(&mut self) -> Option<u8> {
         self.array().map(|[byte]| byte)
-    }
-
-    /// The next 8 bytes as a number; `None` if fewer are left.
-    pub(crate) fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_le_bytes)
     }
 
     /// The next `N` bytes; `None` if fewer are left.

@@ -195,8 +195,9 @@ impl Tally {
         }
     }
 
+    /// Counts a message that is not what was sent, for a reason that `what` tells.
     #[cold]
-    fn fault(&mut self, what: &dyn fmt::Display) {
+    pub fn fault(&mut self, what: &dyn fmt::Display) {
         self.faults += 1;
         self.first_fault.get_or_insert_with(|| what.to_string());
     }

@@ -60,10 +60,15 @@ pub enum Error {
 
     /// A failure of the code under measurement, in its own words.
     #[error(transparent)]
-    Subject(#[from] Box<dyn std::error::Error + Send + Sync>),
+    Subject(Box<dyn std::error::Error + Send + Sync>),
 }
 
 impl Error {
+    /// Wraps a failure of the code under measurement.
+    pub fn subject(error: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Error {
+        Error::Subject(error.into())
+    }
+
     /// Says what was being done when the operating system refused.
     pub fn io<E: Into<io::Error>>(what: &'static str) -> impl FnOnce(E) -> Error {
         move |source| Error::Io {

@@ -161,9 +161,9 @@ fn spread_quantile(values: &Histogram<u64>, step: f64, quantile: f64) -> f64 {
     for _ in 0..BISECTIONS {
         let middle = low.midpoint(high);
         if below(middle) < wanted {
-            low = middle
+            low = middle;
         } else {
-            high = middle
+            high = middle;
         }
     }
     low.midpoint(high).min(values.max() as f64)

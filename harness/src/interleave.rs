@@ -5,6 +5,7 @@
 //! 2. The [regime](crate::regime) is measured before and after each pair. A pair
 //!    during which it changed is thrown away.
 //! 3. Pairs of different regimes are kept apart; a [`Series`] holds one regime.
+//! 4. A pair in which a message was damaged ends the run and is never thrown away.
 
 #![forbid(unsafe_code)]
 
@@ -27,6 +28,13 @@ pub struct Measured {
 }
 
 impl Measured {
+    /// Whether every payload byte came as it was sent, in both halves.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let sound = |figures: &Figures| figures.tally.faults == 0 && figures.bytes_touched();
+        sound(&self.limit) && sound(&self.subject)
+    }
+
     /// The subject in multiples of its limit, see [`Figures::ratio_to`].
     #[must_use]
     pub fn ratio(&self) -> f64 {
@@ -64,15 +72,6 @@ impl Series {
         ]
     }
 
-    /// Whether every payload byte of every pair came as it was sent.
-    #[must_use]
-    pub fn all_sound(&self) -> bool {
-        let sound = |figures: &Figures| figures.tally.faults == 0 && figures.bytes_touched();
-        self.pairs
-            .iter()
-            .all(|pair| sound(&pair.limit) && sound(&pair.subject))
-    }
-
     fn of(regime: Regime, pairs: &[Measured]) -> Option<Series> {
         let here = |pair: &&Measured| pair.crossing.regime() == regime;
         let mut pairs: Vec<_> = pairs.iter().filter(here).cloned().collect();
@@ -88,6 +87,8 @@ pub struct Interleaved {
     pub series: Vec<Series>,
     /// Pairs that were thrown away, because the regime changed during them.
     pub mixed: usize,
+    /// The pair that ended the run, because a message was damaged.
+    pub damaged: Option<Measured>,
 }
 
 /// Measures pairs until one regime has `wanted` of them, or until three times as
@@ -103,6 +104,7 @@ pub fn run(
 ) -> Result<Interleaved, Error> {
     let mut pairs = Vec::new();
     let mut mixed = Vec::new();
+    let mut damaged = None;
     for _ in 0..wanted.max(1) * 3 {
         let crossing = regime::measure(cores)?;
         let pair = Measured {
@@ -110,6 +112,11 @@ pub fn run(
             subject: subject()?,
             crossing,
         };
+        if !pair.is_sound() {
+            damaged = Some(pair.clone());
+            pairs.push(pair);
+            break;
+        }
         let after = regime::measure(cores)?.regime();
         let kept = if after == crossing.regime() {
             &mut pairs
@@ -131,6 +138,7 @@ pub fn run(
         .collect();
     series.sort_by_key(|series| std::cmp::Reverse(series.pairs()));
     Ok(Interleaved {
+        damaged,
         series,
         mixed: mixed.len(),
     })
@@ -183,9 +191,24 @@ mod tests {
         assert_eq!(near.pairs(), 3);
         assert_eq!(near.median().ratio(), 0.25);
         assert_eq!(near.spread(), [0.125, 0.5]);
-        assert!(near.all_sound());
+        assert!(near.median().is_sound());
         assert_eq!(Series::of(Regime::Far, &pairs).unwrap().pairs(), 1);
         assert!(Series::of(Regime::Far, &pairs[..1]).is_none());
+    }
+
+    #[test]
+    fn a_damaged_pair_ends_the_run() {
+        let Ok(cores) = cores::choose(None) else {
+            return;
+        };
+        let damaged = || {
+            let mut figures = figures(1);
+            figures.tally.faults = 1;
+            Ok(figures)
+        };
+        let run = run(cores, 5, || Ok(figures(1)), damaged).unwrap();
+        assert_eq!(run.series[0].pairs() + run.mixed, 1);
+        assert!(run.damaged.is_some());
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Pair {
             cores,
             task,
         };
-        let start = serde_json::to_string(&start).map_err(|error| Error::Subject(error.into()))?;
+        let start = serde_json::to_string(&start).map_err(Error::subject)?;
         let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
         let mut child = Command::new(program)
             .args([PEER_ARGUMENT, &start])
@@ -225,7 +225,7 @@ pub fn run_if_peer(subject: impl FnOnce(Cores, Value) -> Result<Tally, Error>) -
 
 /// Tells the parent something, as one line of JSON.
 pub fn tell(message: &impl Serialize) -> Result<(), Error> {
-    let mut line = serde_json::to_string(message).map_err(|error| Error::Subject(error.into()))?;
+    let mut line = serde_json::to_string(message).map_err(Error::subject)?;
     line.push('\n');
     let mut output = io::stdout().lock();
     output
@@ -244,11 +244,11 @@ fn run(
         parent,
         cores,
         task,
-    } = serde_json::from_str(start).map_err(|error| Error::Subject(error.into()))?;
+    } = serde_json::from_str(start).map_err(Error::subject)?;
     if parent_id() != parent {
-        return Err(Error::Subject(
-            format!("the parent, process {parent}, is gone").into(),
-        ));
+        return Err(Error::subject(format!(
+            "the parent, process {parent}, is gone"
+        )));
     }
     cores::keep_to(&cores)?;
     let tally = match task {

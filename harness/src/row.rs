@@ -7,7 +7,6 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    cores::Cores,
     histogram::Percentiles,
     job::{Figures, Mode},
     regime::Regime,
@@ -78,8 +77,8 @@ pub struct Row {
     pub raw_bytes_per_s: Option<f64>,
     /// How far apart the two cores were.
     pub regime: Option<Regime>,
-    /// The core of this process, and that of its peer.
-    pub cores: Cores,
+    /// The core of this process, and that of its peer if that is on this host.
+    pub cores: Vec<usize>,
     /// Whether every payload byte that was sent was read and compared.
     pub bytes_touched: bool,
     /// `ok`, or how many messages were damaged and the first of them.
@@ -94,7 +93,7 @@ impl Row {
     #[must_use]
     pub fn new(
         subject: Subject,
-        cores: Cores,
+        cores: &[usize],
         figures: &Figures,
         limit: Option<(&Figures, Regime)>,
     ) -> Row {
@@ -118,7 +117,7 @@ impl Row {
                 .map(|times| OneWay::from(times).p50),
             raw_bytes_per_s: limit.map(|(limit, _)| limit.bytes_per_second()),
             regime: limit.map(|(_, regime)| regime),
-            cores,
+            cores: cores.to_vec(),
             bytes_touched: figures.bytes_touched(),
             data_check,
             ratio: limit.map(|(limit, _)| figures.ratio_to(limit)),
@@ -262,7 +261,7 @@ mod tests {
             driver: "caller".into(),
             codec: "raw".into(),
         };
-        Row::new(subject, [0, 1], &figures, Some((&limit, Regime::Near)))
+        Row::new(subject, &[0, 1], &figures, Some((&limit, Regime::Near)))
     }
 
     #[test]

@@ -119,7 +119,7 @@ fn subject(task: &serde_json::Value) -> Result<ibex_harness::check::Tally, Error
     match task.as_str() {
         Some("say your pid") => pair::tell(&process::id())?,
         Some("die") => process::exit(3),
-        _ => return Err(Error::Subject("failing, as the test wants".into())),
+        _ => return Err(Error::subject("failing, as the test wants")),
     }
     Ok(Default::default())
 }

@@ -1,5 +1,9 @@
-//! Seeds for the handshake: the two halves of real ones, recorded, and their
-//! messages one by one. The parsers are fed by `ibex_bootstrap::fuzz`.
+//! The handshake: its messages, and each end's state machine against a peer
+//! that sends anything. The seeds are real handshakes, recorded.
+//!
+//! The input of a state machine begins with a byte that says how the world is:
+//! its lowest bit whether Unix sockets can be reached, the others by how many
+//! bytes at a time the rest arrives.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -8,74 +12,118 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
 };
 use ibex_bootstrap::message::MAGIC;
-use ibex_bootstrap::{HostHint, Local, NodeIdentity, Secret};
+use ibex_bootstrap::{HostHint, Local, NodeIdentity, Secret, parse_message};
 
 use crate::Seed;
+
+/// One message without its length prefix.
+pub(crate) fn accepts_message(bytes: &[u8]) -> bool {
+    parse_message(bytes).is_ok()
+}
+
+/// A dialer's half, as an acceptor hears it. Accepted if they agree.
+pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
+    let Some((&world, half)) = bytes.split_first() else {
+        return false;
+    };
+    let mut acceptor = acceptor(host(9));
+    for piece in half.chunks(arrives_by(world)) {
+        acceptor.handle_bytes(piece);
+        while acceptor.poll_transmit().is_some() {}
+        while let Some(event) = acceptor.poll_event() {
+            match event {
+                AcceptorEvent::ListenUnix { .. } => {
+                    acceptor.handle_listening(Ok(()));
+                    if has_unix_sockets(world) {
+                        assert!(acceptor.handle_token(TOKEN.expose()));
+                    }
+                }
+                AcceptorEvent::CloseUnix => {}
+                AcceptorEvent::Agreed(_) => return true,
+                AcceptorEvent::Failed(_) => return false,
+            }
+        }
+    }
+    false
+}
+
+/// An acceptor's half, as a dialer hears it. Accepted if they agree.
+pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
+    let Some((&world, half)) = bytes.split_first() else {
+        return false;
+    };
+    let mut dialer = dialer(host(9));
+    for piece in half.chunks(arrives_by(world)) {
+        dialer.handle_bytes(piece);
+        while dialer.poll_transmit().is_some() {}
+        while let Some(event) = dialer.poll_event() {
+            match event {
+                DialerEvent::ConnectUnix { .. } => {
+                    dialer.handle_unix(visit(has_unix_sockets(world)))
+                }
+                DialerEvent::Agreed(_) => return true,
+                DialerEvent::Failed(_) => return false,
+            }
+        }
+    }
+    false
+}
 
 /// One message of each kind that a handshake over shared memory and one that
 /// falls back from it have.
 pub(crate) fn message_seeds() -> Vec<Seed> {
-    let over_shm = Recording::of_one_host();
-    let fall_back = Recording::of_one_host_without_unix_sockets();
+    let shm = Recording::over_shm();
+    let fall_back = Recording::falling_back();
     vec![
         Seed {
             name: "hello",
-            bytes: over_shm.message_from_dialer(0),
+            bytes: message(&shm.from_dialer, 0),
         },
         Seed {
             name: "offer",
-            bytes: over_shm.message_from_dialer(1),
+            bytes: message(&shm.from_dialer, 1),
         },
         Seed {
             name: "choice",
-            bytes: over_shm.message_from_dialer(2),
+            bytes: message(&shm.from_dialer, 2),
         },
         Seed {
             name: "endpoint",
-            bytes: over_shm.message_from_acceptor(2),
+            bytes: message(&shm.from_acceptor, 2),
         },
         Seed {
             name: "ready",
-            bytes: over_shm.message_from_acceptor(3),
+            bytes: message(&shm.from_acceptor, 3),
         },
         Seed {
             name: "unavailable",
-            bytes: fall_back.message_from_acceptor(3),
+            bytes: message(&fall_back.from_acceptor, 3),
         },
     ]
 }
 
 /// What a dialer sends in all.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
-    vec![
-        Seed {
-            name: "shm",
-            bytes: Recording::of_one_host().from_dialer,
-        },
-        Seed {
-            name: "fall_back",
-            bytes: Recording::of_one_host_without_unix_sockets().from_dialer,
-        },
-        Seed {
-            name: "tcp",
-            bytes: Recording::of_two_hosts().from_dialer,
-        },
-    ]
+    seeds(|recording| recording.from_dialer)
 }
 
-/// What an acceptor sends in all. The dialer that is fuzzed reaches no Unix
-/// socket, so what it hears over shared memory alone is no whole handshake.
+/// What an acceptor sends in all.
 pub(crate) fn dialer_seeds() -> Vec<Seed> {
-    vec![
-        Seed {
-            name: "fall_back",
-            bytes: Recording::of_one_host_without_unix_sockets().from_acceptor,
-        },
-        Seed {
-            name: "tcp",
-            bytes: Recording::of_two_hosts().from_acceptor,
-        },
+    seeds(|recording| recording.from_acceptor)
+}
+
+/// One half of each kind of handshake.
+fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
+    [
+        ("shm", world(true, 1), Recording::over_shm()),
+        ("fall_back", world(false, 1), Recording::falling_back()),
+        ("tcp", world(false, LARGEST_PIECE), Recording::over_tcp()),
     ]
+    .map(|(name, world, recording)| Seed {
+        name,
+        bytes: [&[world], half(recording).as_slice()].concat(),
+    })
+    .into()
 }
 
 /// All that was said in one handshake.
@@ -86,31 +134,23 @@ struct Recording {
 }
 
 impl Recording {
-    fn of_one_host() -> Self {
-        Self::new(host(9), host(9), true)
+    fn over_shm() -> Self {
+        Self::new(host(9), true)
     }
 
-    fn of_one_host_without_unix_sockets() -> Self {
-        Self::new(host(9), host(9), false)
+    /// From shared memory to TCP, since no Unix socket can be reached.
+    fn falling_back() -> Self {
+        Self::new(host(9), false)
     }
 
-    fn of_two_hosts() -> Self {
-        Self::new(host(8), host(9), true)
+    /// Between two hosts.
+    fn over_tcp() -> Self {
+        Self::new(host(8), false)
     }
 
     /// Lets a dialer and an acceptor talk until neither has more to say.
-    fn new(dialer_host: HostHint, acceptor_host: HostHint, has_unix_sockets: bool) -> Self {
-        let now = Instant::now();
-        let deadline = now + Duration::from_secs(5);
-        let entropy = AcceptorEntropy {
-            nonce: [0xa0; 16],
-            unix_name: [0xa1; 16],
-            token: TOKEN,
-            session_id: [0xa3; 16],
-            resume_secret: Secret::new([0xa4; 32]),
-        };
-        let mut dialer = DialerHandshake::new(&node(1), dialer_host, [0xd0; 16], now, deadline);
-        let mut acceptor = AcceptorHandshake::new(&node(2), acceptor_host, entropy, now, deadline);
+    fn new(acceptor_host: HostHint, has_unix_sockets: bool) -> Self {
+        let (mut dialer, mut acceptor) = (dialer(host(9)), acceptor(acceptor_host));
         let mut recording = Self::default();
         loop {
             let said = recording.from_dialer.len() + recording.from_acceptor.len();
@@ -129,9 +169,8 @@ impl Recording {
             }
             while let Some(event) = dialer.poll_event() {
                 if let DialerEvent::ConnectUnix { token, .. } = event {
-                    let is_there = has_unix_sockets && acceptor.handle_token(token.expose());
-                    let refused = || "connection refused".to_string();
-                    dialer.handle_unix(is_there.then_some(()).ok_or_else(refused));
+                    let joins = has_unix_sockets && acceptor.handle_token(token.expose());
+                    dialer.handle_unix(visit(joins));
                 }
             }
             if recording.from_dialer.len() + recording.from_acceptor.len() == said {
@@ -139,14 +178,51 @@ impl Recording {
             }
         }
     }
+}
 
-    fn message_from_dialer(&self, index: usize) -> Vec<u8> {
-        message(&self.from_dialer, index)
+/// What came of a dialer's visit to the Unix socket.
+fn visit(joins: bool) -> Result<(), String> {
+    if joins {
+        Ok(())
+    } else {
+        Err("connection refused".to_string())
     }
+}
 
-    fn message_from_acceptor(&self, index: usize) -> Vec<u8> {
-        message(&self.from_acceptor, index)
-    }
+fn dialer(host: HostHint) -> DialerHandshake {
+    let (now, deadline) = clock();
+    DialerHandshake::new(&node(1), host, [0xd0; 16], now, deadline)
+}
+
+fn acceptor(host: HostHint) -> AcceptorHandshake {
+    let (now, deadline) = clock();
+    let entropy = AcceptorEntropy {
+        nonce: [0xa0; 16],
+        unix_name: [0xa1; 16],
+        token: TOKEN,
+        session_id: [0xa3; 16],
+        resume_secret: Secret::new([0xa4; 32]),
+    };
+    AcceptorHandshake::new(&node(2), host, entropy, now, deadline)
+}
+
+/// The time of a handshake during which no time passes.
+fn clock() -> (Instant, Instant) {
+    let now = Instant::now();
+    (now, now + Duration::from_secs(5))
+}
+
+/// The first byte of an input.
+fn world(has_unix_sockets: bool, piece: u8) -> u8 {
+    u8::from(has_unix_sockets) | (piece - 1) << 1
+}
+
+fn has_unix_sockets(world: u8) -> bool {
+    world & 1 == 1
+}
+
+fn arrives_by(world: u8) -> usize {
+    usize::from(world >> 1) + 1
 }
 
 /// One message of a half, without its length prefix.
@@ -175,5 +251,8 @@ fn host(boot: u8) -> HostHint {
     }
 }
 
-/// What the acceptor asks to be presented.
+/// What the acceptor asks to be presented at its Unix socket.
 const TOKEN: Secret = Secret::new([0xa2; 32]);
+
+/// The largest number of bytes that [`world`] can say.
+const LARGEST_PIECE: u8 = 128;

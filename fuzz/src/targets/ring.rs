@@ -15,8 +15,8 @@ use crate::reader::Reader;
 
 /// A byte for the channel's alignment, then the ring from its beginning.
 ///
-/// Accepted is a ring with at least one record whose records end as a
-/// producer's do, with a word of 0.
+/// Accepted are records that end as a producer's do, with a word of 0, where
+/// the input has all of them and that word.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
     let mut reader = Reader::new(bytes);
     let Some(alignment) = reader.byte().map(alignment) else {
@@ -84,7 +84,8 @@ fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
         assert!(run.bytes <= ring.capacity() && run.records <= records);
         assert!(run.bytes <= bytes);
     }
-    end.is_ok() && records > 0
+    let whole = first_position(alignment) as usize + bytes + HEADER_BYTES;
+    end.is_ok() && records > 0 && whole <= content.len()
 }
 
 /// Makes `content` the beginning of the ring, and the rest 0.

@@ -8,9 +8,14 @@ use ibex_codec::{Codec, Rkyv, SlotWriter};
 
 use crate::Seed;
 
+/// What the macro needs of the facade, which is not linked here.
+mod ibex {
+    pub(super) use ibex_codec::{self as codec, Schema, rkyv};
+}
+
 /// Something of every kind that a check has to follow: an inline struct, an
 /// enum, text, boxes, vectors in vectors, and strict alignment behind a pointer.
-#[ibex_codec::message(crate = ibex_codec)]
+#[ibex_codec::message(crate = ibex)]
 struct Page {
     number: u64,
     title: String,
@@ -18,14 +23,14 @@ struct Page {
     next: Option<Box<Cell>>,
 }
 
-#[ibex_codec::message(crate = ibex_codec)]
+#[ibex_codec::message(crate = ibex)]
 struct Row {
     key: (u32, bool),
     cells: Vec<Cell>,
     wide: Vec<u128>,
 }
 
-#[ibex_codec::message(crate = ibex_codec)]
+#[ibex_codec::message(crate = ibex)]
 enum Cell {
     Empty,
     Number(f64),

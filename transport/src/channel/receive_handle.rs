@@ -348,10 +348,16 @@ impl ReceiveHandle {
         })
     }
 
-    /// The message that was handed out last is not valid for a peer that we do not
-    /// trust: the channel closes.
-    pub fn close_corrupt(&mut self) {
-        self.end.session.close_receiver(&self.end, CloseReason::Corrupt);
+    /// The error for a message whose bytes are not valid.
+    #[cold]
+    #[must_use]
+    pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {
+        RecvError::Corrupt {
+            channel: self.end.name.clone(),
+            peer: self.end.session.peer_name(),
+            sequence: message.sequence(),
+            why: why.to_owned(),
+        }
     }
 }
 

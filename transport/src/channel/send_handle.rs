@@ -6,7 +6,7 @@
 //! is too long for it, or the channel is over.
 
 use std::sync::atomic::Ordering;
-use std::{mem::MaybeUninit, sync::Arc, time::Instant};
+use std::{mem::MaybeUninit, slice, sync::Arc, time::Instant};
 
 use super::{
     error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
@@ -81,10 +81,10 @@ impl SendHandle {
     ) -> Result<u64, SendFailure> {
         let entered = self.enter()?;
         if let Some(producer) = entered.producer()
-            && producer.ring.fits(size.unwrap_or(producer.typical))
+            && producer.takes(size.unwrap_or(producer.typical))
             && !entered.end.state.is_over()
         {
-            match encode(producer.ring.slot()) {
+            match encode(producer.slot()) {
                 Ok(length) if length as u64 <= producer.max_message_bytes => {
                     return Ok(entered.publish(producer, RecordKind::Data, length));
                 }
@@ -239,18 +239,13 @@ impl<'a> Entered<'a> {
         let mut wanted = size.unwrap_or(producer.typical);
         while wanted <= producer.largest {
             self.wait_room(producer, wanted, patience)?;
-            let slot = producer.ring.slot();
+            let slot = producer.slot();
             let room = slot.len();
             match encode(slot) {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
                     return Err(self.too_long(Some(length as u64)).into());
                 }
-                // What the codec claimed to need and what it wrote may differ; a record
-                // must still be one that the fabric carries whole.
-                Ok(length) if length <= producer.largest => {
-                    return Ok(self.publish(producer, RecordKind::Data, length));
-                }
-                Ok(_) => break,
+                Ok(length) => return Ok(self.publish(producer, RecordKind::Data, length)),
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
@@ -271,8 +266,8 @@ impl<'a> Entered<'a> {
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
-            let mut place = self.large_place(producer, room, patience)?;
-            match encode(&mut producer.large_bytes(&mut place)[..room]) {
+            let place = self.large_place(producer, room, patience)?;
+            match encode(&mut producer.large_bytes(&place)[..room]) {
                 Ok(length) => {
                     // An announcement is 8 bytes long.
                     self.wait_room(producer, 8, patience)?;
@@ -371,7 +366,7 @@ impl<'a> Entered<'a> {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
-        self.wait_until(producer, patience, |producer| producer.ring.fits(length))
+        self.wait_until(producer, patience, |producer| producer.takes(length))
     }
 
     /// Waits until `enough` holds of the producer, looking after each release.
@@ -462,11 +457,28 @@ impl SendProducer {
         })
     }
 
-    fn large_bytes<'p>(&'p mut self, place: &'p mut LargePlace) -> &'p mut [MaybeUninit<u8>] {
+    fn large_bytes<'p>(&'p mut self, place: &'p LargePlace) -> &'p mut [MaybeUninit<u8>] {
         match place {
-            LargePlace::Lease(lease) => lease.slot(),
+            // SAFETY: the lease's memory, exclusive as the producer is.
+            LargePlace::Lease(lease) => unsafe {
+                slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
+            },
             LargePlace::Slot(slot) => self.segments.slot(*slot).into_bytes(),
         }
+    }
+
+    /// Whether the ring takes a payload of `length` bytes now.
+    #[inline]
+    fn takes(&self, length: usize) -> bool {
+        length <= self.largest && self.ring.fits(length)
+    }
+
+    /// Where the next payload is encoded: as much as the fabric carries in one record.
+    #[inline]
+    fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        let slot = self.ring.slot();
+        let room = slot.len().min(self.largest);
+        &mut slot[..room]
     }
 
     /// Forgets the large messages whose memory is free again: received by the other
@@ -656,11 +668,26 @@ pub struct RawReservation<'a> {
 
 impl RawReservation<'_> {
     /// The payload's bytes. What stands there before is left over from earlier messages.
-    pub fn bytes(&mut self) -> &mut [u8] {
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        let entered = self.handle.reserved_entry();
+        let Some(producer) = entered.producer() else { return &[] };
+        std::mem::forget(entered);
+        let slot = match &self.place {
+            Some(Place::Ring) => producer.ring.slot(),
+            Some(Place::Large(place)) => producer.large_bytes(place),
+            None => return &[],
+        };
+        // SAFETY: as in `bytes_mut`.
+        unsafe { &*(std::ptr::from_ref(&slot[..self.length]) as *const [u8]) }
+    }
+
+    /// The same, to be written.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
         let entered = self.handle.reserved_entry();
         let Some(producer) = entered.producer() else { return &mut [] };
         std::mem::forget(entered);
-        let slot = match &mut self.place {
+        let slot = match &self.place {
             Some(Place::Ring) => producer.ring.slot(),
             Some(Place::Large(place)) => producer.large_bytes(place),
             None => return &mut [],

@@ -76,8 +76,6 @@ pub struct Admission {
     pub peer_credit_bytes: u64,
     /// Ends that either side may have open.
     pub max_channels: usize,
-    /// This end dialed.
-    pub is_dialer: bool,
 }
 
 /// Where incoming sessions come from: a listener and its handshakes.

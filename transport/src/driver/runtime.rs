@@ -45,8 +45,6 @@ pub struct RuntimeConfig {
     pub cores: Vec<usize>,
     /// What a session lets its peer keep in flight.
     pub session_credit_bytes: u64,
-    /// Ends that a peer may have open.
-    pub max_channels: usize,
 }
 
 /// A node's runtime.

@@ -1,0 +1,165 @@
+//! The ibex side of a measurement: one channel each way, moved message by message
+//! as the harness's [`Link`] wants it.
+//!
+//! Raw payloads are built in place, in the ring; rkyv messages are a struct around
+//! the same payload. Both are read where they arrived.
+
+use ibex::{Codec, Peer, Raw, Receiver, Rkyv, Sender};
+use ibex_harness::{Error, check::Tally, job::Job, link::Link};
+use serde::{Deserialize, Serialize};
+
+/// How messages become bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CodecName {
+    /// The payload as it is.
+    Raw,
+    /// A struct with the payload in it.
+    Rkyv,
+}
+
+impl CodecName {
+    /// The name as it stands in options and rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            CodecName::Raw => "raw",
+            CodecName::Rkyv => "rkyv",
+        }
+    }
+}
+
+/// The message of the rkyv rows.
+#[ibex::message]
+pub struct Entry {
+    sequence: u64,
+    data: Vec<u8>,
+}
+
+/// Which end of the pair opens the channels.
+#[derive(Clone, Copy)]
+pub enum Side {
+    /// Sends pings, receives pongs and streams.
+    Measuring,
+    /// The other one.
+    Answering,
+}
+
+/// Both channels, from one side.
+struct Ends<T: ?Sized, C> {
+    sender: Sender<T, C>,
+    receiver: Receiver<T, C>,
+}
+
+impl<T: ?Sized, C: Codec<T>> Ends<T, C> {
+    fn open(peer: &Peer, side: Side) -> Result<Self, Error> {
+        let (ours, theirs) = match side {
+            Side::Measuring => ("ping", "pong"),
+            Side::Answering => ("pong", "ping"),
+        };
+        Ok(Ends {
+            sender: peer
+                .channel(ours)
+                .codec::<C>()
+                .sender::<T>()
+                .map_err(Error::subject)?,
+            receiver: peer
+                .channel(theirs)
+                .codec::<C>()
+                .receiver::<T>()
+                .map_err(Error::subject)?,
+        })
+    }
+}
+
+/// Channels of bytes.
+pub struct RawChannels {
+    job: Job,
+    ends: Ends<[u8], Raw>,
+}
+
+impl RawChannels {
+    /// Opens both ends.
+    pub fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
+        Ok(RawChannels {
+            job,
+            ends: Ends::open(peer, side)?,
+        })
+    }
+}
+
+impl Link for RawChannels {
+    #[inline]
+    fn send(&mut self, sequence: u64) -> Result<(), Error> {
+        let mut slot = self
+            .ends
+            .sender
+            .reserve(self.job.size)
+            .map_err(Error::subject)?;
+        self.job.fill(sequence, 0, &mut slot);
+        slot.send();
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error> {
+        let message = self.ends.receiver.recv().map_err(Error::subject)?;
+        tally.message(sequence, self.job.size, &message);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.ends.sender.flush().map_err(Error::subject)
+    }
+}
+
+/// Channels of [`Entry`].
+pub struct RkyvChannels {
+    job: Job,
+    ends: Ends<Entry, Rkyv>,
+    outgoing: Entry,
+}
+
+impl RkyvChannels {
+    /// Opens both ends.
+    pub fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
+        let outgoing = Entry {
+            sequence: 0,
+            data: vec![0; job.size],
+        };
+        Ok(RkyvChannels {
+            job,
+            ends: Ends::open(peer, side)?,
+            outgoing,
+        })
+    }
+}
+
+impl Link for RkyvChannels {
+    #[inline]
+    fn send(&mut self, sequence: u64) -> Result<(), Error> {
+        self.outgoing.sequence = sequence;
+        self.job.fill(sequence, 0, &mut self.outgoing.data);
+        self.ends
+            .sender
+            .send(&self.outgoing)
+            .map_err(Error::subject)?;
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error> {
+        let entry = self.ends.receiver.recv().map_err(Error::subject)?;
+        if entry.sequence != sequence {
+            tally.fault(&format_args!(
+                "message {} came in place of {sequence}",
+                entry.sequence
+            ));
+        }
+        tally.message(sequence, self.job.size, &entry.data);
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.ends.sender.flush().map_err(Error::subject)
+    }
+}

@@ -1,0 +1,213 @@
+//! How fast is ibex here, and how close to what the hardware can do?
+//!
+//! `cargo run --release --example pingpong` starts its own peer process, measures
+//! every fabric of this machine beside the raw limit, and prints a table. See
+//! `--help` for the rest.
+
+mod channels;
+mod options;
+mod progress;
+mod session;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use ibex::Fabric;
+use ibex_harness::{
+    Error,
+    cores::{self, Cores},
+    interleave,
+    job::Mode,
+    limit::Limit,
+    pair,
+    row::{Row, Subject, Table},
+};
+
+use crate::{
+    options::{Options, Plan, VerbsOnly},
+    progress::Progress,
+    session::{FabricName, Order, Setup},
+};
+
+fn main() -> ExitCode {
+    if let Some(code) = pair::run_if_peer(session::answer_here) {
+        return code;
+    }
+    match run(&Options::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("pingpong: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Does what was asked for; whether everything came as it was sent.
+fn run(options: &Options) -> Result<bool, Error> {
+    let cores = cores::choose(options.cores)?;
+    if let Some(address) = &options.listen {
+        let setup = Setup {
+            driver: options.driver,
+            fabric: options.required_fabric(),
+        };
+        return session::answer_at(address, cores[0], setup).map(|()| true);
+    }
+    let Plan {
+        fabrics,
+        verbs,
+        shapes,
+    } = options.plan();
+    let measuring = Measuring {
+        options,
+        cores,
+        progress: Progress::new(fabrics.len() * shapes.len() * PAIRS, !options.json),
+    };
+    let mut rows = Vec::new();
+    for fabric in fabrics {
+        let setup = Setup {
+            driver: options.driver,
+            fabric,
+        };
+        for &(mode, size) in &shapes {
+            let row = match &options.connect {
+                Some(address) => measuring.with_another_host(address, setup, mode, size)?,
+                None => measuring.here(setup, mode, size)?,
+            };
+            if options.json {
+                println!("{}", row.to_json());
+            }
+            rows.push(row);
+        }
+    }
+    measuring.progress.finish();
+    if !options.json && !rows.is_empty() {
+        println!("{}", Table(&rows));
+    }
+    if verbs.is_some() {
+        let note = format!("verbs: {WITHOUT_VERBS}");
+        if options.json {
+            eprintln!("{note}")
+        } else {
+            println!("{note}")
+        }
+    }
+    let all_asked_for = !matches!(verbs, Some(VerbsOnly(true)));
+    Ok(all_asked_for && rows.iter().all(Row::is_sound))
+}
+
+/// What all rows of a run have in common.
+struct Measuring<'a> {
+    options: &'a Options,
+    cores: Cores,
+    progress: Progress,
+}
+
+impl Measuring<'_> {
+    /// A row between this process and its own peer, with its limit.
+    fn here(&self, setup: Setup, mode: Mode, size: usize) -> Result<Row, Error> {
+        let codec = self.options.codec;
+        let fabric = match setup.fabric {
+            Some(fabric) => fabric,
+            None => self.automatic(setup)?,
+        };
+        let job = self.options.job(fabric, mode, size);
+        let title = format!("{} {} {size} B", Fabric::from(fabric), mode.name());
+        let limit = match fabric {
+            FabricName::Shm => Limit::Shm,
+            FabricName::Tcp => Limit::Tcp,
+        };
+        let run = interleave::run(
+            self.cores,
+            PAIRS,
+            || {
+                self.progress.step(&title, "the limit");
+                limit.measure(self.cores, ibex_harness::job::Job { flip: false, ..job })
+            },
+            || {
+                self.progress.step(&title, "ibex");
+                Ok(session::measure_here(self.cores, setup, Order { job, codec })?.figures)
+            },
+        )?;
+        let chosen = run
+            .damaged
+            .as_ref()
+            .unwrap_or_else(|| run.series[0].median());
+        let limit = (&chosen.limit, chosen.crossing.regime());
+        Ok(Row::new(
+            self.subject(fabric.into()),
+            &self.cores,
+            &chosen.subject,
+            Some(limit),
+        ))
+    }
+
+    /// A row with a listener on another host.
+    fn with_another_host(
+        &self,
+        address: &str,
+        setup: Setup,
+        mode: Mode,
+        size: usize,
+    ) -> Result<Row, Error> {
+        let job = self
+            .options
+            .job(setup.fabric.unwrap_or(FabricName::Tcp), mode, size);
+        self.progress
+            .step(&format!("{} {size} B", mode.name()), address);
+        // A thread that the node starts may run on either core; we pin ourselves later.
+        cores::keep_to(&self.cores)?;
+        let order = Order {
+            job,
+            codec: self.options.codec,
+        };
+        let outcome = session::measure_with(address, self.cores[0], setup, order)?;
+        Ok(Row::new(
+            self.subject(outcome.fabric),
+            &self.cores[..1],
+            &outcome.figures,
+            None,
+        ))
+    }
+
+    /// The fabric that ibex chooses by itself, found out by a very short session.
+    fn automatic(&self, setup: Setup) -> Result<FabricName, Error> {
+        let job = ibex_harness::job::Job {
+            mode: Mode::Latency,
+            size: 0,
+            iters: 1,
+            flip: false,
+        };
+        let order = Order {
+            job,
+            codec: self.options.codec,
+        };
+        let outcome = session::measure_here(self.cores, setup, order)?;
+        self.progress
+            .note(&format!("auto: {} ({})", outcome.fabric, outcome.reason));
+        match outcome.fabric {
+            Fabric::Shm => Ok(FabricName::Shm),
+            Fabric::Tcp => Ok(FabricName::Tcp),
+            other => Err(Error::subject(format!(
+                "there is no raw limit for {other} yet"
+            ))),
+        }
+    }
+
+    fn subject(&self, fabric: Fabric) -> Subject {
+        Subject {
+            fabric: fabric.to_string(),
+            driver: self.options.driver.name().to_owned(),
+            codec: self.options.codec.name().to_owned(),
+        }
+    }
+}
+
+/// Pairs of limit and ibex from which the median is shown.
+const PAIRS: usize = 3;
+
+const WITHOUT_VERBS: &str = if cfg!(feature = "verbs") {
+    "compiled in, but this version cannot use a device yet"
+} else {
+    "not compiled in: --features verbs"
+};

@@ -1,0 +1,174 @@
+//! What the command line asks for, and the rows that follow from it.
+
+use clap::{Parser, ValueEnum};
+use ibex_harness::{
+    cores::Cores,
+    job::{Job, Mode},
+};
+
+use crate::{
+    channels::CodecName,
+    session::{DriverName, FabricName},
+};
+
+/// Measures ibex between two processes, beside the raw limit of this machine.
+///
+/// Without options it starts its own peer process and shows every fabric of this
+/// machine. Each row is measured three times in turn with its limit, which is the
+/// same work without a library; the row with the median ratio is shown.
+#[derive(Debug, Parser)]
+#[command(name = "pingpong")]
+pub struct Options {
+    /// Which fabrics to measure. Default: all, or auto with --connect.
+    #[arg(long, value_enum)]
+    fabric: Option<FabricChoice>,
+
+    /// Payload of a message; may be repeated. Default: two sizes per mode.
+    #[arg(long = "size", value_name = "BYTES")]
+    sizes: Vec<usize>,
+
+    /// Round trips or messages to time. Default: about half a second's worth.
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    iters: Option<u64>,
+
+    /// Who runs the engine.
+    #[arg(long, value_enum, default_value_t = DriverName::Caller)]
+    pub driver: DriverName,
+
+    /// How messages become bytes.
+    #[arg(long, value_enum, default_value_t = CodecName::Raw)]
+    pub codec: CodecName,
+
+    /// Ping-pong or stream. Default: latency, or both if no size is given.
+    #[arg(long, value_enum)]
+    mode: Option<ModeChoice>,
+
+    /// The cores of this process and of its peer. Default: the first two allowed.
+    #[arg(long, value_name = "A,B", value_parser = parse_cores)]
+    pub cores: Option<Cores>,
+
+    /// Serve measurements for other hosts at HOST:PORT, until stopped.
+    #[arg(long, value_name = "ADDR", conflicts_with_all = ["connect", "sizes", "iters", "mode"])]
+    pub listen: Option<String>,
+
+    /// Measure with a listener on another host (no raw limit then).
+    #[arg(long, value_name = "ADDR")]
+    pub connect: Option<String>,
+
+    /// One JSON object per row on standard output, and nothing else there.
+    #[arg(long)]
+    pub json: bool,
+
+    /// Flip one byte on the way, to see the check and the run fail.
+    #[arg(long, hide = true)]
+    flip_byte: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FabricChoice {
+    Auto,
+    Shm,
+    Tcp,
+    Verbs,
+    All,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum ModeChoice {
+    Latency,
+    Stream,
+}
+
+/// What to measure, in order.
+pub struct Plan {
+    /// Fabrics; `None` leaves the choice to ibex.
+    pub fabrics: Vec<Option<FabricName>>,
+    /// Whether the verbs fabric was asked for, and whether nothing else was.
+    pub verbs: Option<VerbsOnly>,
+    /// Modes and sizes.
+    pub shapes: Vec<(Mode, usize)>,
+}
+
+/// Whether verbs is all that was asked for, so that not to have it is a failure.
+pub struct VerbsOnly(pub bool);
+
+impl Options {
+    /// The rows that the options ask for.
+    pub fn plan(&self) -> Plan {
+        let (shm, tcp) = (Some(FabricName::Shm), Some(FabricName::Tcp));
+        let default = match self.connect {
+            Some(_) => FabricChoice::Auto,
+            None => FabricChoice::All,
+        };
+        let (fabrics, verbs) = match self.fabric.unwrap_or(default) {
+            FabricChoice::Auto => (vec![None], None),
+            FabricChoice::Shm => (vec![shm], None),
+            FabricChoice::Tcp => (vec![tcp], None),
+            FabricChoice::Verbs => (vec![], Some(VerbsOnly(true))),
+            FabricChoice::All => (vec![shm, tcp], Some(VerbsOnly(false))),
+        };
+        let modes: &[Mode] = match self.mode {
+            Some(ModeChoice::Latency) => &[Mode::Latency],
+            Some(ModeChoice::Stream) => &[Mode::Stream],
+            None if self.sizes.is_empty() => &[Mode::Latency, Mode::Stream],
+            None => &[Mode::Latency],
+        };
+        let shapes = modes.iter().flat_map(|&mode| {
+            let sizes = match (mode, &self.sizes[..]) {
+                (Mode::Latency, []) => &[64, 64 << 10],
+                (Mode::Stream, []) => &[64, 1 << 20],
+                (_, sizes) => sizes,
+            };
+            sizes.iter().map(move |&size| (mode, size))
+        });
+        Plan {
+            fabrics,
+            verbs,
+            shapes: shapes.collect(),
+        }
+    }
+
+    /// The fabric that a listener insists on.
+    pub fn required_fabric(&self) -> Option<FabricName> {
+        match self.fabric {
+            Some(FabricChoice::Shm) => Some(FabricName::Shm),
+            Some(FabricChoice::Tcp) => Some(FabricName::Tcp),
+            _ => None,
+        }
+    }
+
+    /// One measurement; its length suits the speed of the fabric.
+    pub fn job(&self, fabric: FabricName, mode: Mode, size: usize) -> Job {
+        let iters = self
+            .iters
+            .unwrap_or_else(|| usual_iters(fabric, mode, size));
+        Job {
+            mode,
+            size,
+            iters,
+            flip: self.flip_byte,
+        }
+    }
+}
+
+/// About half a second at the speed of the raw limit, by messages or by bytes.
+pub fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
+    let (messages, bytes) = match (fabric, mode) {
+        (FabricName::Shm, Mode::Latency) => (1_000_000, 1 << 30),
+        (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
+        (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
+        (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
+    };
+    u64::min(messages, bytes / size.max(1) as u64).max(10)
+}
+
+fn parse_cores(text: &str) -> Result<Cores, String> {
+    let cores: Option<Vec<usize>> = text
+        .split(',')
+        .map(|core| core.trim().parse().ok())
+        .collect();
+    match cores.as_deref() {
+        Some(&[here, there]) => Ok([here, there]),
+        _ => Err(format!("{text:?} is not two core numbers, such as 0,1")),
+    }
+}

@@ -1,0 +1,40 @@
+//! The bar on standard error. It is drawn only between measurements, because the
+//! cores that it would be drawn on are busy during them.
+
+use indicatif::{ProgressBar, ProgressStyle};
+
+/// Shows which row is measured, if anybody looks.
+pub struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar for so many pairs of measurements. It hides itself where standard error
+    /// is no terminal.
+    pub fn new(pairs: usize, visible: bool) -> Progress {
+        let bar = if visible {
+            ProgressBar::new(2 * pairs as u64)
+        } else {
+            ProgressBar::hidden()
+        };
+        let style = ProgressStyle::with_template("{bar:30} {pos:>3}/{len} {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        Progress { bar }
+    }
+
+    /// A measurement begins.
+    pub fn step(&self, row: &str, what: &str) {
+        self.bar.set_message(format!("{row}: {what}"));
+        self.bar.inc(1);
+    }
+
+    /// Something worth knowing, on standard error.
+    pub fn note(&self, text: &str) {
+        self.bar.suspend(|| eprintln!("{text}"));
+    }
+
+    /// All is measured.
+    pub fn finish(&self) {
+        self.bar.finish_and_clear();
+    }
+}

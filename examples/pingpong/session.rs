@@ -1,0 +1,216 @@
+//! One measurement over ibex: a session between two nodes, an order that says what
+//! to measure, the measurement, and what the other side checked.
+//!
+//! The order and the outcome travel over channels of their own, which are closed
+//! while anything is timed. So the same code serves a peer process on this host and
+//! a listener on another one.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Wait};
+use ibex_harness::{
+    Error,
+    check::Tally,
+    cores::{self, Cores},
+    job::{Figures, Job},
+    link,
+    pair::{self, Pair, Task},
+};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde_json::Value;
+
+use crate::channels::{CodecName, RawChannels, RkyvChannels, Side};
+
+/// How a node is made; the same on both sides of a local pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Setup {
+    /// Who runs the engine.
+    pub driver: DriverName,
+    /// The fabric that must be used; none leaves the choice to ibex.
+    pub fabric: Option<FabricName>,
+}
+
+/// Who runs the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum DriverName {
+    /// The thread that calls, busy-polling.
+    Caller,
+    /// The node's I/O thread, with the default way of waiting.
+    Threads,
+}
+
+impl DriverName {
+    /// The name as it stands in options and rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            DriverName::Caller => "caller",
+            DriverName::Threads => "threads",
+        }
+    }
+}
+
+/// A fabric that can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FabricName {
+    /// Shared memory.
+    Shm,
+    /// TCP.
+    Tcp,
+}
+
+impl From<FabricName> for Fabric {
+    fn from(name: FabricName) -> Fabric {
+        match name {
+            FabricName::Shm => Fabric::Shm,
+            FabricName::Tcp => Fabric::Tcp,
+        }
+    }
+}
+
+/// What the answering side is to do.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub struct Order {
+    /// What is measured.
+    pub job: Job,
+    /// How messages become bytes.
+    pub codec: CodecName,
+}
+
+/// Figures, and what carried the messages.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What was measured.
+    pub figures: Figures,
+    /// The fabric in use.
+    pub fabric: Fabric,
+    /// Why it was chosen.
+    pub reason: String,
+}
+
+/// Measures between this process and a peer process that it starts.
+pub fn measure_here(cores: Cores, setup: Setup, order: Order) -> Result<Outcome, Error> {
+    let task = serde_json::to_value(setup).map_err(Error::subject)?;
+    let mut pair = Pair::start(cores, Task::Subject(task))?;
+    let address: SocketAddr = pair.receive("the address of its node")?;
+    let outcome = measure_with(address, cores[0], setup, order)?;
+    pair.finish()?;
+    Ok(outcome)
+}
+
+/// Measures between this process and whoever listens at `address`.
+pub fn measure_with(
+    address: impl ToString,
+    core: usize,
+    setup: Setup,
+    order: Order,
+) -> Result<Outcome, Error> {
+    let node = setup.builder().build().map_err(Error::subject)?;
+    let peer = node.connect(address).map_err(Error::subject)?;
+    tell(&peer, "order", &order)?;
+    // Only now: threads that the node started are not to share this core.
+    cores::keep_to(&[core])?;
+    let honest = Job {
+        flip: false,
+        ..order.job
+    };
+    let mut tally = Tally::default();
+    let stopped = match order.codec {
+        CodecName::Raw => {
+            let mut link = RawChannels::open(&peer, honest, Side::Measuring)?;
+            link::measure(&order.job, &mut link, &mut tally)
+        }
+        CodecName::Rkyv => {
+            let mut link = RkyvChannels::open(&peer, honest, Side::Measuring)?;
+            link::measure(&order.job, &mut link, &mut tally)
+        }
+    }?;
+    let theirs: Tally = listen(&peer, "outcome")?;
+    Ok(Outcome {
+        figures: stopped.figures(tally, &theirs),
+        fabric: peer.fabric(),
+        reason: peer.fabric_reason().to_owned(),
+    })
+}
+
+/// The task of a peer process: one session, one order.
+pub fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
+    let setup: Setup = serde_json::from_value(task).map_err(Error::subject)?;
+    let node = setup
+        .builder()
+        .listen("127.0.0.1:0")
+        .build()
+        .map_err(Error::subject)?;
+    pair::tell(&node.local_addr())?;
+    let peer = node.accept().map_err(Error::subject)?;
+    answer(&peer, cores[1])
+}
+
+/// Serves orders from other hosts, one after the other, for ever.
+pub fn answer_at(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
+    let mut builder = setup.builder().listen(address);
+    let reachable = address.to_socket_addrs().map_err(Error::subject)?;
+    if reachable
+        .into_iter()
+        .any(|address| !address.ip().is_loopback())
+    {
+        eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
+        builder = builder.insecure_network();
+    }
+    let node = builder.build().map_err(Error::subject)?;
+    if let Some(address) = node.local_addr() {
+        eprintln!("listening on {address}; stop with Ctrl-C");
+    }
+    loop {
+        let peer = node.accept().map_err(Error::subject)?;
+        match answer(&peer, core) {
+            Ok(tally) => eprintln!("{}: {} bytes checked", peer.address(), tally.bytes),
+            Err(error) => eprintln!("{}: {error}", peer.address()),
+        }
+    }
+}
+
+fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
+    let Order { job, codec } = listen(peer, "order")?;
+    cores::keep_to(&[core])?;
+    let tally = match codec {
+        CodecName::Raw => link::answer(&job, &mut RawChannels::open(peer, job, Side::Answering)?),
+        CodecName::Rkyv => link::answer(&job, &mut RkyvChannels::open(peer, job, Side::Answering)?),
+    }?;
+    tell(peer, "outcome", &tally)?;
+    Ok(tally)
+}
+
+impl Setup {
+    fn builder(self) -> NodeBuilder {
+        let builder = match self.driver {
+            DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
+            DriverName::Threads => Node::builder().driver(Driver::Threads),
+        };
+        match self.fabric {
+            Some(fabric) => builder.fabric(fabric.into(), Policy::Require),
+            None => builder,
+        }
+    }
+}
+
+/// Sends one value over a channel of its own, and closes it.
+fn tell(peer: &Peer, name: &str, value: &impl Serialize) -> Result<(), Error> {
+    let bytes = serde_json::to_vec(value).map_err(Error::subject)?;
+    let channel = peer.channel(name).codec::<Raw>().sender::<[u8]>();
+    let mut sender = channel.map_err(Error::subject)?;
+    sender.send(&bytes).map_err(Error::subject)?;
+    sender.close().map_err(Error::subject)
+}
+
+/// Receives what [`tell`] sends, and waits for the channel's end.
+fn listen<T: DeserializeOwned>(peer: &Peer, name: &str) -> Result<T, Error> {
+    let channel = peer.channel(name).codec::<Raw>().receiver::<[u8]>();
+    let mut receiver = channel.map_err(Error::subject)?;
+    let message = receiver.recv().map_err(Error::subject)?;
+    let value = serde_json::from_slice(&message).map_err(Error::subject)?;
+    drop(message);
+    while receiver.next().map_err(Error::subject)?.is_some() {}
+    Ok(value)
+}

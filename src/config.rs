@@ -1,0 +1,343 @@
+//! Settings of nodes and channels, checked when they are used.
+
+use std::{marker::PhantomData, net::ToSocketAddrs, sync::Arc, time::Duration};
+
+use ibex_bootstrap::Policy;
+use ibex_transport::{
+    driver::{Driver, SessionShared, Wait},
+    engine::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, MAX_NAME_BYTES},
+    },
+    memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
+};
+
+use crate::{
+    Codec, Fabric, ListenError, Node, OpenError, Receiver, Sender,
+    node::{ChannelDefaults, NodeSettings},
+};
+
+#[cfg(feature = "rkyv")]
+type DefaultCodec = ibex_codec::Rkyv;
+#[cfg(not(feature = "rkyv"))]
+type DefaultCodec = ibex_codec::Raw;
+
+/// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `build`"]
+pub struct NodeBuilder {
+    settings: NodeSettings,
+    listen: Option<String>,
+    insecure_network: bool,
+    error: Option<String>,
+}
+
+impl NodeBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            settings: NodeSettings::default(),
+            listen: None,
+            insecure_network: false,
+            error: None,
+        }
+    }
+
+    /// Listens on `address` (`host:port`; port 0 lets the system choose). Default: no.
+    ///
+    /// An address that other hosts can reach needs
+    /// [`insecure_network`](Self::insecure_network), since nothing authenticates peers
+    /// yet.
+    pub fn listen(mut self, address: impl ToString) -> Self {
+        self.listen = Some(address.to_string());
+        self
+    }
+
+    /// Allows to listen where other hosts can connect. Whoever can reach the address may
+    /// then open channels and read what is sent: only for networks that keep strangers
+    /// out themselves.
+    pub fn insecure_network(mut self) -> Self {
+        self.insecure_network = true;
+        self
+    }
+
+    /// Who turns the engine. Default: [`Driver::Threads`].
+    pub fn driver(mut self, driver: Driver) -> Self {
+        self.settings.driver = driver;
+        self
+    }
+
+    /// How blocking calls wait. Default: spin for 20 µs, then sleep; where fewer than four
+    /// CPUs would be shared with the I/O thread that one waits for, sleep at once.
+    pub fn wait(mut self, wait: Wait) -> Self {
+        self.settings.wait = Some(wait);
+        self
+    }
+
+    /// Cores for the node's I/O thread; the first is used. Default: wherever the
+    /// scheduler puts it. A core that cannot be had is a warning.
+    pub fn cores(mut self, cores: &[usize]) -> Self {
+        self.settings.cores = cores.to_vec();
+        self
+    }
+
+    /// Whether a fabric must, should or must not be used. Default: chosen by the place of
+    /// the peer (same host: shared memory; else tcp).
+    pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
+        match fabric {
+            Fabric::Shm => self.settings.shm = policy,
+            Fabric::Tcp => self.settings.tcp = policy,
+            Fabric::Verbs => self.settings.verbs = policy,
+        }
+        self
+    }
+
+    /// How long `connect` tries. Default: 10 s. "Connection refused" counts as "not yet
+    /// there"; another protocol or a refusal by the peer ends it at once.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.connect_timeout = timeout;
+        self
+    }
+
+    /// How long dropping the node may take to deliver what was sent. Default: 1 s.
+    pub fn linger(mut self, linger: Duration) -> Self {
+        self.settings.linger = linger;
+        self
+    }
+
+    /// The node's identity, 16 bytes that peers see. Default: random, so that a restart
+    /// is another node to them.
+    pub fn identity(mut self, identity: [u8; 16]) -> Self {
+        self.settings.identity = Some(identity);
+        self
+    }
+
+    /// Channel ends that one peer may have open. Default: 1024, range 1 to 16384. Each
+    /// costs a few hundred bytes, and its window once it is used.
+    pub fn max_channels(mut self, ends: u32) -> Self {
+        if !(1..=16384).contains(&ends) {
+            self.error.get_or_insert(format!("max_channels is {ends}; it may be 1 to 16384"));
+        }
+        self.settings.max_channels = ends;
+        self
+    }
+
+    /// Bytes that one tcp session lets its peer keep in flight. Default: 4 MiB, range
+    /// 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network; the
+    /// memory is used only by bytes that arrived and were not read.
+    pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
+        if !(512 << 10..=1 << 30).contains(&bytes) {
+            self.error.get_or_insert(format!(
+                "session_credit_bytes is {bytes}; it may be 512 KiB to 1 GiB"
+            ));
+        }
+        self.settings.session_credit_bytes = bytes;
+        self
+    }
+
+    /// Default window and limits of this node's channels; see [`ChannelBuilder`].
+    pub fn window_messages(mut self, messages: u64) -> Self {
+        self.settings.channel.window.messages = messages;
+        self
+    }
+
+    /// Default window in bytes of this node's channels; see
+    /// [`ChannelBuilder::window_bytes`].
+    pub fn window_bytes(mut self, bytes: u64) -> Self {
+        self.settings.channel.window.bytes = bytes;
+        self
+    }
+
+    /// Default limit of a message in this node's channels; see
+    /// [`ChannelBuilder::max_message_bytes`].
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.settings.channel.max_message_bytes = bytes;
+        self
+    }
+
+    /// Default `open_timeout` of this node's channels; see
+    /// [`ChannelBuilder::open_timeout`].
+    pub fn open_timeout(mut self, timeout: Duration) -> Self {
+        self.settings.channel.open_timeout = timeout;
+        self
+    }
+
+    /// Makes the node.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError`]: a setting is out of its range, the address cannot be had or is
+    /// open to strangers, or the process lacks threads, descriptors or memory.
+    pub fn build(self) -> Result<Node, ListenError> {
+        if let Some(error) = self.error {
+            return Err(ListenError::Setting(error));
+        }
+        self.settings.channel.check().map_err(ListenError::Setting)?;
+        let address = match &self.listen {
+            None => None,
+            Some(listen) => {
+                let failed = |source| ListenError::Address { address: listen.clone(), source };
+                let mut addresses = listen.to_socket_addrs().map_err(failed)?;
+                let address = addresses.next().ok_or_else(|| {
+                    failed(std::io::Error::other("the name has no address"))
+                })?;
+                if !address.ip().is_loopback() && !self.insecure_network {
+                    return Err(ListenError::InsecureAddress { address });
+                }
+                Some(address)
+            }
+        };
+        Node::start(self.settings, address)
+    }
+}
+
+/// Settings of a channel. Made by [`Peer::channel`](crate::Peer::channel), ends in
+/// [`sender`](Self::sender) or [`receiver`](Self::receiver).
+///
+/// Both ends may be set differently: the smaller window and limit holds for both.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `sender` or `receiver`"]
+pub struct ChannelBuilder<C = DefaultCodec> {
+    session: Arc<SessionShared>,
+    name: String,
+    defaults: ChannelDefaults,
+    _codec: PhantomData<fn() -> C>,
+}
+
+impl ChannelBuilder {
+    pub(crate) fn new(session: Arc<SessionShared>, name: &str, defaults: ChannelDefaults) -> Self {
+        Self { session, name: name.to_owned(), defaults, _codec: PhantomData }
+    }
+}
+
+impl<C> ChannelBuilder<C> {
+    /// How messages are encoded. Default: `Rkyv`.
+    pub fn codec<D>(self) -> ChannelBuilder<D> {
+        let Self { session, name, defaults, .. } = self;
+        ChannelBuilder { session, name, defaults, _codec: PhantomData }
+    }
+
+    /// Messages that may be sent and not yet released. Default: 16384, range 1 to 2^20.
+    /// The receiving end keeps 4 bytes for each, and on tcp 48 more once used.
+    pub fn window_messages(mut self, messages: u64) -> Self {
+        self.defaults.window.messages = messages;
+        self
+    }
+
+    /// Bytes that may be sent and not yet released, and the size of the ring: a power of
+    /// two from 64 KiB to 4 MiB; others are rounded up. Default: 1 MiB. Messages longer
+    /// than half of it get memory of their own.
+    pub fn window_bytes(mut self, bytes: u64) -> Self {
+        self.defaults.window.bytes = bytes;
+        self
+    }
+
+    /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. A peer can make this
+    /// node allocate twice as much per channel.
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.defaults.max_message_bytes = bytes;
+        self
+    }
+
+    /// How long the first blocking call waits for the peer to open its end. Default: 10 s.
+    pub fn open_timeout(mut self, timeout: Duration) -> Self {
+        self.defaults.open_timeout = timeout;
+        self
+    }
+
+    /// Opens the sending end: announces it and returns.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`]: the end is open already, the session has ended or is at its limit,
+    /// or a setting is out of its range.
+    pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
+    where
+        C: Codec<T>,
+    {
+        let spec = self.spec::<T>()?;
+        let runtime = self.session.runtime();
+        let timeout = self.defaults.open_timeout;
+        match runtime.open_sender(&self.session, &self.name, spec, timeout) {
+            Ok(handle) => Ok(Sender::new(handle)),
+            Err(refused) => Err(OpenError::new(&self.name, self.peer(), &refused)),
+        }
+    }
+
+    /// Opens the receiving end: announces it and returns.
+    ///
+    /// # Errors
+    ///
+    /// As [`sender`](Self::sender).
+    pub fn receiver<T: ?Sized>(self) -> Result<Receiver<T, C>, OpenError>
+    where
+        C: Codec<T>,
+    {
+        let spec = self.spec::<T>()?;
+        let runtime = self.session.runtime();
+        let timeout = self.defaults.open_timeout;
+        match runtime.open_receiver(&self.session, &self.name, spec, timeout) {
+            Ok(handle) => Ok(Receiver::new(handle)),
+            Err(refused) => Err(OpenError::new(&self.name, self.peer(), &refused)),
+        }
+    }
+
+    fn peer(&self) -> String {
+        self.session.peer().address.to_string()
+    }
+
+    fn spec<T: ?Sized>(&self) -> Result<ChannelSpec, OpenError>
+    where
+        C: Codec<T>,
+    {
+        let refuse = |reason: String| {
+            Err(OpenError { channel: self.name.clone(), peer: self.peer(), reason })
+        };
+        if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES {
+            return refuse(format!(
+                "its name has {} bytes; it may have 1 to {MAX_NAME_BYTES}",
+                self.name.len()
+            ));
+        }
+        if let Err(reason) = self.defaults.check() {
+            return refuse(reason);
+        }
+        let alignment = C::alignment();
+        if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
+            return refuse(format!(
+                "the message type is aligned to {alignment}; channels carry 8, 16, 32 or 64"
+            ));
+        }
+        let schema = C::schema();
+        Ok(ChannelSpec {
+            fingerprint: schema.fingerprint.0,
+            schema: schema.text,
+            alignment: alignment as u32,
+            window: self.defaults.ring_window(),
+            max_message_bytes: self.defaults.max_message_bytes,
+        })
+    }
+}
+
+impl ChannelDefaults {
+    fn check(&self) -> Result<(), String> {
+        let messages = self.window.messages;
+        if !(1..=1 << 20).contains(&messages) {
+            return Err(format!("window_messages is {messages}; it may be 1 to 1048576"));
+        }
+        let bytes = self.window.bytes;
+        if !(1..=LARGEST_RING_BYTES as u64).contains(&bytes) {
+            return Err(format!("window_bytes is {bytes}; it may be up to {LARGEST_RING_BYTES}"));
+        }
+        let longest = self.max_message_bytes;
+        if !(1..=1 << 30).contains(&longest) {
+            return Err(format!("max_message_bytes is {longest}; it may be 1 to 1073741824"));
+        }
+        Ok(())
+    }
+
+    /// The window with its bytes rounded up to a ring's size.
+    fn ring_window(&self) -> ChannelWindow {
+        let bytes = self.window.bytes.max(SMALLEST_RING_BYTES as u64).next_power_of_two();
+        ChannelWindow { bytes, ..self.window }
+    }
+}

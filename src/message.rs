@@ -1,0 +1,87 @@
+//! A received message, read where it lies.
+
+use std::{fmt, ops::Deref};
+
+use ibex_codec::Codec;
+use ibex_transport::channel::RawMessage;
+
+#[cfg(feature = "rkyv")]
+type DefaultCodec = ibex_codec::Rkyv;
+#[cfg(not(feature = "rkyv"))]
+type DefaultCodec = ibex_codec::Raw;
+
+/// A message in the ring, segment or arrival block where it came in, checked.
+///
+/// Dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`,
+/// the value for `Pod`. It may be kept for long, dropped in any order and on any thread,
+/// and outlives its channel, its session and its node.
+///
+/// While it is held it stops its own channel, once the window behind it is full, and no
+/// other; [`detach`](Self::detach) copies it out and lets the channel go on.
+///
+/// Dropping it (also by unwinding) gives its room back and acknowledges nothing: from
+/// there on the sender's [`wait_acked`](crate::Sender::wait_acked) answers
+/// `Unacknowledged`. Leaking it with `mem::forget` leaks memory and room, never safety.
+pub struct Message<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    held: C::Held,
+    raw: RawMessage,
+}
+
+impl<T: ?Sized, C: Codec<T>> Message<T, C> {
+    pub(crate) fn new(raw: RawMessage, held: C::Held) -> Self {
+        Self { held, raw }
+    }
+
+    /// Tells the sender that the application is done with the message.
+    ///
+    /// Acknowledgement is a prefix: it reaches the sender once every message before this
+    /// one is acknowledged too, and ends at the first that was dropped without.
+    #[inline]
+    pub fn ack(self) {
+        self.raw.acknowledge();
+    }
+
+    /// Copies the bytes into a buffer of its own and gives their room back, so that the
+    /// channel goes on while the message is kept. It can still be acknowledged.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        self.raw.detach();
+        self
+    }
+
+    /// The message's place in its channel; the first is 1.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.raw.sequence()
+    }
+
+    /// The bytes as they were sent.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.raw.bytes()
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Deref for Message<T, C> {
+    type Target = C::View;
+
+    #[inline]
+    fn deref(&self) -> &C::View {
+        // SAFETY: `held` is what `C::open` gave for these bytes (`Receiver`), and nobody
+        // writes them while the message is held; `detach` keeps their content and an
+        // alignment of 64.
+        unsafe { C::view(&self.held, self.raw.bytes()) }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for Message<T, C>
+where
+    C::View: fmt::Debug,
+{
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Message")
+            .field("sequence", &self.raw.sequence())
+            .field("value", &&**self)
+            .finish()
+    }
+}

@@ -1,0 +1,306 @@
+//! A process's endpoint.
+
+use std::{
+    collections::VecDeque,
+    fmt, io,
+    net::SocketAddr,
+    os::fd::BorrowedFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex_bootstrap::{Acceptor, Established, FabricKind, Local, NodeIdentity, Policy, dial};
+use ibex_transport::{
+    driver::{
+        Admission, CloseReport, ControlSource, Driver, PeerDescription, Runtime, RuntimeConfig,
+        SessionShared, Wait,
+    },
+    engine::channel_window::ChannelWindow,
+};
+
+use crate::{AcceptError, ConnectError, ListenError, NodeBuilder, Peer};
+
+/// A process's endpoint: it connects to peers, and accepts them if it listens.
+///
+/// Every call that waits can be interrupted by [`close`](Self::close) from another
+/// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
+/// was sent is delivered; handles that outlive it get errors, messages stay valid.
+pub struct Node {
+    runtime: Arc<Runtime>,
+    local: Local,
+    local_addr: Option<SocketAddr>,
+    settings: NodeSettings,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSettings {
+    pub(crate) driver: Driver,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) cores: Vec<usize>,
+    pub(crate) shm: Policy,
+    pub(crate) tcp: Policy,
+    pub(crate) verbs: Policy,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) linger: Duration,
+    pub(crate) identity: Option<[u8; 16]>,
+    pub(crate) max_channels: u32,
+    pub(crate) session_credit_bytes: u64,
+    pub(crate) channel: ChannelDefaults,
+}
+
+/// What a channel's builder starts with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChannelDefaults {
+    pub(crate) window: ChannelWindow,
+    pub(crate) max_message_bytes: u64,
+    pub(crate) open_timeout: Duration,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            driver: Driver::default(),
+            wait: None,
+            cores: Vec::new(),
+            shm: if cfg!(feature = "shm") { Policy::Auto } else { Policy::Forbid },
+            tcp: if cfg!(feature = "tcp") { Policy::Auto } else { Policy::Forbid },
+            verbs: Policy::Auto,
+            connect_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(1),
+            identity: None,
+            max_channels: 1024,
+            session_credit_bytes: 4 << 20,
+            channel: ChannelDefaults {
+                window: ChannelWindow { messages: 16384, bytes: 1 << 20 },
+                max_message_bytes: 256 << 20,
+                open_timeout: Duration::from_secs(10),
+            },
+        }
+    }
+}
+
+impl Node {
+    /// A node that connects to others and does not listen.
+    pub fn client() -> Result<Self, ListenError> {
+        Self::builder().build()
+    }
+
+    /// A node that listens on `address` (`host:port`; port 0 lets the system choose, see
+    /// [`local_addr`](Self::local_addr)).
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError::InsecureAddress`] if other hosts can reach the address: nothing
+    /// authenticates them, so that has to be allowed on the [`builder`](Self::builder).
+    pub fn listen(address: impl ToString) -> Result<Self, ListenError> {
+        Self::builder().listen(address).build()
+    }
+
+    /// All settings.
+    pub fn builder() -> NodeBuilder {
+        NodeBuilder::new()
+    }
+
+    pub(crate) fn start(
+        settings: NodeSettings,
+        address: Option<SocketAddr>,
+    ) -> Result<Self, ListenError> {
+        let mut random = [0; 24];
+        getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
+        let (identity, incarnation) = random.split_at(16);
+        let random_identity = <[u8; 16]>::try_from(identity).unwrap_or_default();
+        let incarnation = u64::from_le_bytes(incarnation.try_into().unwrap_or_default());
+        let identity = NodeIdentity(settings.identity.unwrap_or(random_identity));
+
+        let mut local = Local::new(identity, incarnation);
+        local.shm = settings.shm;
+        local.tcp = settings.tcp;
+        local.verbs = settings.verbs;
+        local.limits.channels = settings.max_channels;
+        local.limits.session_credit_bytes = settings.session_credit_bytes;
+
+        let (wait, wait_engine) = waits(&settings);
+        let runtime = Runtime::start(RuntimeConfig {
+            driver: settings.driver,
+            wait,
+            wait_engine,
+            cores: settings.cores.clone(),
+            session_credit_bytes: settings.session_credit_bytes,
+        })?;
+        let mut local_addr = None;
+        if let Some(address) = address {
+            let failed = |source| ListenError::Address { address: address.to_string(), source };
+            let acceptor = Acceptor::bind(address, local.clone())
+                .map_err(|error| failed(io::Error::other(error)))?;
+            local_addr = Some(acceptor.local_addr());
+            let listener = Listener { acceptor, our_channels: settings.max_channels };
+            runtime.set_control_source(Box::new(listener))?;
+        }
+        Ok(Self { runtime, local, local_addr, settings })
+    }
+
+    /// Connects to the node that listens on `address` (`host:port`, an IPv6 address in
+    /// brackets, or a [`SocketAddr`]), trying every address of a name.
+    ///
+    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
+    /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
+    pub fn connect(&self, address: impl ToString) -> Result<Peer, ConnectError> {
+        let address = address.to_string();
+        let cancelled = || self.runtime.is_closed();
+        let established = dial(&address, &self.local, self.settings.connect_timeout, &cancelled)?;
+        let admission = admission(established, self.settings.max_channels);
+        match self.runtime.admit(admission) {
+            Ok(session) => Ok(self.peer(session)),
+            Err(source) => Err(ConnectError::Environment { address, source }),
+        }
+    }
+
+    /// The next peer that connected; waits for one.
+    pub fn accept(&self) -> Result<Peer, AcceptError> {
+        self.accept_until(None)
+    }
+
+    /// The next peer that connected, waiting for up to `timeout`.
+    pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, AcceptError> {
+        self.accept_until(Instant::now().checked_add(timeout))
+    }
+
+    /// The next peer that connected, if there is one.
+    pub fn try_accept(&self) -> Result<Option<Peer>, AcceptError> {
+        self.check_listening()?;
+        Ok(self.runtime.try_accept().map(|session| self.peer(session)))
+    }
+
+    fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, AcceptError> {
+        self.check_listening()?;
+        match self.runtime.accept(deadline) {
+            Ok(Some(session)) => Ok(self.peer(session)),
+            Ok(None) => Err(AcceptError::Closed),
+            Err(_) => Err(AcceptError::Timeout),
+        }
+    }
+
+    fn check_listening(&self) -> Result<(), AcceptError> {
+        match self.local_addr {
+            None => Err(AcceptError::NotListening),
+            Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
+            Some(_) => Ok(()),
+        }
+    }
+
+    fn peer(&self, session: Arc<SessionShared>) -> Peer {
+        Peer::new(session, self.settings.channel)
+    }
+
+    /// The address that the node listens on.
+    #[must_use]
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+
+    /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.
+    /// Returns whether anything moved. Of use under [`Driver::Caller`]; under
+    /// [`Driver::Threads`] it helps the I/O thread.
+    pub fn poll(&self) -> bool {
+        self.runtime.poll()
+    }
+
+    /// Readable when [`poll`](Self::poll) has something to do; for a program's own event
+    /// loop under [`Driver::Caller`].
+    #[must_use]
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
+        self.runtime.as_fd()
+    }
+
+    /// Ends every channel and session in order, waiting for up to `timeout` until what
+    /// was sent is delivered, and says what was not. Calls that wait in other threads
+    /// return with errors. Closing again does nothing.
+    pub fn close(&self, timeout: Duration) -> CloseReport {
+        self.runtime.close(timeout)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.close(self.settings.linger);
+    }
+}
+
+impl fmt::Debug for Node {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Node")
+            .field("local_addr", &self.local_addr)
+            .field("settings", &self.settings)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The listener with its handshakes, as the engine turns it.
+struct Listener {
+    acceptor: Acceptor,
+    our_channels: u32,
+}
+
+impl ControlSource for Listener {
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.acceptor.as_fd()
+    }
+
+    fn turn(&mut self, now: Instant) -> Vec<Admission> {
+        self.acceptor.turn(now);
+        while let Some(failure) = self.acceptor.poll_failure() {
+            tracing::warn!(%failure, "a connection did not become a session");
+        }
+        let mut established = VecDeque::new();
+        while let Some(next) = self.acceptor.poll_established() {
+            established.push_back(admission(next, self.our_channels));
+        }
+        established.into()
+    }
+
+    fn next_deadline(&self) -> Option<Instant> {
+        self.acceptor.next_deadline()
+    }
+}
+
+fn admission(established: Established, our_channels: u32) -> Admission {
+    let Established { stream, leftover, unix, peer, fabric, reason, .. } = established;
+    Admission {
+        stream,
+        leftover,
+        unix,
+        peer_credit_bytes: peer.limits.session_credit_bytes,
+        max_channels: our_channels.min(peer.limits.channels) as usize,
+        peer: PeerDescription {
+            address: peer.address,
+            identity: peer.identity.0,
+            incarnation: peer.incarnation,
+            pid: peer.pid,
+            fabric: match fabric {
+                FabricKind::Shm => "shm",
+                FabricKind::Tcp => "tcp",
+                FabricKind::Verbs => "verbs",
+            },
+            reason,
+        },
+    }
+}
+
+/// How calls wait: for a peer's memory, and for the engine.
+fn waits(settings: &NodeSettings) -> (Wait, Wait) {
+    if let Some(wait) = settings.wait {
+        return (wait, wait);
+    }
+    let spin = Wait::Adaptive { spin: Duration::from_micros(20) };
+    let cpus = thread::available_parallelism().map_or(1, usize::from);
+    match settings.driver {
+        _ if cpus == 1 => (Wait::Event, Wait::Event),
+        Driver::Threads if cpus < 4 => (spin, Wait::Event),
+        _ => (spin, spin),
+    }
+}

@@ -1,0 +1,143 @@
+//! A node on the other side of a session, and its channels.
+
+use std::{fmt, net::SocketAddr, sync::Arc};
+
+use ibex_transport::{
+    driver::{SessionShared, SessionStats},
+    engine::control::Role,
+};
+
+use crate::{ChannelBuilder, Fabric, OpenError, node::ChannelDefaults};
+#[cfg(feature = "rkyv")]
+use crate::{Codec, Receiver, Rkyv, Sender};
+
+/// Who a peer is: its identity and its incarnation, which changes when it restarts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct PeerId {
+    identity: [u8; 16],
+    incarnation: u64,
+}
+
+impl fmt::Display for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.identity[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{:08x}", self.incarnation as u32)
+    }
+}
+
+impl fmt::Debug for PeerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "PeerId({self})")
+    }
+}
+
+/// A node on the other side of a session.
+///
+/// Dropping a `Peer` ends nothing: its session lives as long as the node, and its
+/// channels as long as their handles.
+#[derive(Clone, Debug)]
+pub struct Peer {
+    session: Arc<SessionShared>,
+    fabric: Fabric,
+    defaults: ChannelDefaults,
+}
+
+/// A channel that the peer opened and this node did not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Incoming {
+    /// Its name.
+    pub name: String,
+    /// The peer opened a sender; here it would be a receiver.
+    pub peer_sends: bool,
+}
+
+impl Peer {
+    pub(crate) fn new(session: Arc<SessionShared>, defaults: ChannelDefaults) -> Self {
+        let fabric = match session.peer().fabric {
+            "shm" => Fabric::Shm,
+            "verbs" => Fabric::Verbs,
+            _ => Fabric::Tcp,
+        };
+        Self { session, fabric, defaults }
+    }
+
+    /// Opens the sending end of a channel with the default settings and codec.
+    ///
+    /// Announces it and returns; see [`Sender`].
+    #[cfg(feature = "rkyv")]
+    pub fn sender<T: ?Sized>(&self, name: &str) -> Result<Sender<T>, OpenError>
+    where
+        Rkyv: Codec<T>,
+    {
+        self.channel(name).sender()
+    }
+
+    /// Opens the receiving end of a channel with the default settings and codec.
+    ///
+    /// Announces it and returns; see [`Receiver`].
+    #[cfg(feature = "rkyv")]
+    pub fn receiver<T: ?Sized>(&self, name: &str) -> Result<Receiver<T>, OpenError>
+    where
+        Rkyv: Codec<T>,
+    {
+        self.channel(name).receiver()
+    }
+
+    /// Settings of a channel, before either end is opened.
+    #[must_use]
+    pub fn channel(&self, name: &str) -> ChannelBuilder {
+        ChannelBuilder::new(self.session.clone(), name, self.defaults)
+    }
+
+    /// Names of channels that the peer opened and this node did not, as of now.
+    #[must_use]
+    pub fn incoming(&self) -> Vec<Incoming> {
+        let incoming = self.session.incoming().into_iter();
+        incoming
+            .map(|(name, role)| Incoming { name, peer_sends: role == Role::Sender })
+            .collect()
+    }
+
+    /// The fabric that the session's data goes over.
+    #[must_use]
+    pub fn fabric(&self) -> Fabric {
+        self.fabric
+    }
+
+    /// Why this fabric was chosen.
+    #[must_use]
+    pub fn fabric_reason(&self) -> &str {
+        &self.session.peer().reason
+    }
+
+    /// Who the peer is.
+    #[must_use]
+    pub fn id(&self) -> PeerId {
+        let peer = self.session.peer();
+        PeerId { identity: peer.identity, incarnation: peer.incarnation }
+    }
+
+    /// The peer's address as this node sees it.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.session.peer().address
+    }
+
+    /// The peer's process, where the kernel told it (same host, shared memory).
+    #[must_use]
+    pub fn pid(&self) -> Option<u32> {
+        self.session.peer().pid
+    }
+
+    /// Whether the session has ended.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        self.session.is_gone()
+    }
+
+    /// What the session counted so far.
+    #[must_use]
+    pub fn stats(&self) -> SessionStats {
+        self.session.stats()
+    }
+}

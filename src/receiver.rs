@@ -1,0 +1,141 @@
+//! The receiving end of a typed channel.
+
+use std::{marker::PhantomData, time::Duration};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
+    driver::Patience,
+};
+
+use crate::{
+    Message,
+    error::{RecvTimeoutError, TryRecvError, recv_error},
+    sender::Sequence,
+};
+
+#[cfg(feature = "rkyv")]
+type DefaultCodec = ibex_codec::Rkyv;
+#[cfg(not(feature = "rkyv"))]
+type DefaultCodec = ibex_codec::Raw;
+
+/// Receives messages of type `T`, encoded by `C`.
+///
+/// Opening announces the end and does not wait for the peer to open its own: the first
+/// blocking call does, for up to the channel's `open_timeout`.
+///
+/// Dropping it gives senders `Disconnected`; messages that are held stay valid.
+#[derive(Debug)]
+pub struct Receiver<T: ?Sized, C = DefaultCodec> {
+    handle: ReceiveHandle,
+    _types: PhantomData<(fn() -> Box<T>, fn() -> C)>,
+}
+
+impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
+    pub(crate) fn new(handle: ReceiveHandle) -> Self {
+        Self { handle, _types: PhantomData }
+    }
+
+    /// The next message, or `None` when every sender has closed and everything was
+    /// received. Waits while neither is there; a message, the end, or `Node::close`
+    /// wakes it.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`]: the session broke (everything that arrived was handed out before),
+    /// the peer's type differs, or one message is not valid (the next call goes on).
+    #[inline]
+    #[allow(clippy::should_implement_trait, reason = "it can fail; `iter` is the iterator")]
+    pub fn next(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
+        match self.recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvError::Ended) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next message; the orderly end is [`RecvError::Ended`].
+    #[inline]
+    pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
+        let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
+        self.open(raw)
+    }
+
+    /// The next message if one is there now.
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<Message<T, C>, TryRecvError> {
+        let raw = self.handle.receive(Patience::None).map_err(TryRecvError::of)?;
+        Ok(self.open(raw)?)
+    }
+
+    /// The next message, waiting for up to `timeout`.
+    pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message<T, C>, RecvTimeoutError> {
+        let raw = self
+            .handle
+            .receive(Patience::at_most(timeout))
+            .map_err(|failure: RecvFailure| RecvTimeoutError::of(failure))?;
+        Ok(self.open(raw)?)
+    }
+
+    /// The messages up to the end, each waited for. After an error that ends the channel
+    /// it answers `None`.
+    pub fn iter(&mut self) -> Iter<'_, T, C> {
+        Iter { receiver: self, is_over: false }
+    }
+
+    /// Waits until the peer has opened its end, for up to `timeout`.
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+        self.handle.opened(Patience::at_most(timeout)).map_err(RecvTimeoutError::of)
+    }
+
+    /// Messages handed out so far.
+    #[must_use]
+    pub fn received(&self) -> Sequence {
+        self.handle.counters().received
+    }
+
+    /// Messages up to the first that is still held.
+    #[must_use]
+    pub fn released(&self) -> Sequence {
+        self.handle.counters().released
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Checks the bytes; what is not valid is released.
+    #[inline]
+    fn open(&mut self, raw: RawMessage) -> Result<Message<T, C>, RecvError> {
+        match C::open(raw.bytes()) {
+            Ok(held) => Ok(Message::new(raw, held)),
+            Err(invalid) => Err(self.handle.corrupt(&raw, &invalid.to_string())),
+        }
+    }
+}
+
+/// Iterates over a receiver's messages. See [`Receiver::iter`].
+#[derive(Debug)]
+pub struct Iter<'a, T: ?Sized, C: Codec<T>> {
+    receiver: &'a mut Receiver<T, C>,
+    is_over: bool,
+}
+
+impl<T: ?Sized, C: Codec<T>> Iterator for Iter<'_, T, C> {
+    type Item = Result<Message<T, C>, RecvError>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.is_over {
+            return None;
+        }
+        let item = self.receiver.next().transpose();
+        self.is_over = match &item {
+            None => true,
+            Some(Err(error)) => !matches!(error, RecvError::Corrupt { .. }),
+            Some(Ok(_)) => false,
+        };
+        item
+    }
+}

@@ -1,0 +1,214 @@
+//! The sending end of a typed channel.
+
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    time::Duration,
+};
+
+use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
+use ibex_transport::{
+    channel::{Abort, Counts, RawReservation, SendError, SendFailure, SendHandle, WaitAckedError},
+    driver::Patience,
+};
+
+use crate::error::{SendTimeoutError, TrySendError, send_error};
+
+#[cfg(feature = "rkyv")]
+type DefaultCodec = ibex_codec::Rkyv;
+#[cfg(not(feature = "rkyv"))]
+type DefaultCodec = ibex_codec::Raw;
+
+/// A message's place in its channel. The first is 1.
+pub type Sequence = u64;
+
+/// Sends messages of type `T`, encoded by `C`.
+///
+/// Opening announces the end and does not wait for the peer to open its own: the first
+/// blocking call does, for up to the channel's `open_timeout`.
+///
+/// A sender is exclusive (`send` takes `&mut self`), so it costs no lock. To send from
+/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns.
+///
+/// Dropping the last clone ends the channel in order: the receiver gets everything that
+/// was sent, then `None`.
+#[derive(Debug)]
+pub struct Sender<T: ?Sized, C = DefaultCodec> {
+    handle: SendHandle,
+    _types: PhantomData<(fn(&T), fn() -> C)>,
+}
+
+impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
+    pub(crate) fn new(handle: SendHandle) -> Self {
+        Self { handle, _types: PhantomData }
+    }
+
+    /// Sends a message; waits while the channel's window is full or its other end is not
+    /// open yet.
+    ///
+    /// Returning says that the message is published and will be delivered while both
+    /// processes and the session live; [`flush`](Self::flush) waits until the peer's
+    /// engine holds it, [`wait_acked`](Self::wait_acked) until its application is done
+    /// with it. Under `Driver::Caller` publishing transmits nothing by itself, see there.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError`]; nothing was sent then. A panic of the value's serializer sends
+    /// nothing either, and the channel goes on.
+    #[inline]
+    pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
+        self.send_with(value, Patience::FOREVER).map_err(send_error)
+    }
+
+    /// Sends a message if there is room for it now.
+    #[inline]
+    pub fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
+        self.send_with(value, Patience::None).map_err(TrySendError::of)
+    }
+
+    /// Sends a message, waiting for up to `timeout`.
+    pub fn send_timeout(
+        &mut self,
+        value: &T,
+        timeout: Duration,
+    ) -> Result<Sequence, SendTimeoutError> {
+        self.send_with(value, Patience::at_most(timeout)).map_err(SendTimeoutError::of)
+    }
+
+    #[inline]
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendFailure> {
+        self.handle.send(C::size(value), patience, |slot| {
+            let mut writer = SlotWriter::new(slot);
+            match C::encode(value, &mut writer) {
+                Ok(()) => Ok(writer.len()),
+                Err(EncodeError::Overflow(_)) => Err(Abort::Overflow),
+                Err(EncodeError::Failed(error)) => Err(Abort::Failed(error)),
+            }
+        })
+    }
+
+    /// Waits until the peer has opened its end, for up to `timeout`.
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), SendTimeoutError> {
+        self.handle.opened(Patience::at_most(timeout)).map_err(SendTimeoutError::of)
+    }
+
+    /// Waits until the peer's engine holds everything that was sent. On shared memory
+    /// publishing is delivery, and this returns at once.
+    pub fn flush(&mut self) -> Result<(), WaitAckedError> {
+        self.handle.wait_received(self.handle.last_sequence(), Patience::FOREVER)
+    }
+
+    /// The same for up to `timeout`.
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitAckedError> {
+        self.handle.wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
+    }
+
+    /// Waits until the receiving application has acknowledged everything up to
+    /// `sequence`. `wait_acked(0)` returns at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitAckedError::Unacknowledged`] if a message up to `sequence` was dropped there
+    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before.
+    pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitAckedError> {
+        self.handle.wait_acked(sequence, Patience::FOREVER)
+    }
+
+    /// The same for up to `timeout`.
+    pub fn wait_acked_timeout(
+        &mut self,
+        sequence: Sequence,
+        timeout: Duration,
+    ) -> Result<(), WaitAckedError> {
+        self.handle.wait_acked(sequence, Patience::at_most(timeout))
+    }
+
+    /// Everything up to here is acknowledged, as far as this end has heard.
+    #[must_use]
+    pub fn acked(&self) -> Sequence {
+        self.handle.counts().acknowledged
+    }
+
+    /// Everything up to here was released by the receiver, as far as this end has heard.
+    #[must_use]
+    pub fn released(&self) -> Sequence {
+        self.handle.counts().released
+    }
+
+    /// All four counters, as far as this end has heard.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.handle.counts()
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    /// Delivers what was sent to the peer's engine, then ends this handle (the channel,
+    /// if it is the last).
+    ///
+    /// Dropping the handle ends it as well; this tells whether delivery was seen.
+    pub fn close(mut self) -> Result<(), WaitAckedError> {
+        self.flush()
+    }
+}
+
+impl Sender<[u8], Raw> {
+    /// Reserves room for a message of `length` bytes, to be built in place; waits as
+    /// [`send`](Self::send) does.
+    ///
+    /// Dropping the reservation gives the room back. While it lives, clones of this
+    /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
+    /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
+    pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
+        let raw = self.handle.reserve(length, Patience::FOREVER).map_err(send_error)?;
+        Ok(Reservation { raw })
+    }
+
+    /// The same if there is room now.
+    pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, TrySendError> {
+        let raw = self.handle.reserve(length, Patience::None).map_err(TrySendError::of)?;
+        Ok(Reservation { raw })
+    }
+}
+
+impl<T: ?Sized, C> Clone for Sender<T, C> {
+    /// Another handle for the same end. From now on every handle takes turns with the
+    /// others, also when there is one left.
+    fn clone(&self) -> Self {
+        Self { handle: self.handle.clone(), _types: PhantomData }
+    }
+}
+
+/// Room for one message, to be built in place.
+///
+/// The bytes are those of earlier messages until they are written.
+#[derive(Debug)]
+#[must_use = "dropping a reservation sends nothing"]
+pub struct Reservation<'a> {
+    raw: RawReservation<'a>,
+}
+
+impl Reservation<'_> {
+    /// Publishes the message.
+    pub fn send(self) -> Sequence {
+        self.raw.publish()
+    }
+}
+
+impl Deref for Reservation<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        self.raw.bytes()
+    }
+}
+
+impl DerefMut for Reservation<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.raw.bytes_mut()
+    }
+}
