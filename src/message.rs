@@ -42,7 +42,9 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     }
 
     /// Copies the bytes into a buffer of its own and gives their room back, so that the
-    /// channel goes on while the message is kept. It can still be acknowledged.
+    /// channel goes on while the message is kept. It can still be acknowledged, so it
+    /// keeps its place among the messages that are unfinished: the channel stops
+    /// `window_messages` behind the oldest of them.
     #[must_use]
     pub fn detach(mut self) -> Self {
         self.raw.detach();

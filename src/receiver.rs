@@ -2,7 +2,7 @@
 
 use std::{marker::PhantomData, time::Duration};
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Invalid};
 use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
     driver::Patience,
@@ -44,7 +44,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// [`RecvError`]: the session broke (everything that arrived was handed out before),
     /// the peer's type differs, or one message is not valid (the next call goes on).
-    #[inline]
+    #[inline(always)]
     #[allow(clippy::should_implement_trait, reason = "it can fail; `iter` is the iterator")]
     pub fn next(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
         match self.recv() {
@@ -55,7 +55,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     }
 
     /// The next message; the orderly end is [`RecvError::Ended`].
-    #[inline]
+    #[inline(always)]
     pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
         self.open(raw)
@@ -107,12 +107,19 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     }
 
     /// Checks the bytes; what is not valid is released.
-    #[inline]
+    #[inline(always)]
     fn open(&mut self, raw: RawMessage) -> Result<Message<T, C>, RecvError> {
         match C::open(raw.bytes()) {
             Ok(held) => Ok(Message::new(raw, held)),
-            Err(invalid) => Err(self.handle.corrupt(&raw, &invalid.to_string())),
+            Err(invalid) => Err(self.corrupt(raw, &invalid)),
         }
+    }
+}
+
+impl<T: ?Sized, C> Receiver<T, C> {
+    #[cold]
+    fn corrupt(&self, raw: RawMessage, invalid: &Invalid) -> RecvError {
+        self.handle.corrupt(&raw, &invalid.to_string())
     }
 }
 

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 /// How messages become bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum CodecName {
+pub(crate) enum CodecName {
     /// The payload as it is.
     Raw,
     /// A struct with the payload in it.
@@ -20,7 +20,7 @@ pub enum CodecName {
 
 impl CodecName {
     /// The name as it stands in options and rows.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             CodecName::Raw => "raw",
             CodecName::Rkyv => "rkyv",
@@ -30,14 +30,14 @@ impl CodecName {
 
 /// The message of the rkyv rows.
 #[ibex::message]
-pub struct Entry {
+pub(crate) struct Entry {
     sequence: u64,
     data: Vec<u8>,
 }
 
 /// Which end of the pair opens the channels.
 #[derive(Clone, Copy)]
-pub enum Side {
+pub(crate) enum Side {
     /// Sends pings, receives pongs and streams.
     Measuring,
     /// The other one.
@@ -72,14 +72,14 @@ impl<T: ?Sized, C: Codec<T>> Ends<T, C> {
 }
 
 /// Channels of bytes.
-pub struct RawChannels {
+pub(crate) struct RawChannels {
     job: Job,
     ends: Ends<[u8], Raw>,
 }
 
 impl RawChannels {
     /// Opens both ends.
-    pub fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
+    pub(crate) fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
         Ok(RawChannels {
             job,
             ends: Ends::open(peer, side)?,
@@ -113,7 +113,7 @@ impl Link for RawChannels {
 }
 
 /// Channels of [`Entry`].
-pub struct RkyvChannels {
+pub(crate) struct RkyvChannels {
     job: Job,
     ends: Ends<Entry, Rkyv>,
     outgoing: Entry,
@@ -121,7 +121,7 @@ pub struct RkyvChannels {
 
 impl RkyvChannels {
     /// Opens both ends.
-    pub fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
+    pub(crate) fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
         let outgoing = Entry {
             sequence: 0,
             data: vec![0; job.size],

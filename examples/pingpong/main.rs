@@ -17,7 +17,7 @@ use ibex_harness::{
     Error,
     cores::{self, Cores},
     interleave,
-    job::Mode,
+    job::{Job, Mode},
     limit::Limit,
     pair,
     row::{Row, Subject, Table},
@@ -51,7 +51,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             driver: options.driver,
             fabric: options.required_fabric(),
         };
-        return session::answer_at(address, cores[0], setup).map(|()| true);
+        return session::answer_at(address, cores[1], setup).map(|()| true);
     }
     let Plan {
         fabrics,
@@ -87,9 +87,9 @@ fn run(options: &Options) -> Result<bool, Error> {
     if verbs.is_some() {
         let note = format!("verbs: {WITHOUT_VERBS}");
         if options.json {
-            eprintln!("{note}")
+            eprintln!("{note}");
         } else {
-            println!("{note}")
+            println!("{note}");
         }
     }
     let all_asked_for = !matches!(verbs, Some(VerbsOnly(true)));
@@ -113,16 +113,13 @@ impl Measuring<'_> {
         };
         let job = self.options.job(fabric, mode, size);
         let title = format!("{} {} {size} B", Fabric::from(fabric), mode.name());
-        let limit = match fabric {
-            FabricName::Shm => Limit::Shm,
-            FabricName::Tcp => Limit::Tcp,
-        };
+        let limit = Limit::from(fabric);
         let run = interleave::run(
             self.cores,
             PAIRS,
             || {
                 self.progress.step(&title, "the limit");
-                limit.measure(self.cores, ibex_harness::job::Job { flip: false, ..job })
+                limit.measure(self.cores, Job { flip: false, ..job })
             },
             || {
                 self.progress.step(&title, "ibex");
@@ -172,7 +169,7 @@ impl Measuring<'_> {
 
     /// The fabric that ibex chooses by itself, found out by a very short session.
     fn automatic(&self, setup: Setup) -> Result<FabricName, Error> {
-        let job = ibex_harness::job::Job {
+        let job = Job {
             mode: Mode::Latency,
             size: 0,
             iters: 1,

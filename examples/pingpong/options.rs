@@ -8,7 +8,7 @@ use ibex_harness::{
 
 use crate::{
     channels::CodecName,
-    session::{DriverName, FabricName},
+    session::{DriverName, FabricName, usual_iters},
 };
 
 /// Measures ibex between two processes, beside the raw limit of this machine.
@@ -18,7 +18,7 @@ use crate::{
 /// same work without a library; the row with the median ratio is shown.
 #[derive(Debug, Parser)]
 #[command(name = "pingpong")]
-pub struct Options {
+pub(crate) struct Options {
     /// Which fabrics to measure. Default: all, or auto with --connect.
     #[arg(long, value_enum)]
     fabric: Option<FabricChoice>,
@@ -33,31 +33,32 @@ pub struct Options {
 
     /// Who runs the engine.
     #[arg(long, value_enum, default_value_t = DriverName::Caller)]
-    pub driver: DriverName,
+    pub(crate) driver: DriverName,
 
     /// How messages become bytes.
     #[arg(long, value_enum, default_value_t = CodecName::Raw)]
-    pub codec: CodecName,
+    pub(crate) codec: CodecName,
 
     /// Ping-pong or stream. Default: latency, or both if no size is given.
     #[arg(long, value_enum)]
     mode: Option<ModeChoice>,
 
-    /// The cores of this process and of its peer. Default: the first two allowed.
+    /// The cores of the measuring process and of the answering one. Default: the
+    /// first two allowed.
     #[arg(long, value_name = "A,B", value_parser = parse_cores)]
-    pub cores: Option<Cores>,
+    pub(crate) cores: Option<Cores>,
 
     /// Serve measurements for other hosts at HOST:PORT, until stopped.
     #[arg(long, value_name = "ADDR", conflicts_with_all = ["connect", "sizes", "iters", "mode"])]
-    pub listen: Option<String>,
+    pub(crate) listen: Option<String>,
 
     /// Measure with a listener on another host (no raw limit then).
     #[arg(long, value_name = "ADDR")]
-    pub connect: Option<String>,
+    pub(crate) connect: Option<String>,
 
     /// One JSON object per row on standard output, and nothing else there.
     #[arg(long)]
-    pub json: bool,
+    pub(crate) json: bool,
 
     /// Flip one byte on the way, to see the check and the run fail.
     #[arg(long, hide = true)]
@@ -80,21 +81,21 @@ enum ModeChoice {
 }
 
 /// What to measure, in order.
-pub struct Plan {
+pub(crate) struct Plan {
     /// Fabrics; `None` leaves the choice to ibex.
-    pub fabrics: Vec<Option<FabricName>>,
+    pub(crate) fabrics: Vec<Option<FabricName>>,
     /// Whether the verbs fabric was asked for, and whether nothing else was.
-    pub verbs: Option<VerbsOnly>,
+    pub(crate) verbs: Option<VerbsOnly>,
     /// Modes and sizes.
-    pub shapes: Vec<(Mode, usize)>,
+    pub(crate) shapes: Vec<(Mode, usize)>,
 }
 
 /// Whether verbs is all that was asked for, so that not to have it is a failure.
-pub struct VerbsOnly(pub bool);
+pub(crate) struct VerbsOnly(pub(crate) bool);
 
 impl Options {
     /// The rows that the options ask for.
-    pub fn plan(&self) -> Plan {
+    pub(crate) fn plan(&self) -> Plan {
         let (shm, tcp) = (Some(FabricName::Shm), Some(FabricName::Tcp));
         let default = match self.connect {
             Some(_) => FabricChoice::Auto,
@@ -129,7 +130,7 @@ impl Options {
     }
 
     /// The fabric that a listener insists on.
-    pub fn required_fabric(&self) -> Option<FabricName> {
+    pub(crate) fn required_fabric(&self) -> Option<FabricName> {
         match self.fabric {
             Some(FabricChoice::Shm) => Some(FabricName::Shm),
             Some(FabricChoice::Tcp) => Some(FabricName::Tcp),
@@ -138,7 +139,7 @@ impl Options {
     }
 
     /// One measurement; its length suits the speed of the fabric.
-    pub fn job(&self, fabric: FabricName, mode: Mode, size: usize) -> Job {
+    pub(crate) fn job(&self, fabric: FabricName, mode: Mode, size: usize) -> Job {
         let iters = self
             .iters
             .unwrap_or_else(|| usual_iters(fabric, mode, size));
@@ -149,17 +150,6 @@ impl Options {
             flip: self.flip_byte,
         }
     }
-}
-
-/// About half a second at the speed of the raw limit, by messages or by bytes.
-pub fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
-    let (messages, bytes) = match (fabric, mode) {
-        (FabricName::Shm, Mode::Latency) => (1_000_000, 1 << 30),
-        (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
-        (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
-        (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
-    };
-    u64::min(messages, bytes / size.max(1) as u64).max(10)
 }
 
 fn parse_cores(text: &str) -> Result<Cores, String> {

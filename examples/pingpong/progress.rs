@@ -4,14 +4,14 @@
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows which row is measured, if anybody looks.
-pub struct Progress {
+pub(crate) struct Progress {
     bar: ProgressBar,
 }
 
 impl Progress {
     /// A bar for so many pairs of measurements. It hides itself where standard error
     /// is no terminal.
-    pub fn new(pairs: usize, visible: bool) -> Progress {
+    pub(crate) fn new(pairs: usize, visible: bool) -> Progress {
         let bar = if visible {
             ProgressBar::new(2 * pairs as u64)
         } else {
@@ -23,18 +23,18 @@ impl Progress {
     }
 
     /// A measurement begins.
-    pub fn step(&self, row: &str, what: &str) {
+    pub(crate) fn step(&self, row: &str, what: &str) {
         self.bar.set_message(format!("{row}: {what}"));
         self.bar.inc(1);
     }
 
     /// Something worth knowing, on standard error.
-    pub fn note(&self, text: &str) {
+    pub(crate) fn note(&self, text: &str) {
         self.bar.suspend(|| eprintln!("{text}"));
     }
 
     /// All is measured.
-    pub fn finish(&self) {
+    pub(crate) fn finish(&self) {
         self.bar.finish_and_clear();
     }
 }

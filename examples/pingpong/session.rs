@@ -12,7 +12,8 @@ use ibex_harness::{
     Error,
     check::Tally,
     cores::{self, Cores},
-    job::{Figures, Job},
+    job::{Figures, Job, Mode},
+    limit::Limit,
     link,
     pair::{self, Pair, Task},
 };
@@ -23,17 +24,17 @@ use crate::channels::{CodecName, RawChannels, RkyvChannels, Side};
 
 /// How a node is made; the same on both sides of a local pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Setup {
+pub(crate) struct Setup {
     /// Who runs the engine.
-    pub driver: DriverName,
+    pub(crate) driver: DriverName,
     /// The fabric that must be used; none leaves the choice to ibex.
-    pub fabric: Option<FabricName>,
+    pub(crate) fabric: Option<FabricName>,
 }
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum DriverName {
+pub(crate) enum DriverName {
     /// The thread that calls, busy-polling.
     Caller,
     /// The node's I/O thread, with the default way of waiting.
@@ -42,7 +43,7 @@ pub enum DriverName {
 
 impl DriverName {
     /// The name as it stands in options and rows.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             DriverName::Caller => "caller",
             DriverName::Threads => "threads",
@@ -53,7 +54,7 @@ impl DriverName {
 /// A fabric that can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub enum FabricName {
+pub(crate) enum FabricName {
     /// Shared memory.
     Shm,
     /// TCP.
@@ -69,28 +70,49 @@ impl From<FabricName> for Fabric {
     }
 }
 
+/// The same bytes without a library.
+impl From<FabricName> for Limit {
+    fn from(name: FabricName) -> Limit {
+        match name {
+            FabricName::Shm => Limit::Shm,
+            FabricName::Tcp => Limit::Tcp,
+        }
+    }
+}
+
+/// About half a second at the speed of the raw limit, by messages or by bytes.
+pub(crate) fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
+    let (messages, bytes) = match (fabric, mode) {
+        (FabricName::Shm, Mode::Latency) => (1_000_000, 1 << 30),
+        (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
+        (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
+        (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
+    };
+    u64::min(messages, bytes / size.max(1) as u64).max(10)
+}
+
 /// What the answering side is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-pub struct Order {
+pub(crate) struct Order {
     /// What is measured.
-    pub job: Job,
+    pub(crate) job: Job,
     /// How messages become bytes.
-    pub codec: CodecName,
+    pub(crate) codec: CodecName,
 }
 
 /// Figures, and what carried the messages.
 #[derive(Debug)]
-pub struct Outcome {
+pub(crate) struct Outcome {
     /// What was measured.
-    pub figures: Figures,
+    pub(crate) figures: Figures,
     /// The fabric in use.
-    pub fabric: Fabric,
+    pub(crate) fabric: Fabric,
     /// Why it was chosen.
-    pub reason: String,
+    pub(crate) reason: String,
 }
 
 /// Measures between this process and a peer process that it starts.
-pub fn measure_here(cores: Cores, setup: Setup, order: Order) -> Result<Outcome, Error> {
+pub(crate) fn measure_here(cores: Cores, setup: Setup, order: Order) -> Result<Outcome, Error> {
     let task = serde_json::to_value(setup).map_err(Error::subject)?;
     let mut pair = Pair::start(cores, Task::Subject(task))?;
     let address: SocketAddr = pair.receive("the address of its node")?;
@@ -100,7 +122,7 @@ pub fn measure_here(cores: Cores, setup: Setup, order: Order) -> Result<Outcome,
 }
 
 /// Measures between this process and whoever listens at `address`.
-pub fn measure_with(
+pub(crate) fn measure_with(
     address: impl ToString,
     core: usize,
     setup: Setup,
@@ -135,7 +157,7 @@ pub fn measure_with(
 }
 
 /// The task of a peer process: one session, one order.
-pub fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
+pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let setup: Setup = serde_json::from_value(task).map_err(Error::subject)?;
     let node = setup
         .builder()
@@ -148,7 +170,7 @@ pub fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
 }
 
 /// Serves orders from other hosts, one after the other, for ever.
-pub fn answer_at(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
+pub(crate) fn answer_at(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
     let mut builder = setup.builder().listen(address);
     let reachable = address.to_socket_addrs().map_err(Error::subject)?;
     if reachable

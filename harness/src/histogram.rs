@@ -1,6 +1,6 @@
 //! The histogram of round trips, and the watch that feeds it.
 //!
-//! Recording is one reading of the [clock](crate::clock), a subtraction and an
+//! Recording is one reading of the [clock], a subtraction and an
 //! increment. Values are kept in ticks at three significant digits and become
 //! nanoseconds only at the end, by the length that a tick had during the run.
 //! Percentiles are those of the recorded values spread over one step of the clock:

@@ -2,7 +2,7 @@
 //!
 //! 1. The two halves of a pair follow each other at once and share their cores,
 //!    so what changes slowly on the machine touches both alike.
-//! 2. The [regime](crate::regime) is measured before and after each pair. A pair
+//! 2. The [regime] is measured before and after each pair. A pair
 //!    during which it changed is thrown away.
 //! 3. Pairs of different regimes are kept apart; a [`Series`] holds one regime.
 //! 4. A pair in which a message was damaged ends the run and is never thrown away.

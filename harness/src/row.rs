@@ -183,12 +183,14 @@ impl fmt::Display for Table<'_> {
 }
 
 /// A time with three digits or so: `45 ns`, `5.31 us`.
-fn duration(ns: u64) -> String {
+#[must_use]
+pub fn duration(ns: u64) -> String {
     scaled(ns as f64, 1000.0, &[" ns", " us", " ms", " s"])
 }
 
 /// A size, in powers of two: `64 B`, `1 MiB`.
-fn bytes(bytes: f64) -> String {
+#[must_use]
+pub fn bytes(bytes: f64) -> String {
     scaled(bytes, 1024.0, &[" B", " KiB", " MiB", " GiB"])
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::options::FuzzOptions;
 use crate::step::Step;
+use crate::tool::{self, CARGO_FUZZ, CLIPPY, CXX, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
@@ -36,6 +37,8 @@ pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
             "there is no target `{target}`; there are {all}"
         )));
     }
+    tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
+    tool::check(TOOLS)?;
     fuzz(&options.target, options.time, &Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
@@ -59,6 +62,7 @@ fn fuzz(target: &str, time: Option<Duration>, watchdog: &Watchdog) -> Result<(),
             "-timeout=10",
             "-rss_limit_mb=1024",
             "-print_final_stats=1",
+            "-verbosity=0",
         ])
         .env("IBEX_FUZZ_TARGET", target)
         // The sanitizers are no stable feature of the stable compiler.
@@ -81,6 +85,9 @@ fn targets() -> Result<Vec<String>, Failure> {
     names.sort_unstable();
     Ok(names)
 }
+
+/// What fuzzing needs: libFuzzer is C++.
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CXX, CARGO_FUZZ];
 
 /// How long the test run fuzzes each target.
 const STAGE_TIME: Duration = Duration::from_secs(10);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::step::Step;
-use crate::tool::{CARGO_FUZZ, CLIPPY, CXX, RUSTFMT};
+use crate::tool::{CLIPPY, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{fuzz, twins};
 
@@ -58,7 +58,7 @@ pub(crate) const STAGES: &[Stage] = &[
         name: "loom",
         about: "the models of the rings hold in every order of events",
         budget: seconds(180),
-        quick: false,
+        quick: true,
         tools: &[],
         work: Work::Function(twins::models),
     },
@@ -75,8 +75,16 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "each parser meets its corpus, then 10 s of hostile bytes",
         budget: seconds(300),
         quick: false,
-        tools: &[CLIPPY, CXX, CARGO_FUZZ],
+        tools: fuzz::TOOLS,
         work: Work::Function(fuzz::stage),
+    },
+    Stage {
+        name: "conformance",
+        about: "every promise, on every fabric and driver, between real processes",
+        budget: seconds(240),
+        quick: false,
+        tools: &[],
+        work: Work::Commands(&["cargo test -p ibex --release --test conformance"]),
     },
     Stage {
         name: "examples",

@@ -43,7 +43,7 @@ pub(crate) const CLIPPY: Tool = Tool {
     source: Source::Component("clippy"),
 };
 
-/// libFuzzer is C++ and is built from source.
+/// A C++ compiler.
 pub(crate) const CXX: Tool = Tool {
     probe: "g++ --version",
     source: Source::Package("g++"),

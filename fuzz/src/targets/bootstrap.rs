@@ -35,7 +35,9 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
                 AcceptorEvent::ListenUnix { .. } => {
                     acceptor.handle_listening(Ok(()));
                     if has_unix_sockets(world) {
-                        assert!(acceptor.handle_token(TOKEN.expose()));
+                        // It comes too late where the dialer has said that it
+                        // was there, or nonsense, in the same piece.
+                        let _ = acceptor.handle_token(TOKEN.expose());
                     }
                 }
                 AcceptorEvent::CloseUnix => {}

@@ -10,9 +10,7 @@ use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_transport::engine::counters::Counters;
 use ibex_transport::engine::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
-use ibex_transport::engine::record::{
-    HEADER_BYTES, RecordHeader, RecordKind, first_position, record_size,
-};
+use ibex_transport::engine::record::{RecordHeader, RecordKind, first_position, record_size};
 use ibex_transport::engine::session::{
     Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
 };
@@ -234,9 +232,9 @@ impl Node {
         }
     }
 
-    /// Publishes three messages.
+    /// Publishes some messages.
     fn send_some(&mut self) {
-        for length in [1, 64, 500] {
+        for length in SOME_LENGTHS {
             self.ring
                 .publish(RecordKind::Data, &vec![length as u8; length]);
         }
@@ -251,27 +249,19 @@ impl Node {
         self.session.mark_ready(self.sender);
     }
 
-    /// Says that all that came was read and acknowledged.
+    /// Says that all that came was read and acknowledged. That alone is not
+    /// urgent; it rides on what is sent anyway.
     fn release_all(&mut self) {
         let received = self.counters.received;
-        let bytes = self.arrived_bytes();
+        let sizes = SOME_LENGTHS.map(|length| record_size(length, ALIGNMENT) as u64);
         let counters = Counters {
             released: received,
-            released_position: first_position(ALIGNMENT) + bytes,
+            released_position: first_position(ALIGNMENT) + sizes.iter().sum::<u64>(),
             acknowledged: received,
             ..self.counters
         };
         self.session.released(self.receiver, &counters);
-        // News alone are not urgent; they ride on what is sent anyway.
         self.send_some();
-    }
-
-    /// What the three messages of [`send_some`](Self::send_some) take in a ring.
-    fn arrived_bytes(&self) -> u64 {
-        [1, 64, 500]
-            .iter()
-            .map(|&length| record_size(length, ALIGNMENT) as u64)
-            .sum()
     }
 
     /// Waits for everything.
@@ -309,6 +299,7 @@ struct Ring {
     bytes: Vec<u8>,
     /// Where each record that was not taken ends.
     ends: Vec<usize>,
+    /// Where the last record that was taken ends.
     taken: usize,
     published: u64,
 }
@@ -338,22 +329,20 @@ impl Ring {
 
 impl RecordSource for Ring {
     fn take_run(&mut self, _: u32, batch: usize, single: usize) -> Option<Run> {
-        let fits = |&end: &usize| end - self.taken <= batch;
-        let first = self
-            .ends
-            .first()
-            .filter(|&&end| end - self.taken <= single)?;
-        let records = self.ends.iter().take_while(|&end| fits(end)).count().max(1);
-        let end = (*first).max(self.ends[records - 1]);
+        let size = |end: &usize| end - self.taken;
+        self.ends.first().filter(|end| size(end) <= single)?;
+        // The first alone may be longer than a batch.
+        let fitting = self.ends.iter().take_while(|end| size(end) <= batch);
+        let records = fitting.count().max(1);
+        let end = self.ends.drain(..records).next_back()?;
         let position = first_position(ALIGNMENT) + self.taken as u64;
-        let run = Run {
-            position,
-            bytes: end - self.taken,
-            records: records as u64,
-        };
-        self.ends.drain(..records);
+        let bytes = end - self.taken;
         self.taken = end;
-        Some(run)
+        Some(Run {
+            position,
+            bytes,
+            records: records as u64,
+        })
     }
 
     fn has_records(&mut self, _: u32) -> bool {
@@ -377,4 +366,6 @@ fn spec() -> ChannelSpec {
 const ALIGNMENT: usize = 16;
 const MAX_MESSAGE_BYTES: u64 = 1 << 20;
 const LARGE_BYTES: u64 = 1000;
-const _: () = assert!(HEADER_BYTES < ALIGNMENT && LARGE_BYTES <= MAX_MESSAGE_BYTES);
+/// The messages that each node has sent when the fuzzing begins.
+const SOME_LENGTHS: [usize; 3] = [1, 64, 500];
+const _: () = assert!(LARGE_BYTES <= MAX_MESSAGE_BYTES);

@@ -137,14 +137,22 @@ impl ReceiveEnd {
     ///
     /// `idle` says that the handle is about to sleep: then every little counts.
     pub(crate) fn advance(&self, idle: bool) {
-        self.prefix.run(&self.cells, |prefix| self.passed(prefix));
-        self.tell(idle);
+        let mut moved = false;
+        self.prefix.run(&self.cells, |prefix| {
+            self.passed(prefix);
+            moved = true;
+        });
+        self.tell(idle, moved);
     }
 
     /// The sender waits: sums now, and makes the next settled guard ring.
     pub(crate) fn answer_ask(&self) {
-        self.prefix.ask(&self.cells, |prefix| self.passed(prefix));
-        self.tell(true);
+        let mut moved = false;
+        self.prefix.ask(&self.cells, |prefix| {
+            self.passed(prefix);
+            moved = true;
+        });
+        self.tell(true, moved);
     }
 
     /// Nobody waits for this end's counters any more.
@@ -182,9 +190,14 @@ impl ReceiveEnd {
         }
     }
 
-    fn tell(&self, idle: bool) {
+    fn tell(&self, idle: bool, moved: bool) {
         let session = &self.session;
         if session.is_shm() {
+            // What did not move the sender has seen when it looked again before it slept.
+            // To ring for it would wake two processes, each for the other, without end.
+            if !moved {
+                return;
+            }
             session.asymmetry().light();
             if self.theirs.get().is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
                 session.ring_peer();

@@ -100,20 +100,32 @@ impl ReceiveHandle {
 
     // ---- The path of a message -------------------------------------------------------
 
-    /// The next message, if one is there. [`RecvError::Ended`] is the orderly end.
-    #[inline]
-    pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
-        if let Some(found) = self.find()?
-            && found.kind == RecordKind::Data
-            && self.end.prefix.has_cell(self.cells, self.handed_out + 1)
-        {
-            return Ok(Some(self.hand_out(found.payload, found.length, found.size)));
+    /// The next message if it is plainly there: nothing to wait for, to map or to report.
+    ///
+    /// Inlined into the caller, so that message and record stay in registers: passed
+    /// through memory they cost 15 ns of stalled loads.
+    #[inline(always)]
+    fn take(&mut self) -> Option<RawMessage> {
+        let (payload, length, size) = match &self.source {
+            Source::Ring(ring) => ring.peek_data()?,
+            _ => return None,
+        };
+        if !self.end.prefix.has_cell(self.cells, self.handed_out + 1) {
+            return None;
         }
-        self.poll_slow()
+        Some(self.hand_out(payload, length, size))
+    }
+
+    /// The next message, if one is there. [`RecvError::Ended`] is the orderly end.
+    #[inline(always)]
+    pub fn poll(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        match self.take() {
+            Some(message) => Ok(Some(message)),
+            None => self.poll_slow(),
+        }
     }
 
     /// The record at the front, checked; it stays there.
-    #[inline]
     fn find(&self) -> Result<Option<Found>, RecvError> {
         match &self.source {
             Source::Ring(ring) => match ring.peek() {
@@ -156,7 +168,7 @@ impl ReceiveHandle {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn hand_out(&mut self, payload: NonNull<u8>, length: usize, size: usize) -> RawMessage {
         match &mut self.source {
             Source::Ring(ring) => ring.advance_by(size, 1),
@@ -291,17 +303,44 @@ impl ReceiveHandle {
     // ---- Waiting ---------------------------------------------------------------------
 
     /// The next message, waiting as long as `patience` says.
-    #[inline]
+    #[inline(always)]
     pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
-        match self.poll() {
-            Ok(Some(message)) => Ok(message),
-            Ok(None) => self.receive_slow(patience),
-            Err(error) => Err(error.into()),
+        if let Some(message) = self.take() {
+            return Ok(message);
         }
+        if self.header_came(patience)
+            && let Some(message) = self.take()
+        {
+            return Ok(message);
+        }
+        self.receive_slow(patience)
     }
 
+    /// Looks at the next header and at nothing else for a moment: the peer is often about
+    /// to publish.
+    #[inline]
+    fn header_came(&self, patience: Patience) -> bool {
+        let Source::Ring(ring) = &self.source else { return false };
+        if patience == Patience::None || !self.end.session.spins() {
+            return false;
+        }
+        for _ in 0..HEADER_SPINS {
+            if !ring.is_empty() {
+                return true;
+            }
+            std::hint::spin_loop();
+        }
+        false
+    }
+
+    #[cold]
     #[inline(never)]
     fn receive_slow(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+        match self.poll_slow() {
+            Ok(Some(message)) => return Ok(message),
+            Ok(None) => {}
+            Err(error) => return Err(error.into()),
+        }
         let end = self.end.clone();
         let session = &end.session;
         let Patience::Until(deadline) = patience else {
@@ -313,8 +352,11 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
-        if end.state.is_pending() {
-            self.opened(patience)?;
+        if end.state.is_pending()
+            && let Err(failure) = self.opened(patience)
+            && !end.state.is_over()
+        {
+            return Err(failure);
         }
         session
             .wait(&end.waiters, deadline, Incoming { handle: self })
@@ -375,6 +417,9 @@ impl Drop for ReceiveHandle {
     }
 }
 
+/// Looks at a ring's next header before anything else is looked at.
+const HEADER_SPINS: u32 = 200;
+
 /// The condition "a message, or the end".
 struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
@@ -391,9 +436,13 @@ impl Condition for Incoming<'_> {
         }
     }
 
+    fn ask(&mut self) {
+        // Whoever waits for a message must not keep back what it has released.
+        self.handle.end.advance(true);
+    }
+
     fn arm(&mut self) {
         let end = &self.handle.end;
-        end.advance(true);
         if let Some(ours) = end.ours.get() {
             self.handle.arm.arm(&ours.armed, end.session.asymmetry());
         }

@@ -12,7 +12,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     collections::VecDeque,
-    sync::{Arc, OnceLock},
+    mem,
+    sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Duration,
 };
 
@@ -47,6 +48,8 @@ pub struct SendEnd {
     pub(crate) ours: OnceLock<Words<SenderWords>>,
     /// Who waits for room, news or the peer's open.
     pub(crate) waiters: WaitSlot,
+    /// The same, for the peer to know (shm).
+    pub(super) asking: Asking,
 
     // The producer and who may touch it.
     pub(super) producer: UnsafeCell<Option<SendProducer>>,
@@ -81,7 +84,6 @@ pub(super) struct SendProducer {
     /// Large messages whose memory is in use, with their slot (shm).
     pub(super) large: VecDeque<(u64, u32)>,
     pub(super) segments: MessageSegmentPool,
-    pub(super) arm: Arm,
 }
 
 #[derive(Debug)]
@@ -118,6 +120,7 @@ impl SendEnd {
             theirs: OnceLock::new(),
             ours: OnceLock::new(),
             waiters: WaitSlot::new(),
+            asking: Asking::default(),
             producer: UnsafeCell::new(None),
             is_cloned: AtomicBool::new(false),
             turnstile: Turnstile::default(),
@@ -162,6 +165,48 @@ impl SendEnd {
             cause,
             counts: self.counts(),
         }))
+    }
+}
+
+/// Our *asked* word (shm): set while any thread waits for the peer's counters.
+///
+/// Several threads may wait at a time, some for room and some for acknowledgements. They
+/// share the word: each question is a generation of its own, so that the peer answers it
+/// whatever it answered before, and the last to give up clears the word.
+#[derive(Debug, Default)]
+pub(super) struct Asking(Mutex<Askers>);
+
+#[derive(Debug, Default)]
+struct Askers {
+    arm: Arm,
+    count: u32,
+}
+
+impl Asking {
+    /// Asks, for the first time or again. The caller must look once more before it sleeps.
+    pub(super) fn ask(
+        &self,
+        ours: &SenderWords,
+        has_asked: &mut bool,
+        asymmetry: Asymmetry,
+    ) {
+        let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !mem::replace(has_asked, true) {
+            askers.count += 1;
+        }
+        askers.arm.arm(&ours.asked, asymmetry);
+    }
+
+    /// The caller does not wait any more, or not for now.
+    pub(super) fn give_up(&self, ours: &SenderWords, has_asked: &mut bool) {
+        if !mem::take(has_asked) {
+            return;
+        }
+        let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        askers.count -= 1;
+        if askers.count == 0 {
+            askers.arm.disarm(&ours.asked);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ use crate::{
     },
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError},
-    ring::{Arm, Doorbell, Mapped, Producer},
+    ring::{Doorbell, Mapped, Producer},
 };
 
 /// Why an encoder stopped.
@@ -210,6 +210,7 @@ impl<'a> Entered<'a> {
     #[inline]
     fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
         let sequence = producer.ring.publish(kind, length);
+        producer.ring.prefetch_next();
         self.end.sent.store(sequence, Ordering::Release);
         producer.typical = length;
         let session = &self.end.session;
@@ -288,7 +289,11 @@ impl<'a> Entered<'a> {
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
         let is_shm = self.end.ours.get().is_some();
-        self.wait_until(producer, patience, |producer| {
+        // The memory is free again when the other engine has the message, or, where the
+        // peer reads it in place, when the application has released it.
+        let oldest = producer.large.front().map_or(0, |&(sequence, _)| sequence);
+        let ask = Ask { received: oldest, ..Ask::default() };
+        self.wait_until(producer, patience, ask, |producer| {
             producer.retire_large(is_shm);
             producer.large.len() < LARGE_PER_CHANNEL
         })?;
@@ -366,18 +371,22 @@ impl<'a> Entered<'a> {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
-        self.wait_until(producer, patience, |producer| producer.takes(length))
+        let ask = Ask { released: u64::MAX, ..Ask::default() };
+        self.wait_until(producer, patience, ask, |producer| producer.takes(length))
     }
 
-    /// Waits until `enough` holds of the producer, looking after each release.
+    /// Waits until `enough` holds of the producer, looking after each release. `ask` is
+    /// what the other engine is asked for where it has to be; a release of any message
+    /// if it says [`u64::MAX`].
     fn wait_until(
         &self,
         producer: &mut SendProducer,
         patience: Patience,
+        ask: Ask,
         enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let session = &self.end.session;
-        let mut room = Room { end: self.end, producer, enough };
+        let mut room = Room { end: self.end, producer, ask, has_asked: false, enough };
         if let Some(answer) = room.look() {
             return answer;
         }
@@ -453,7 +462,6 @@ impl SendProducer {
             transmit_at: end.session.transmit_at(capacity),
             large: Default::default(),
             segments: MessageSegmentPool::new(),
-            arm: Arm::new(),
         })
     }
 
@@ -548,7 +556,14 @@ impl SendEnd {
             Patience::None => Some(Instant::now()),
             Patience::Until(deadline) => deadline,
         };
-        let news = News { end: self, ask, arm: Arm::new() };
+        let mut news = News { end: self, ask, has_asked: false };
+        if let Some(answer) = news.look() {
+            return answer;
+        }
+        if self.ours.get().is_none() {
+            // No use in looking before the other engine has heard of it.
+            news.ask();
+        }
         self.session
             .wait(&self.waiters, deadline, news)
             .unwrap_or(Err(WaitAckedError::Timeout))
@@ -568,7 +583,12 @@ impl SendEnd {
     /// The last handle is gone, or the channel cannot go on.
     fn close(&self, reason: CloseReason) {
         let last = self.sent.load(Ordering::Acquire);
-        if let Some(ours) = self.ours.get() {
+        // The word says that the end is orderly. What ended otherwise the receiver hears
+        // from its engine, with the reason.
+        if let Some(ours) = self.ours.get()
+            && reason == CloseReason::Dropped
+            && !self.state.is_over()
+        {
             ours.close(last);
             self.session.asymmetry().light();
             if self.theirs.get().is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
@@ -583,6 +603,8 @@ impl SendEnd {
 struct Room<'a, F> {
     end: &'a SendEnd,
     producer: &'a mut SendProducer,
+    ask: Ask,
+    has_asked: bool,
     enough: F,
 }
 
@@ -600,22 +622,23 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
         (self.enough)(self.producer).then_some(Ok(()))
     }
 
-    fn arm(&mut self) {
+    fn ask(&mut self) {
         match self.end.ours.get() {
             Some(ours) => {
-                self.producer.arm.arm(&ours.asked, self.end.session.asymmetry());
+                self.end.asking.ask(ours, &mut self.has_asked, self.end.session.asymmetry());
                 self.end.session.ring_peer();
             }
             None => {
-                let released = self.producer.ring.released().messages + 1;
-                self.end.session.ask(self.end.id, Ask { released, ..Ask::default() });
+                let next = self.producer.ring.released().messages + 1;
+                let ask = Ask { released: self.ask.released.min(next), ..self.ask };
+                self.end.session.ask(self.end.id, ask);
             }
         }
     }
 
     fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
-            self.producer.arm.disarm(&ours.asked);
+            self.end.asking.give_up(ours, &mut self.has_asked);
         }
     }
 }
@@ -624,7 +647,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
-    arm: Arm,
+    has_asked: bool,
 }
 
 impl Condition for News<'_> {
@@ -638,19 +661,24 @@ impl Condition for News<'_> {
             .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.end.error()))))
     }
 
-    fn arm(&mut self) {
+    fn ask(&mut self) {
         match self.end.ours.get() {
             Some(ours) => {
-                self.arm.arm(&ours.asked, self.end.session.asymmetry());
+                self.end.asking.ask(ours, &mut self.has_asked, self.end.session.asymmetry());
                 self.end.session.ring_peer();
             }
-            None => self.end.session.ask(self.end.id, self.ask),
+            // The engine keeps the question until it is answered.
+            None if self.has_asked => {}
+            None => {
+                self.has_asked = true;
+                self.end.session.ask(self.end.id, self.ask);
+            }
         }
     }
 
     fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
-            self.arm.disarm(&ours.asked);
+            self.end.asking.give_up(ours, &mut self.has_asked);
         }
     }
 }

@@ -5,8 +5,9 @@
 //! epoll set has the last word.
 
 use std::{
+    cell::Cell,
     collections::HashMap,
-    io,
+    io, mem,
     net::TcpStream,
     os::fd::{BorrowedFd, OwnedFd},
     sync::Arc,
@@ -56,7 +57,6 @@ pub(crate) struct Engine {
     // The turn.
     turns: u64,
     marks: Vec<Mark>,
-    ready: Vec<Readiness>,
     closing: Option<Instant>,
     undelivered: Vec<Undelivered>,
 }
@@ -107,7 +107,7 @@ pub(crate) enum Mark {
     },
 }
 
-/// What epoll said.
+/// What epoll said of one wire.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Readiness {
     token: u64,
@@ -115,7 +115,29 @@ pub(crate) struct Readiness {
     writable: bool,
 }
 
-/// What a turn collects for after the lock.
+/// What epoll said, all of it; on the stack, so that sleeping allocates nothing.
+pub(crate) struct Ready {
+    wires: [Readiness; READY_WIRES],
+    count: usize,
+}
+
+/// Wires that one question to epoll tells of; the others wait for the next.
+const READY_WIRES: usize = 64;
+
+impl Ready {
+    /// Nobody was asked.
+    pub(crate) const NOTHING: Self = Self {
+        wires: [Readiness { token: 0, readable: false, writable: false }; READY_WIRES],
+        count: 0,
+    };
+
+    fn as_slice(&self) -> &[Readiness] {
+        &self.wires[..self.count]
+    }
+}
+
+/// What a turn collects for after the lock. The list of wakers is its thread's, used
+/// again and again, so that waking allocates nothing.
 pub(crate) struct Context<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) wakers: Vec<Waker>,
@@ -143,8 +165,22 @@ impl LargeWanted {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(runtime: &'a Runtime) -> Self {
-        Self { runtime, wakers: Vec::new(), wanted: Vec::new() }
+        let wakers = WAKERS.try_with(Cell::take).unwrap_or_default();
+        Self { runtime, wakers, wanted: Vec::new() }
     }
+}
+
+impl Drop for Context<'_> {
+    fn drop(&mut self) {
+        // Empty but for a panic.
+        self.wakers.clear();
+        // While the thread's locals are destroyed there is nothing to keep it for.
+        let _ = WAKERS.try_with(|kept| kept.set(mem::take(&mut self.wakers)));
+    }
+}
+
+thread_local! {
+    static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
 /// What links use of the engine while it turns.
@@ -199,7 +235,6 @@ impl Engine {
             control_deadline: None,
             turns: 0,
             marks: Vec::new(),
-            ready: Vec::new(),
             closing: None,
             undelivered: Vec::new(),
         })
@@ -215,7 +250,7 @@ impl Engine {
     pub(crate) fn turn(
         &mut self,
         now: Instant,
-        ready: &[Readiness],
+        ready: &Ready,
         context: &mut Context<'_>,
     ) -> bool {
         self.turns += 1;
@@ -229,7 +264,7 @@ impl Engine {
 
     /// What handles left since the last turn.
     fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
-        let mut marks = std::mem::take(&mut self.marks);
+        let mut marks = mem::take(&mut self.marks);
         context.runtime.take_marks(&mut marks);
         let any = !marks.is_empty();
         for mark in marks.drain(..) {
@@ -249,17 +284,14 @@ impl Engine {
     }
 
     /// What epoll said to the leader, or says now that it is asked again.
-    fn take_readiness(&mut self, ready: &[Readiness], context: &mut Context<'_>) {
-        for &readiness in ready {
+    fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) {
+        for &readiness in ready.as_slice() {
             self.handle_readiness(readiness, context);
         }
-        if ready.is_empty() && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            let mut now_ready = std::mem::take(&mut self.ready);
-            Self::sleep(&self.epoll, Some(Duration::ZERO), &mut now_ready);
-            for readiness in now_ready.drain(..) {
+        if ready.count == 0 && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+            for &readiness in Self::sleep(&self.epoll, Some(Duration::ZERO)).as_slice() {
                 self.handle_readiness(readiness, context);
             }
-            self.ready = now_ready;
         }
     }
 
@@ -355,7 +387,7 @@ impl Engine {
         if self.timed.is_empty() {
             return;
         }
-        for session in std::mem::take(&mut self.timed) {
+        for session in mem::take(&mut self.timed) {
             let Some(link) = self.links.get_mut(&session) else { continue };
             link.expire(now, context);
             if link.is_finished() {
@@ -425,24 +457,30 @@ impl Engine {
     }
 
     /// Sleeps in the epoll set for up to `timeout` and says what became ready.
-    pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>, ready: &mut Vec<Readiness>) {
-        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 64];
+    pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
+        let nothing = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let mut events = [nothing; READY_WIRES];
+        let mut ready = Ready::NOTHING;
         let timeout = timeout.map(|timeout| {
             Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
         });
         match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
-            Ok(count) => ready.extend(events[..count].iter().map(|event| {
-                let (flags, data) = (event.flags, event.data);
-                let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
-                Readiness {
-                    token: data.u64(),
-                    readable: flags.intersects(EventFlags::IN | closed),
-                    writable: flags.contains(EventFlags::OUT),
+            Ok(count) => {
+                for (wire, event) in ready.wires.iter_mut().zip(&events[..count]) {
+                    let (flags, data) = (event.flags, event.data);
+                    let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
+                    *wire = Readiness {
+                        token: data.u64(),
+                        readable: flags.intersects(EventFlags::IN | closed),
+                        writable: flags.contains(EventFlags::OUT),
+                    };
                 }
-            })),
+                ready.count = count;
+            }
             Err(Errno::INTR) => {}
             Err(error) => tracing::error!(%error, "epoll_wait failed"),
         }
+        ready
     }
 
     // ---- Sessions --------------------------------------------------------------------
@@ -555,7 +593,7 @@ impl Engine {
 
     /// Ends what is left, and says what was not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
-        let mut report = CloseReport { undelivered: std::mem::take(&mut self.undelivered) };
+        let mut report = CloseReport { undelivered: mem::take(&mut self.undelivered) };
         for (_, mut link) in self.links.drain() {
             report.undelivered.extend(link.undelivered());
             link.fail("this node was closed before the peer answered", context);

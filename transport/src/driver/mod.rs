@@ -83,10 +83,14 @@ pub trait Condition {
     /// Looks whether it is there. Cheap: called again and again while spinning.
     fn look(&mut self) -> Option<Self::Output>;
 
-    /// The caller is about to sleep: tells whoever must know. A look follows.
+    /// Tells the other side what is waited for, so that it does not keep it back. Called
+    /// when looking has not helped for a while, and again from time to time.
+    fn ask(&mut self) {}
+
+    /// The caller is about to sleep: arms what must wake it. A look follows.
     fn arm(&mut self) {}
 
-    /// The caller is awake again.
+    /// The caller does not wait any more, or not for now.
     fn disarm(&mut self) {}
 }
 

@@ -21,7 +21,7 @@ use std::{
 
 use super::{
     Condition, Driver, TimedOut, Wait,
-    engine::{Admission, Context, ControlSource, Engine, LargeWanted, Mark, Readiness},
+    engine::{Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
     session_shared::SessionShared,
 };
 use crate::{
@@ -138,6 +138,11 @@ impl Runtime {
         self.config.driver
     }
 
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        self.config.wait != Wait::Event
+    }
+
     /// The node's bell: rings wake whoever sleeps for it.
     pub(crate) fn bell(&self) -> &'static Bell {
         self.bell.bell()
@@ -159,7 +164,11 @@ impl Runtime {
 
     /// Takes a finished handshake over as a session.
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
-        self.with_engine(|engine, context| engine.admit(self, admission, context))
+        let session = self.with_engine(|engine, context| engine.admit(self, admission, context));
+        // Bytes that came behind the handshake are in no socket any more: epoll is silent
+        // about them, so the leader takes them in a turn of its own.
+        self.bell.wake();
+        session
     }
 
     /// The next session that a peer dialed.
@@ -226,11 +235,11 @@ impl Runtime {
             Err(TryLockError::Poisoned(poison)) => poison.into_inner(),
             Err(TryLockError::WouldBlock) => return false,
         };
-        self.turn(engine, &[])
+        self.turn(engine, &Ready::NOTHING)
     }
 
     /// One turn under the lock, then the wakers without it.
-    fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &[Readiness]) -> bool {
+    fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         let mut context = Context::new(self);
         let progress = engine.turn(Instant::now(), ready, &mut context);
         drop(engine);
@@ -258,13 +267,12 @@ impl Runtime {
     }
 
     /// Wakers are the only foreign code that our threads run (rule 4).
-    fn wake(&self, context: Context<'_>) {
-        let Context { wakers, wanted, .. } = context;
-        let any = !wakers.is_empty();
-        for waker in wakers {
+    fn wake(&self, mut context: Context<'_>) {
+        let any = !context.wakers.is_empty();
+        for waker in context.wakers.drain(..) {
             waker.wake();
         }
-        for wanted in wanted {
+        for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }
         if any && self.driver() == Driver::Caller {
@@ -332,12 +340,15 @@ impl Runtime {
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
         let wait = if is_shm { self.config.wait } else { self.config.wait_engine };
-        if let Some(output) = self.spin(wait, deadline, is_shm, &mut condition)? {
-            return Ok(output);
+        let spun = self.spin(wait, deadline, is_shm, &mut condition);
+        if !matches!(spun, Ok(None)) {
+            condition.disarm();
+            return spun.map(|found| found.expect("the spin ended with something"));
         }
         loop {
             let (waker, parker) = thread_waker();
             slot.register(&waker);
+            condition.ask();
             condition.arm();
             let found = match condition.look() {
                 Some(output) => Some(output),
@@ -368,6 +379,7 @@ impl Runtime {
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
         let start = Instant::now();
+        let mut ask_at = start + ASK_AFTER;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
         loop {
@@ -390,7 +402,13 @@ impl Runtime {
                 return Err(TimedOut);
             }
             let spin = match wait {
-                Wait::BusyPoll => continue,
+                Wait::BusyPoll => {
+                    if now >= ask_at {
+                        ask_at = now + ASK_AGAIN;
+                        condition.ask();
+                    }
+                    continue;
+                }
                 Wait::Adaptive { spin } => spin,
                 Wait::Event => Duration::ZERO,
             };
@@ -443,11 +461,13 @@ impl Runtime {
         let now = Instant::now();
         let next = engine.prepare_sleep(now, self.has_marks.load(Ordering::Relaxed));
         drop(engine);
-        let mut ready = Vec::new();
-        if let Some(next) = next {
-            let until = [next, deadline].into_iter().flatten().min();
-            Engine::sleep(&self.epoll, until.map(|until| until - now.min(until)), &mut ready);
-        }
+        let ready = match next {
+            Some(next) => {
+                let until = [next, deadline].into_iter().flatten().min();
+                Engine::sleep(&self.epoll, until.map(|until| until - now.min(until)))
+            }
+            None => Ready::NOTHING,
+        };
         self.sleeping.store(0, Ordering::Relaxed);
         self.turn(lock(&self.engine), &ready);
     }
@@ -458,7 +478,7 @@ impl Runtime {
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
         let mut context = Context::new(self);
-        let progress = engine.turn(Instant::now(), &[], &mut context);
+        let progress = engine.turn(Instant::now(), &Ready::NOTHING, &mut context);
         if progress || !context.wakers.is_empty() {
             drop(engine);
             self.wake(context);
@@ -548,5 +568,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
 /// Looks at a shared-memory word between two looks at the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
+/// How long a busy poll looks before it asks the other side.
+const ASK_AFTER: Duration = Duration::from_micros(50);
+/// How long it looks before it asks again.
+const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// How long closing sleeps before it looks again whether all is delivered.
 const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -222,6 +222,12 @@ impl SessionShared {
         }
     }
 
+    /// Whether calls that wait for the peer's memory look for a while before they sleep.
+    #[inline]
+    pub(crate) fn spins(&self) -> bool {
+        self.runtime.spins()
+    }
+
     pub(crate) fn wait<C: Condition>(
         &self,
         slot: &WaitSlot,

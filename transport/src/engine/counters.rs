@@ -34,6 +34,18 @@ pub enum ImpossibleCounters {
         /// What bounds it.
         published: u64,
     },
+    /// A counter is ahead of the one that it can only follow.
+    #[error("{counter} is said to be {said}, ahead of {behind}, which is said to be {bound}")]
+    OutOfStep {
+        /// Which counter.
+        counter: &'static str,
+        /// Its value.
+        said: u64,
+        /// The counter that it follows.
+        behind: &'static str,
+        /// That one's value.
+        bound: u64,
+    },
     /// Acknowledgement moved after it had ended.
     #[error("acknowledged moved from {from} to {to} after it had ended")]
     Resurrected {
@@ -64,6 +76,15 @@ impl Counters {
         for (counter, said, published) in bounds {
             if said > published {
                 return Err(ImpossibleCounters::Ahead { counter, said, published });
+            }
+        }
+        let steps = [
+            ("released", news.released, "received", news.received),
+            ("acknowledged", news.acknowledged, "released", news.released),
+        ];
+        for (counter, said, behind, bound) in steps {
+            if said > bound {
+                return Err(ImpossibleCounters::OutOfStep { counter, said, behind, bound });
             }
         }
         if self.acknowledgement_ended && news.acknowledged > self.acknowledged {
@@ -101,12 +122,17 @@ mod tests {
     fn impossible_news_are_refused_and_change_nothing() {
         let mut counters = Counters { received: 2, acknowledgement_ended: true, ..Default::default() };
         let before = counters;
+        let out_of_step = Counters { released: 3, ..counters };
+        assert!(matches!(
+            counters.join(&out_of_step, 5, 500),
+            Err(ImpossibleCounters::OutOfStep { counter: "released", said: 3, bound: 2, .. })
+        ));
         let ahead = Counters { released: 6, ..counters };
         assert!(matches!(
             counters.join(&ahead, 5, 500),
             Err(ImpossibleCounters::Ahead { counter: "released", said: 6, published: 5 })
         ));
-        let resurrected = Counters { acknowledged: 1, ..counters };
+        let resurrected = Counters { released: 1, acknowledged: 1, ..counters };
         assert!(counters.join(&resurrected, 5, 500).is_err());
         assert_eq!(counters, before);
     }

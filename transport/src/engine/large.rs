@@ -96,11 +96,17 @@ impl Transfers {
         }
         let chunk = Chunk { sequence: transfer.sequence, offset: transfer.done, bytes };
         transfer.done += bytes as u64;
-        let complete = transfer.done == transfer.length;
-        if complete {
+        Some((chunk, transfer.done == transfer.length))
+    }
+
+    /// The bytes of the last chunk that was placed are there. Receiving side.
+    ///
+    /// Until then its message counts as under way, though its last chunk has a place:
+    /// the sender frees the message once it hears that it was received.
+    pub(super) fn finish(&mut self) {
+        if self.under_way.front().is_some_and(|transfer| transfer.done == transfer.length) {
             self.under_way.pop_front();
         }
-        Some((chunk, complete))
     }
 }
 
@@ -124,6 +130,8 @@ mod tests {
             assert_eq!(placed, chunk);
             arrived += chunk.bytes as u64;
             assert_eq!(complete, arrived == length);
+            assert_eq!(receiver.oldest(), Some(9), "its bytes are not there yet");
+            receiver.finish();
         }
         assert_eq!(arrived, length);
         assert!(sender.is_empty() && receiver.is_empty());
@@ -137,6 +145,8 @@ mod tests {
         assert!(receiver.place(2, 5).is_none());
         assert!(receiver.place(1, 11).is_none());
         assert!(receiver.place(1, 10).is_some());
+        assert!(receiver.place(1, 1).is_none());
+        receiver.finish();
         assert!(receiver.place(1, 1).is_none());
     }
 }

@@ -73,6 +73,10 @@ impl ReceiveChannel {
         if first_sequence as u32 != sequence_low {
             return Err(PeerMisbehaved::OutOfOrder { expected: first_sequence, got: sequence_low });
         }
+        if body.is_empty() {
+            // Of those there could be more than a window has messages.
+            return Err(PeerMisbehaved::NoRecords { sequence: first_sequence });
+        }
         let mut rest = body;
         while !rest.is_empty() {
             let sequence = self.arrived + 1;
@@ -118,9 +122,10 @@ impl ReceiveChannel {
         Ok(Records { first_sequence, records: self.arrived - first_sequence + 1 })
     }
 
-    /// The handle or its guards moved the prefix.
+    /// The handle or its guards moved the prefix. The counters may have been read while
+    /// it moved and be of different age; what is acknowledged is released in any case.
     pub(super) fn handle_released(&mut self, news: &Counters) {
-        self.known.released = self.known.released.max(news.released);
+        self.known.released = self.known.released.max(news.released).max(news.acknowledged);
         self.known.released_position = self.known.released_position.max(news.released_position);
         self.known.acknowledged = self.known.acknowledged.max(news.acknowledged);
         self.known.acknowledgement_ended |= news.acknowledgement_ended;
@@ -145,6 +150,11 @@ impl ReceiveChannel {
         // before the oldest one under way.
         let received = self.large.oldest().map_or(self.arrived, |sequence| sequence - 1);
         Counters { received: received.max(self.known.received), ..self.known }
+    }
+
+    /// Whether everything up to message `last` is here, and nothing behind it.
+    pub(super) fn is_whole(&self, last: u64) -> bool {
+        self.arrived == last && self.large.is_empty()
     }
 
     /// Whether the sender must hear of it now: it waits for it, or owes us half a window.

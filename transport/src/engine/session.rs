@@ -214,8 +214,12 @@ pub enum PeerMisbehaved {
     Counters { channel: u32, source: ImpossibleCounters },
     #[error("a frame is for channel {channel}, which is not open")]
     UnknownChannel { channel: u32 },
+    #[error("a frame has records or a chunk, which this session passes through shared memory")]
+    DataInBand,
     #[error("record {expected} was due, one with the low bits {got} came")]
     OutOfOrder { expected: u64, got: u32 },
+    #[error("a frame of records has none, {sequence} was due")]
+    NoRecords { sequence: u64 },
     #[error("record {sequence} does not fit its frame")]
     RecordCut { sequence: u64 },
     #[error("record {sequence} is of no known kind")]
@@ -230,12 +234,33 @@ pub enum PeerMisbehaved {
     UngrantedChunk,
     #[error("{arrived} messages came although only {released} were released")]
     WindowOverrun { arrived: u64, released: u64 },
+    #[error("a channel was closed behind message {last} when {received} had been received")]
+    ClosedElsewhere { last: u64, received: u64 },
     #[error("more than {limit} ends were opened")]
     TooManyChannels { limit: usize },
     #[error("end {end} was opened twice")]
     OpenedTwice { end: u32 },
     #[error("a control frame is longer than {CONTROL_RESERVE_BYTES} bytes")]
     LongControl,
+}
+
+/// How many entries a session's tables and queues have. Whatever a peer sends, none
+/// grows beyond its bound, as long as the host drains events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Local ends that are not gone on both sides: at most `max_channels`.
+    pub ends: usize,
+    /// The peer's ends that we know of: at most `max_channels`.
+    pub peer_ends: usize,
+    /// Control messages to send: for each local end its open, its close, what its handle
+    /// asks, and its grants, of which a window of messages is the bound.
+    pub control: usize,
+    /// Sending ends that may have something to send: each local end at most once.
+    pub ready: usize,
+    /// Receiving ends with news: each local end at most once.
+    pub news: usize,
+    /// Events that the host has not taken.
+    pub events: usize,
 }
 
 /// A local end cannot be opened.
@@ -402,12 +427,15 @@ impl Session {
     pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         let Some(entry) = self.ends.get_mut(&end) else { return };
         entry.closed_here = true;
-        if let EndState::Receiver(Some(channel)) = &mut entry.state {
+        if let EndState::Receiver(Some(channel)) = &mut entry.state
+            && self.config.data_in_band
+        {
             channel.handle_released(counters);
+            channel.queued = true;
+            // Its last word rides on the close, or on a frame before it.
+            self.news.retain(|&other| other != end);
+            self.news.push_front(end);
         }
-        // Its last word rides on the close, or on a frame before it.
-        self.news.retain(|&other| other != end);
-        self.news.push_front(end);
         let role = Role::Receiver;
         self.control.push_back(Control::Close { end, role, reason, final_sequence: 0 });
     }
@@ -437,7 +465,12 @@ impl Session {
 
     /// The prefix of a receiving end moved. The sender hears of it at once if it waits
     /// for it or half a window is owed, else with the next frame.
+    ///
+    /// In shared memory the sender reads the counters itself and frames have none.
     pub fn released(&mut self, end: u32, counters: &Counters) {
+        if !self.config.data_in_band {
+            return;
+        }
         if let Some(channel) = self.receiver_mut(end) {
             channel.handle_released(counters);
             self.queue_news(end);
@@ -491,6 +524,19 @@ impl Session {
             .iter()
             .filter(|open| open.closed.is_none())
             .map(|open| (open.name.as_str(), open.role))
+    }
+
+    /// How much the session holds.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            ends: self.ends.len(),
+            peer_ends: self.paired.len() + self.unpaired.len(),
+            control: self.control.len(),
+            ready: self.ready.len(),
+            news: self.news.len(),
+            events: self.events.len(),
+        }
     }
 
     /// The next event. Drain it after every other call that takes `&mut self`.
@@ -620,6 +666,7 @@ impl Session {
                 channel.closing = None;
                 channel.queued = false;
                 let role = Role::Sender;
+                let final_sequence = final_sequence.max(channel.sent);
                 Served::Closed(Control::Close { end, role, reason, final_sequence })
             }
             _ => Served::Empty,
@@ -753,6 +800,7 @@ impl Session {
                 }
                 Ok(Arrival::Nothing)
             }
+            _ if !self.config.data_in_band => Err(PeerMisbehaved::DataInBand),
             FrameKind::Records => {
                 self.credit_grant.arrived(header.padded_length() as u64)?;
                 self.handle_records(header, &frame[offset..], landing + offset)
@@ -770,10 +818,13 @@ impl Session {
         let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
             return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
         };
-        let closed_here = entry.closed_here;
+        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
         let EndState::Receiver(Some(channel)) = &mut entry.state else {
             return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
         };
+        if closed_there {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        }
         let alignment = channel.alignment;
         if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
             return Err(PeerMisbehaved::Misaligned { alignment });
@@ -805,10 +856,13 @@ impl Session {
         let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
             return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
         };
-        let closed_here = entry.closed_here;
+        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
         let EndState::Receiver(Some(channel)) = &mut entry.state else {
             return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
         };
+        if closed_there {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        }
         if closed_here {
             return Ok(Arrival::Unwanted);
         }
@@ -819,8 +873,12 @@ impl Session {
         Ok(Arrival::Chunk { end, chunk, complete })
     }
 
-    /// The bytes of a large message's last chunk are in place.
+    /// The bytes of a large message's last chunk are in place: only now is it received.
+    /// Call it before the next frame is handled.
     pub fn handle_large_complete(&mut self, end: u32) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.large.finish();
+        }
         self.queue_news_if_urgent(end);
     }
 
@@ -851,8 +909,7 @@ impl Session {
         match control {
             Control::Open { end, role, name, spec } => self.handle_open(end, role, name, spec),
             Control::Close { end, role, reason, final_sequence } => {
-                self.handle_close(end, role, reason, final_sequence);
-                Ok(())
+                self.handle_close(end, role, reason, final_sequence)
             }
             Control::Ask { channel, ask } => {
                 if let Some((end, entry)) = self.paired_entry(Role::Sender, channel)
@@ -927,7 +984,12 @@ impl Session {
         if !fits {
             // Both ends see the same two specs and come to the same result.
             local.closed_there = true;
+            if open.closed.is_some() {
+                local.peer = None;
+                self.paired.remove(&(open.role, open.end));
+            }
             self.events.push_back(Event::Mismatched { end, theirs: open.spec });
+            self.forget_if_over(end);
             return;
         }
         let agreed = Agreed {
@@ -957,22 +1019,42 @@ impl Session {
         self.forget_if_over(end);
     }
 
-    fn handle_close(&mut self, peer_end: u32, role: Role, reason: CloseReason, last: u64) {
+    fn handle_close(
+        &mut self,
+        peer_end: u32,
+        role: Role,
+        reason: CloseReason,
+        last: u64,
+    ) -> Result<(), PeerMisbehaved> {
+        let in_band = self.config.data_in_band;
         if let Some(open) =
             self.unpaired.iter_mut().find(|open| open.role == role && open.end == peer_end)
         {
             open.closed = Some(reason);
-            return;
+            return Ok(());
         }
-        let Some((end, entry)) = self.paired_entry(role, peer_end) else { return };
+        let Some((end, entry)) = self.paired_entry(role, peer_end) else { return Ok(()) };
         if entry.closed_there {
-            // A mismatch ended the channel on both ends already.
-            self.forget_if_over(end);
-            return;
+            // A mismatch ended the channel on both ends already, so the peer has forgotten
+            // its end with this close: it counts no more against the limit.
+            entry.peer = None;
+            self.paired.remove(&(role, peer_end));
+            return Ok(());
+        }
+        if let EndState::Receiver(Some(channel)) = &entry.state
+            && in_band
+            && !entry.closed_here
+            && !channel.is_whole(last)
+        {
+            let received = channel.counters().received;
+            return Err(PeerMisbehaved::ClosedElsewhere { last, received });
         }
         entry.closed_there = true;
         self.events.push_back(Event::PeerClosed { end, reason, final_sequence: last });
+        // A close of ours that waited for a grant waits no longer.
+        self.mark_ready(end);
         self.forget_if_over(end);
+        Ok(())
     }
 
     // ---- Bookkeeping -----------------------------------------------------------------
@@ -992,6 +1074,8 @@ impl Session {
                 self.paired.remove(&(entry.state.role().opposite(), peer));
             }
             self.ends.remove(&end);
+            self.ready.retain(|&other| other != end);
+            self.news.retain(|&other| other != end);
             self.events.push_back(Event::Forgotten { end });
         }
     }
@@ -1023,3 +1107,6 @@ enum Served {
     OutOfCredit,
     Closed(Control),
 }
+
+#[cfg(test)]
+mod tests;

@@ -91,6 +91,19 @@ impl BlockPool {
         Ok(block)
     }
 
+    /// Makes as many blocks as are kept, so that taking one allocates nothing while no
+    /// more are in use. Their pages cost nothing before something arrives in them.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses one.
+    pub fn provide(&mut self) -> Result<(), MemoryError> {
+        self.blocks.reserve(self.kept + 1);
+        while self.blocks.len() < self.kept {
+            self.blocks.push(Arc::new(Block::allocate(self.block_bytes)?));
+        }
+        Ok(())
+    }
+
     /// Frees the free blocks beyond those to keep, the coldest first.
     pub fn trim(&mut self) {
         let mut surplus = self.free().saturating_sub(self.kept);
@@ -192,6 +205,16 @@ mod tests {
             unsafe { next.base().as_ptr().write(9) };
         }
         assert_eq!(reader.join().unwrap(), 7);
+    }
+
+    #[test]
+    fn provided_blocks_are_there_to_be_taken() {
+        let mut pool = BlockPool::new(64 << 10, 3);
+        pool.provide().unwrap();
+        pool.provide().unwrap();
+        assert_eq!((pool.blocks(), pool.free()), (3, 3));
+        let _three = [(); 3].map(|()| pool.take().unwrap());
+        assert_eq!((pool.blocks(), pool.free()), (3, 0));
     }
 
     #[test]

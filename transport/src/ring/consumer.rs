@@ -8,11 +8,14 @@
 //! 3. Reading on and giving space back are different things: `advance` only
 //!    moves this end, the release counters free the space.
 
+use std::ptr::NonNull;
+
 use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use crate::engine::record::{
-    HEADER_BYTES, RecordHeader, RecordKind, UnknownKind, first_position, is_alignment, record_size,
+    HEADER_BYTES, MAX_LENGTH, RecordHeader, RecordKind, UnknownKind, first_position, is_alignment,
+    record_size,
 };
 use crate::sync::Ordering;
 
@@ -191,6 +194,30 @@ impl<M: RingMemory> Consumer<M> {
 }
 
 impl<M: RingBytes> Consumer<M> {
+    /// The record at the front if it is an ordinary one: its payload, the payload's
+    /// length and the record's size. `None` says that [`peek`](Self::peek) knows more.
+    ///
+    /// Small enough to be inlined with its caller, so that nothing of it passes through
+    /// memory.
+    #[inline(always)]
+    #[must_use]
+    pub fn peek_data(&self) -> Option<(NonNull<u8>, usize, usize)> {
+        let offset = self.offset(self.position);
+        // PUBLISH, as in `record_at`.
+        let word = self.memory.load(offset, Ordering::Acquire);
+        let expected = self.sequence as u32;
+        if (word >> 60) != RecordKind::Data as u64 || word as u32 != expected {
+            return None;
+        }
+        let length = (word >> 32) as usize & MAX_LENGTH as usize;
+        let size = record_size(length, self.alignment);
+        if size > self.capacity - HEADER_BYTES {
+            return None;
+        }
+        let payload = self.memory.bytes(offset + HEADER_BYTES);
+        NonNull::new(payload).map(|payload| (payload, length, size))
+    }
+
     /// The first payload byte of a record that this consumer found: `length`
     /// bytes from here are mapped, and published until the record is released.
     #[inline]

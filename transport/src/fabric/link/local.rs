@@ -49,6 +49,8 @@ pub(super) struct LocalWires {
     blocks: HashMap<(Role, u32), (u32, u32)>,
     /// Channels whose opens met and whose peer's block has not come.
     opening: Vec<Opening>,
+    /// Rings and large messages of channels whose open is still on the connection.
+    early: VecDeque<(Message, Option<OwnedFd>)>,
     greeted: bool,
 }
 
@@ -79,6 +81,7 @@ impl LocalWires {
             peer_segments: Vec::new(),
             blocks: HashMap::new(),
             opening: Vec::new(),
+            early: VecDeque::new(),
             greeted: false,
         })
     }
@@ -235,7 +238,11 @@ impl Link {
                 self.open_local(context);
             }
             (Message::Ring { end, capacity }, Some(fd)) => {
-                let Some(receiver) = self.receiver_of(end) else { return Ok(()) };
+                let receiver = match self.receiver_of(end) {
+                    Counterpart::Here(receiver) => receiver,
+                    Counterpart::Gone => return Ok(()),
+                    Counterpart::NotYet => return self.keep_for_later(message, Some(fd)),
+                };
                 let agreed = receiver.end.state.agreed().map(|agreed| agreed.window.bytes);
                 if agreed != Some(capacity) || receiver.has_ring {
                     return Err(format!("a ring of {capacity} bytes came, {agreed:?} are agreed"));
@@ -245,7 +252,11 @@ impl Link {
                 receiver.end.waiters.take(&mut context.wakers);
             }
             (Message::Large { end, sequence, slot, length, capacity }, fd) => {
-                let Some(receiver) = self.receiver_of(end) else { return Ok(()) };
+                let receiver = match self.receiver_of(end) {
+                    Counterpart::Here(receiver) => receiver,
+                    Counterpart::Gone => return Ok(()),
+                    Counterpart::NotYet => return self.keep_for_later(message, fd),
+                };
                 let limit = receiver.end.state.agreed().map_or(0, |agreed| agreed.max_message_bytes);
                 if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
                     return Err(format!("a message of {length} bytes came, the limit is {limit}"));
@@ -267,9 +278,26 @@ impl Link {
     }
 
     /// Our receiving end that is paired with the peer's sending end.
-    fn receiver_of(&mut self, peer_end: u32) -> Option<&mut super::ReceiveLink> {
-        let end = self.session.paired(Role::Sender, peer_end)?;
-        self.receivers.get_mut(&end)
+    fn receiver_of(&mut self, peer_end: u32) -> Counterpart<'_> {
+        let Some(end) = self.session.paired(Role::Sender, peer_end) else {
+            return Counterpart::NotYet;
+        };
+        match self.receivers.get_mut(&end) {
+            Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
+            Some(receiver) => Counterpart::Here(receiver),
+            None => Counterpart::Gone,
+        }
+    }
+
+    /// The two sockets are not ordered: what came before its channel's open waits for it.
+    fn keep_for_later(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), String> {
+        if let Some(local) = &mut self.local {
+            if local.early.len() >= MAX_EARLY {
+                return Err("too much came for channels that are not open".to_owned());
+            }
+            local.early.push_back((message, fd));
+        }
+        Ok(())
     }
 
     /// Opens channels of which everything is here.
@@ -278,6 +306,7 @@ impl Link {
         if !local.greeted {
             return;
         }
+        let mut opened = false;
         let mut at = 0;
         while let Some(&Opening { end, role, peer_end, agreed }) = local.opening.get(at) {
             let key = (role.opposite(), peer_end);
@@ -306,8 +335,35 @@ impl Link {
                         receiver.end.waiters.take(&mut context.wakers);
                     }),
             };
+            opened = true;
             if found.is_none() {
                 tracing::debug!(end, "a channel's block does not exist, or its handle is gone");
+            }
+        }
+        if !opened {
+            return;
+        }
+        let early = std::mem::take(&mut local.early);
+        // A peer that opened earlier may have asked, and rung for it, before we could see
+        // its words.
+        self.answer_asks();
+        for (message, fd) in early {
+            if let Err(what) = self.handle_local(message, fd, context) {
+                return self.break_off(&what, context);
+            }
+        }
+    }
+
+    /// Answers the senders that have asked since they were last answered.
+    fn answer_asks(&mut self) {
+        for receiver in self.receivers.values_mut() {
+            let Some(theirs) = receiver.end.theirs.get() else { continue };
+            let asked = theirs.asked.load(Ordering::Relaxed);
+            if asked != receiver.answered {
+                receiver.answered = asked;
+                if asked != 0 {
+                    receiver.end.answer_ask();
+                }
             }
         }
     }
@@ -317,16 +373,10 @@ impl Link {
         let Some(local) = &self.local else { return };
         // Drain first and look afterwards, or a ring in between is lost.
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&local.bell, &mut [0u8; 8]));
+        self.answer_asks();
         for receiver in self.receivers.values_mut() {
             let end = &receiver.end;
             let Some(theirs) = end.theirs.get() else { continue };
-            let asked = theirs.asked.load(Ordering::Relaxed);
-            if asked != receiver.answered {
-                receiver.answered = asked;
-                if asked != 0 {
-                    end.answer_ask();
-                }
-            }
             let has_news = theirs.published() > end.handed_out.load(Ordering::Relaxed)
                 || theirs.closed_at().is_some();
             if has_news && end.waiters.is_waiting() {
@@ -347,6 +397,17 @@ impl Link {
     }
 }
 
+/// A receiving end as seen from the peer's sending end.
+enum Counterpart<'a> {
+    Here(&'a mut super::ReceiveLink),
+    /// Its open has not come over the connection.
+    NotYet,
+    /// Its handle was dropped.
+    Gone,
+}
+
+/// Descriptors that may wait for their channel's open.
+const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: 256 channel ends each.
 const MAX_SEGMENTS: u32 = 64;
 /// Large messages that may wait for their announcement in the ring to be reached.

@@ -70,6 +70,8 @@ pub(crate) struct Link {
 
     // The life of the session.
     phase: Phase,
+    /// It did not end in order: what the peer did not take is lost.
+    is_lost: bool,
     /// Writing failed: the session ends when what had arrived is read.
     broken: Option<String>,
     timers: TimerTable,
@@ -118,6 +120,11 @@ impl Link {
             EventData::new_u64(Wire::Tcp.token(id)),
             EventFlags::IN | EventFlags::RDHUP,
         )?;
+        if local.is_none() {
+            // Data comes over the connection: it shall not meet the allocator.
+            tools.blocks.provide().map_err(io::Error::other)?;
+            tools.compact_blocks.provide().map_err(io::Error::other)?;
+        }
         let mut inbound = Inbound::new(tools.blocks).map_err(io::Error::other)?;
         let room = inbound.free(leftover.len());
         room.copy_from_slice(leftover);
@@ -133,7 +140,7 @@ impl Link {
             tcp,
             layer: Plain,
             inbound,
-            outbound: Outbound::default(),
+            outbound: Outbound::new(),
             local,
             readable: true,
             waits_for_writable: false,
@@ -142,6 +149,7 @@ impl Link {
             hot_rings: Vec::new(),
             parting_rings: Vec::new(),
             phase: Phase::Up,
+            is_lost: false,
             broken: None,
             timers: TimerTable::default(),
             heat: 0,
@@ -421,10 +429,14 @@ impl Link {
         final_sequence: u64,
         context: &mut Context<'_>,
     ) {
+        // What the peer passed before it closed its end is still to be handed out.
+        self.receive_local(context);
         if let Some(receiver) = self.receivers.get(&end) {
             if reason == CloseReason::Dropped {
-                // shm: the peer's own word says so, and it may be ahead of us.
+                // shm: the peer's own word says so, and it may be ahead of us. And once we
+                // say goodbye, the peer closes what its application did not.
                 if self.local.is_none()
+                    && self.phase != Phase::Closing
                     && let Some(theirs) = receiver.end.theirs.get()
                 {
                     theirs.close(final_sequence);
@@ -514,6 +526,7 @@ impl Link {
     }
 
     fn finish_broken(&mut self, why: &str, context: &mut Context<'_>) {
+        self.is_lost = true;
         let cause = match self.phase {
             Phase::Closing => EndCause::NodeClosed,
             _ => EndCause::PeerGone { why: why.to_owned() },
@@ -563,7 +576,7 @@ impl Link {
             let counts = sender.end.counts();
             // shm: publishing is delivery while the peer lives.
             let received = match self.local {
-                Some(_) if self.phase != Phase::Gone => counts.sent,
+                Some(_) if !self.is_lost => counts.sent,
                 _ => counts.received,
             };
             (received < counts.sent).then(|| Undelivered {

@@ -7,10 +7,10 @@
 use std::{io, io::IoSlice, net::TcpStream, ptr::NonNull, slice};
 
 use super::record_layer::RecordLayer;
-use crate::engine::frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT};
+use crate::engine::frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, HEAD_BYTES};
 
-/// A batch of frames.
-#[derive(Debug, Default)]
+/// A batch of frames. Its lists have room for the longest batch from the start.
+#[derive(Debug)]
 pub(crate) struct Outbound {
     /// Heads of the batch's frames, one behind the other.
     pub(crate) heads: Vec<u8>,
@@ -47,6 +47,19 @@ const BATCH_BYTES: usize = 256 << 10;
 const PIECES: usize = 64;
 
 impl Outbound {
+    /// Nothing to write.
+    pub(crate) fn new() -> Self {
+        Self {
+            heads: Vec::with_capacity(PIECES * HEAD_BYTES),
+            heads_used: 0,
+            pieces: Vec::with_capacity(PIECES),
+            next: 0,
+            next_written: 0,
+            bytes: 0,
+            position: 0,
+        }
+    }
+
     /// Where the next frame lands in the peer's arrival memory, modulo 64.
     pub(crate) fn landing(&self) -> usize {
         (self.position % BLOCK_ALIGNMENT as u64) as usize

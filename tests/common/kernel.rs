@@ -1,0 +1,90 @@
+//! What the kernel knows about processes, threads and connections; nobody's word for it.
+
+use std::{
+    collections::HashSet,
+    fs,
+    net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    thread,
+};
+
+use rustix::{process::Pid, thread::gettid};
+
+/// Panics unless a tcp connection of this process to `remote` ends in process `pid`, and
+/// none in a descriptor of ours.
+pub(crate) fn assert_connected_to(remote: SocketAddr, pid: u32) {
+    let connections = connections();
+    let (ours, theirs) = (sockets_of("self"), sockets_of(&pid.to_string()));
+    let far_ends: Vec<u64> = connections
+        .iter()
+        .filter(|here| here.remote == remote && ours.contains(&here.inode))
+        .filter_map(|here| {
+            let is_far_end =
+                |far: &&Connection| far.local == here.remote && far.remote == here.local;
+            Some(connections.iter().find(is_far_end)?.inode)
+        })
+        .collect();
+    assert!(
+        far_ends.iter().any(|inode| theirs.contains(inode)),
+        "no connection to {remote} ends in process {pid}"
+    );
+    assert!(
+        !far_ends.iter().any(|inode| ours.contains(inode)),
+        "a connection to {remote} ends in this very process"
+    );
+}
+
+/// The calling thread, for [`wait_until_asleep`].
+pub(crate) fn this_thread() -> Pid {
+    gettid()
+}
+
+/// Waits until `thread` of this process sleeps in the kernel.
+pub(crate) fn wait_until_asleep(thread: Pid) {
+    let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    loop {
+        let stat = fs::read_to_string(&stat).expect("the thread lives");
+        // The name stands in parentheses and may contain anything; the state is next.
+        if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
+            return;
+        }
+        thread::yield_now();
+    }
+}
+
+struct Connection {
+    local: SocketAddr,
+    remote: SocketAddr,
+    inode: u64,
+}
+
+/// The IPv4 connections of this network namespace (proc_pid_net(5), `tcp`).
+fn connections() -> Vec<Connection> {
+    let table = fs::read_to_string("/proc/self/net/tcp").expect("/proc is mounted");
+    let row = |line: &str| {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        Some(Connection {
+            local: address(fields.get(1)?)?,
+            remote: address(fields.get(2)?)?,
+            inode: fields.get(9)?.parse().ok()?,
+        })
+    };
+    table.lines().skip(1).filter_map(row).collect()
+}
+
+/// `0100007F:1F90`: the address as the machine stores it, the port as people read it.
+fn address(field: &str) -> Option<SocketAddr> {
+    let (ip, port) = field.split_once(':')?;
+    let ip = u32::from_str_radix(ip, 16).ok()?.to_ne_bytes();
+    let port = u16::from_str_radix(port, 16).ok()?;
+    Some(SocketAddrV4::new(Ipv4Addr::from(ip), port).into())
+}
+
+/// The inodes of the sockets among a process's descriptors.
+fn sockets_of(process: &str) -> HashSet<u64> {
+    let descriptors = fs::read_dir(format!("/proc/{process}/fd")).expect("the process lives");
+    let inode = |descriptor: fs::DirEntry| {
+        let target = fs::read_link(descriptor.path()).ok()?;
+        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+    };
+    descriptors.filter_map(Result::ok).filter_map(inode).collect()
+}

@@ -1,0 +1,44 @@
+//! Payloads that can be told from each other in every byte.
+
+/// The bytes of message `sequence`, if it has `length` of them.
+pub(crate) fn numbered(sequence: u64, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    fill(sequence, &mut bytes);
+    bytes
+}
+
+/// Writes the bytes of message `sequence`.
+pub(crate) fn fill(sequence: u64, bytes: &mut [u8]) {
+    for (index, chunk) in bytes.chunks_mut(8).enumerate() {
+        chunk.copy_from_slice(&word(sequence, index).to_le_bytes()[..chunk.len()]);
+    }
+}
+
+/// Panics unless `bytes` are those of message `sequence`, all of them.
+pub(crate) fn check(sequence: u64, bytes: &[u8]) {
+    for (index, chunk) in bytes.chunks(8).enumerate() {
+        let expected = word(sequence, index).to_le_bytes();
+        let is_right = match <[u8; 8]>::try_from(chunk) {
+            Ok(chunk) => chunk == expected,
+            Err(_) => *chunk == expected[..chunk.len()],
+        };
+        assert!(
+            is_right,
+            "message {sequence} of {} bytes differs at byte {}: {chunk:02x?} instead of {expected:02x?}",
+            bytes.len(),
+            index * 8,
+        );
+    }
+}
+
+/// The first word is the sequence itself, for those who look at a dump; the others are
+/// mixed from sequence and place (the finalizer of splitmix64).
+fn word(sequence: u64, index: usize) -> u64 {
+    if index == 0 {
+        return sequence;
+    }
+    let mut word = sequence.wrapping_add((index as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    word ^ (word >> 31)
+}

@@ -1,0 +1,95 @@
+//! A scenario, and the matrix that it is played in.
+
+use std::fmt;
+
+use ibex::{Driver, Fabric};
+
+use super::stage::Stage;
+
+/// One story between two processes. Both call `play`, which asks its stage for the side.
+#[derive(Clone, Copy)]
+pub(crate) struct Scenario {
+    pub(crate) name: &'static str,
+    pub(crate) play: fn(&mut Stage),
+    pub(crate) span: Span,
+    /// The side that the story ends with a SIGKILL.
+    pub(crate) killed: Option<Side>,
+}
+
+/// Which cells of the matrix a scenario is played in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Span {
+    /// Every fabric with every driver.
+    Everywhere,
+    /// Every fabric, with the default driver: for what takes long.
+    EachFabric,
+    /// Every driver, over the first fabric: for what ends before a fabric is chosen.
+    EachDriver,
+}
+
+/// Who a process is in a scenario. By convention the dialer sends and the listener
+/// receives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Side {
+    Dialer,
+    Listener,
+}
+
+/// A scenario on one fabric, under one driver.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) scenario: Scenario,
+    pub(crate) fabric: Fabric,
+    pub(crate) driver: Driver,
+}
+
+/// The fabrics of this build that join two processes of one host.
+pub(crate) fn fabrics() -> impl Iterator<Item = Fabric> {
+    let fabrics = [(Fabric::Shm, cfg!(feature = "shm")), (Fabric::Tcp, cfg!(feature = "tcp"))];
+    fabrics.into_iter().filter_map(|(fabric, is_built)| is_built.then_some(fabric))
+}
+
+const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
+
+impl Scenario {
+    pub(crate) const fn new(name: &'static str, play: fn(&mut Stage)) -> Self {
+        Self { name, play, span: Span::Everywhere, killed: None }
+    }
+
+    pub(crate) const fn on(self, span: Span) -> Self {
+        Self { span, ..self }
+    }
+
+    pub(crate) const fn kills(self, side: Side) -> Self {
+        Self { killed: Some(side), ..self }
+    }
+
+    /// The cells of the matrix that this scenario is played in.
+    pub(crate) fn cells(self) -> impl Iterator<Item = Cell> {
+        let everywhere = fabrics().enumerate().flat_map(move |(number, fabric)| {
+            DRIVERS.map(move |driver| (number, Cell { scenario: self, fabric, driver }))
+        });
+        everywhere.filter_map(move |(number, cell)| {
+            let is_played = match self.span {
+                Span::Everywhere => true,
+                Span::EachFabric => cell.driver == Driver::default(),
+                Span::EachDriver => number == 0,
+            };
+            is_played.then_some(cell)
+        })
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = match self.driver {
+            Driver::Threads => "threads",
+            Driver::Caller => "caller",
+        };
+        write!(f, "{}/{}/{driver}", self.scenario.name, self.fabric)
+    }
+}
+
+impl Side {
+    pub(crate) const BOTH: [Self; 2] = [Side::Dialer, Side::Listener];
+}

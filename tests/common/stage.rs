@@ -1,0 +1,173 @@
+//! What one side of a scenario sees.
+
+use std::time::Duration;
+
+use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
+use ibex::NodeBuilder;
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+    process::{Pid, Signal, getpid, kill_process},
+};
+
+use super::{
+    kernel,
+    line::Line,
+    scenario::{Cell, Side},
+};
+
+/// One side's settings, its line to the other side, and how the two meet.
+pub(crate) struct Stage {
+    pub(crate) side: Side,
+    cell: Cell,
+    line: Line,
+    /// The other side's process.
+    other: Pid,
+}
+
+impl Stage {
+    /// Greets the other side.
+    pub(crate) fn enter(cell: Cell, side: Side, mut line: Line) -> Self {
+        let us = getpid();
+        line.tell(&us.to_string());
+        let other = line.hear().parse().ok().and_then(Pid::from_raw).expect("a process id");
+        assert_ne!(us, other, "both sides are played by one process");
+        Self { side, cell, line, other }
+    }
+
+    pub(crate) fn is_dialer(&self) -> bool {
+        self.side == Side::Dialer
+    }
+
+    pub(crate) fn fabric(&self) -> Fabric {
+        self.cell.fabric
+    }
+
+    /// How many of something: `full` in optimised builds, a tenth where each takes longer.
+    pub(crate) fn count(&self, full: u64) -> u64 {
+        if cfg!(debug_assertions) { full / 10 } else { full }
+    }
+
+    // ---- Meeting ---------------------------------------------------------------------
+
+    /// A node's builder, with the fabric and driver of this cell.
+    pub(crate) fn builder(&self) -> NodeBuilder {
+        Node::builder().fabric(self.cell.fabric, Policy::Require).driver(self.cell.driver)
+    }
+
+    /// One node on each side, and the session between them.
+    pub(crate) fn meet(&mut self) -> (Node, Peer) {
+        self.meet_as(|builder| builder)
+    }
+
+    /// The same with settings.
+    pub(crate) fn meet_as(
+        &mut self,
+        settings: impl FnOnce(NodeBuilder) -> NodeBuilder,
+    ) -> (Node, Peer) {
+        let builder = settings(self.builder());
+        let (node, peer) = match self.side {
+            Side::Dialer => {
+                let node = builder.build().expect("a node that dials");
+                let peer = self.dial(&node);
+                (node, peer)
+            }
+            Side::Listener => {
+                let node = builder.listen("127.0.0.1:0").build().expect("a node that listens");
+                self.tell_address(&node);
+                let peer = node.accept().expect("a peer");
+                self.check_peer(&peer);
+                (node, peer)
+            }
+        };
+        (node, peer)
+    }
+
+    /// Tells the other side where this node listens.
+    pub(crate) fn tell_address(&mut self, node: &Node) {
+        let address = node.local_addr().expect("a node that listens");
+        self.tell(&address.to_string());
+    }
+
+    /// Connects to where the other side says that it listens.
+    pub(crate) fn dial(&mut self, node: &Node) -> Peer {
+        let address = self.hear_any();
+        let peer = node.connect(&address).expect("a session");
+        self.check_peer(&peer);
+        peer
+    }
+
+    /// Panics unless the kernel says that the session joins this process to the other.
+    pub(crate) fn check_peer(&self, peer: &Peer) {
+        assert_eq!(peer.fabric(), self.cell.fabric);
+        let other = self.other.as_raw_nonzero().get() as u32;
+        kernel::assert_connected_to(peer.address(), other);
+        if self.cell.fabric == Fabric::Shm {
+            assert_eq!(peer.pid(), Some(other), "SO_PEERCRED names another process");
+        }
+    }
+
+    /// Ends the other side as nothing else can.
+    pub(crate) fn kill_other(&self) {
+        kill_process(self.other, Signal::KILL).expect("the other side was alive");
+    }
+
+    // ---- The line --------------------------------------------------------------------
+
+    /// Says that something has happened here.
+    pub(crate) fn tell(&mut self, words: &str) {
+        self.line.tell(words);
+    }
+
+    /// Waits until the other side says `words`. The node goes on meanwhile: by itself, or
+    /// driven from here.
+    pub(crate) fn hear(&mut self, words: &str, node: &Node) {
+        while self.cell.driver == Driver::Caller && !self.line.has_words() {
+            // What was sent since the last turn is in no descriptor.
+            while node.poll() {}
+            let mut fds = [
+                PollFd::from_borrowed_fd(self.line.fd(), PollFlags::IN),
+                PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN),
+            ];
+            match poll(&mut fds, None) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => panic!("poll: {error}"),
+            }
+            if !fds[0].revents().is_empty() {
+                break;
+            }
+        }
+        assert_eq!(self.hear_any(), words, "the other side said something else");
+    }
+
+    /// Whatever the other side says next; nothing is driven meanwhile.
+    pub(crate) fn hear_any(&mut self) -> String {
+        self.line.hear()
+    }
+
+    /// Both sides come here before either goes on.
+    pub(crate) fn rendezvous(&mut self, words: &str, node: &Node) {
+        self.tell(words);
+        self.hear(words, node);
+    }
+}
+
+/// A sender of bytes.
+pub(crate) type BytesSender = Sender<[u8], Raw>;
+/// A receiver of bytes.
+pub(crate) type BytesReceiver = Receiver<[u8], Raw>;
+
+/// The sending end of a channel of bytes, with default settings.
+pub(crate) fn sender(peer: &Peer, name: &str) -> BytesSender {
+    peer.channel(name).codec::<Raw>().sender().expect("a sender")
+}
+
+/// The receiving end of a channel of bytes, with default settings.
+pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
+    peer.channel(name).codec::<Raw>().receiver().expect("a receiver")
+}
+
+/// For calls that have a time-out and are going to be answered; the watchdog is shorter.
+pub(crate) const LONG: Duration = Duration::from_secs(600);
+/// For calls that are not going to be answered.
+pub(crate) const MOMENT: Duration = Duration::from_millis(30);

@@ -1,0 +1,210 @@
+//! Starts the two processes of a scenario, watches over them and judges how they ended.
+//!
+//! The supervisor plays no part itself: each side is this same program, started anew with
+//! [`PART`] in its environment. A side passes by returning, or by dying as the scenario
+//! says. No scenario has a time limit; the watchdog is for what hangs, and its bite shows
+//! where.
+
+use std::{
+    env, fs,
+    io::{self, Read, Seek},
+    os::{
+        fd::OwnedFd,
+        unix::process::ExitStatusExt,
+    },
+    panic,
+    process::{Child, Command, ExitCode, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    fs::{MemfdFlags, memfd_create},
+    io::Errno,
+    process::{
+        Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
+    },
+};
+
+use super::{
+    line::Line,
+    scenario::{Cell, Scenario, Side},
+    stage::Stage,
+};
+
+/// Says which part of which cell a process plays: `order/shm/caller dialer`.
+const PART: &str = "IBEX_CONFORMANCE_PART";
+/// Longer than any scenario takes on a slow machine that does other things as well.
+const WATCHDOG: Duration = Duration::from_secs(60);
+/// What a side gets to end by itself when the other has failed.
+const GRACE: Duration = Duration::from_secs(3);
+
+/// Plays a cell in two processes of its own. The error says what each of them said.
+pub(crate) fn supervise(cell: Cell) -> Result<(), String> {
+    let (dialer, listener) = Line::pair().map_err(|error| error.to_string())?;
+    let start = |side, line| Player::start(cell, side, line).map_err(|error| error.to_string());
+    let mut players = [start(Side::Dialer, dialer)?, start(Side::Listener, listener)?];
+
+    let mut remarks = String::new();
+    let mut deadline = Instant::now() + WATCHDOG;
+    let mut is_over = false;
+    loop {
+        for player in &mut players {
+            player.look().map_err(|error| error.to_string())?;
+        }
+        if players.iter().all(|player| player.ended.is_some()) {
+            break;
+        }
+        if !is_over && players.iter().any(Player::has_failed) {
+            is_over = true;
+            deadline = Instant::now() + GRACE;
+        }
+        if Instant::now() >= deadline {
+            if !is_over {
+                remarks = format!("the watchdog bit after {WATCHDOG:?}\n");
+            }
+            // Both are shown before the end of either changes what the other does.
+            let running = || players.iter().filter(|player| player.ended.is_none());
+            remarks.extend(running().map(Player::stacks));
+            players.iter_mut().for_each(Player::kill);
+            is_over = true;
+            deadline += WATCHDOG;
+        }
+        wait_for_any(&players, deadline);
+    }
+    if !is_over && !players.iter().any(Player::has_failed) {
+        return Ok(());
+    }
+    for player in &mut players {
+        remarks += &player.report();
+    }
+    Err(remarks)
+}
+
+/// Plays the part that the environment names, if it names one.
+pub(crate) fn play_part(scenarios: &[Scenario]) -> Option<ExitCode> {
+    let part = env::var(PART).ok()?;
+    // The supervisor's thread may be gone already; then nobody waits for us.
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal of our own");
+    if getppid().is_none_or(|parent| parent == Pid::INIT) {
+        return Some(ExitCode::FAILURE);
+    }
+    let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
+    let found = cells
+        .flat_map(|cell| Side::BOTH.map(|side| (cell, side)))
+        .find(|&(cell, side)| part == part_of(cell, side));
+    let (cell, side) = found.unwrap_or_else(|| panic!("there is no part \"{part}\""));
+    let line = Line::inherited().expect("the supervisor gave us a line");
+    let play = || (cell.scenario.play)(&mut Stage::enter(cell, side, line));
+    Some(match panic::catch_unwind(play) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(_) => ExitCode::FAILURE,
+    })
+}
+
+fn part_of(cell: Cell, side: Side) -> String {
+    format!("{cell} {side:?}")
+}
+
+/// A process that plays one side.
+struct Player {
+    cell: Cell,
+    side: Side,
+    child: Child,
+    pidfd: OwnedFd,
+    /// What it writes to standard output and error.
+    said: fs::File,
+    ended: Option<ExitStatus>,
+}
+
+impl Player {
+    fn start(cell: Cell, side: Side, line: OwnedFd) -> io::Result<Self> {
+        let said = fs::File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
+        let child = Command::new(env::current_exe()?)
+            .env(PART, part_of(cell, side))
+            .env("RUST_BACKTRACE", "0")
+            .stdin(Stdio::from(line))
+            .stdout(Stdio::from(said.try_clone()?))
+            .stderr(Stdio::from(said.try_clone()?))
+            .spawn()?;
+        let pid = Pid::from_child(&child);
+        Ok(Self { cell, side, pidfd: pidfd_open(pid, PidfdFlags::empty())?, child, said, ended: None })
+    }
+
+    fn look(&mut self) -> io::Result<()> {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait()?;
+        }
+        Ok(())
+    }
+
+    /// Whether it ended otherwise than the scenario says.
+    fn has_failed(&self) -> bool {
+        self.ended.is_some_and(|status| {
+            if self.cell.scenario.killed == Some(self.side) {
+                status.signal() != Some(Signal::KILL.as_raw())
+            } else {
+                !status.success()
+            }
+        })
+    }
+
+    fn kill(&mut self) {
+        if self.ended.is_none() {
+            // It may have ended since we looked, which is as well.
+            let _ = self.child.kill();
+        }
+    }
+
+    /// What all its threads are doing, if a debugger is there to ask.
+    fn stacks(&self) -> String {
+        let Self { cell, side, child, .. } = self;
+        let pid = child.id().to_string();
+        let stacks = Command::new("gdb")
+            .args(["-p", &pid, "-batch", "-nx", "-ex", "thread apply all bt -frame-info short-location 24"])
+            .stdin(Stdio::null())
+            .output();
+        match stacks {
+            Ok(output) => {
+                format!("{cell}: the {side:?} is at\n{}\n", String::from_utf8_lossy(&output.stdout))
+            }
+            Err(error) => format!("{cell}: the {side:?} does not end (no stacks: gdb: {error})\n"),
+        }
+    }
+
+    fn report(&mut self) -> String {
+        let mut said = Vec::new();
+        let read = self.said.rewind().and_then(|()| self.said.read_to_end(&mut said));
+        let said = match read {
+            Ok(_) => String::from_utf8_lossy(&said).into_owned(),
+            Err(error) => error.to_string(),
+        };
+        let how = match self.ended {
+            Some(status) => status.to_string(),
+            None => "still running".to_owned(),
+        };
+        format!("--- {} {:?} ({how})\n{said}", self.cell, self.side)
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        if self.ended.is_none() {
+            self.kill();
+            let _ = self.child.wait();
+        }
+    }
+}
+
+/// Waits until a player ends, or until `deadline`.
+fn wait_for_any(players: &[Player], deadline: Instant) {
+    let running = players.iter().filter(|player| player.ended.is_none());
+    let mut fds: Vec<_> =
+        running.map(|player| PollFd::new(&player.pidfd, PollFlags::IN)).collect();
+    let left = deadline.saturating_duration_since(Instant::now());
+    let timeout = Timespec::try_from(left).expect("a deadline that is near");
+    match poll(&mut fds, Some(&timeout)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => panic!("poll: {error}"),
+    }
+}

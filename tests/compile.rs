@@ -1,0 +1,9 @@
+//! What the types forbid stays forbidden, and the compiler says so in words that help.
+//!
+//! After an intended change of the messages: `TRYBUILD=overwrite cargo test --test compile`.
+#![forbid(unsafe_code)]
+
+#[test]
+fn what_must_not_compile() {
+    trybuild::TestCases::new().compile_fail("tests/compile_fail/*.rs");
+}

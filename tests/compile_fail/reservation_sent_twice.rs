@@ -1,0 +1,11 @@
+//! Reserved room becomes one message.
+
+use ibex::{Raw, Sender};
+
+fn send_twice(sender: &mut Sender<[u8], Raw>) {
+    let room = sender.reserve(64).unwrap();
+    room.send();
+    room.send();
+}
+
+fn main() {}

@@ -1,0 +1,236 @@
+//! What a sender learns: the four counters, `flush`, and what the receiving application
+//! has acknowledged.
+
+use ibex::{Fabric, SendError, WaitAckedError};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("lone_message_acknowledged", lone_message),
+    Scenario::new("each_message_acknowledged", each_message),
+    Scenario::new("acknowledged_late", late),
+    Scenario::new("dropped_unacknowledged", dropped),
+    Scenario::new("receiver_gone_unacknowledged", receiver_gone),
+    Scenario::new("flush", flush),
+    Scenario::new("counters", counters),
+];
+
+/// One single message and nothing else: the acknowledgement comes without other traffic to
+/// travel with.
+fn lone_message(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "lone");
+            sender.wait_acked(0).expect("nothing to wait for");
+            let sequence = sender.send(b"lone").expect("sent");
+            assert_eq!(sequence, 1);
+            sender.wait_acked(sequence).expect("acknowledged");
+            sender.wait_acked(sequence).expect("and it stays so");
+            stage.tell("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "lone");
+            receiver.recv().expect("a message").ack();
+            // The receiver makes no other call.
+            stage.hear("acknowledged", &node);
+        }
+    }
+}
+
+/// Every message waits for its acknowledgement before the next is sent.
+fn each_message(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let last = stage.count(5_000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "synchronous");
+            for sequence in 1..=last {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender.wait_acked(sequence).expect("acknowledged");
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "synchronous");
+            while let Some(message) = receiver.next().expect("a message") {
+                message.ack();
+            }
+        }
+    }
+}
+
+/// The sender waits already when the messages are acknowledged, one by one and by a
+/// thread that does nothing else.
+fn late(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "late");
+            for sequence in 1..=50 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            stage.tell("waiting");
+            for sequence in 1..=50 {
+                sender.wait_acked(sequence).expect("acknowledged");
+            }
+            stage.tell("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "late");
+            let messages: Vec<_> = (0..50).map(|_| receiver.recv().expect("a message")).collect();
+            stage.hear("waiting", &node);
+            let acknowledge = || messages.into_iter().for_each(|message| message.ack());
+            std::thread::spawn(acknowledge).join().expect("the thread returns");
+            stage.hear("acknowledged", &node);
+        }
+    }
+}
+
+/// Acknowledgement ends at the first message that is dropped without it.
+fn dropped(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "dropped");
+            for sequence in 1..=10 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            match sender.wait_acked(10) {
+                Err(WaitAckedError::Unacknowledged { sequence: 6 }) => {}
+                other => panic!("message 6 was dropped: {other:?}"),
+            }
+            sender.wait_acked(5).expect("the first five are acknowledged");
+            assert_eq!(sender.acked(), 5);
+            // The channel itself goes on.
+            sender.send(b"more").expect("sent");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "dropped");
+            for sequence in 1..=10 {
+                let message = receiver.recv().expect("a message");
+                if sequence == 6 { drop(message) } else { message.ack() }
+            }
+            assert_eq!(&receiver.recv().expect("a message")[..], b"more");
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// The receiver goes without acknowledging: who waits is told, with what counts.
+fn receiver_gone(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "gone");
+            for sequence in 1..=10 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            stage.tell("sent");
+            match sender.wait_acked(10) {
+                Err(WaitAckedError::Failed(SendError::Disconnected(error))) => {
+                    assert_eq!(error.counts.sent, 10);
+                    assert_eq!(error.counts.acknowledged, 3);
+                }
+                other => panic!("three were acknowledged: {other:?}"),
+            }
+            sender.wait_acked(3).expect("acknowledged before the end");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "gone");
+            for _ in 1..=3 {
+                receiver.recv().expect("a message").ack();
+            }
+            stage.hear("sent", &node);
+            drop(receiver);
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// After `flush` the peer's engine holds everything, whether or not anyone reads it.
+fn flush(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "flushed");
+            sender.opened(LONG).expect("the peer opens");
+            for sequence in 1..=100 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender.flush().expect("delivered");
+                if stage.fabric() != Fabric::Shm {
+                    // On shared memory publishing is delivery, and `received` is what the
+                    // receiver has taken.
+                    assert_eq!(sender.counts().received, sequence);
+                }
+            }
+            assert_eq!(sender.counts().released, 0);
+            stage.tell("flushed");
+            sender.wait_acked(100).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "flushed");
+            stage.hear("flushed", &node);
+            for sequence in 1..=100 {
+                let message = match stage.fabric() {
+                    // Published, and yet to be found by this side.
+                    Fabric::Shm => receiver.recv().expect("a message"),
+                    // It is here already: no call has to wait.
+                    _ => receiver.try_recv().expect("a message that was flushed"),
+                };
+                payload::check(sequence, &message);
+                message.ack();
+            }
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// published ≥ received ≥ released and acknowledged, and each says what it should.
+fn counters(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "counted");
+            for sequence in 1..=20 {
+                assert_eq!(sender.send(&payload::numbered(sequence, 100)).expect("sent"), sequence);
+                let counts = sender.counts();
+                assert_eq!(counts.sent, sequence);
+                assert!(counts.received <= counts.sent);
+                assert!(counts.released <= counts.received && counts.acknowledged <= counts.received);
+            }
+            stage.hear("received", &node);
+            sender.flush().expect("delivered");
+            let counts = sender.counts();
+            assert_eq!(counts.sent, 20);
+            if stage.fabric() != Fabric::Shm {
+                assert_eq!(counts.received, 20);
+            }
+            assert_eq!((counts.released, counts.acknowledged), (0, 0));
+            stage.tell("held");
+            sender.wait_acked(15).expect("acknowledged");
+            assert_eq!((sender.acked(), sender.released()), (15, 15));
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "counted");
+            let mut messages: Vec<_> =
+                (0..20).map(|_| receiver.recv().expect("a message")).collect();
+            assert_eq!((receiver.received(), receiver.released()), (20, 0));
+            stage.tell("received");
+            stage.hear("held", &node);
+            messages.drain(..15).for_each(|message| message.ack());
+            assert_eq!(receiver.released(), 15);
+            stage.hear("done", &node);
+            messages.into_iter().for_each(drop);
+            assert_eq!(receiver.released(), 20);
+        }
+    }
+}

@@ -1,0 +1,418 @@
+//! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
+
+use std::{
+    sync::mpsc,
+    thread,
+    time::Duration,
+};
+
+use ibex::{
+    AcceptError, CloseReason, EndCause, Raw, RecvError, SendError, TryRecvError, TrySendError,
+    WaitAckedError,
+};
+
+use crate::common::{
+    kernel, payload,
+    scenario::{Scenario, Side},
+    stage::{BytesReceiver, LONG, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("return_from_main_at_once", return_from_main),
+    Scenario::new("sender_ends_first", sender_first),
+    Scenario::new("receiver_ends_first", receiver_first),
+    Scenario::new("sending_node_ends_first", sending_node_first),
+    Scenario::new("receiving_node_ends_first", receiving_node_first),
+    Scenario::new("unused_ends_dropped", unused),
+    Scenario::new("close_reports", close_reports),
+    Scenario::new("close_interrupts", close_interrupts),
+    Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
+    Scenario::new("receiver_killed", receiver_killed).kills(Side::Listener),
+];
+
+/// Takes messages until the end, checks that they are 1, 2, 3 …; how many, and the end.
+fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvError>) {
+    let mut last = receiver.received();
+    loop {
+        match receiver.next() {
+            Ok(Some(message)) => {
+                last += 1;
+                assert_eq!(message.sequence(), last);
+                payload::check(last, &message);
+            }
+            Ok(None) => return (last, Ok(())),
+            Err(error) => return (last, Err(error)),
+        }
+    }
+}
+
+fn cause_of_send(error: SendError) -> EndCause {
+    match error {
+        SendError::Disconnected(error) => error.cause,
+        other => panic!("not a disconnection: {other}"),
+    }
+}
+
+fn cause_of_recv(error: RecvError) -> EndCause {
+    match error {
+        RecvError::Disconnected(error) => error.cause,
+        other => panic!("not a disconnection: {other}"),
+    }
+}
+
+/// A program that sends 1000 messages and returns from `main` at once: all arrive.
+fn return_from_main(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "hasty");
+            for sequence in 1..=1000 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "hasty");
+            let (last, end) = receive_to_the_end(&mut receiver);
+            assert_eq!(last, 1000);
+            end.expect("an orderly end");
+        }
+    }
+}
+
+/// The sender's handle is dropped with messages on their way; its node lives on.
+fn sender_first(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "ends");
+            for sequence in 1..=100 {
+                sender.send(&payload::numbered(sequence, 5000)).expect("sent");
+            }
+            let clone = sender.clone();
+            drop(sender);
+            drop(clone);
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "ends");
+            let (last, end) = receive_to_the_end(&mut receiver);
+            assert_eq!(last, 100);
+            end.expect("an orderly end");
+            assert!(matches!(
+                receiver.try_recv(),
+                Err(TryRecvError::Failed(RecvError::Ended))
+            ));
+            assert!(!peer.is_gone());
+            stage.tell("done");
+        }
+    }
+}
+
+/// The receiver's handle is dropped in mid-stream: the sender is told, with counters.
+fn receiver_first(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "ends");
+            let mut sent = 0;
+            let error = loop {
+                match sender.send(&payload::numbered(sent + 1, 1000)) {
+                    Ok(sequence) => sent = sequence,
+                    Err(error) => break error,
+                }
+            };
+            let SendError::Disconnected(error) = error else { panic!("{error}") };
+            assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Dropped));
+            assert_eq!(error.counts.sent, sent);
+            assert!((10..=sent).contains(&error.counts.received), "{}", error.counts);
+            assert_eq!(error.counts.acknowledged, 10);
+            assert!(matches!(sender.try_send(b"more"), Err(TrySendError::Failed(_))));
+            assert!(!peer.is_gone());
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "ends");
+            for _ in 0..10 {
+                receiver.recv().expect("a message").ack();
+            }
+            drop(receiver);
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// The sending node ends before its handles: everything arrives, then the orderly end.
+fn sending_node_first(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut out = sender(&peer, "out");
+            let mut back = receiver(&peer, "back");
+            back.opened(LONG).expect("the peer opens");
+            for sequence in 1..=100 {
+                out.send(&payload::numbered(sequence, 5000)).expect("sent");
+            }
+            drop(node);
+            assert_eq!(cause_of_send(out.send(b"late").expect_err("closed")), EndCause::NodeClosed);
+            // What had arrived is handed out before.
+            let error = back.iter().find_map(Result::err).expect("no orderly end");
+            assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
+            assert!(peer.is_gone());
+            assert!(peer.channel("late").codec::<Raw>().sender::<[u8]>().is_err());
+        }
+        Side::Listener => {
+            let mut out = receiver(&peer, "out");
+            let mut back = sender(&peer, "back");
+            let (last, end) = receive_to_the_end(&mut out);
+            assert_eq!(last, 100);
+            end.expect("an orderly end");
+            let error = loop {
+                // What is on its way when the peer goes is accepted and lost.
+                if let Err(error) = back.send(b"to nobody") {
+                    break error;
+                }
+            };
+            let cause = cause_of_send(error);
+            assert!(
+                matches!(cause, EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)),
+                "{cause}"
+            );
+        }
+    }
+}
+
+/// The receiving node ends before its handles, with messages unread.
+fn receiving_node_first(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "ends");
+            for sequence in 1..=100 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            sender.flush().expect("delivered");
+            stage.tell("sent");
+            let error = loop {
+                if let Err(error) = sender.send(b"to nobody") {
+                    break error;
+                }
+            };
+            let cause = cause_of_send(error);
+            assert!(
+                matches!(cause, EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)),
+                "{cause}"
+            );
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "ends");
+            for sequence in 1..=10 {
+                payload::check(sequence, &receiver.recv().expect("a message"));
+            }
+            stage.hear("sent", &node);
+            drop(node);
+            // What has arrived is handed out first.
+            let (last, end) = loop {
+                match receiver.next() {
+                    Ok(Some(message)) if message.sequence() <= 100 => {
+                        payload::check(message.sequence(), &message);
+                    }
+                    Ok(Some(_)) => {}
+                    Ok(None) => break (receiver.received(), None),
+                    Err(error) => break (receiver.received(), Some(error)),
+                }
+            };
+            assert!(last >= 100, "{last} of 100 messages that had been flushed");
+            assert_eq!(end.map(cause_of_recv), Some(EndCause::NodeClosed));
+        }
+    }
+}
+
+/// Ends that were never used, or never met, are dropped in every order.
+fn unused(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let names = ["a", "b", "c", "d"];
+    if stage.is_dialer() {
+        let senders: Vec<_> = names.iter().map(|name| sender(&peer, name)).collect();
+        drop(senders);
+        stage.hear("ended", &node);
+        let receivers: Vec<_> = names.iter().map(|name| receiver(&peer, name)).collect();
+        stage.rendezvous("open", &node);
+        drop(receivers);
+        stage.hear("done", &node);
+    } else {
+        for name in names {
+            // It was closed before it was opened here: an end of an empty channel.
+            assert!(receiver(&peer, name).next().expect("an orderly end").is_none());
+        }
+        stage.tell("ended");
+        let mut senders: Vec<_> = names.iter().map(|name| sender(&peer, name)).collect();
+        stage.rendezvous("open", &node);
+        for sender in &mut senders {
+            let error = loop {
+                if let Err(error) = sender.send(b"to nobody") {
+                    break error;
+                }
+            };
+            assert_eq!(cause_of_send(error), EndCause::PeerClosed(CloseReason::Dropped));
+        }
+        stage.tell("done");
+    }
+}
+
+/// `close` drains, and says that nothing is missing.
+fn close_reports(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut out = sender(&peer, "out");
+            for sequence in 1..=1000 {
+                out.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            let report = node.close(LONG);
+            assert!(report.undelivered.is_empty(), "{report:?}");
+            assert!(node.close(LONG).undelivered.is_empty(), "closing again does nothing");
+            stage.hear_any();
+        }
+        Side::Listener => {
+            let mut out = receiver(&peer, "out");
+            let (last, end) = receive_to_the_end(&mut out);
+            assert_eq!(last, 1000);
+            end.expect("an orderly end");
+            stage.tell("received");
+        }
+    }
+}
+
+/// Every call that blocks returns when another thread closes the node.
+fn close_interrupts(stage: &mut Stage) {
+    const WINDOW: u64 = 16;
+    let (node, peer) = stage.meet();
+    let full = peer.channel("full").codec::<Raw>().window_messages(WINDOW);
+    if stage.is_dialer() {
+        let ends = (
+            sender(&peer, "silent"),
+            full.receiver::<[u8]>(),
+            receiver(&peer, "unacknowledged"),
+        );
+        // The listener says so when its node is closed; until then nobody reads or sends.
+        stage.hear("closed", &node);
+        drop(ends);
+        return;
+    }
+    let mut silent = receiver(&peer, "silent");
+    let mut full = full.sender::<[u8]>().expect("a sender");
+    let mut unacknowledged = sender(&peer, "unacknowledged");
+    let mut pending = sender(&peer, "never opened");
+    silent.opened(LONG).expect("the peer opens");
+    for _ in 0..WINDOW {
+        full.send(b"fills").expect("sent");
+    }
+    unacknowledged.send(b"unread").expect("sent");
+    let calls: Vec<Box<dyn FnOnce() + Send + '_>> = vec![
+        Box::new(|| {
+            let error = silent.recv().expect_err("nobody sends");
+            assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
+        }),
+        Box::new(|| {
+            let error = full.send(b"one too many").expect_err("nobody reads");
+            assert_eq!(cause_of_send(error), EndCause::NodeClosed);
+        }),
+        Box::new(|| match unacknowledged.wait_acked(1) {
+            Err(WaitAckedError::Failed(error)) => {
+                assert_eq!(cause_of_send(error), EndCause::NodeClosed);
+            }
+            other => panic!("nobody acknowledges: {other:?}"),
+        }),
+        Box::new(|| {
+            let error = pending.send(b"early").expect_err("nobody opens");
+            assert_eq!(cause_of_send(error), EndCause::NodeClosed);
+        }),
+        Box::new(|| assert!(matches!(node.accept(), Err(AcceptError::Closed)))),
+    ];
+    thread::scope(|scope| {
+        let (started, threads) = mpsc::channel();
+        for call in calls {
+            let started = started.clone();
+            scope.spawn(move || {
+                started.send(kernel::this_thread()).expect("somebody waits");
+                drop(started);
+                call();
+            });
+        }
+        drop(started);
+        threads.into_iter().for_each(kernel::wait_until_asleep);
+        node.close(Duration::from_millis(200));
+        stage.tell("closed");
+    });
+    assert!(matches!(node.try_accept(), Err(AcceptError::Closed)));
+    assert!(matches!(node.accept_timeout(LONG), Err(AcceptError::Closed)));
+}
+
+/// `kill -9` of the sender in mid-stream: everything that arrived is handed out, in order,
+/// and then the error with its counters.
+fn sender_killed(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "stream");
+            for sequence in 1.. {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent until killed");
+            }
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "stream");
+            for sequence in 1..=2000 {
+                payload::check(sequence, &receiver.recv().expect("a message"));
+            }
+            stage.kill_other();
+            let (last, end) = receive_to_the_end(&mut receiver);
+            let RecvError::Disconnected(error) = end.expect_err("killed") else {
+                panic!("not a disconnection");
+            };
+            assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
+            assert_eq!(error.counts.received, last, "{error}");
+            assert!(receiver.recv().is_err(), "and it stays so");
+            assert!(peer.is_gone());
+        }
+    }
+}
+
+/// `kill -9` of the receiver in mid-stream: whatever the sender does, it gets the error
+/// with its counters.
+fn receiver_killed(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "stream");
+            for sequence in 1..=100 {
+                sender.send(&payload::numbered(sequence, 1000)).expect("sent");
+            }
+            sender.wait_acked(100).expect("acknowledged");
+            stage.kill_other();
+            let mut sent = 100;
+            let error = loop {
+                match sender.send(&payload::numbered(sent + 1, 1000)) {
+                    Ok(sequence) => sent = sequence,
+                    Err(error) => break error,
+                }
+            };
+            let SendError::Disconnected(error) = error else { panic!("{error}") };
+            assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
+            assert_eq!(error.counts.sent, sent);
+            assert!((100..=sent).contains(&error.counts.received), "{error}");
+            assert!((100..=sent).contains(&error.counts.acknowledged), "{error}");
+            // Sending after the peer has gone, and waiting for what will not come.
+            assert!(matches!(sender.send(b"late"), Err(SendError::Disconnected(_))));
+            sender.wait_acked(100).expect("acknowledged before");
+            assert!(matches!(sender.wait_acked(sent + 1), Err(WaitAckedError::Failed(_))));
+            assert!(peer.channel("late").codec::<Raw>().sender::<[u8]>().is_err());
+            assert!(peer.is_gone());
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "stream");
+            loop {
+                receiver.recv().expect("a message until killed").ack();
+            }
+        }
+    }
+}

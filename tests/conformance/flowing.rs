@@ -1,0 +1,554 @@
+//! Messages flow: in order, exactly once, of every size, on many channels and sessions,
+//! and no channel waits for another.
+
+use std::thread;
+
+use ibex::{Pod, Raw, TryRecvError, TrySendError};
+use ibex_transport::engine::record::{RecordHeader, RecordKind};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side, Span},
+    stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("order", order),
+    Scenario::new("exactly_once", exactly_once),
+    Scenario::new("ping_pong", ping_pong),
+    Scenario::new("both_ways_at_once", both_ways_at_once),
+    Scenario::new("many_channels", many_channels),
+    Scenario::new("cloned_senders", cloned_senders),
+    Scenario::new("sixteen_sessions", sixteen_sessions),
+    Scenario::new("every_size", every_size),
+    Scenario::new("every_size_in_a_stream", every_size_in_a_stream),
+    Scenario::new("huge", huge).on(Span::EachFabric),
+    Scenario::new("codecs", codecs),
+    Scenario::new("future_header_words", future_header_words),
+    Scenario::new("back_pressure", back_pressure),
+    Scenario::new("forms", forms),
+];
+
+/// Takes messages 1 to `last` and checks every byte; `length` says how long each is.
+fn receive_all(receiver: &mut BytesReceiver, last: u64, length: impl Fn(u64) -> usize) {
+    for sequence in 1..=last {
+        let message = receiver
+            .recv()
+            .unwrap_or_else(|error| panic!("message {sequence} of {last}: {error}"));
+        assert_eq!(message.sequence(), sequence);
+        assert_eq!(message.len(), length(sequence));
+        payload::check(sequence, &message);
+        message.ack();
+    }
+}
+
+fn send_all(sender: &mut BytesSender, last: u64, length: impl Fn(u64) -> usize) {
+    let mut bytes = Vec::new();
+    for sequence in 1..=last {
+        bytes.resize(length(sequence), 0);
+        payload::fill(sequence, &mut bytes);
+        assert_eq!(sender.send(&bytes).expect("sent"), sequence);
+    }
+}
+
+fn assert_ended(mut receiver: BytesReceiver) {
+    assert!(receiver.next().expect("an orderly end").is_none());
+    // It stays so.
+    assert!(receiver.next().expect("an orderly end").is_none());
+}
+
+/// Messages of mixed sizes arrive in the order in which they were sent.
+fn order(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let length = |sequence| (sequence * 37 % 3000) as usize;
+    let last = stage.count(10_000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "wal");
+            send_all(&mut sender, last, length);
+            sender.wait_acked(last).expect("all are acknowledged");
+            assert_eq!(sender.acked(), last);
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Many small messages: none is lost, none comes twice.
+fn exactly_once(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let length = |sequence| 16 + (sequence % 64) as usize;
+    let last = stage.count(100_000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "small");
+            send_all(&mut sender, last, length);
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "small");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Each message waits for the answer to the one before, so both sides sleep and wake.
+fn ping_pong(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let last = stage.count(5_000);
+    match stage.side {
+        Side::Dialer => {
+            let (mut ping, mut pong) = (sender(&peer, "ping"), receiver(&peer, "pong"));
+            for sequence in 1..=last {
+                ping.send(&payload::numbered(sequence, 64)).expect("sent");
+                let answer = pong.recv().expect("an answer");
+                payload::check(sequence, &answer);
+            }
+            ping.close().expect("delivered");
+            assert_ended(pong);
+        }
+        Side::Listener => {
+            let (mut ping, mut pong) = (receiver(&peer, "ping"), sender(&peer, "pong"));
+            while let Some(message) = ping.next().expect("a ping") {
+                pong.send(&message).expect("sent");
+            }
+        }
+    }
+}
+
+/// Both sides send all they have before they receive anything but what they must.
+fn both_ways_at_once(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let (here, there) = match stage.side {
+        Side::Dialer => ("east", "west"),
+        Side::Listener => ("west", "east"),
+    };
+    let last = stage.count(50_000);
+    let length = |sequence| (sequence % 500) as usize;
+    let (mut sender, mut receiver) = (sender(&peer, here), receiver(&peer, there));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            send_all(&mut sender, last, length);
+            sender.flush().expect("delivered");
+        });
+        receive_all(&mut receiver, last, length);
+    });
+    drop(sender);
+    assert_ended(receiver);
+}
+
+/// 64 channels at once, received in another order than they were sent in.
+fn many_channels(stage: &mut Stage) {
+    const CHANNELS: usize = 64;
+    let (_node, peer) = stage.meet();
+    let last = stage.count(1_000);
+    let length = |sequence| 32 + (sequence % 100) as usize;
+    let name = |channel| format!("channel {channel}");
+    match stage.side {
+        Side::Dialer => {
+            let mut senders: Vec<_> =
+                (0..CHANNELS).map(|channel| sender(&peer, &name(channel))).collect();
+            for sequence in 1..=last {
+                let bytes = payload::numbered(sequence, length(sequence));
+                for sender in &mut senders {
+                    assert_eq!(sender.send(&bytes).expect("sent"), sequence);
+                }
+            }
+            for mut sender in senders {
+                sender.wait_acked(last).expect("acknowledged");
+            }
+        }
+        Side::Listener => {
+            let mut receivers: Vec<_> =
+                (0..CHANNELS).map(|channel| receiver(&peer, &name(channel))).collect();
+            for receiver in receivers.iter_mut().rev() {
+                receive_all(receiver, last, length);
+            }
+            receivers.into_iter().for_each(assert_ended);
+        }
+    }
+}
+
+/// Eight threads send through clones of one sender; each one's messages keep their order.
+fn cloned_senders(stage: &mut Stage) {
+    const THREADS: u64 = 8;
+    let (_node, peer) = stage.meet();
+    let each = stage.count(5_000);
+    match stage.side {
+        Side::Dialer => {
+            let sender = sender(&peer, "shared");
+            thread::scope(|scope| {
+                for thread in 0..THREADS {
+                    let mut sender = sender.clone();
+                    scope.spawn(move || {
+                        let mut before = 0;
+                        for number in 1..=each {
+                            let bytes = [thread.to_le_bytes(), number.to_le_bytes()].concat();
+                            let sequence = sender.send(&bytes).expect("sent");
+                            assert!(sequence > before);
+                            before = sequence;
+                        }
+                    });
+                }
+            });
+            let mut sender = sender;
+            sender.wait_acked(THREADS * each).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "shared");
+            let mut seen = [0; THREADS as usize];
+            for sequence in 1..=THREADS * each {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(message.sequence(), sequence);
+                let (thread, number) = message.split_at(8);
+                let thread = u64::from_le_bytes(thread.try_into().expect("8 bytes"));
+                let number = u64::from_le_bytes(number.try_into().expect("8 bytes"));
+                assert_eq!(number, seen[thread as usize] + 1, "of thread {thread}");
+                seen[thread as usize] = number;
+                message.ack();
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Sixteen sessions between two nodes, each with channels of the same names.
+fn sixteen_sessions(stage: &mut Stage) {
+    const SESSIONS: usize = 16;
+    let last = stage.count(1_000);
+    let length = |sequence| (sequence % 200) as usize;
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let peers: Vec<_> =
+                (0..SESSIONS).map(|_| node.connect(&address).expect("a session")).collect();
+            peers.iter().for_each(|peer| stage.check_peer(peer));
+            let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
+            let receivers: Vec<_> = peers.iter().map(|peer| receiver(peer, "down")).collect();
+            for sequence in 1..=last {
+                let bytes = payload::numbered(sequence, length(sequence));
+                for sender in &mut senders {
+                    sender.send(&bytes).expect("sent");
+                }
+            }
+            senders.into_iter().for_each(|sender| sender.close().expect("delivered"));
+            for mut receiver in receivers {
+                receive_all(&mut receiver, last, length);
+                assert_ended(receiver);
+            }
+        }
+        Side::Listener => {
+            let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
+            stage.tell_address(&node);
+            let peers: Vec<_> = (0..SESSIONS).map(|_| node.accept().expect("a peer")).collect();
+            peers.iter().for_each(|peer| stage.check_peer(peer));
+            let mut ends: Vec<_> =
+                peers.iter().map(|peer| (receiver(peer, "up"), sender(peer, "down"))).collect();
+            for sequence in 1..=last {
+                for (up, down) in &mut ends {
+                    let message = up.recv().expect("a message");
+                    assert_eq!(message.sequence(), sequence);
+                    down.send(&message).expect("sent");
+                    message.ack();
+                }
+            }
+            for (up, down) in ends {
+                assert_ended(up);
+                down.close().expect("delivered");
+            }
+        }
+    }
+}
+
+/// Around every border: a word, a cache line, a page, a frame, a chunk, half the ring, the
+/// ring, and far beyond it.
+fn sizes() -> Vec<usize> {
+    const RING: usize = 1 << 20;
+    let around = |size: usize, by: usize| size - by..=size + by;
+    let mut sizes = vec![0, 1, 7, 8, 9];
+    for range in [
+        around(64, 9),
+        around(4096, 1),
+        around(32 << 10, 1),
+        65_510..=65_546,
+        around(128 << 10, 17),
+        around(RING / 2, 17),
+        around(RING, 17),
+    ] {
+        sizes.extend(range);
+    }
+    sizes.extend([2 * RING, 5 << 20, 3, 0]);
+    sizes
+}
+
+/// Every size by itself: the next is sent when this one is acknowledged.
+fn every_size(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let sizes = sizes();
+    let length = |sequence: u64| sizes[sequence as usize - 1];
+    let last = sizes.len() as u64;
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "sizes");
+            for sequence in 1..=last {
+                let bytes = payload::numbered(sequence, length(sequence));
+                sender.send(&bytes).expect("sent");
+                sender
+                    .wait_acked(sequence)
+                    .unwrap_or_else(|error| panic!("{} bytes: {error}", bytes.len()));
+            }
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "sizes");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Every size, one close behind the other, largest and smallest mixed.
+fn every_size_in_a_stream(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let sizes = sizes();
+    let last = sizes.len() as u64;
+    // 7 shares no factor with the number of sizes, so every size comes up once.
+    assert_ne!(last % 7, 0);
+    let length = |sequence: u64| sizes[(sequence * 7 % last) as usize];
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "sizes");
+            send_all(&mut sender, last, length);
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "sizes");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// The longest message that a channel takes by default, with small ones around it.
+fn huge(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let bytes = if cfg!(debug_assertions) { 16 << 20 } else { 256 << 20 };
+    let length = |sequence| if sequence == 2 { bytes } else { 100 };
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "huge");
+            send_all(&mut sender, 3, length);
+            sender.wait_acked(3).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "huge");
+            receive_all(&mut receiver, 3, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A message with everything that an archive points to.
+#[ibex::message]
+struct Entry {
+    offset: u64,
+    name: String,
+    parts: Vec<Vec<u8>>,
+    before: Option<Box<u64>>,
+}
+
+fn entry(offset: u64) -> Entry {
+    Entry {
+        offset,
+        name: format!("entry {offset}"),
+        parts: (0..offset % 5).map(|part| payload::numbered(part, part as usize * 11)).collect(),
+        before: offset.checked_sub(2).map(Box::new),
+    }
+}
+
+/// One session, a channel of each codec.
+fn codecs(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let last = stage.count(2_000);
+    let sample = |number: u64| [number as f64, 0.5, -1.0];
+    match stage.side {
+        Side::Dialer => {
+            let mut entries = peer.sender::<Entry>("entries").expect("a sender");
+            let mut bytes = sender(&peer, "bytes");
+            let mut words =
+                peer.channel("words").codec::<Pod>().sender::<u64>().expect("a sender");
+            let mut samples =
+                peer.channel("samples").codec::<Pod>().sender::<[f64]>().expect("a sender");
+            for number in 1..=last {
+                entries.send(&entry(number)).expect("sent");
+                bytes.send(&vec![number as u8; 3]).expect("sent");
+                bytes.send(b"..").expect("sent");
+                words.send(&number).expect("sent");
+                samples.send(&sample(number)).expect("sent");
+            }
+            entries.wait_acked(last).expect("acknowledged");
+            bytes.wait_acked(2 * last).expect("acknowledged");
+            words.wait_acked(last).expect("acknowledged");
+            samples.wait_acked(last).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut entries = peer.receiver::<Entry>("entries").expect("a receiver");
+            let mut bytes = receiver(&peer, "bytes");
+            let mut words =
+                peer.channel("words").codec::<Pod>().receiver::<u64>().expect("a receiver");
+            let mut samples =
+                peer.channel("samples").codec::<Pod>().receiver::<[f64]>().expect("a receiver");
+            for number in 1..=last {
+                let received = entries.recv().expect("an entry");
+                let expected = entry(number);
+                assert_eq!(received.offset, number);
+                assert_eq!(received.name, expected.name);
+                assert_eq!(received.parts.len(), expected.parts.len());
+                for (part, expected) in received.parts.iter().zip(&expected.parts) {
+                    assert_eq!(part, expected);
+                }
+                assert_eq!(received.before.as_ref().map(|word| word.to_native()), expected.before.as_deref().copied());
+                received.ack();
+                let message = bytes.recv().expect("bytes");
+                assert_eq!(message[..], [number as u8; 3]);
+                message.ack();
+                let message = bytes.recv().expect("bytes");
+                assert_eq!(&message[..], b"..");
+                message.ack();
+                let word = words.recv().expect("a word");
+                assert_eq!(*word, number);
+                word.ack();
+                let values = samples.recv().expect("a sample");
+                assert_eq!(*values, sample(number));
+                values.ack();
+            }
+        }
+    }
+}
+
+/// Payloads made of the header words that will stand in their place a lap later: old bytes
+/// must never be taken for a record.
+fn future_header_words(stage: &mut Stage) {
+    const LENGTH: usize = 1000;
+    const LAP: u64 = (64 << 10) / (LENGTH as u64 + 8);
+    let (_node, peer) = stage.meet();
+    let last = stage.count(50_000);
+    let words = |sequence: u64| -> Vec<u8> {
+        let header = |ahead| RecordHeader {
+            kind: RecordKind::Data,
+            length: LENGTH as u32,
+            sequence_low: (sequence + ahead) as u32,
+        };
+        let ahead = (0..LENGTH as u64 / 8).map(|place| LAP - 1 + place % 3);
+        ahead.flat_map(|ahead| header(ahead).to_word().to_le_bytes()).collect()
+    };
+    let channel = peer.channel("words").codec::<Raw>().window_bytes(64 << 10);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            for sequence in 1..=last {
+                sender.send(&words(sequence)).expect("sent");
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            for sequence in 1..=last {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(message.sequence(), sequence);
+                assert!(message[..] == words(sequence)[..], "message {sequence}");
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A channel that nobody reads fills up and stops; the channel beside it goes on.
+fn back_pressure(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let stalled = peer.channel("stalled").codec::<Raw>().window_bytes(64 << 10);
+    let length = |_| 500;
+    let last = stage.count(10_000);
+    match stage.side {
+        Side::Dialer => {
+            let mut stalled = stalled.sender::<[u8]>().expect("a sender");
+            let mut flowing = sender(&peer, "flowing");
+            stalled.opened(LONG).expect("open");
+            let mut sent = 0;
+            let full = loop {
+                match stalled.try_send(&payload::numbered(sent + 1, 500)) {
+                    Ok(sequence) => sent = sequence,
+                    Err(full) => break full,
+                }
+            };
+            assert!(matches!(full, TrySendError::Full) && full.is_transient(), "{full}");
+            assert!((100..=128).contains(&sent), "{sent} messages fit 64 KiB");
+            send_all(&mut flowing, last, length);
+            flowing.wait_acked(last).expect("acknowledged");
+            flowing.close().expect("delivered");
+            assert!(stalled.send_timeout(&payload::numbered(sent + 1, 500), MOMENT).is_err());
+            stage.tell(&sent.to_string());
+            // Now there is room again.
+            assert_eq!(stalled.send(&payload::numbered(sent + 1, 500)).expect("sent"), sent + 1);
+            stalled.wait_acked(sent + 1).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut stalled = stalled.receiver::<[u8]>().expect("a receiver");
+            let mut flowing = receiver(&peer, "flowing");
+            receive_all(&mut flowing, last, length);
+            // Driven by nobody until the sender is through with its full channel.
+            assert_ended(flowing);
+            let sent: u64 = stage.hear_any().parse().expect("a number");
+            receive_all(&mut stalled, sent + 1, length);
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// What the forms that do not wait, or not for long, answer.
+fn forms(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "forms");
+            let refused = sender.try_send(b"early").expect_err("the peer has not opened");
+            assert!(matches!(refused, TrySendError::NotOpen) && refused.is_transient());
+            assert!(sender.opened(MOMENT).is_err());
+            stage.tell("closed");
+            sender.opened(LONG).expect("the peer opens");
+            stage.hear("empty", &node);
+            assert_eq!(sender.try_send(b"one").expect("sent"), 1);
+            assert_eq!(sender.send_timeout(b"two", LONG).expect("sent"), 2);
+            sender.flush_timeout(LONG).expect("delivered");
+            sender.send(b"three").expect("sent");
+            sender.send(b"four").expect("sent");
+            let unanswered = sender.wait_acked_timeout(4, MOMENT).expect_err("nobody acknowledges");
+            assert!(matches!(unanswered, ibex::WaitAckedError::Timeout), "{unanswered}");
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            stage.hear("closed", &node);
+            let mut receiver = receiver(&peer, "forms");
+            receiver.opened(LONG).expect("the peer has opened");
+            let empty = receiver.try_recv().expect_err("nothing was sent");
+            assert!(matches!(empty, TryRecvError::Empty) && empty.is_transient());
+            assert!(receiver.recv_timeout(MOMENT).is_err());
+            stage.tell("empty");
+            let one = receiver.recv_timeout(LONG).expect("a message");
+            assert_eq!(&one[..], b"one");
+            let two = receiver.next().expect("a message").expect("not the end");
+            assert_eq!((&two[..], two.sequence(), two.bytes()), (&b"two"[..], 2, &b"two"[..]));
+            let mut rest = receiver.iter();
+            assert_eq!(&rest.next().expect("a message").expect("valid")[..], b"three");
+            assert_eq!(&rest.next().expect("a message").expect("valid")[..], b"four");
+            stage.tell("done");
+            assert!(rest.next().is_none(), "the sender is gone in order");
+        }
+    }
+}

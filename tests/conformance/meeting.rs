@@ -1,0 +1,188 @@
+//! Nodes meet, or say precisely why they do not.
+
+use std::{
+    io::{Read, Write},
+    net::{TcpListener, TcpStream},
+    time::Duration,
+};
+
+use ibex::{AcceptError, ConnectError, ListenError, Node};
+
+use crate::common::{
+    scenario::{Scenario, Side, Span},
+    stage::{MOMENT, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("listener_starts_later", listener_starts_later),
+    Scenario::new("connecting_to_nobody", to_nobody).on(Span::EachDriver),
+    Scenario::new("connecting_to_a_web_server", to_a_web_server).on(Span::EachDriver),
+    Scenario::new("connecting_to_silence", to_silence).on(Span::EachDriver),
+    Scenario::new("strangers_at_the_door", strangers),
+    Scenario::new("open_to_other_hosts", open_to_other_hosts).on(Span::EachDriver),
+    Scenario::new("accepting_nobody", accepting_nobody).on(Span::EachDriver),
+    Scenario::new("connecting_interrupted", interrupted).on(Span::EachDriver),
+];
+
+/// `connect` waits for a node that starts later: "refused" means "not yet there".
+fn listener_starts_later(stage: &mut Stage) {
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = free_address();
+            stage.tell(&address);
+            let peer = node.connect(&address).expect("it starts in the end");
+            sender(&peer, "hello").send(b"hello").expect("sent");
+        }
+        Side::Listener => {
+            let address = stage.hear_any();
+            let node = stage.builder().listen(&address).build().expect("a free port");
+            let peer = node.accept().expect("a peer");
+            assert_eq!(&receiver(&peer, "hello").recv().expect("a message")[..], b"hello");
+        }
+    }
+}
+
+/// An address where nobody listens, as the kernel just said.
+fn free_address() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    listener.local_addr().expect("its address").to_string()
+}
+
+/// Nobody answers: after `connect_timeout` the error says who, how long and how often.
+fn to_nobody(stage: &mut Stage) {
+    if !stage.is_dialer() {
+        return;
+    }
+    let node = stage.builder().connect_timeout(3 * MOMENT).build().expect("a node");
+    let address = free_address();
+    let said = node.connect(&address).expect_err("nobody is there").to_string();
+    assert!(said.contains(&address) && said.contains("nobody answered"), "{said}");
+    let said = node.connect("not an address").expect_err("nonsense").to_string();
+    assert!(said.contains("not an address"), "{said}");
+}
+
+/// Something else listens there: an error at once, which shows what it said.
+fn to_a_web_server(stage: &mut Stage) {
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let error = node.connect(&address).expect_err("it is no ibex node");
+            assert!(matches!(error, ConnectError::Dial(_)), "{error}");
+            let said = error.to_string();
+            assert!(said.contains(&address) && said.contains("HTTP"), "{said}");
+        }
+        Side::Listener => {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            stage.tell(&listener.local_addr().expect("its address").to_string());
+            let (mut stream, _) = listener.accept().expect("a connection");
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("written");
+            // Until the dialer hangs up.
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+}
+
+/// Somebody listens and says nothing: the error says what was waited for.
+fn to_silence(stage: &mut Stage) {
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().connect_timeout(3 * MOMENT).build().expect("a node");
+            let address = stage.hear_any();
+            let said = node.connect(&address).expect_err("it says nothing").to_string();
+            assert!(said.contains(&address) && said.contains("silent"), "{said}");
+        }
+        Side::Listener => {
+            let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+            stage.tell(&listener.local_addr().expect("its address").to_string());
+            let (mut stream, _) = listener.accept().expect("a connection");
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+    }
+}
+
+/// A listener besieged by half-open connections, by web browsers and by others who hang up
+/// still lets a peer in.
+fn strangers(stage: &mut Stage) {
+    const HALF_OPEN: usize = 400;
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let knock = || TcpStream::connect(&address).expect("the listener's queue");
+            for _ in 0..20 {
+                drop(knock());
+                // It may have hung up on us before we are through.
+                let _ = knock().write_all(b"GET / HTTP/1.1\r\n\r\n");
+            }
+            let crowd: Vec<TcpStream> = (0..HALF_OPEN).map(|_| knock()).collect();
+            let peer = node.connect(&address).expect("there is room for a peer");
+            stage.check_peer(&peer);
+            let mut sender = sender(&peer, "through");
+            sender.send(b"through the crowd").expect("sent");
+            sender.wait_acked(1).expect("acknowledged");
+            drop(crowd);
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
+            stage.tell_address(&node);
+            let peer = node.accept().expect("the one that is a peer");
+            stage.check_peer(&peer);
+            let mut receiver = receiver(&peer, "through");
+            let message = receiver.recv().expect("a message");
+            assert_eq!(&message[..], b"through the crowd");
+            message.ack();
+            stage.hear("done", &node);
+            assert!(node.try_accept().expect("still listening").is_none());
+        }
+    }
+}
+
+/// Without security a node listens on loopback only, unless told that the network is safe.
+fn open_to_other_hosts(stage: &mut Stage) {
+    if !stage.is_dialer() {
+        return;
+    }
+    match stage.builder().listen("0.0.0.0:0").build() {
+        Err(error @ ListenError::InsecureAddress { .. }) => {
+            let said = error.to_string();
+            assert!(said.contains("0.0.0.0") && said.contains("insecure_network"), "{said}");
+        }
+        other => panic!("everybody could connect: {other:?}"),
+    }
+    let node = stage.builder().listen("0.0.0.0:0").insecure_network().build().expect("told so");
+    let taken = node.local_addr().expect("it listens");
+    let error = stage.builder().listen(taken).insecure_network().build().expect_err("taken");
+    assert!(matches!(error, ListenError::Address { .. }), "{error}");
+    assert!(error.to_string().contains(&taken.to_string()), "{error}");
+}
+
+/// Nobody comes, or nobody can.
+fn accepting_nobody(stage: &mut Stage) {
+    if !stage.is_dialer() {
+        return;
+    }
+    let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
+    assert!(matches!(node.accept_timeout(MOMENT), Err(AcceptError::Timeout)));
+    assert!(node.try_accept().expect("it listens").is_none());
+    let client = stage.builder().build().expect("a node");
+    assert!(matches!(client.accept(), Err(AcceptError::NotListening)));
+    assert!(client.local_addr().is_none());
+}
+
+/// Closing the node ends a `connect` that still waits.
+fn interrupted(stage: &mut Stage) {
+    if !stage.is_dialer() {
+        return;
+    }
+    let node: Node = stage.builder().connect_timeout(Duration::MAX).build().expect("a node");
+    std::thread::scope(|scope| {
+        let address = free_address();
+        let connecting = scope.spawn(|| node.connect(address).map(|_| ()));
+        node.close(MOMENT);
+        let said = connecting.join().expect("no panic").expect_err("closed").to_string();
+        assert!(said.contains("closing"), "{said}");
+    });
+}

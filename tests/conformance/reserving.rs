@@ -1,0 +1,156 @@
+//! Reservations: payloads that are built where they will be sent from.
+
+use std::mem;
+
+use ibex::{CloseReason, EndCause, Raw, RecvError, SendError, TrySendError};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("reservations_sent_and_dropped", sent_and_dropped),
+    Scenario::new("reservation_of_a_full_channel", full),
+    Scenario::new("reservation_leaked", leaked),
+    Scenario::new("reservation_leaked_by_a_clone", leaked_by_a_clone),
+];
+
+/// Reservations of every size, each second one dropped unsent: those leave no trace.
+fn sent_and_dropped(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let lengths = [0, 1, 64, 1000, 65_536, 300_000, (1 << 20) - 8, 1 << 20, 3 << 20];
+    let last = 40 * lengths.len() as u64 / if cfg!(debug_assertions) { 10 } else { 1 };
+    let length = |sequence: u64| lengths[sequence as usize % lengths.len()];
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "reserved");
+            for sequence in 1..=last {
+                let mut unsent = sender.reserve(length(sequence + 3)).expect("room");
+                unsent.fill(0xff);
+                drop(unsent);
+                let mut slot = sender.reserve(length(sequence)).expect("room");
+                assert_eq!(slot.len(), length(sequence));
+                payload::fill(sequence, &mut slot);
+                payload::check(sequence, &slot);
+                assert_eq!(slot.send(), sequence);
+            }
+            sender.wait_acked(last).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "reserved");
+            for sequence in 1..=last {
+                let message = receiver.recv().expect("a message");
+                assert_eq!((message.sequence(), message.len()), (sequence, length(sequence)));
+                payload::check(sequence, &message);
+                message.ack();
+            }
+            assert!(receiver.next().expect("an orderly end").is_none());
+        }
+    }
+}
+
+/// There is nothing to reserve in a channel that is full or not open.
+fn full(stage: &mut Stage) {
+    const WINDOW: u64 = 16;
+    let (node, peer) = stage.meet();
+    let channel = peer.channel("full").codec::<Raw>().window_messages(WINDOW);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            assert!(matches!(sender.try_reserve(8), Err(TrySendError::NotOpen)));
+            stage.tell("announced");
+            sender.opened(LONG).expect("the peer opens");
+            for _ in 0..WINDOW {
+                sender.try_reserve(8).expect("room").send();
+            }
+            assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
+            let too_long = sender.reserve(1 << 30).expect_err("above the channel's limit");
+            assert!(matches!(too_long, SendError::TooLong { .. }), "{too_long}");
+            stage.tell("full");
+            // Waits for room.
+            assert_eq!(sender.reserve(8).expect("room").send(), WINDOW + 1);
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            stage.hear("announced", &node);
+            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            stage.hear("full", &node);
+            for _ in 0..=WINDOW {
+                assert_eq!(receiver.recv().expect("a message").len(), 8);
+            }
+            stage.tell("done");
+        }
+    }
+}
+
+/// A leaked reservation ends the channel at both ends; what was sent before it arrives.
+fn leaked(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "leaked");
+            for sequence in 1..=10 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            mem::forget(sender.reserve(100).expect("room"));
+            match sender.send(b"behind it") {
+                Err(SendError::Disconnected(error)) => {
+                    assert_eq!(error.cause, EndCause::SlotLeaked);
+                    assert_eq!(error.counts.sent, 10);
+                }
+                other => panic!("a slot was leaked: {other:?}"),
+            }
+            assert!(sender.try_reserve(1).is_err());
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "leaked");
+            expect_ten_then_leak(&mut receiver);
+            stage.tell("done");
+        }
+    }
+}
+
+/// The same by one of several handles, which is dropped: the others do not wait for it.
+fn leaked_by_a_clone(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "leaked");
+            let mut clone = sender.clone();
+            for sequence in 1..=10 {
+                let handle = if sequence % 2 == 0 { &mut sender } else { &mut clone };
+                handle.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            mem::forget(clone.reserve(2 << 20).expect("room"));
+            drop(clone);
+            match sender.send(b"behind it") {
+                Err(SendError::Disconnected(error)) => {
+                    assert_eq!(error.cause, EndCause::SlotLeaked);
+                }
+                other => panic!("a slot was leaked: {other:?}"),
+            }
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "leaked");
+            expect_ten_then_leak(&mut receiver);
+            stage.tell("done");
+        }
+    }
+}
+
+fn expect_ten_then_leak(receiver: &mut crate::common::stage::BytesReceiver) {
+    for sequence in 1..=10 {
+        payload::check(sequence, &receiver.recv().expect("a message"));
+    }
+    match receiver.recv() {
+        Err(RecvError::Disconnected(error)) => {
+            assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::SlotLeaked));
+            assert_eq!(error.counts.received, 10);
+        }
+        other => panic!("the peer leaked a slot: {other:?}"),
+    }
+}

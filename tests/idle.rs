@@ -1,0 +1,127 @@
+//! A pair that has nothing to say costs nothing: below 1 % of a core in either process,
+//! and no wake-up that only time has caused.
+//!
+//! Both facts are the kernel's: processor time from /proc/PID/stat, voluntary context
+//! switches of every thread from /proc/PID/task/*/status. A receiver waits in `recv` on
+//! each side, so the ways of sleeping are those of a program that waits.
+
+mod processes;
+
+use std::{fs, process::ExitCode, thread, time::Duration};
+
+use ibex::{Raw, Receiver, Sender};
+use processes::{Party, Proof, Setup, own_pid};
+
+fn main() -> ExitCode {
+    let mut proofs = Vec::new();
+    for setup in Setup::with_threads() {
+        proofs.push(Proof::new("open", setup, watch, |party| wait(party, false)));
+        proofs.push(Proof::new("after_traffic", setup, watch_after_traffic, |party| {
+            wait(party, true);
+        }));
+    }
+    processes::run(proofs)
+}
+
+fn open(party: &Party) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
+    let (to, from) = if party.node.local_addr().is_some() { ("a", "b") } else { ("b", "a") };
+    let sender = party.peer.channel(to).codec::<Raw>().sender::<[u8]>().unwrap();
+    let receiver = party.peer.channel(from).codec::<Raw>().receiver::<[u8]>().unwrap();
+    (sender, receiver)
+}
+
+/// The watched process: waits for a message until the watching side ends the channel.
+fn wait(party: &mut Party, echoes: bool) {
+    let (mut sender, mut receiver) = open(party);
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    while let Some(message) = receiver.next().unwrap() {
+        if echoes {
+            sender.send(&message).unwrap();
+        }
+    }
+}
+
+fn watch(party: &mut Party) {
+    let (mut sender, receiver) = open(party);
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    watch_both(party, sender, receiver);
+}
+
+/// Sockets and rings that were busy must come to rest again.
+fn watch_after_traffic(party: &mut Party) {
+    let (mut sender, mut receiver) = open(party);
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    for _ in 0..10_000 {
+        sender.send(b"and now?").unwrap();
+        receiver.recv().unwrap().ack();
+    }
+    watch_both(party, sender, receiver);
+}
+
+/// Waits in `recv` itself, and looks at both processes meanwhile.
+fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[u8], Raw>) {
+    let waiting = thread::spawn(move || receiver.next().unwrap().is_none());
+    // Longer than anything spins, and than the handshake's own deadlines.
+    thread::sleep(Duration::from_secs(1));
+    let before = [own_pid(), party.other.pid()].map(Usage::of);
+    thread::sleep(WATCHED);
+    let after = [own_pid(), party.other.pid()].map(Usage::of);
+
+    for (before, after) in before.into_iter().zip(after) {
+        let ticks = after.ticks - before.ticks;
+        let share = ticks as f64 / TICKS_PER_SECOND as f64 / WATCHED.as_secs_f64();
+        assert!(share < 0.01, "process {} used {:.1} % of a core", after.pid, share * 100.0);
+        for (thread, name, switches) in &after.switches {
+            let earlier = before.switches.iter().find(|(other, ..)| other == thread);
+            let (.., earlier) = earlier.expect("no thread was started meanwhile");
+            // The thread that looks sleeps and reads files.
+            if (after.pid, *thread) != (own_pid(), own_pid()) {
+                let woken = switches - earlier;
+                assert!(woken <= 2, "{name} of process {} woke {woken} times", after.pid);
+            }
+        }
+    }
+    drop(sender);
+    assert!(waiting.join().unwrap(), "the peer ends its channel when ours has ended");
+}
+
+/// What a process has used so far.
+struct Usage {
+    pid: u32,
+    /// Processor time in user and kernel mode.
+    ticks: u64,
+    /// Thread, name, voluntary context switches.
+    switches: Vec<(u32, String, u64)>,
+}
+
+impl Usage {
+    fn of(pid: u32) -> Self {
+        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
+        // Behind the name in parentheses the state is field 3; utime and stime are 14, 15.
+        let (_, fields) = stat.rsplit_once(") ").expect("the name stands in parentheses");
+        let fields = fields.split_ascii_whitespace().skip(11).take(2);
+        let ticks = fields.map(|field| field.parse::<u64>().expect("a number")).sum();
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+        let switches = tasks
+            .map(|task| {
+                let path = task.expect("a thread").path();
+                let status = fs::read_to_string(path.join("status")).expect("the thread lives");
+                let field = |name: &str| {
+                    let line = status.lines().find_map(|line| line.strip_prefix(name));
+                    line.expect("the kernel knows it").trim().to_owned()
+                };
+                let switches = field("voluntary_ctxt_switches:").parse().expect("a number");
+                (field("Pid:").parse().expect("a number"), field("Name:"), switches)
+            })
+            .collect();
+        Self { pid, ticks, switches }
+    }
+}
+
+const WATCHED: Duration = Duration::from_secs(3);
+const PATIENCE: Duration = Duration::from_secs(60);
+/// USER_HZ, which is 100 on every architecture that we build for (proc_pid_stat(5)).
+const TICKS_PER_SECOND: u64 = 100;

@@ -1,0 +1,162 @@
+//! A receiver that does not read costs its window and nothing more, however long the
+//! sender goes on; and so does a message that is held, whatever flows beside it.
+//!
+//! Measured in both processes: what is resident, private or shared. What counts is the
+//! growth from the moment when the window was first full to the end: at most 10 %. (What
+//! waits in a socket's buffers is the kernel's, which bounds it by itself.)
+//!
+//! `MEMORY_FLAT_SECONDS` sets how long each proof goes on (default: 10).
+
+mod processes;
+
+use std::{
+    env, fs,
+    process::ExitCode,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{Raw, Receiver, Sender, TrySendError};
+use processes::{Party, Proof, Setup, own_pid};
+
+fn main() -> ExitCode {
+    let mut proofs = Vec::new();
+    for setup in Setup::with_threads() {
+        proofs.push(Proof::new("stuck", setup, stay_stuck, |party| push(party, Beside::Nothing)));
+        proofs.push(Proof::new("stuck_beside_flow", setup, stay_stuck, |party| {
+            push(party, Beside::Flow);
+        }));
+        proofs.push(Proof::new("held_beside_flow", setup, hold_one, |party| {
+            push(party, Beside::Held);
+        }));
+    }
+    processes::run(proofs)
+}
+
+/// What else the session does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Beside {
+    Nothing,
+    /// Another channel flows.
+    Flow,
+    /// Another channel flows, and the first sends but one message.
+    Held,
+}
+
+/// Sends as fast as it may on a channel that is not read, and on one that is.
+fn push(party: &mut Party, beside: Beside) {
+    let mut stuck = party.peer.channel("stuck").codec::<Raw>().sender::<[u8]>().unwrap();
+    let mut flow = party.peer.channel("flow").codec::<Raw>().sender::<[u8]>().unwrap();
+    stuck.opened(PATIENCE).unwrap();
+    flow.opened(PATIENCE).unwrap();
+    if beside == Beside::Held {
+        stuck.send(&[7; MESSAGE]).unwrap();
+    } else {
+        fill(&mut stuck);
+    }
+    if beside != Beside::Nothing {
+        // Until every block and buffer that flowing takes is in use.
+        flow_for(&mut flow, WARM_UP);
+    }
+    party.meet();
+
+    let before = Memory::of(own_pid());
+    let start = Instant::now();
+    let mut refused = 0u64;
+    while start.elapsed() < duration() {
+        if beside != Beside::Nothing {
+            flow_for(&mut flow, Duration::from_millis(10));
+        }
+        if beside != Beside::Held {
+            match stuck.try_send(&[7; MESSAGE]) {
+                Err(TrySendError::Full) => refused += 1,
+                other => panic!("nobody reads, and yet: {other:?}"),
+            }
+        }
+    }
+    assert!(refused > 0 || beside == Beside::Held);
+    before.is_still_true();
+    party.meet();
+    drop(flow);
+    party.meet();
+}
+
+fn fill(sender: &mut Sender<[u8], Raw>) {
+    loop {
+        match sender.try_send(&[7; MESSAGE]) {
+            Ok(_) => {}
+            Err(TrySendError::Full) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+fn flow_for(sender: &mut Sender<[u8], Raw>, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        for _ in 0..100 {
+            sender.send(&[7; MESSAGE]).unwrap();
+        }
+    }
+}
+
+/// Never reads the first channel, always the second.
+fn stay_stuck(party: &mut Party) {
+    let stuck = party.peer.channel("stuck").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let flow = party.peer.channel("flow").codec::<Raw>().receiver::<[u8]>().unwrap();
+    receive(party, flow);
+    drop(stuck);
+}
+
+/// Holds the first channel's only message all the time, and always reads the second.
+fn hold_one(party: &mut Party) {
+    let mut stuck = party.peer.channel("stuck").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let flow = party.peer.channel("flow").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let held = stuck.recv().unwrap();
+    receive(party, flow);
+    assert_eq!(held[..], [7; MESSAGE]);
+}
+
+fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>) {
+    flow.opened(PATIENCE).unwrap();
+    let reader = thread::spawn(move || while flow.next().unwrap().is_some() {});
+    party.meet();
+    let before = Memory::of(own_pid());
+    party.meet();
+    before.is_still_true();
+    party.meet();
+    reader.join().unwrap();
+}
+
+/// What a process occupies, in KiB.
+#[derive(Debug)]
+struct Memory {
+    pid: u32,
+    resident: u64,
+}
+
+impl Memory {
+    /// `VmRSS` counts private and shared pages that the process has mapped and touched
+    /// (proc_pid_status(5)); segments are populated when they are mapped.
+    fn of(pid: u32) -> Self {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc is mounted");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let field = line.and_then(|line| line.split_ascii_whitespace().next());
+        let resident = field.and_then(|field| field.parse().ok()).expect("the kernel knows it");
+        Self { pid, resident }
+    }
+
+    fn is_still_true(&self) {
+        let now = Self::of(self.pid);
+        assert!(now.resident * 10 <= self.resident * 11, "from {self:?} to {now:?}");
+    }
+}
+
+fn duration() -> Duration {
+    let seconds = env::var("MEMORY_FLAT_SECONDS").ok();
+    Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("whole seconds")))
+}
+
+const MESSAGE: usize = 1000;
+const WARM_UP: Duration = Duration::from_secs(1);
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,259 @@
+//! In the steady state a message costs no allocation: not in the thread that sends or
+//! receives, not in an I/O thread, in neither process.
+//!
+//! Every allocation of the process is counted, whoever makes it. First each side walks
+//! the ways that are new to it (a full window, an empty channel, sleeping), then come
+//! 10 000 messages of warm-up, then the messages that count. The control has one
+//! allocation planted, by a thread of its own, and must be found out.
+
+mod processes;
+
+use std::{
+    alloc::{GlobalAlloc, Layout, System},
+    hint::black_box,
+    process::ExitCode,
+    sync::{
+        Arc, Barrier,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use ibex::{Codec, Raw, Receiver, Rkyv, Sender, Sequence, TrySendError};
+use processes::{Party, Proof, Setup};
+
+/// The system's allocator, counting.
+struct Counting;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is passed on to `System`, unchanged, under the promises that our
+// caller made for it; counting allocates nothing.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.alloc_zeroed(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as above.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: as above.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+#[ibex::message]
+struct Entry {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+/// How messages go between the processes.
+#[derive(Clone, Copy)]
+enum Traffic {
+    /// One side sends as fast as it may, the other acknowledges each message.
+    Stream,
+    /// Each message is answered before the next: both sides wait each time.
+    Echo,
+}
+
+const WARM_UP: u64 = 10_000;
+const STREAMED: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+const ECHOED: u64 = STREAMED / 50;
+
+fn main() -> ExitCode {
+    let mut proofs = Vec::new();
+    for setup in Setup::all() {
+        for (name, traffic) in [("stream", Traffic::Stream), ("echo", Traffic::Echo)] {
+            proofs.push(proof::<[u8], Raw>(format!("raw/{name}"), setup, traffic, || &[7; 64]));
+            proofs.push(proof::<Entry, Rkyv>(format!("rkyv/{name}"), setup, traffic, || {
+                Box::leak(Box::new(Entry { offset: 1, data: vec![7; 100] }))
+            }));
+        }
+    }
+    proofs.push(control(Setup::SHM[0]));
+    proofs.push(control(Setup::TCP[1]));
+    processes::run(proofs)
+}
+
+fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
+    name: String,
+    setup: Setup,
+    traffic: Traffic,
+    value: fn() -> &'static T,
+) -> Proof {
+    let here = move |party: &mut Party| {
+        let here = receiving_side::<T, C>(party, traffic, value());
+        let there: u64 = party.other.hear();
+        verdict(here, there).unwrap();
+    };
+    let there = move |party: &mut Party| {
+        let allocations = sending_side::<T, C>(party, traffic, value(), || ());
+        party.other.say(allocations);
+    };
+    Proof::new(name, setup, here, there)
+}
+
+/// The same with one allocation planted.
+fn control(setup: Setup) -> Proof {
+    let here = |party: &mut Party| {
+        let here = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
+        let there: u64 = party.other.hear();
+        let failure = verdict(here, there).expect_err("an allocation was planted");
+        assert_eq!((here, there), (0, 1), "{failure}");
+    };
+    let there = |party: &mut Party| {
+        let now = Arc::new(Barrier::new(2));
+        let planter = {
+            let now = now.clone();
+            thread::spawn(move || {
+                now.wait();
+                drop(black_box(Box::new(1u8)));
+                now.wait();
+            })
+        };
+        let plant = || {
+            now.wait();
+            now.wait();
+        };
+        let allocations = sending_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64], plant);
+        planter.join().unwrap();
+        party.other.say(allocations);
+    };
+    Proof::new("planted", setup, here, there)
+}
+
+fn verdict(here: u64, there: u64) -> Result<(), String> {
+    match (here, there) {
+        (0, 0) => Ok(()),
+        _ => Err(format!("the receiving process allocated {here} times, the sending one {there}")),
+    }
+}
+
+/// Sends, and counts this process's allocations; `plant` is called half way.
+fn sending_side<T: ?Sized, C: Codec<T>>(
+    party: &mut Party,
+    traffic: Traffic,
+    value: &T,
+    plant: impl Fn(),
+) -> u64 {
+    let mut sender = party.peer.channel("there").codec::<C>().sender::<T>().unwrap();
+    let mut answers = party.peer.channel("back").codec::<C>().receiver::<T>().unwrap();
+    sender.opened(PATIENCE).unwrap();
+    answers.opened(PATIENCE).unwrap();
+
+    // A full window, and waiting for nothing in both directions.
+    let mut last = 0;
+    loop {
+        match sender.try_send(value) {
+            Ok(sequence) => last = sequence,
+            Err(TrySendError::Full) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    assert!(sender.send_timeout(value, MOMENT).is_err(), "nobody reads, the window is full");
+    assert!(answers.recv_timeout(MOMENT).is_err(), "nobody answers");
+    party.other.say(last);
+    sender.wait_acked(last).unwrap();
+    party.meet();
+
+    let mut exchange = |messages: u64, plant: &dyn Fn()| match traffic {
+        Traffic::Stream => {
+            for number in 0..messages {
+                let sequence = sender.send(value).unwrap();
+                if number == messages / 2 {
+                    plant();
+                    sender.wait_acked(sequence).unwrap();
+                }
+            }
+            sender.flush().unwrap();
+            sender.wait_acked(last_of(&sender)).unwrap();
+        }
+        Traffic::Echo => {
+            for _ in 0..messages {
+                sender.send(value).unwrap();
+                answers.recv().unwrap().ack();
+            }
+        }
+    };
+    exchange(WARM_UP, &|| ());
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    exchange(traffic.messages(), &plant);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    allocations
+}
+
+/// Receives, and counts this process's allocations.
+fn receiving_side<T: ?Sized, C: Codec<T>>(
+    party: &mut Party,
+    traffic: Traffic,
+    answer: &T,
+) -> u64 {
+    let mut receiver = party.peer.channel("there").codec::<C>().receiver::<T>().unwrap();
+    let mut answers = party.peer.channel("back").codec::<C>().sender::<T>().unwrap();
+    receiver.opened(PATIENCE).unwrap();
+    answers.opened(PATIENCE).unwrap();
+
+    let first: u64 = party.other.hear();
+    receive_and_acknowledge(&mut receiver, first);
+    assert!(receiver.recv_timeout(MOMENT).is_err(), "all was received");
+    party.meet();
+
+    let mut exchange = |messages: u64| match traffic {
+        Traffic::Stream => receive_and_acknowledge(&mut receiver, messages),
+        Traffic::Echo => {
+            for _ in 0..messages {
+                receiver.recv().unwrap().ack();
+                answers.send(answer).unwrap();
+            }
+        }
+    };
+    exchange(WARM_UP);
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    exchange(traffic.messages());
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    allocations
+}
+
+fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>, messages: u64) {
+    for _ in 0..messages {
+        receiver.recv().unwrap().ack();
+    }
+}
+
+fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> Sequence {
+    sender.counts().sent
+}
+
+impl Traffic {
+    fn messages(self) -> u64 {
+        match self {
+            Traffic::Stream => STREAMED,
+            Traffic::Echo => ECHOED,
+        }
+    }
+}
+
+/// Long enough for a thread to fall asleep.
+const MOMENT: Duration = Duration::from_millis(20);
+const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,0 +1,173 @@
+//! A message is read where it arrived.
+//!
+//! Over shared memory `deref` leads into a mapping of the sender's ring, or of the
+//! segment that a message longer than the ring was encoded into; the kernel names both in
+//! /proc/self/maps. Over tcp it leads into anonymous memory that is neither heap nor
+//! stack, and successive messages stand there as they came off the wire: one directly
+//! behind the other, or with a frame's head between them, which nobody would copy along.
+//!
+//! What had to be copied nevertheless (frames cut by the end of an arrival block, bytes of
+//! a long message that came together with its head) the session counts: nothing over
+//! shared memory, at most an eighth of what was received over tcp.
+
+mod processes;
+
+use std::{fs, process::ExitCode};
+
+use ibex::{Fabric, Raw};
+use processes::{Party, Proof, Setup};
+
+fn main() -> ExitCode {
+    let mut proofs = Vec::new();
+    for setup in Setup::all() {
+        for length in [64, 1 << 10, 64 << 10, 1 << 20] {
+            proofs.push(Proof::new(
+                length,
+                setup,
+                move |party| receive(party, setup.fabric, length),
+                move |party| send(party, length),
+            ));
+        }
+        proofs.push(Proof::new(
+            "detached",
+            setup,
+            move |party| receive_detached(party, setup.fabric),
+            |party| send(party, 64),
+        ));
+    }
+    processes::run(proofs)
+}
+
+/// Messages of so many bytes in all.
+fn messages(length: usize) -> usize {
+    (64 << 20) / length
+}
+
+fn send(party: &mut Party, length: usize) {
+    let mut sender = party.peer.channel("bytes").codec::<Raw>().sender::<[u8]>().unwrap();
+    let message = vec![7; length];
+    for _ in 0..messages(length) {
+        sender.send(&message).unwrap();
+    }
+    sender.flush().unwrap();
+    party.meet();
+    assert_eq!(party.peer.stats().bytes_copied, 0, "the sender receives no messages");
+}
+
+fn receive(party: &mut Party, fabric: Fabric, length: usize) {
+    let mut receiver = party.peer.channel("bytes").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut maps = Maps::default();
+    let mut previous: Option<usize> = None;
+    let (mut adjacent, mut behind_a_head) = (0, 0);
+    for _ in 0..messages(length) {
+        let message = receiver.recv().unwrap();
+        assert_eq!(message.len(), length);
+        let address = message.as_ptr().addr();
+        let mapping = maps.holding(address, length);
+        match (fabric, length > LARGEST_IN_RING) {
+            (Fabric::Shm, false) => assert!(mapping.name.contains("memfd:ibex-ring"), "{mapping:?}"),
+            (Fabric::Shm, true) => {
+                assert!(mapping.name.contains("memfd:ibex-message"), "{mapping:?}");
+            }
+            _ => assert!(mapping.is_anonymous(), "{mapping:?}"),
+        }
+        if let Some(gap) = previous.and_then(|end| address.checked_sub(end)) {
+            match gap {
+                RECORD_HEADER => adjacent += 1,
+                16..=192 => behind_a_head += 1,
+                _ => {}
+            }
+        }
+        previous = Some(address + length.next_multiple_of(8));
+    }
+    party.meet();
+
+    let stats = party.peer.stats();
+    match fabric {
+        Fabric::Shm => assert_eq!(stats.bytes_copied, 0),
+        _ => {
+            let bytes = (messages(length) * length) as u64;
+            assert!(stats.bytes_received >= bytes);
+            assert!(
+                stats.bytes_copied * 8 <= stats.bytes_received,
+                "{} of {} bytes were copied",
+                stats.bytes_copied,
+                stats.bytes_received,
+            );
+        }
+    }
+    if fabric == Fabric::Tcp && length <= 1 << 10 {
+        let of = messages(length);
+        assert!(adjacent + behind_a_head >= of * 9 / 10, "{adjacent} + {behind_a_head} of {of}");
+        assert!(behind_a_head > 0, "no head of a frame stands between messages");
+    }
+}
+
+/// The control: what `detach` copied out is seen to be somewhere else.
+fn receive_detached(party: &mut Party, fabric: Fabric) {
+    let mut receiver = party.peer.channel("bytes").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut maps = Maps::default();
+    let mut moved = 0;
+    for _ in 0..messages(64) {
+        let message = receiver.recv().unwrap();
+        let arrived = message.as_ptr().addr();
+        let message = message.detach();
+        let address = message.as_ptr().addr();
+        moved += usize::from(address != arrived);
+        if fabric == Fabric::Shm {
+            let mapping = maps.holding(address, 64);
+            assert!(!mapping.name.contains("memfd:"), "{mapping:?}");
+        }
+    }
+    assert_eq!(moved, messages(64));
+    party.meet();
+}
+
+/// This process's mappings, read again when an address is in none that is known.
+#[derive(Default)]
+struct Maps(Vec<Mapping>);
+
+#[derive(Clone, Debug)]
+struct Mapping {
+    start: usize,
+    end: usize,
+    name: String,
+}
+
+impl Maps {
+    fn holding(&mut self, address: usize, length: usize) -> &Mapping {
+        let holds = |map: &Mapping| map.start <= address && address < map.end;
+        if !self.0.iter().any(holds) {
+            let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
+            self.0 = maps.lines().map(Mapping::parse).collect();
+        }
+        let first = self.0.iter().find(|map| holds(map)).expect("a message lies in memory");
+        // A double mapping is two, one behind the other.
+        let is_next = |map: &&Mapping| map.start == first.end && map.name == first.name;
+        let end = self.0.iter().find(is_next).map_or(first.end, |second| second.end);
+        assert!(address + length <= end, "the message leaves its memory: {first:?}");
+        first
+    }
+}
+
+impl Mapping {
+    /// One line of proc_pid_maps(5).
+    fn parse(line: &str) -> Self {
+        let mut fields = line.split_ascii_whitespace();
+        let range = fields.next().and_then(|range| range.split_once('-'));
+        let (start, end) = range.expect("a line begins with a range");
+        let address = |text| usize::from_str_radix(text, 16).expect("addresses are hexadecimal");
+        let name = fields.skip(4).collect::<Vec<_>>().join(" ");
+        Self { start: address(start), end: address(end), name }
+    }
+
+    /// Memory of no file, and neither the allocator's heap nor a stack.
+    fn is_anonymous(&self) -> bool {
+        self.name.is_empty() && self.end - self.start >= 1 << 20
+    }
+}
+
+/// What stands before each payload.
+const RECORD_HEADER: usize = 8;
+/// Half of the default ring; longer messages get memory of their own.
+const LARGEST_IN_RING: usize = 512 << 10;

@@ -1,0 +1,293 @@
+//! Proofs that need two real processes: this one, and the same program run once more.
+//!
+//! Rules:
+//!
+//! 1. A proof has two sides with a session between them. The runner's process plays
+//!    *here* and listens; a child, started for this one proof, plays *there* and connects.
+//! 2. Beside the session they talk over a socket pair, the child's standard input. It is
+//!    for agreeing on when, not for what is proven.
+//! 3. Proofs run one after the other and the runner has no threads of its own but a
+//!    sleeping watchdog, so what a proof counts (allocations, processor time, memory,
+//!    descriptors) is the library's and its own.
+//! 4. A side that panics ends the proof; a proof that hangs is ended by the watchdog.
+#![allow(dead_code, reason = "each test that includes this uses a part of it")]
+
+use std::{
+    env, fmt,
+    io::{ErrorKind, Read, Write},
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Child, Command, ExitCode, Stdio},
+    str::FromStr,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use ibex::{Driver, Fabric, Node, Peer, Policy};
+use libtest_mimic::{Arguments, Trial};
+use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
+
+/// A claim about two processes.
+pub(crate) struct Proof {
+    name: String,
+    setup: Setup,
+    here: Play,
+    there: Play,
+}
+
+type Play = Box<dyn Fn(&mut Party) + Send + Sync>;
+
+/// What the two nodes are set to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Setup {
+    pub(crate) fabric: Fabric,
+    pub(crate) driver: Driver,
+}
+
+/// One of the two processes of a proof.
+pub(crate) struct Party {
+    pub(crate) node: Node,
+    pub(crate) peer: Peer,
+    pub(crate) other: Other,
+    setup: Setup,
+    proof: String,
+}
+
+/// The other process, beside the session.
+pub(crate) struct Other {
+    wire: UnixStream,
+    pid: u32,
+    /// Here: the process that plays there.
+    child: Option<Child>,
+}
+
+impl Proof {
+    pub(crate) fn new(
+        name: impl fmt::Display,
+        setup: Setup,
+        here: impl Fn(&mut Party) + Send + Sync + 'static,
+        there: impl Fn(&mut Party) + Send + Sync + 'static,
+    ) -> Self {
+        let name = format!("{name}/{setup}");
+        Self { name, setup, here: Box::new(here), there: Box::new(there) }
+    }
+
+    fn play_here(&self) {
+        let _watchdog = Watchdog::start(&self.name);
+        let node = self.setup.node().listen("127.0.0.1:0").build().expect("the node listens");
+        let (peer, other) = start_there(&node, &self.name);
+        let mut party = Party::new(node, peer, other, self);
+        (self.here)(&mut party);
+        party.other.has_succeeded();
+    }
+
+    fn play_there(&self) {
+        // Whatever ends the runner ends this process too.
+        let _ = set_parent_process_death_signal(Some(Signal::KILL));
+        let _watchdog = Watchdog::start(&self.name);
+        let mut other = Other::of_child();
+        let node = self.setup.node().build().expect("the node starts");
+        let address: String = other.hear();
+        let peer = node.connect(address).expect("the runner listens");
+        (self.there)(&mut Party::new(node, peer, other, self));
+    }
+}
+
+/// Runs the proofs that the command line asks for; in a child, its side of its proof.
+pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
+    if let Ok(name) = env::var(PROOF) {
+        let proof = proofs.iter().find(|proof| proof.name == name);
+        proof.expect("the runner and its child know the same proofs").play_there();
+        return ExitCode::SUCCESS;
+    }
+    let mut arguments = Arguments::from_args();
+    arguments.test_threads = Some(1);
+    let trial = |proof: Proof| {
+        Trial::test(proof.name.clone(), move || {
+            proof.play_here();
+            Ok(())
+        })
+    };
+    libtest_mimic::run(&arguments, proofs.into_iter().map(trial).collect()).exit_code()
+}
+
+impl Setup {
+    pub(crate) const SHM: [Self; 2] = [
+        Self { fabric: Fabric::Shm, driver: Driver::Caller },
+        Self { fabric: Fabric::Shm, driver: Driver::Threads },
+    ];
+    pub(crate) const TCP: [Self; 2] = [
+        Self { fabric: Fabric::Tcp, driver: Driver::Caller },
+        Self { fabric: Fabric::Tcp, driver: Driver::Threads },
+    ];
+
+    /// Every fabric under every driver.
+    pub(crate) fn all() -> impl Iterator<Item = Self> {
+        Self::SHM.into_iter().chain(Self::TCP)
+    }
+
+    /// Every fabric under the driver that needs no help.
+    pub(crate) fn with_threads() -> impl Iterator<Item = Self> {
+        Self::all().filter(|setup| setup.driver == Driver::Threads)
+    }
+
+    fn node(self) -> ibex::NodeBuilder {
+        Node::builder().driver(self.driver).fabric(self.fabric, Policy::Require)
+    }
+}
+
+impl fmt::Display for Setup {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let driver = match self.driver {
+            Driver::Threads => "threads",
+            Driver::Caller => "caller",
+        };
+        write!(f, "{}/{driver}", self.fabric)
+    }
+}
+
+impl Party {
+    fn new(node: Node, peer: Peer, other: Other, proof: &Proof) -> Self {
+        let (setup, proof) = (proof.setup, proof.name.clone());
+        let party = Self { node, peer, other, setup, proof };
+        party.check();
+        party
+    }
+
+    /// Here: the other process has ended; starts the next, which connects to our node.
+    pub(crate) fn meet_the_next(&mut self) {
+        (self.peer, self.other) = start_there(&self.node, &self.proof);
+        self.check();
+    }
+
+    fn check(&self) {
+        assert_ne!(self.other.pid, own_pid(), "a proof needs two processes");
+        assert_eq!(self.peer.fabric(), self.setup.fabric);
+        if let Some(pid) = self.peer.pid() {
+            assert_eq!(pid, self.other.pid, "the session leads to another process");
+        }
+    }
+
+    /// Waits until the other process is here too, and allocates nothing. Where callers
+    /// drive the engine it is driven meanwhile, so that the other side gets its answers.
+    pub(crate) fn meet(&mut self) {
+        let wire = &mut self.other.wire;
+        wire.write_all(&[BEAT]).expect("the other process is there");
+        wire.set_nonblocking(self.setup.driver == Driver::Caller).expect("a socket can wait");
+        let mut beat = [0];
+        loop {
+            match wire.read(&mut beat) {
+                Ok(1) => break,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    self.node.poll();
+                    thread::yield_now();
+                }
+                ended => panic!("the other process ended before the proof did: {ended:?}"),
+            }
+        }
+        assert_eq!(beat, [BEAT], "the two sides of the proof are not at the same place");
+        wire.set_nonblocking(false).expect("a socket can wait");
+    }
+}
+
+/// Starts a process that plays there, and waits until it has connected.
+fn start_there(node: &Node, proof: &str) -> (Peer, Other) {
+    let mut other = Other::start(proof);
+    other.say(node.local_addr().expect("it listens"));
+    (node.accept().expect("the peer connects"), other)
+}
+
+impl Other {
+    fn start(name: &str) -> Self {
+        let (wire, theirs) = UnixStream::pair().expect("a socket pair");
+        let child = Command::new(env::current_exe().expect("this program has a path"))
+            .env(PROOF, name)
+            .stdin(Stdio::from(OwnedFd::from(theirs)))
+            .spawn()
+            .expect("this program runs once more");
+        Self { wire, pid: child.id(), child: Some(child) }
+    }
+
+    fn of_child() -> Self {
+        let wire = rustix::io::dup(std::io::stdin()).expect("the runner left a socket");
+        let pid = getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
+        Self { wire: UnixStream::from(wire), pid, child: None }
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Says one line.
+    pub(crate) fn say(&mut self, what: impl fmt::Display) {
+        writeln!(self.wire, "{what}").expect("the other process is there");
+    }
+
+    /// Waits for one line.
+    pub(crate) fn hear<T: FromStr<Err: fmt::Debug>>(&mut self) -> T {
+        let mut line = Vec::new();
+        let mut byte = [0];
+        while self.wire.read(&mut byte).is_ok_and(|count| count == 1) && byte != *b"\n" {
+            line.extend(byte);
+        }
+        let line = String::from_utf8(line).expect("lines are text");
+        line.parse().unwrap_or_else(|error| {
+            panic!("the other process ended or said {line:?} out of turn: {error:?}")
+        })
+    }
+
+    /// Ends it as `kill -9` does, and waits until it is gone.
+    pub(crate) fn kill(&mut self) {
+        let child = self.child.as_mut().expect("only the runner kills");
+        child.kill().expect("a child can be killed");
+        child.wait().expect("a child can be waited for");
+    }
+
+    fn has_succeeded(&mut self) {
+        let child = self.child.as_mut().expect("only the runner asks");
+        let status = child.wait().expect("a child can be waited for");
+        let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
+        assert!(status.success() || killed, "the other side failed: {status}");
+    }
+}
+
+impl Drop for Other {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// This process, as the kernel knows it.
+pub(crate) fn own_pid() -> u32 {
+    getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Ends the process when a proof hangs. Not a time limit: it is far beyond what any
+/// proof needs.
+struct Watchdog {
+    _done: mpsc::Sender<()>,
+}
+
+impl Watchdog {
+    fn start(proof: &str) -> Self {
+        let (done, is_done) = mpsc::channel();
+        let message = format!("process {}: {proof} hangs; ending it", own_pid());
+        thread::spawn(move || {
+            if is_done.recv_timeout(PATIENCE) == Err(RecvTimeoutError::Timeout) {
+                eprintln!("{message}");
+                std::process::abort();
+            }
+        });
+        Self { _done: done }
+    }
+}
+
+/// Names the proof whose other side a child plays.
+const PROOF: &str = "TWO_PROCESS_PROOF";
+/// What [`Party::meet`] exchanges.
+const BEAT: u8 = b'.';
+const PATIENCE: Duration = Duration::from_secs(240);

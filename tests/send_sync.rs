@@ -1,0 +1,126 @@
+//! What may be moved to another thread, and what shared between threads.
+//!
+//! A table that compiles is the test. The lines with `not` use a trick: a type that did
+//! implement the trait would make the call ambiguous.
+#![forbid(unsafe_code)]
+
+use ibex::{
+    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Iter,
+    ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, Peer, PeerId, Pod, Raw,
+    Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
+    SendTimeoutError, Sender, SessionStats, TryRecvError, TrySendError, WaitAckedError,
+};
+
+#[ibex::message]
+struct Entry {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+fn is_send<T: Send>() {}
+fn is_sync<T: Sync>() {}
+fn is_clone<T: Clone>() {}
+fn is_static<T: 'static>() {}
+fn is_error<T: std::error::Error + Send + Sync + 'static>() {}
+
+/// Compiles only if the type does not implement the trait.
+macro_rules! is_not {
+    ($name:ident: $trait:ident, $type:ty) => {{
+        trait $name<A> {
+            fn ask() {}
+        }
+        impl<T: ?Sized> $name<()> for T {}
+        struct Implemented;
+        impl<T: ?Sized + $trait> $name<Implemented> for T {}
+        <$type as $name<_>>::ask();
+    }};
+}
+
+#[test]
+fn nodes_and_peers_are_shared_freely() {
+    is_send::<Node>();
+    is_sync::<Node>();
+    is_send::<Peer>();
+    is_sync::<Peer>();
+    is_clone::<Peer>();
+    is_send::<PeerId>();
+    is_sync::<PeerId>();
+    is_send::<NodeBuilder>();
+    is_send::<ChannelBuilder>();
+}
+
+#[test]
+fn handles_move_between_threads() {
+    is_send::<Sender<Entry>>();
+    is_send::<Sender<[u8], Raw>>();
+    is_send::<Sender<u64, Pod>>();
+    is_clone::<Sender<Entry>>();
+    is_send::<Receiver<Entry>>();
+    is_send::<Receiver<[u8], Raw>>();
+    is_send::<Iter<'static, Entry, ibex::Rkyv>>();
+    is_static::<Sender<Entry>>();
+    is_static::<Receiver<Entry>>();
+    is_not!(Cloned: Clone, Receiver<Entry>);
+    is_not!(Cloned: Clone, Receiver<[u8], Raw>);
+}
+
+#[test]
+fn handles_send_and_receive_in_threads_whatever_the_message_is() {
+    // A handle keeps no message, so what is sent need not be `Send`.
+    type NotSend = std::rc::Rc<u64>;
+    is_not!(Sent: Send, NotSend);
+    fn moves<T>()
+    where
+        ibex::Rkyv: ibex::Codec<T>,
+    {
+        is_send::<Sender<T>>();
+        is_send::<Receiver<T>>();
+    }
+    moves::<Entry>();
+}
+
+#[test]
+fn messages_go_where_they_like() {
+    is_send::<Message<Entry>>();
+    is_sync::<Message<Entry>>();
+    is_static::<Message<Entry>>();
+    is_send::<Message<[u8], Raw>>();
+    is_static::<Message<[u8], Raw>>();
+    is_send::<Message<u64, Pod>>();
+    is_not!(Cloned: Clone, Message<Entry>);
+}
+
+#[test]
+fn a_reservation_belongs_to_its_sender() {
+    is_not!(Cloned: Clone, Reservation<'static>);
+    is_not!(Copied: Copy, Reservation<'static>);
+}
+
+#[test]
+fn errors_pass_question_marks_into_boxed_errors() {
+    is_error::<AcceptError>();
+    is_error::<ConnectError>();
+    is_error::<Disconnected>();
+    is_error::<ListenError>();
+    is_error::<MemoryError>();
+    is_error::<OpenError>();
+    is_error::<RecvError>();
+    is_error::<RecvTimeoutError>();
+    is_error::<SchemaMismatch>();
+    is_error::<SendError>();
+    is_error::<SendTimeoutError>();
+    is_error::<TryRecvError>();
+    is_error::<TrySendError>();
+    is_error::<WaitAckedError>();
+}
+
+#[test]
+fn what_is_reported_is_plain_data() {
+    is_send::<CloseReport>();
+    is_sync::<CloseReport>();
+    is_send::<Counts>();
+    is_send::<EndCause>();
+    is_sync::<EndCause>();
+    is_send::<SessionStats>();
+    is_sync::<SessionStats>();
+}

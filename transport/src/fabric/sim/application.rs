@@ -1,0 +1,183 @@
+//! What a program does with its channels: anything that it may, in any order.
+#![forbid(unsafe_code)]
+
+use super::{
+    Checked,
+    ledger::Ledger,
+    node::{Life, Node},
+    options::SimOptions,
+    random::Random,
+};
+use crate::engine::{channel_window::ChannelWindow, control::Role};
+
+/// One side's program.
+#[derive(Debug)]
+pub(super) struct Application {
+    random: Random,
+    options: SimOptions,
+}
+
+impl Application {
+    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+        Self {
+            random,
+            options: options.clone(),
+        }
+    }
+
+    /// A step of a busy program.
+    pub(super) fn act(&mut self, node: &mut Node, ledger: &mut Ledger) -> Checked {
+        if node.life == Life::Up {
+            self.open_some(node, ledger)?;
+            self.send_some(node, ledger);
+            self.close_some(node, ledger)?;
+            if self.random.chance(self.options.goodbye_per_mille) {
+                node.end_session(ledger)?;
+            }
+        }
+        self.receive_some(node);
+        if !node.wanted.is_empty() && self.random.chance(GRANT_PER_MILLE) {
+            node.grant(self.random.below(node.wanted.len() as u64) as usize);
+        }
+        Ok(())
+    }
+
+    /// A step of a program that begins nothing new and finishes what it has; whether
+    /// there was something to do.
+    pub(super) fn finish(&mut self, node: &mut Node) -> bool {
+        let mut any = !node.wanted.is_empty();
+        while !node.wanted.is_empty() {
+            node.grant(0);
+        }
+        for end in node.receivers.keys().copied().collect::<Vec<_>>() {
+            any |= self.take(node, end, u64::MAX);
+            any |= self.settle(node, end, u64::MAX);
+        }
+        any
+    }
+
+    fn open_some(&mut self, node: &mut Node, ledger: &Ledger) -> Checked {
+        if !self.random.chance(self.options.open_per_mille) {
+            return Ok(());
+        }
+        let role = self.random.pick(&[Role::Sender, Role::Receiver]);
+        let name = format!("channel {}", self.random.below(self.options.names));
+        let fits = !self.random.chance(self.options.mismatch_per_mille);
+        let window = ChannelWindow {
+            messages: 1 + self.random.below(self.options.window_messages),
+            bytes: self.options.window_bytes >> self.random.below(2),
+        };
+        let opened = node.open(role, &name, fits, window, ledger)?;
+        node.note(opened.map_or(0, u64::from));
+        Ok(())
+    }
+
+    fn send_some(&mut self, node: &mut Node, ledger: &mut Ledger) {
+        let usable = node
+            .senders
+            .values_mut()
+            .filter(|sender| sender.is_usable());
+        let mut usable: Vec<_> = usable.collect();
+        if usable.is_empty() {
+            return;
+        }
+        let at = self.random.below(usable.len() as u64) as usize;
+        let sender = &mut usable[at];
+        if self.options.data_in_band && self.random.chance(self.options.send_per_mille) {
+            for _ in 0..1 + self.random.below(4) {
+                let length = self.length();
+                sender.send(length, &mut node.session, ledger);
+            }
+        }
+        if self.random.chance(self.options.wait_per_mille) {
+            match self.random.below(2) {
+                0 => sender.flush(&mut node.session),
+                _ => sender.wait_acked(&mut node.session),
+            }
+        }
+    }
+
+    /// Mostly short, sometimes empty, now and then as long as may be.
+    fn length(&mut self) -> u64 {
+        let longest = match self.random.below(1000) {
+            at if at < self.options.long_per_mille => self.options.max_message_bytes,
+            at if at < 600 => 40,
+            at if at < 990 => 300,
+            _ => self.options.window_bytes / 2,
+        };
+        self.random
+            .below(longest.min(self.options.max_message_bytes) + 1)
+    }
+
+    fn close_some(&mut self, node: &mut Node, ledger: &Ledger) -> Checked {
+        if !self.random.chance(self.options.close_per_mille) {
+            return Ok(());
+        }
+        let ends: Vec<u32> = node
+            .senders
+            .keys()
+            .chain(node.receivers.keys())
+            .copied()
+            .collect();
+        if !ends.is_empty() {
+            let end = self.random.pick(&ends);
+            node.close_sender(end, ledger)?;
+            node.close_receiver(end, ledger)?;
+        }
+        Ok(())
+    }
+
+    fn receive_some(&mut self, node: &mut Node) {
+        let ends: Vec<u32> = node.receivers.keys().copied().collect();
+        if ends.is_empty() {
+            return;
+        }
+        let end = self.random.pick(&ends);
+        if self.random.chance(self.options.receive_per_mille) {
+            let most = 1 + self.random.below(8);
+            self.take(node, end, most);
+        }
+        if self.random.chance(self.options.settle_per_mille) {
+            let most = 1 + self.random.below(8);
+            self.settle(node, end, most);
+        }
+    }
+
+    fn take(&mut self, node: &mut Node, end: u32, most: u64) -> bool {
+        let mut any = false;
+        for _ in 0..most {
+            let receiver = node
+                .receivers
+                .get_mut(&end)
+                .filter(|receiver| !receiver.is_closed);
+            let Some(sequence) = receiver.and_then(super::receiver::Receiver::take) else {
+                break;
+            };
+            any = true;
+            node.counts.handed_out += 1;
+            node.note(u64::from(end) << 32 | sequence);
+        }
+        any
+    }
+
+    fn settle(&mut self, node: &mut Node, end: u32, most: u64) -> bool {
+        let Some(receiver) = node.receivers.get_mut(&end) else {
+            return false;
+        };
+        let mut any = false;
+        for _ in 0..most {
+            if !receiver.settle(&mut self.random, self.options.acknowledge_per_mille) {
+                break;
+            }
+            any = true;
+        }
+        // A sender that waits makes guards ring; else the handle tells when it likes.
+        if node.session.is_asked(end) || self.random.chance(500) {
+            node.released(end);
+        }
+        any
+    }
+}
+
+/// How often memory for a large message comes.
+const GRANT_PER_MILLE: u64 = 100;

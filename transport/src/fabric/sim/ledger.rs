@@ -1,0 +1,86 @@
+//! What was published, known to both sides of the simulation and to no session.
+#![forbid(unsafe_code)]
+
+use std::{collections::BTreeMap, sync::OnceLock};
+
+use super::{Checked, Side, ensure, random::mix};
+
+/// The lengths of all messages ever published, by sending end.
+#[derive(Debug, Default)]
+pub(super) struct Ledger {
+    channels: BTreeMap<(Side, u32), Vec<u64>>,
+}
+
+impl Ledger {
+    /// Notes the next message of a sending end and returns its sequence.
+    pub(super) fn publish(&mut self, side: Side, end: u32, length: u64) -> u64 {
+        let lengths = self.channels.entry((side, end)).or_default();
+        lengths.push(length);
+        lengths.len() as u64
+    }
+
+    /// How many messages a sending end published.
+    pub(super) fn published(&self, side: Side, end: u32) -> u64 {
+        self.channels
+            .get(&(side, end))
+            .map_or(0, |lengths| lengths.len() as u64)
+    }
+
+    /// Checks a part of a message that arrived, from byte `offset` on.
+    pub(super) fn check(
+        &self,
+        message: Message,
+        length: u64,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Checked {
+        let Message {
+            side,
+            end,
+            sequence,
+        } = message;
+        let published = self
+            .channels
+            .get(&(side, end))
+            .and_then(|lengths| lengths.get(sequence as usize - 1).copied());
+        ensure!(
+            published == Some(length),
+            "message {sequence} of end {end} arrives with {length} bytes, published: {published:?}"
+        );
+        ensure!(
+            message.part(offset, bytes.len()) == bytes,
+            "{} bytes from {offset} of message {sequence} of end {end} are not what was sent",
+            bytes.len()
+        );
+        Ok(())
+    }
+}
+
+/// A message's name; its bytes follow from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Message {
+    pub(super) side: Side,
+    /// The sending end.
+    pub(super) end: u32,
+    pub(super) sequence: u64,
+}
+
+impl Message {
+    /// `length` bytes of it from `offset` on.
+    pub(super) fn part(&self, offset: u64, length: usize) -> &'static [u8] {
+        static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+        let noise = NOISE.get_or_init(|| {
+            (0..NOISE_BYTES as u64 / 8)
+                .flat_map(|word| mix(word).to_le_bytes())
+                .collect()
+        });
+        let end = u64::from(self.end) * 2 + self.side as u64;
+        let start = (mix(self.sequence << 20 | end) as usize) % (NOISE_BYTES - MAX_LENGTH);
+        &noise[start + offset as usize..][..length]
+    }
+}
+
+/// Enough that messages differ in where they begin.
+const NOISE_BYTES: usize = 1 << 19;
+/// The longest message that a simulation sends.
+const MAX_LENGTH: usize = 1 << 18;

@@ -1,0 +1,371 @@
+//! A receiving end of the simulation: arrivals, guards dropped in any order, counters.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::{
+    Checked, Side, ensure,
+    ledger::{Ledger, Message},
+    random::Random,
+};
+use crate::engine::{
+    counters::Counters,
+    large::LARGE_PER_CHANNEL,
+    record::{self, RecordHeader, RecordKind},
+    session::Agreed,
+};
+
+/// A receiving end and its handle.
+#[derive(Debug)]
+pub(super) struct Receiver {
+    pub(super) name: String,
+    /// The side that sends.
+    sender_side: Side,
+    /// What holds for both ends, once both are open.
+    agreed: Option<Agreed>,
+    pub(super) peer_end: Option<u32>,
+    /// The handle is gone.
+    pub(super) is_closed: bool,
+    /// The channel does not fit, or ended otherwise than in order.
+    pub(super) is_over: bool,
+    pub(super) is_answered: bool,
+    /// The last message there will be.
+    last: Option<u64>,
+
+    // What arrived.
+    arrived: u64,
+    position: u64,
+    /// Messages that the application has not taken, in order.
+    waiting: VecDeque<Arrived>,
+
+    // What was handed out.
+    /// Behind the released prefix, in order.
+    cells: VecDeque<Cell>,
+    /// Messages whose guards live, in no order.
+    held: Vec<u64>,
+    counters: Counters,
+}
+
+#[derive(Debug)]
+struct Arrived {
+    sequence: u64,
+    /// The ring position behind its record.
+    behind: u64,
+    large: Option<Large>,
+}
+
+#[derive(Debug)]
+struct Large {
+    length: u64,
+    is_granted: bool,
+    placed: u64,
+}
+
+#[derive(Debug)]
+struct Cell {
+    behind: u64,
+    state: CellState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CellState {
+    Held,
+    Dropped,
+    Acknowledged,
+}
+
+impl Receiver {
+    pub(super) fn new(side: Side, name: String) -> Self {
+        Self {
+            name,
+            sender_side: side.other(),
+            agreed: None,
+            peer_end: None,
+            is_closed: false,
+            is_over: false,
+            is_answered: false,
+            last: None,
+            arrived: 0,
+            position: 0,
+            waiting: VecDeque::new(),
+            cells: VecDeque::new(),
+            held: Vec::new(),
+            counters: Counters::default(),
+        }
+    }
+
+    pub(super) fn open(&mut self, peer_end: u32, agreed: Agreed) {
+        self.position = record::first_position(agreed.alignment as usize);
+        self.counters.released_position = self.position;
+        self.agreed = Some(agreed);
+        self.peer_end = Some(peer_end);
+        self.is_answered = true;
+    }
+
+    fn message(&self, sequence: u64) -> Message {
+        let end = self.peer_end.unwrap_or_default();
+        Message {
+            side: self.sender_side,
+            end,
+            sequence,
+        }
+    }
+
+    // ---- Arrivals --------------------------------------------------------------------
+
+    /// Takes the records of a frame; `landing` is where they begin in arrival memory.
+    pub(super) fn take_records(
+        &mut self,
+        first_sequence: u64,
+        records: u64,
+        landing: usize,
+        body: &[u8],
+        ledger: &Ledger,
+    ) -> Checked {
+        let Some(Agreed {
+            window, alignment, ..
+        }) = self.agreed
+        else {
+            return Err(format!(
+                "records arrive on {:?}, which is not open",
+                self.name
+            ));
+        };
+        let alignment = alignment as usize;
+        ensure!(
+            !self.is_closed,
+            "records are handed to {:?}, whose handle is gone",
+            self.name
+        );
+        ensure!(
+            first_sequence == self.arrived + 1,
+            "message {first_sequence} of {:?} arrives behind {}",
+            self.name,
+            self.arrived
+        );
+        let mut at = 0;
+        while at < body.len() {
+            let word = body[at..].first_chunk().ok_or("a record is cut")?;
+            let header = RecordHeader::from_word(u64::from_le_bytes(*word))
+                .and_then(Result::ok)
+                .ok_or("a record has no header")?;
+            let payload = &body[at + 8..][..header.length as usize];
+            let is_aligned = (landing + at + 8).is_multiple_of(alignment);
+            ensure!(
+                is_aligned,
+                "a payload of {:?} lies at {}",
+                self.name,
+                landing + at + 8
+            );
+            let size = record::record_size(payload.len(), alignment);
+            self.arrived += 1;
+            self.position += size as u64;
+            let large = match header.kind {
+                RecordKind::Data => {
+                    let length = payload.len() as u64;
+                    ledger.check(self.message(self.arrived), length, 0, payload)?;
+                    None
+                }
+                RecordKind::Large => {
+                    let length = payload.first_chunk().ok_or("an announcement is cut")?;
+                    let length = u64::from_le_bytes(*length);
+                    Some(Large {
+                        length,
+                        is_granted: false,
+                        placed: 0,
+                    })
+                }
+            };
+            let (sequence, behind) = (self.arrived, self.position);
+            self.waiting.push_back(Arrived {
+                sequence,
+                behind,
+                large,
+            });
+            at += size;
+        }
+        ensure!(
+            self.arrived == first_sequence + records - 1,
+            "a frame has not {records} records"
+        );
+        let (messages, bytes) = (
+            self.arrived - self.counters.released,
+            self.position - self.counters.released_position,
+        );
+        ensure!(
+            messages <= window.messages && bytes <= window.bytes,
+            "{messages} messages and {bytes} bytes of {:?} are out: more than {window:?}",
+            self.name
+        );
+        let large = self
+            .waiting
+            .iter()
+            .filter(|arrived| !arrived.is_whole())
+            .count();
+        ensure!(
+            large <= LARGE_PER_CHANNEL,
+            "{large} large messages of {:?}",
+            self.name
+        );
+        Ok(())
+    }
+
+    /// Memory for a large message was granted.
+    pub(super) fn grant(&mut self, sequence: u64) {
+        if let Some(large) = self.large_mut(sequence) {
+            large.is_granted = true;
+        }
+    }
+
+    /// Takes bytes of a large message.
+    pub(super) fn place(
+        &mut self,
+        sequence: u64,
+        offset: u64,
+        bytes: &[u8],
+        ledger: &Ledger,
+    ) -> Checked {
+        let message = self.message(sequence);
+        let Some(large) = self.large_mut(sequence).filter(|large| large.is_granted) else {
+            return Err(format!(
+                "bytes of {message:?} arrive, for which no memory was granted"
+            ));
+        };
+        ensure!(
+            large.placed == offset,
+            "{message:?} goes on at {offset}, not {}",
+            large.placed
+        );
+        large.placed += bytes.len() as u64;
+        let length = large.length;
+        ensure!(
+            large.placed <= length,
+            "{message:?} grows beyond its {length} bytes"
+        );
+        ledger.check(message, length, offset, bytes)
+    }
+
+    fn large_mut(&mut self, sequence: u64) -> Option<&mut Large> {
+        self.waiting
+            .iter_mut()
+            .find(|arrived| arrived.sequence == sequence)?
+            .large
+            .as_mut()
+    }
+
+    /// The sender closed behind message `last`.
+    pub(super) fn sender_closed(&mut self, last: u64, ledger: &Ledger) -> Checked {
+        self.last = Some(last);
+        if self.is_closed {
+            return Ok(());
+        }
+        let published = self
+            .peer_end
+            .map_or(0, |end| ledger.published(self.sender_side, end));
+        let arrived = self.received();
+        ensure!(
+            last == published && last == arrived,
+            "{:?} was closed behind message {last}: published {published}, received {arrived}",
+            self.name
+        );
+        Ok(())
+    }
+
+    /// Messages that are here as a whole, without a gap.
+    pub(super) fn received(&self) -> u64 {
+        let gap = self.waiting.iter().find(|arrived| !arrived.is_whole());
+        gap.map_or(self.arrived, |arrived| arrived.sequence - 1)
+    }
+
+    // ---- The application -------------------------------------------------------------
+
+    pub(super) fn is_usable(&self) -> bool {
+        self.agreed.is_some() && !self.is_closed && !self.is_over
+    }
+
+    /// Takes the next message; whether there was one.
+    pub(super) fn take(&mut self) -> Option<u64> {
+        self.waiting.front().filter(|arrived| arrived.is_whole())?;
+        let Arrived {
+            sequence, behind, ..
+        } = self.waiting.pop_front()?;
+        self.cells.push_back(Cell {
+            behind,
+            state: CellState::Held,
+        });
+        self.held.push(sequence);
+        Some(sequence)
+    }
+
+    /// Drops or acknowledges one of the guards, any of them; whether there was one.
+    pub(super) fn settle(&mut self, random: &mut Random, acknowledge_per_mille: u64) -> bool {
+        if self.held.is_empty() {
+            return false;
+        }
+        let at = random.below(self.held.len() as u64) as usize;
+        let sequence = self.held.swap_remove(at);
+        let is_acknowledged = random.chance(acknowledge_per_mille);
+        let state = if is_acknowledged {
+            CellState::Acknowledged
+        } else {
+            CellState::Dropped
+        };
+        self.cells[(sequence - self.counters.released - 1) as usize].state = state;
+        while let Some(cell) = self
+            .cells
+            .front()
+            .filter(|cell| cell.state != CellState::Held)
+        {
+            let counters = &mut self.counters;
+            counters.released += 1;
+            counters.released_position = cell.behind;
+            counters.acknowledgement_ended |= cell.state == CellState::Dropped;
+            counters.acknowledged += u64::from(!counters.acknowledgement_ended);
+            self.cells.pop_front();
+        }
+        true
+    }
+
+    pub(super) fn counters(&self) -> Counters {
+        Counters {
+            received: self.received(),
+            ..self.counters
+        }
+    }
+
+    /// Checks what the session told the sender in our name.
+    pub(super) fn check_told(&self, told: &Counters) -> Checked {
+        let now = self.counters();
+        ensure!(
+            told.received <= now.received
+                && told.released <= now.released
+                && told.released_position <= now.released_position
+                && told.acknowledged <= now.acknowledged
+                && told.acknowledgement_ended <= now.acknowledgement_ended,
+            "the sender of {:?} was told {told:?}, the truth is {now:?}",
+            self.name
+        );
+        Ok(())
+    }
+
+    /// Whether everything that the sender published was handed out and let go of.
+    pub(super) fn is_done(&self, ledger: &Ledger) -> bool {
+        let published = self
+            .peer_end
+            .map_or(0, |end| ledger.published(self.sender_side, end));
+        self.counters.released == published
+    }
+
+    /// Whether the sender has closed, so that no more will arrive.
+    pub(super) fn is_closed_there(&self) -> bool {
+        self.last.is_some()
+    }
+}
+
+impl Arrived {
+    fn is_whole(&self) -> bool {
+        self.large
+            .as_ref()
+            .is_none_or(|large| large.placed == large.length)
+    }
+}

@@ -1,0 +1,276 @@
+//! A sending end of the simulation: the real ring algorithms, and what was heard.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{
+    Checked, Side, ensure,
+    ledger::{Ledger, Message},
+    memory::SimMemory,
+};
+use crate::{
+    engine::{
+        control::Ask,
+        counters::Counters,
+        frame::MAX_EAGER_BYTES,
+        large::LARGE_PER_CHANNEL,
+        record::RecordKind,
+        session::{Agreed, RecordSource, Run, Session},
+    },
+    ring::{Consumer, Producer, Released},
+};
+
+/// A sending end and its handle.
+#[derive(Debug)]
+pub(super) struct Sender {
+    end: u32,
+    side: Side,
+    pub(super) name: String,
+    /// The ring and the peer's end, once both ends are open.
+    ring: Option<SendRing>,
+    pub(super) peer_end: Option<u32>,
+    /// The handle is gone.
+    pub(super) is_closed: bool,
+    /// The peer's end is gone or does not fit.
+    pub(super) is_over: bool,
+    /// The open was answered: opened or mismatched.
+    pub(super) is_answered: bool,
+
+    pub(super) published: u64,
+    pub(super) heard: Counters,
+    /// Large messages that are not received.
+    large: VecDeque<u64>,
+    /// What the handle waits for; 0 for nothing.
+    waits: Ask,
+}
+
+#[derive(Debug)]
+struct SendRing {
+    memory: SimMemory,
+    producer: Producer<SimMemory>,
+    consumer: Consumer<SimMemory>,
+    max_message_bytes: u64,
+}
+
+impl Sender {
+    pub(super) fn new(side: Side, end: u32, name: String) -> Self {
+        Self {
+            end,
+            side,
+            name,
+            ring: None,
+            peer_end: None,
+            is_closed: false,
+            is_over: false,
+            is_answered: false,
+            published: 0,
+            heard: Counters::default(),
+            large: VecDeque::new(),
+            waits: Ask::default(),
+        }
+    }
+
+    pub(super) fn open(&mut self, peer_end: u32, agreed: Agreed) {
+        let memory = SimMemory::new(agreed.window.bytes as usize);
+        let alignment = agreed.alignment as usize;
+        let producer = Producer::new(memory.clone(), alignment, agreed.window.messages);
+        let consumer = Consumer::new(memory.clone(), alignment);
+        self.heard.released_position = producer.position();
+        let max_message_bytes = agreed.max_message_bytes;
+        self.ring = Some(SendRing {
+            memory,
+            producer,
+            consumer,
+            max_message_bytes,
+        });
+        self.peer_end = Some(peer_end);
+        self.is_answered = true;
+    }
+
+    /// Whether the application can still use it.
+    pub(super) fn is_usable(&self) -> bool {
+        self.ring.is_some() && !self.is_closed && !self.is_over
+    }
+
+    /// Publishes a message of at most `length` bytes if there is room; else asks for room
+    /// as a blocked handle does.
+    pub(super) fn send(&mut self, length: u64, session: &mut Session, ledger: &mut Ledger) {
+        let Some(ring) = &mut self.ring else { return };
+        let length = length.min(ring.max_message_bytes);
+        let is_large = length as usize > ring.producer.largest().min(MAX_EAGER_BYTES);
+        let record = if is_large { 8 } else { length as usize };
+        if !ring.producer.fits(record) || is_large && self.large.len() == LARGE_PER_CHANNEL {
+            let released = self.heard.released + 1;
+            if released <= self.published && self.waits.released < released {
+                self.waits.released = released;
+                session.ask(
+                    self.end,
+                    Ask {
+                        released,
+                        ..Ask::default()
+                    },
+                );
+            }
+            return;
+        }
+        let sequence = ledger.publish(self.side, self.end, length);
+        let message = Message {
+            side: self.side,
+            end: self.end,
+            sequence,
+        };
+        let payload = ring.producer.position() + 8;
+        let kind = if is_large {
+            self.large.push_back(sequence);
+            session.announce_large(self.end, sequence, length);
+            ring.memory.write(payload, &length.to_le_bytes());
+            RecordKind::Large
+        } else {
+            ring.memory.write(payload, message.part(0, record));
+            RecordKind::Data
+        };
+        ring.producer.publish(kind, record);
+        self.published = sequence;
+        session.mark_ready(self.end);
+    }
+
+    /// Begins to wait until everything is received, as `flush` does.
+    pub(super) fn flush(&mut self, session: &mut Session) {
+        if self.waits.received == 0 && self.heard.received < self.published {
+            self.waits.received = self.published;
+            session.ask(
+                self.end,
+                Ask {
+                    received: self.published,
+                    ..Ask::default()
+                },
+            );
+        }
+    }
+
+    /// Begins to wait until everything is acknowledged.
+    pub(super) fn wait_acked(&mut self, session: &mut Session) {
+        let is_open = self.heard.acknowledged < self.published && !self.heard.acknowledgement_ended;
+        if self.waits.acknowledged == 0 && is_open {
+            self.waits.acknowledged = self.published;
+            session.ask(
+                self.end,
+                Ask {
+                    acknowledged: self.published,
+                    ..Ask::default()
+                },
+            );
+        }
+    }
+
+    /// Whether a handle still waits, although its channel lives.
+    pub(super) fn waits(&self) -> bool {
+        self.is_usable() && self.waits != Ask::default()
+    }
+
+    /// The receiving end's news.
+    pub(super) fn hear(&mut self, news: &Counters) -> Checked {
+        let before = std::mem::replace(&mut self.heard, *news);
+        ensure!(
+            news.received >= before.received
+                && news.released >= before.released
+                && news.released_position >= before.released_position
+                && news.acknowledged >= before.acknowledged
+                && news.acknowledgement_ended >= before.acknowledgement_ended,
+            "counters of end {} went back from {before:?} to {news:?}",
+            self.end
+        );
+        ensure!(
+            self.published >= news.received
+                && news.received >= news.released
+                && news.released >= news.acknowledged,
+            "counters of end {} are out of step: published {}, {news:?}",
+            self.end,
+            self.published
+        );
+        while self
+            .large
+            .front()
+            .is_some_and(|&sequence| sequence <= news.received)
+        {
+            self.large.pop_front();
+        }
+        if let Some(ring) = &mut self.ring {
+            let released = Released {
+                messages: news.released,
+                position: news.released_position,
+            };
+            ring.producer
+                .refresh(released)
+                .map_err(|misbehaved| misbehaved.to_string())?;
+        }
+        let waits = &mut self.waits;
+        if news.received >= waits.received {
+            waits.received = 0;
+        }
+        if news.released >= waits.released {
+            waits.released = 0;
+        }
+        if news.acknowledged >= waits.acknowledged || news.acknowledgement_ended {
+            waits.acknowledged = 0;
+        }
+        Ok(())
+    }
+
+    /// The bytes of a large message's chunk.
+    pub(super) fn chunk(&self, sequence: u64, offset: u64, bytes: usize) -> Checked<&'static [u8]> {
+        ensure!(
+            self.large.contains(&sequence),
+            "a chunk of message {sequence} of end {} goes out after it was received",
+            self.end
+        );
+        Ok(Message {
+            side: self.side,
+            end: self.end,
+            sequence,
+        }
+        .part(offset, bytes))
+    }
+
+    /// Appends ring bytes.
+    pub(super) fn ring_bytes(&self, position: u64, bytes: usize, out: &mut Vec<u8>) {
+        if let Some(ring) = &self.ring {
+            ring.memory.read(position, bytes, out);
+        }
+    }
+}
+
+/// The rings of a node's sending ends, as the session sees them.
+pub(super) struct Rings<'a>(pub(super) &'a mut BTreeMap<u32, Sender>);
+
+impl Rings<'_> {
+    fn consumer(&mut self, end: u32) -> Option<&mut Consumer<SimMemory>> {
+        Some(&mut self.0.get_mut(&end)?.ring.as_mut()?.consumer)
+    }
+}
+
+impl RecordSource for Rings<'_> {
+    fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
+        let consumer = self.consumer(end)?;
+        let walk = |limit| consumer.walk(limit).expect("nobody else writes this ring");
+        let mut run = walk(batch);
+        if run.records == 0 {
+            run = walk(single);
+        }
+        if run.records == 0 {
+            return None;
+        }
+        let position = consumer.position();
+        consumer.advance_by(run.bytes, run.records);
+        Some(Run {
+            position,
+            bytes: run.bytes,
+            records: run.records,
+        })
+    }
+
+    fn has_records(&mut self, end: u32) -> bool {
+        self.consumer(end)
+            .is_some_and(|consumer| !consumer.is_empty())
+    }
+}

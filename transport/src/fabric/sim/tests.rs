@@ -1,0 +1,185 @@
+//! Many seeds, and a few stories for which one seed in many would not do.
+
+use super::*;
+
+/// `IBEX_SIM_SEED=n` replays the run of one seed.
+#[test]
+fn no_seed_breaks_a_rule() {
+    if let Ok(seed) = std::env::var("IBEX_SIM_SEED") {
+        let seed = seed.parse().expect("IBEX_SIM_SEED is a number");
+        println!("{:#?}", SimOptions::from_seed(seed));
+        println!("{:#?}", finish(seed, Simulation::new(seed)));
+        return;
+    }
+    let mut sum = Summary::default();
+    for seed in 0..SEEDS {
+        let run = finish(seed, Simulation::new(seed));
+        sum.opened += run.opened;
+        sum.mismatched += run.mismatched;
+        sum.messages += run.messages;
+        sum.large += run.large;
+        sum.out_of_credit += run.out_of_credit;
+    }
+    // Rules that nothing tries to break hold by themselves.
+    assert!(
+        sum.opened > 5 * SEEDS && sum.mismatched > SEEDS / 10,
+        "{sum:?}"
+    );
+    assert!(sum.messages > 50 * SEEDS && sum.large > SEEDS, "{sum:?}");
+    assert!(sum.out_of_credit > SEEDS, "{sum:?}");
+}
+
+#[test]
+fn the_same_seed_makes_the_same_run() {
+    for seed in [1, 2, 3, u64::MAX] {
+        let [first, again] = [(); 2].map(|()| finish(seed, Simulation::new(seed)));
+        assert_eq!(first, again);
+    }
+    assert_ne!(
+        finish(1, Simulation::new(1)).trace,
+        finish(2, Simulation::new(2)).trace
+    );
+}
+
+/// Either side dies at every tenth step of its life.
+#[test]
+fn the_survivor_hands_out_what_arrived_whenever_its_peer_dies() {
+    for side in [Side::Left, Side::Right] {
+        for step in (0..600).step_by(10) {
+            let crash = Some(Crash { side, step });
+            finish(step, story(step, SimOptions { crash, ..busy() }));
+        }
+    }
+}
+
+#[test]
+fn a_goodbye_in_the_middle_loses_nothing_that_was_published() {
+    for seed in 0..40 {
+        finish(
+            seed,
+            story(
+                seed,
+                SimOptions {
+                    goodbye_per_mille: 5,
+                    ..busy()
+                },
+            ),
+        );
+    }
+}
+
+/// Two bytes at a time, with the wire standing still most of the time.
+#[test]
+fn a_wire_that_hardly_moves_is_slow_and_nothing_else() {
+    let wire = SimOptions {
+        piece_bytes: 2,
+        wire_bytes: 8,
+        stall_per_mille: 200,
+        stall_steps: 20,
+        ..busy()
+    };
+    for seed in 0..20 {
+        finish(seed, story(seed, wire.clone()));
+    }
+}
+
+/// Every channel is full, of large messages too, and its receiver looks in now and then.
+#[test]
+fn slow_receivers_stop_their_channels_and_no_other() {
+    let slow = SimOptions {
+        receive_per_mille: 20,
+        settle_per_mille: 10,
+        ..busy()
+    };
+    for seed in 0..40 {
+        finish(
+            seed,
+            story(
+                seed,
+                SimOptions {
+                    long_per_mille: 200,
+                    ..slow.clone()
+                },
+            ),
+        );
+    }
+}
+
+/// One name, opened and closed all the time by both sides.
+#[test]
+fn a_name_is_opened_again_and_again() {
+    let names = SimOptions {
+        names: 1,
+        max_channels: 4,
+        open_per_mille: 300,
+        close_per_mille: 200,
+        mismatch_per_mille: 100,
+        ..busy()
+    };
+    let mut opened = 0;
+    for seed in 0..40 {
+        opened += finish(seed, story(seed, names.clone())).opened;
+    }
+    assert!(opened > 40 * 20, "only {opened} ends were opened");
+}
+
+/// Shared memory: frames carry control alone.
+#[test]
+fn channels_open_and_close_without_data_in_the_frames() {
+    for seed in 0..40 {
+        finish(
+            seed,
+            story(
+                seed,
+                SimOptions {
+                    data_in_band: false,
+                    ..busy()
+                },
+            ),
+        );
+    }
+}
+
+/// A wire that behaves and programs that do everything often.
+fn busy() -> SimOptions {
+    SimOptions {
+        delay_steps: 5,
+        piece_bytes: 1000,
+        wire_bytes: 1 << 14,
+        stall_per_mille: 1,
+        stall_steps: 50,
+        crash: None,
+        data_in_band: true,
+        max_channels: 8,
+        credit_bytes: 1 << 14,
+        alignment: 16,
+        window_bytes: 1 << 12,
+        window_messages: 64,
+        max_message_bytes: 70_000,
+        names: 3,
+        open_per_mille: 100,
+        mismatch_per_mille: 0,
+        close_per_mille: 5,
+        send_per_mille: 500,
+        long_per_mille: 20,
+        wait_per_mille: 100,
+        receive_per_mille: 500,
+        settle_per_mille: 500,
+        acknowledge_per_mille: 900,
+        goodbye_per_mille: 0,
+        busy_steps: 600,
+    }
+}
+
+fn story(seed: u64, options: SimOptions) -> Simulation {
+    Simulation::with_options(seed, options)
+}
+
+fn finish(seed: u64, simulation: Simulation) -> Summary {
+    // A violation names its seed; a story's run is made again by its test.
+    simulation
+        .run()
+        .unwrap_or_else(|violation| panic!("{violation} (IBEX_SIM_SEED={seed})"))
+}
+
+const SEEDS: u64 = 300;

@@ -1,0 +1,116 @@
+//! One direction of a connection: an ordered pipe of bytes, as a socket pair is one.
+//!
+//! Bytes arrive in order, none is lost, and that is all it promises: a write takes what
+//! it likes of what it is given, a read gives what it likes of what has arrived, bytes
+//! take their time, and now and then nothing moves for a while.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::{options::SimOptions, random::Random};
+
+/// A pipe. Its clock is the simulation's step.
+#[derive(Debug)]
+pub(super) struct Wire {
+    random: Random,
+    /// What was written and not read, with the step at which it arrives.
+    pieces: VecDeque<(u64, Vec<u8>)>,
+    /// Bytes in `pieces`.
+    held: usize,
+    /// Nothing can be read before this step.
+    stalled_until: u64,
+    /// The writer is gone: what is in the pipe is all there will be.
+    is_cut: bool,
+
+    // The faults.
+    capacity: usize,
+    longest_piece: usize,
+    delay_steps: u64,
+    stall_per_mille: u64,
+    stall_steps: u64,
+}
+
+impl Wire {
+    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+        Self {
+            random,
+            pieces: VecDeque::new(),
+            held: 0,
+            stalled_until: 0,
+            is_cut: false,
+            capacity: options.wire_bytes,
+            longest_piece: options.piece_bytes,
+            delay_steps: options.delay_steps,
+            stall_per_mille: options.stall_per_mille,
+            stall_steps: options.stall_steps,
+        }
+    }
+
+    /// No more delays, stalls and short pieces; what is on its way arrives now.
+    pub(super) fn heal(&mut self) {
+        (self.delay_steps, self.stall_per_mille, self.stalled_until) = (0, 0, 0);
+        self.capacity = HEALTHY_BYTES;
+        self.longest_piece = HEALTHY_BYTES;
+        for (arrives, _) in &mut self.pieces {
+            *arrives = 0;
+        }
+    }
+
+    /// The writer dies: a part of what it had written is lost with it.
+    pub(super) fn cut(&mut self) {
+        self.is_cut = true;
+        let kept = self.random.below(self.pieces.len() as u64 + 1) as usize;
+        self.pieces.truncate(kept);
+        self.held = self.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+    }
+
+    /// Whether nothing is on its way.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// Whether the reader has seen everything and the writer is gone.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.is_cut && self.is_empty()
+    }
+
+    /// Takes a part of `bytes`; returns how much.
+    pub(super) fn write(&mut self, now: u64, bytes: &[u8]) -> usize {
+        let room = (self.capacity - self.held).min(bytes.len());
+        let taken = room.min(1 + self.random.below(self.longest_piece as u64) as usize);
+        if taken > 0 && !self.is_cut {
+            let last = self.pieces.back().map_or(0, |&(arrives, _)| arrives);
+            let arrives = (now + self.random.below(self.delay_steps + 1)).max(last);
+            self.pieces.push_back((arrives, bytes[..taken].to_vec()));
+            self.held += taken;
+        }
+        taken
+    }
+
+    /// Appends a part of what has arrived.
+    pub(super) fn read(&mut self, now: u64, into: &mut Vec<u8>) {
+        if now < self.stalled_until {
+            return;
+        }
+        if self.random.chance(self.stall_per_mille) {
+            self.stalled_until = now + self.random.below(self.stall_steps);
+            return;
+        }
+        let mut left = 1 + self.random.below(self.longest_piece as u64) as usize;
+        while left > 0
+            && let Some((arrives, bytes)) = self.pieces.front_mut()
+            && *arrives <= now
+        {
+            let taken = left.min(bytes.len());
+            into.extend(bytes.drain(..taken));
+            left -= taken;
+            self.held -= taken;
+            if bytes.is_empty() {
+                self.pieces.pop_front();
+            }
+        }
+    }
+}
+
+/// What a direction without faults holds and moves in a step.
+const HEALTHY_BYTES: usize = 1 << 18;
