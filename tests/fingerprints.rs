@@ -84,14 +84,29 @@ fn main() -> ExitCode {
 fn send_ours(party: &mut Party) {
     let mut sender = party.peer.sender::<ours::Entry>("entries").unwrap();
     let origin = ours::Origin::Peer { id: 3 };
-    let last = sender.send(&ours::Entry { offset: 1, size: 2, origin }).unwrap();
+    let last = sender
+        .send(&ours::Entry {
+            offset: 1,
+            size: 2,
+            origin,
+        })
+        .unwrap();
     let origin = ours::Origin::Local;
-    sender.send(&ours::Entry { offset: 4, size: 5, origin }).unwrap();
+    sender
+        .send(&ours::Entry {
+            offset: 4,
+            size: 5,
+            origin,
+        })
+        .unwrap();
     sender.wait_acked(last + 1).unwrap();
 }
 
 fn receive_moved(party: &mut Party) {
-    let mut receiver = party.peer.receiver::<moved::wire::LogEntry>("entries").unwrap();
+    let mut receiver = party
+        .peer
+        .receiver::<moved::wire::LogEntry>("entries")
+        .unwrap();
     let first = receiver.recv().unwrap();
     assert_eq!((first.offset.to_native(), first.size.to_native()), (1, 2));
     assert!(matches!(
@@ -100,19 +115,32 @@ fn receive_moved(party: &mut Party) {
     ));
     first.ack();
     let second = receiver.recv().unwrap();
-    assert!(matches!(second.origin, moved::source::ArchivedSource::Local));
+    assert!(matches!(
+        second.origin,
+        moved::source::ArchivedSource::Local
+    ));
     second.ack();
     assert!(receiver.next().unwrap().is_none());
 }
 
-const CHANGES: [&str; 5] = ["reordered", "renamed", "widened", "nested", "variant_inserted"];
+const CHANGES: [&str; 5] = [
+    "reordered",
+    "renamed",
+    "widened",
+    "nested",
+    "variant_inserted",
+];
 
 /// One side has the type as it was, for each of the channels.
 fn open_ours(party: &mut Party) {
     let mut senders = CHANGES.map(|name| party.peer.sender::<ours::Entry>(name).unwrap());
     for sender in &mut senders {
         let origin = ours::Origin::Local;
-        match sender.send(&ours::Entry { offset: 1, size: 2, origin }) {
+        match sender.send(&ours::Entry {
+            offset: 1,
+            size: 2,
+            origin,
+        }) {
             Err(SendError::Mismatch(mismatch)) => check(&mismatch),
             other => panic!("{}: {other:?}", sender.name()),
         }
@@ -146,7 +174,15 @@ fn check(mismatch: &SchemaMismatch) {
     assert_ne!(mismatch.ours.fingerprint, mismatch.theirs.fingerprint);
     assert_ne!(mismatch.ours.schema, mismatch.theirs.schema);
     let text = mismatch.to_string();
-    for part in [&mismatch.channel, &mismatch.peer, &mismatch.ours.schema, &mismatch.theirs.schema] {
-        assert!(text.contains(part.as_str()), "{part:?} is missing in {text:?}");
+    for part in [
+        &mismatch.channel,
+        &mismatch.peer,
+        &mismatch.ours.schema,
+        &mismatch.theirs.schema,
+    ] {
+        assert!(
+            text.contains(part.as_str()),
+            "{part:?} is missing in {text:?}"
+        );
     }
 }

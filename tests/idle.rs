@@ -16,17 +16,36 @@ fn main() -> ExitCode {
     let mut proofs = Vec::new();
     for setup in Setup::with_threads() {
         proofs.push(Proof::new("open", setup, watch, |party| wait(party, false)));
-        proofs.push(Proof::new("after_traffic", setup, watch_after_traffic, |party| {
-            wait(party, true);
-        }));
+        proofs.push(Proof::new(
+            "after_traffic",
+            setup,
+            watch_after_traffic,
+            |party| {
+                wait(party, true);
+            },
+        ));
     }
     processes::run(proofs)
 }
 
 fn open(party: &Party) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
-    let (to, from) = if party.node.local_addr().is_some() { ("a", "b") } else { ("b", "a") };
-    let sender = party.peer.channel(to).codec::<Raw>().sender::<[u8]>().unwrap();
-    let receiver = party.peer.channel(from).codec::<Raw>().receiver::<[u8]>().unwrap();
+    let (to, from) = if party.node.local_addr().is_some() {
+        ("a", "b")
+    } else {
+        ("b", "a")
+    };
+    let sender = party
+        .peer
+        .channel(to)
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let receiver = party
+        .peer
+        .channel(from)
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     (sender, receiver)
 }
 
@@ -73,19 +92,31 @@ fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[
     for (before, after) in before.into_iter().zip(after) {
         let ticks = after.ticks - before.ticks;
         let share = ticks as f64 / TICKS_PER_SECOND as f64 / WATCHED.as_secs_f64();
-        assert!(share < 0.01, "process {} used {:.1} % of a core", after.pid, share * 100.0);
+        assert!(
+            share < 0.01,
+            "process {} used {:.1} % of a core",
+            after.pid,
+            share * 100.0
+        );
         for (thread, name, switches) in &after.switches {
             let earlier = before.switches.iter().find(|(other, ..)| other == thread);
             let (.., earlier) = earlier.expect("no thread was started meanwhile");
             // The thread that looks sleeps and reads files.
             if (after.pid, *thread) != (own_pid(), own_pid()) {
                 let woken = switches - earlier;
-                assert!(woken <= 2, "{name} of process {} woke {woken} times", after.pid);
+                assert!(
+                    woken <= 2,
+                    "{name} of process {} woke {woken} times",
+                    after.pid
+                );
             }
         }
     }
     drop(sender);
-    assert!(waiting.join().unwrap(), "the peer ends its channel when ours has ended");
+    assert!(
+        waiting.join().unwrap(),
+        "the peer ends its channel when ours has ended"
+    );
 }
 
 /// What a process has used so far.
@@ -101,9 +132,13 @@ impl Usage {
     fn of(pid: u32) -> Self {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
         // Behind the name in parentheses the state is field 3; utime and stime are 14, 15.
-        let (_, fields) = stat.rsplit_once(") ").expect("the name stands in parentheses");
+        let (_, fields) = stat
+            .rsplit_once(") ")
+            .expect("the name stands in parentheses");
         let fields = fields.split_ascii_whitespace().skip(11).take(2);
-        let ticks = fields.map(|field| field.parse::<u64>().expect("a number")).sum();
+        let ticks = fields
+            .map(|field| field.parse::<u64>().expect("a number"))
+            .sum();
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
         let switches = tasks
             .map(|task| {
@@ -114,10 +149,18 @@ impl Usage {
                     line.expect("the kernel knows it").trim().to_owned()
                 };
                 let switches = field("voluntary_ctxt_switches:").parse().expect("a number");
-                (field("Pid:").parse().expect("a number"), field("Name:"), switches)
+                (
+                    field("Pid:").parse().expect("a number"),
+                    field("Name:"),
+                    switches,
+                )
             })
             .collect();
-        Self { pid, ticks, switches }
+        Self {
+            pid,
+            ticks,
+            switches,
+        }
     }
 }
 

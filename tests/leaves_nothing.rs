@@ -39,8 +39,18 @@ fn survive(party: &mut Party) {
 
 /// Streams both ways, kills the peer, and lets go of everything but the last message.
 fn one_session(party: &mut Party) -> Message<[u8], Raw> {
-    let mut sender = party.peer.channel("back").codec::<Raw>().sender::<[u8]>().unwrap();
-    let mut receiver = party.peer.channel("there").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut sender = party
+        .peer
+        .channel("back")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = party
+        .peer
+        .channel("there")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     let mut last = None;
     for _ in 0..MESSAGES {
         last = Some(receiver.recv().unwrap());
@@ -65,8 +75,18 @@ fn one_session(party: &mut Party) -> Message<[u8], Raw> {
 }
 
 fn stream_until_killed(party: &mut Party) {
-    let mut sender = party.peer.channel("there").codec::<Raw>().sender::<[u8]>().unwrap();
-    let mut receiver = party.peer.channel("back").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut sender = party
+        .peer
+        .channel("there")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = party
+        .peer
+        .channel("back")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     thread::spawn(move || while receiver.next().is_ok_and(|message| message.is_some()) {});
     while sender.send(&[7; 64]).is_ok() {}
 }
@@ -99,32 +119,50 @@ impl Belongings {
         let mut descriptors = entries("/proc/self/fd", |path| {
             let target = fs::read_link(path).ok()?.to_string_lossy().into_owned();
             // Numbers of sockets change with each session, only their count must not.
-            Some(target.split_once(":[").map_or(target.clone(), |(kind, _)| kind.to_owned()))
+            Some(
+                target
+                    .split_once(":[")
+                    .map_or(target.clone(), |(kind, _)| kind.to_owned()),
+            )
         });
         descriptors.retain(|target| !target.starts_with("/proc/"));
         let threads = entries("/proc/self/task", |path| {
-            Some(fs::read_to_string(path.join("comm")).ok()?.trim().to_owned())
+            Some(
+                fs::read_to_string(path.join("comm"))
+                    .ok()?
+                    .trim()
+                    .to_owned(),
+            )
         });
         let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
         let segments = maps
             .lines()
             .filter_map(|line| line.find("/memfd:ibex").map(|at| line[at..].to_owned()))
             .collect();
-        Self { descriptors, threads, segments }
+        Self {
+            descriptors,
+            threads,
+            segments,
+        }
     }
 }
 
 fn entries(folder: &str, what: impl Fn(&std::path::Path) -> Option<String>) -> Vec<String> {
     let entries = fs::read_dir(folder).expect("/proc is mounted");
-    let mut found: Vec<_> =
-        entries.filter_map(|entry| what(&entry.expect("an entry").path())).collect();
+    let mut found: Vec<_> = entries
+        .filter_map(|entry| what(&entry.expect("an entry").path()))
+        .collect();
     found.sort();
     found
 }
 
 fn files_are_left() -> bool {
-    let Ok(entries) = fs::read_dir("/dev/shm") else { return false };
-    entries.flatten().any(|entry| entry.file_name().to_string_lossy().contains("ibex"))
+    let Ok(entries) = fs::read_dir("/dev/shm") else {
+        return false;
+    };
+    entries
+        .flatten()
+        .any(|entry| entry.file_name().to_string_lossy().contains("ibex"))
 }
 
 const ROUNDS: usize = 50;

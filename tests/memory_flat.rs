@@ -22,13 +22,17 @@ use processes::{Party, Proof, Setup, own_pid};
 fn main() -> ExitCode {
     let mut proofs = Vec::new();
     for setup in Setup::with_threads() {
-        proofs.push(Proof::new("stuck", setup, stay_stuck, |party| push(party, Beside::Nothing)));
-        proofs.push(Proof::new("stuck_beside_flow", setup, stay_stuck, |party| {
-            push(party, Beside::Flow);
-        }));
-        proofs.push(Proof::new("held_beside_flow", setup, hold_one, |party| {
-            push(party, Beside::Held);
-        }));
+        for (name, beside) in [
+            ("stuck", Beside::Nothing),
+            ("stuck_beside_flow", Beside::Flow),
+        ] {
+            let here = move |party: &mut Party| stay_stuck(party, beside);
+            proofs.push(Proof::new(name, setup, here, move |party| {
+                push(party, beside)
+            }));
+        }
+        let there = |party: &mut Party| push(party, Beside::Held);
+        proofs.push(Proof::new("held_beside_flow", setup, hold_one, there));
     }
     processes::run(proofs)
 }
@@ -45,8 +49,18 @@ enum Beside {
 
 /// Sends as fast as it may on a channel that is not read, and on one that is.
 fn push(party: &mut Party, beside: Beside) {
-    let mut stuck = party.peer.channel("stuck").codec::<Raw>().sender::<[u8]>().unwrap();
-    let mut flow = party.peer.channel("flow").codec::<Raw>().sender::<[u8]>().unwrap();
+    let mut stuck = party
+        .peer
+        .channel("stuck")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut flow = party
+        .peer
+        .channel("flow")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
     stuck.opened(PATIENCE).unwrap();
     flow.opened(PATIENCE).unwrap();
     if beside == Beside::Held {
@@ -55,7 +69,12 @@ fn push(party: &mut Party, beside: Beside) {
         fill(&mut stuck);
     }
     if beside != Beside::Nothing {
-        // Until every block and buffer that flowing takes is in use.
+        // Until every block and buffer that flowing takes has been in use.
+        for _ in 0..BURSTS {
+            let messages = fill(&mut flow);
+            party.other.say(messages);
+            party.meet();
+        }
         flow_for(&mut flow, WARM_UP);
     }
     party.meet();
@@ -81,14 +100,18 @@ fn push(party: &mut Party, beside: Beside) {
     party.meet();
 }
 
-fn fill(sender: &mut Sender<[u8], Raw>) {
+/// Fills the window, and waits until all of it has arrived. Returns how much that was.
+fn fill(sender: &mut Sender<[u8], Raw>) -> u64 {
+    let mut messages = 0;
     loop {
         match sender.try_send(&[7; MESSAGE]) {
-            Ok(_) => {}
-            Err(TrySendError::Full) => return,
+            Ok(_) => messages += 1,
+            Err(TrySendError::Full) => break,
             Err(error) => panic!("{error}"),
         }
     }
+    sender.flush().unwrap();
+    messages
 }
 
 fn flow_for(sender: &mut Sender<[u8], Raw>, time: Duration) {
@@ -101,24 +124,53 @@ fn flow_for(sender: &mut Sender<[u8], Raw>, time: Duration) {
 }
 
 /// Never reads the first channel, always the second.
-fn stay_stuck(party: &mut Party) {
-    let stuck = party.peer.channel("stuck").codec::<Raw>().receiver::<[u8]>().unwrap();
-    let flow = party.peer.channel("flow").codec::<Raw>().receiver::<[u8]>().unwrap();
-    receive(party, flow);
+fn stay_stuck(party: &mut Party, beside: Beside) {
+    let stuck = party
+        .peer
+        .channel("stuck")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    let flow = party
+        .peer
+        .channel("flow")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    receive(party, flow, beside);
     drop(stuck);
 }
 
 /// Holds the first channel's only message all the time, and always reads the second.
 fn hold_one(party: &mut Party) {
-    let mut stuck = party.peer.channel("stuck").codec::<Raw>().receiver::<[u8]>().unwrap();
-    let flow = party.peer.channel("flow").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut stuck = party
+        .peer
+        .channel("stuck")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    let flow = party
+        .peer
+        .channel("flow")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     let held = stuck.recv().unwrap();
-    receive(party, flow);
+    receive(party, flow, Beside::Held);
     assert_eq!(held[..], [7; MESSAGE]);
 }
 
-fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>) {
+fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>, beside: Beside) {
     flow.opened(PATIENCE).unwrap();
+    if beside != Beside::Nothing {
+        for _ in 0..BURSTS {
+            let messages: u64 = party.other.hear();
+            for _ in 0..messages {
+                flow.recv().unwrap();
+            }
+            party.meet();
+        }
+    }
     let reader = thread::spawn(move || while flow.next().unwrap().is_some() {});
     party.meet();
     let before = Memory::of(own_pid());
@@ -142,13 +194,18 @@ impl Memory {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc is mounted");
         let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
         let field = line.and_then(|line| line.split_ascii_whitespace().next());
-        let resident = field.and_then(|field| field.parse().ok()).expect("the kernel knows it");
+        let resident = field
+            .and_then(|field| field.parse().ok())
+            .expect("the kernel knows it");
         Self { pid, resident }
     }
 
     fn is_still_true(&self) {
         let now = Self::of(self.pid);
-        assert!(now.resident * 10 <= self.resident * 11, "from {self:?} to {now:?}");
+        assert!(
+            now.resident * 10 <= self.resident * 11,
+            "from {self:?} to {now:?}"
+        );
     }
 }
 
@@ -158,5 +215,7 @@ fn duration() -> Duration {
 }
 
 const MESSAGE: usize = 1000;
+/// Full windows that are sent before what counts, each with other bounds in memory.
+const BURSTS: usize = 16;
 const WARM_UP: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);

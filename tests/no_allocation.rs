@@ -74,17 +74,34 @@ enum Traffic {
 }
 
 const WARM_UP: u64 = 10_000;
-const STREAMED: u64 = if cfg!(debug_assertions) { 100_000 } else { 1_000_000 };
+const STREAMED: u64 = if cfg!(debug_assertions) {
+    100_000
+} else {
+    1_000_000
+};
 const ECHOED: u64 = STREAMED / 50;
 
 fn main() -> ExitCode {
     let mut proofs = Vec::new();
     for setup in Setup::all() {
         for (name, traffic) in [("stream", Traffic::Stream), ("echo", Traffic::Echo)] {
-            proofs.push(proof::<[u8], Raw>(format!("raw/{name}"), setup, traffic, || &[7; 64]));
-            proofs.push(proof::<Entry, Rkyv>(format!("rkyv/{name}"), setup, traffic, || {
-                Box::leak(Box::new(Entry { offset: 1, data: vec![7; 100] }))
-            }));
+            proofs.push(proof::<[u8], Raw>(
+                format!("raw/{name}"),
+                setup,
+                traffic,
+                || &[7; 64],
+            ));
+            proofs.push(proof::<Entry, Rkyv>(
+                format!("rkyv/{name}"),
+                setup,
+                traffic,
+                || {
+                    Box::leak(Box::new(Entry {
+                        offset: 1,
+                        data: vec![7; 100],
+                    }))
+                },
+            ));
         }
     }
     proofs.push(control(Setup::SHM[0]));
@@ -142,7 +159,9 @@ fn control(setup: Setup) -> Proof {
 fn verdict(here: u64, there: u64) -> Result<(), String> {
     match (here, there) {
         (0, 0) => Ok(()),
-        _ => Err(format!("the receiving process allocated {here} times, the sending one {there}")),
+        _ => Err(format!(
+            "the receiving process allocated {here} times, the sending one {there}"
+        )),
     }
 }
 
@@ -153,8 +172,18 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
     value: &T,
     plant: impl Fn(),
 ) -> u64 {
-    let mut sender = party.peer.channel("there").codec::<C>().sender::<T>().unwrap();
-    let mut answers = party.peer.channel("back").codec::<C>().receiver::<T>().unwrap();
+    let mut sender = party
+        .peer
+        .channel("there")
+        .codec::<C>()
+        .sender::<T>()
+        .unwrap();
+    let mut answers = party
+        .peer
+        .channel("back")
+        .codec::<C>()
+        .receiver::<T>()
+        .unwrap();
     sender.opened(PATIENCE).unwrap();
     answers.opened(PATIENCE).unwrap();
 
@@ -167,7 +196,10 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
             Err(error) => panic!("{error}"),
         }
     }
-    assert!(sender.send_timeout(value, MOMENT).is_err(), "nobody reads, the window is full");
+    assert!(
+        sender.send_timeout(value, MOMENT).is_err(),
+        "nobody reads, the window is full"
+    );
     assert!(answers.recv_timeout(MOMENT).is_err(), "nobody answers");
     party.other.say(last);
     sender.wait_acked(last).unwrap();
@@ -202,13 +234,19 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
 }
 
 /// Receives, and counts this process's allocations.
-fn receiving_side<T: ?Sized, C: Codec<T>>(
-    party: &mut Party,
-    traffic: Traffic,
-    answer: &T,
-) -> u64 {
-    let mut receiver = party.peer.channel("there").codec::<C>().receiver::<T>().unwrap();
-    let mut answers = party.peer.channel("back").codec::<C>().sender::<T>().unwrap();
+fn receiving_side<T: ?Sized, C: Codec<T>>(party: &mut Party, traffic: Traffic, answer: &T) -> u64 {
+    let mut receiver = party
+        .peer
+        .channel("there")
+        .codec::<C>()
+        .receiver::<T>()
+        .unwrap();
+    let mut answers = party
+        .peer
+        .channel("back")
+        .codec::<C>()
+        .sender::<T>()
+        .unwrap();
     receiver.opened(PATIENCE).unwrap();
     answers.opened(PATIENCE).unwrap();
 

@@ -44,18 +44,32 @@ fn messages(length: usize) -> usize {
 }
 
 fn send(party: &mut Party, length: usize) {
-    let mut sender = party.peer.channel("bytes").codec::<Raw>().sender::<[u8]>().unwrap();
+    let mut sender = party
+        .peer
+        .channel("bytes")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
     let message = vec![7; length];
     for _ in 0..messages(length) {
         sender.send(&message).unwrap();
     }
     sender.flush().unwrap();
     party.meet();
-    assert_eq!(party.peer.stats().bytes_copied, 0, "the sender receives no messages");
+    assert_eq!(
+        party.peer.stats().bytes_copied,
+        0,
+        "the sender receives no messages"
+    );
 }
 
 fn receive(party: &mut Party, fabric: Fabric, length: usize) {
-    let mut receiver = party.peer.channel("bytes").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut receiver = party
+        .peer
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     let mut maps = Maps::default();
     let mut previous: Option<usize> = None;
     let (mut adjacent, mut behind_a_head) = (0, 0);
@@ -65,7 +79,9 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
         let address = message.as_ptr().addr();
         let mapping = maps.holding(address, length);
         match (fabric, length > LARGEST_IN_RING) {
-            (Fabric::Shm, false) => assert!(mapping.name.contains("memfd:ibex-ring"), "{mapping:?}"),
+            (Fabric::Shm, false) => {
+                assert!(mapping.name.contains("memfd:ibex-ring"), "{mapping:?}")
+            }
             (Fabric::Shm, true) => {
                 assert!(mapping.name.contains("memfd:ibex-message"), "{mapping:?}");
             }
@@ -98,14 +114,25 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
     }
     if fabric == Fabric::Tcp && length <= 1 << 10 {
         let of = messages(length);
-        assert!(adjacent + behind_a_head >= of * 9 / 10, "{adjacent} + {behind_a_head} of {of}");
-        assert!(behind_a_head > 0, "no head of a frame stands between messages");
+        assert!(
+            adjacent + behind_a_head >= of * 9 / 10,
+            "{adjacent} + {behind_a_head} of {of}"
+        );
+        assert!(
+            behind_a_head > 0,
+            "no head of a frame stands between messages"
+        );
     }
 }
 
 /// The control: what `detach` copied out is seen to be somewhere else.
 fn receive_detached(party: &mut Party, fabric: Fabric) {
-    let mut receiver = party.peer.channel("bytes").codec::<Raw>().receiver::<[u8]>().unwrap();
+    let mut receiver = party
+        .peer
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
     let mut maps = Maps::default();
     let mut moved = 0;
     for _ in 0..messages(64) {
@@ -141,11 +168,22 @@ impl Maps {
             let maps = fs::read_to_string("/proc/self/maps").expect("/proc is mounted");
             self.0 = maps.lines().map(Mapping::parse).collect();
         }
-        let first = self.0.iter().find(|map| holds(map)).expect("a message lies in memory");
+        let first = self
+            .0
+            .iter()
+            .find(|map| holds(map))
+            .expect("a message lies in memory");
         // A double mapping is two, one behind the other.
         let is_next = |map: &&Mapping| map.start == first.end && map.name == first.name;
-        let end = self.0.iter().find(is_next).map_or(first.end, |second| second.end);
-        assert!(address + length <= end, "the message leaves its memory: {first:?}");
+        let end = self
+            .0
+            .iter()
+            .find(is_next)
+            .map_or(first.end, |second| second.end);
+        assert!(
+            address + length <= end,
+            "the message leaves its memory: {first:?}"
+        );
         first
     }
 }
@@ -158,7 +196,11 @@ impl Mapping {
         let (start, end) = range.expect("a line begins with a range");
         let address = |text| usize::from_str_radix(text, 16).expect("addresses are hexadecimal");
         let name = fields.skip(4).collect::<Vec<_>>().join(" ");
-        Self { start: address(start), end: address(end), name }
+        Self {
+            start: address(start),
+            end: address(end),
+            name,
+        }
     }
 
     /// Memory of no file, and neither the allocator's heap nor a stack.

@@ -13,7 +13,11 @@ fn the_readme_shows_the_quickstart() {
         expected.push(format!("// {name}"));
         expected.extend(part(name));
     }
-    assert_eq!(shown(), expected, "README.md and examples/quickstart/main.rs differ");
+    assert_eq!(
+        shown(),
+        expected,
+        "README.md and examples/quickstart/main.rs differ"
+    );
 }
 
 /// The lines of the README's Rust block, without indentation and empty lines.
@@ -28,7 +32,10 @@ fn shown() -> Vec<String> {
 /// The lines between the example's two markers of this name.
 fn part(name: &str) -> Vec<String> {
     let marker = format!("// [{name}]");
-    let mut marks = EXAMPLE.lines().enumerate().filter(|(_, line)| line.trim() == marker);
+    let mut marks = EXAMPLE
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.trim() == marker);
     let (Some((from, _)), Some((to, _)), None) = (marks.next(), marks.next(), marks.next()) else {
         panic!("the example has two lines \"{marker}\"");
     };
@@ -36,5 +43,9 @@ fn part(name: &str) -> Vec<String> {
 }
 
 fn bare<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {
-    lines.map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect()
+    lines
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .map(str::to_owned)
+        .collect()
 }

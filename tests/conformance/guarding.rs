@@ -4,13 +4,14 @@
 use std::{
     mem,
     panic::{self, AssertUnwindSafe},
+    sync::mpsc,
     thread,
 };
 
 use ibex::{Message, Raw, TryRecvError, WaitAckedError};
 
 use crate::common::{
-    payload,
+    kernel, payload,
     scenario::{Scenario, Side},
     stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
 };
@@ -20,6 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("guards_on_other_threads", on_other_threads),
     Scenario::new("guard_held_for_long", held_for_long),
     Scenario::new("guard_detached", detached),
+    Scenario::new("all_guards_detached", all_detached),
     Scenario::new("large_guards_held", large_held),
     Scenario::new("guards_outlive_the_node", outlive_the_node),
     Scenario::new("guard_dropped_by_unwinding", unwinding),
@@ -96,7 +98,7 @@ fn on_other_threads(stage: &mut Stage) {
             thread::scope(|scope| {
                 let threads: Vec<_> = (0..THREADS)
                     .map(|_| {
-                        let (to, from) = std::sync::mpsc::sync_channel::<Guard>(100);
+                        let (to, from) = mpsc::sync_channel::<Guard>(100);
                         scope.spawn(move || {
                             for guard in from {
                                 payload::check(guard.sequence(), &guard);
@@ -215,6 +217,56 @@ fn detached(stage: &mut Stage) {
             first.ack();
             stage.hear("done", &node);
         }
+    }
+}
+
+/// As many messages are detached as may be unfinished: the receiver waits, and goes on
+/// when another thread finishes them.
+fn all_detached(stage: &mut Stage) {
+    const WINDOW: u64 = 16;
+    let (node, peer) = stage.meet();
+    let channel = peer.channel("detached").codec::<Raw>().window_messages(WINDOW);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            for sequence in 1..=1000 {
+                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            sender.wait_acked(1000).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            let (to, from) = mpsc::channel::<Guard>();
+            thread::scope(|scope| {
+                let us = kernel::this_thread();
+                let finisher = scope.spawn(move || {
+                    // Whatever the receiver can get it has got.
+                    let mut batch = Vec::new();
+                    while let Ok(guard) = from.recv() {
+                        batch.push(guard);
+                        batch.extend(from.try_iter());
+                        if !is_last(&batch) {
+                            kernel::wait_until_asleep(us);
+                            batch.extend(from.try_iter());
+                        }
+                        batch.drain(..).for_each(|guard| guard.ack());
+                    }
+                });
+                for sequence in 1..=1000 {
+                    let guard = receiver.recv().expect("a message").detach();
+                    payload::check(sequence, &guard);
+                    to.send(guard).expect("the thread lives");
+                }
+                drop(to);
+                finisher.join().expect("the thread returns");
+            });
+            stage.hear("done", &node);
+        }
+    }
+
+    fn is_last(batch: &[Guard]) -> bool {
+        batch.last().is_some_and(|guard| guard.sequence() == 1000)
     }
 }
 

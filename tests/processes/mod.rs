@@ -69,12 +69,22 @@ impl Proof {
         there: impl Fn(&mut Party) + Send + Sync + 'static,
     ) -> Self {
         let name = format!("{name}/{setup}");
-        Self { name, setup, here: Box::new(here), there: Box::new(there) }
+        Self {
+            name,
+            setup,
+            here: Box::new(here),
+            there: Box::new(there),
+        }
     }
 
     fn play_here(&self) {
         let _watchdog = Watchdog::start(&self.name);
-        let node = self.setup.node().listen("127.0.0.1:0").build().expect("the node listens");
+        let node = self
+            .setup
+            .node()
+            .listen("127.0.0.1:0")
+            .build()
+            .expect("the node listens");
         let (peer, other) = start_there(&node, &self.name);
         let mut party = Party::new(node, peer, other, self);
         (self.here)(&mut party);
@@ -97,7 +107,9 @@ impl Proof {
 pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
     if let Ok(name) = env::var(PROOF) {
         let proof = proofs.iter().find(|proof| proof.name == name);
-        proof.expect("the runner and its child know the same proofs").play_there();
+        proof
+            .expect("the runner and its child know the same proofs")
+            .play_there();
         return ExitCode::SUCCESS;
     }
     let mut arguments = Arguments::from_args();
@@ -113,12 +125,24 @@ pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
 
 impl Setup {
     pub(crate) const SHM: [Self; 2] = [
-        Self { fabric: Fabric::Shm, driver: Driver::Caller },
-        Self { fabric: Fabric::Shm, driver: Driver::Threads },
+        Self {
+            fabric: Fabric::Shm,
+            driver: Driver::Caller,
+        },
+        Self {
+            fabric: Fabric::Shm,
+            driver: Driver::Threads,
+        },
     ];
     pub(crate) const TCP: [Self; 2] = [
-        Self { fabric: Fabric::Tcp, driver: Driver::Caller },
-        Self { fabric: Fabric::Tcp, driver: Driver::Threads },
+        Self {
+            fabric: Fabric::Tcp,
+            driver: Driver::Caller,
+        },
+        Self {
+            fabric: Fabric::Tcp,
+            driver: Driver::Threads,
+        },
     ];
 
     /// Every fabric under every driver.
@@ -132,7 +156,9 @@ impl Setup {
     }
 
     fn node(self) -> ibex::NodeBuilder {
-        Node::builder().driver(self.driver).fabric(self.fabric, Policy::Require)
+        Node::builder()
+            .driver(self.driver)
+            .fabric(self.fabric, Policy::Require)
     }
 }
 
@@ -149,7 +175,13 @@ impl fmt::Display for Setup {
 impl Party {
     fn new(node: Node, peer: Peer, other: Other, proof: &Proof) -> Self {
         let (setup, proof) = (proof.setup, proof.name.clone());
-        let party = Self { node, peer, other, setup, proof };
+        let party = Self {
+            node,
+            peer,
+            other,
+            setup,
+            proof,
+        };
         party.check();
         party
     }
@@ -173,7 +205,8 @@ impl Party {
     pub(crate) fn meet(&mut self) {
         let wire = &mut self.other.wire;
         wire.write_all(&[BEAT]).expect("the other process is there");
-        wire.set_nonblocking(self.setup.driver == Driver::Caller).expect("a socket can wait");
+        wire.set_nonblocking(self.setup.driver == Driver::Caller)
+            .expect("a socket can wait");
         let mut beat = [0];
         loop {
             match wire.read(&mut beat) {
@@ -185,7 +218,11 @@ impl Party {
                 ended => panic!("the other process ended before the proof did: {ended:?}"),
             }
         }
-        assert_eq!(beat, [BEAT], "the two sides of the proof are not at the same place");
+        assert_eq!(
+            beat,
+            [BEAT],
+            "the two sides of the proof are not at the same place"
+        );
         wire.set_nonblocking(false).expect("a socket can wait");
     }
 }
@@ -205,13 +242,21 @@ impl Other {
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             .spawn()
             .expect("this program runs once more");
-        Self { wire, pid: child.id(), child: Some(child) }
+        Self {
+            wire,
+            pid: child.id(),
+            child: Some(child),
+        }
     }
 
     fn of_child() -> Self {
         let wire = rustix::io::dup(std::io::stdin()).expect("the runner left a socket");
         let pid = getppid().map_or(0, |pid| pid.as_raw_nonzero().get().unsigned_abs());
-        Self { wire: UnixStream::from(wire), pid, child: None }
+        Self {
+            wire: UnixStream::from(wire),
+            pid,
+            child: None,
+        }
     }
 
     /// Its process.
@@ -248,7 +293,10 @@ impl Other {
         let child = self.child.as_mut().expect("only the runner asks");
         let status = child.wait().expect("a child can be waited for");
         let killed = std::os::unix::process::ExitStatusExt::signal(&status) == Some(9);
-        assert!(status.success() || killed, "the other side failed: {status}");
+        assert!(
+            status.success() || killed,
+            "the other side failed: {status}"
+        );
     }
 }
 

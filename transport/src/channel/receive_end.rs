@@ -211,8 +211,15 @@ impl ReceiveEnd {
             // Under half a window the news wait for a frame that goes anyway.
             agreed.window.owes_news(messages, bytes)
         });
-        if (owes || (idle && messages > 0)) && !self.is_marked.swap(true, Ordering::AcqRel) {
-            session.mark_released(self.id, owes);
+        // The sender asked, and the engine may have found us summing and left it to us.
+        let asked = moved && self.cells.is_asked();
+        let urgent = owes || asked;
+        if urgent || (idle && messages > 0) {
+            let is_marked = self.is_marked.swap(true, Ordering::AcqRel);
+            // A mark that is there already may be one that wakes nobody.
+            if urgent || !is_marked {
+                session.mark_released(self.id, urgent);
+            }
         }
     }
 

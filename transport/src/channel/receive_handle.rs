@@ -36,6 +36,8 @@ pub struct ReceiveHandle {
     // How far we are.
     handed_out: u64,
     handed_out_bytes: u64,
+    /// What was handed out when nothing was there last.
+    empty_at: u64,
     /// When to sum cells next.
     advance_at: u64,
     advance_at_bytes: u64,
@@ -69,6 +71,7 @@ impl ReceiveHandle {
             source: Source::None,
             handed_out: 0,
             handed_out_bytes: 0,
+            empty_at: 0,
             advance_at: 0,
             advance_at_bytes: 0,
             quarter_messages: 1,
@@ -211,10 +214,11 @@ impl ReceiveHandle {
         if matches!(self.source, Source::None) && !self.take_source()? {
             return self.end_of_stream();
         }
-        // Both facts are read before the last look, so nothing that came before them
-        // is missed.
-        let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
+        // Both facts are read before the last look, so nothing that came before them is
+        // missed; and `over` before `closed_at`, since an orderly end is often followed at
+        // once by the end of the session.
         let over = self.end.state.is_over();
+        let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
         let Some(found) = self.find()? else {
             if closed_at == Some(self.handed_out) {
                 return Err(RecvError::Ended);
@@ -234,10 +238,12 @@ impl ReceiveHandle {
     }
 
     fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
+        // In this order, as in `poll_slow`.
+        let over = self.end.state.is_over();
         if self.end.theirs.get().is_some_and(|theirs| theirs.closed_at() == Some(0)) {
             return Err(RecvError::Ended);
         }
-        if self.end.state.is_over() && !self.end.has_source.load(Ordering::Acquire) {
+        if over && !self.end.has_source.load(Ordering::Acquire) {
             return Err(self.end.error());
         }
         Ok(None)
@@ -319,10 +325,18 @@ impl ReceiveHandle {
     /// Looks at the next header and at nothing else for a moment: the peer is often about
     /// to publish.
     #[inline]
-    fn header_came(&self, patience: Patience) -> bool {
+    fn header_came(&mut self, patience: Patience) -> bool {
         let Source::Ring(ring) = &self.source else { return false };
         if patience == Patience::None || !self.end.session.spins() {
             return false;
+        }
+        // Messages that come in bursts are a stream: close behind its sender we would
+        // take every line away that it is writing, so we let it get ahead.
+        let burst = self.handed_out - std::mem::replace(&mut self.empty_at, self.handed_out);
+        if burst >= BURST {
+            for _ in 0..BACK_OFF {
+                std::hint::spin_loop();
+            }
         }
         for _ in 0..HEADER_SPINS {
             if !ring.is_empty() {
@@ -417,6 +431,10 @@ impl Drop for ReceiveHandle {
     }
 }
 
+/// So many messages without a wait are a stream.
+const BURST: u64 = 8;
+/// Pauses that let a stream's sender get ahead.
+const BACK_OFF: u32 = 100;
 /// Looks at a ring's next header before anything else is looked at.
 const HEADER_SPINS: u32 = 200;
 
@@ -443,6 +461,11 @@ impl Condition for Incoming<'_> {
 
     fn arm(&mut self) {
         let end = &self.handle.end;
+        if !end.prefix.has_cell(self.handle.cells, self.handle.handed_out + 1) {
+            // What is waited for is a guard: the next to settle rings, and the engine
+            // wakes us.
+            end.answer_ask();
+        }
         if let Some(ours) = end.ours.get() {
             self.handle.arm.arm(&ours.armed, end.session.asymmetry());
         }

@@ -97,13 +97,23 @@ impl SendHandle {
     }
 
     /// Reserves room for a payload of `length` bytes, to be built in place.
+    #[inline]
     pub fn reserve(
         &mut self,
         length: usize,
         patience: Patience,
     ) -> Result<RawReservation<'_>, SendFailure> {
         let entered = self.enter()?;
-        let place = entered.find_place(length, patience)?;
+        let place = match entered.producer() {
+            Some(producer)
+                if producer.takes(length)
+                    && length as u64 <= producer.max_message_bytes
+                    && !entered.end.state.is_over() =>
+            {
+                Place::Ring
+            }
+            _ => entered.find_place(length, patience)?,
+        };
         std::mem::forget(entered); // The reservation keeps what entering gave.
         self.reserved = true;
         Ok(RawReservation { handle: self, place: Some(place), length })
@@ -210,12 +220,11 @@ impl<'a> Entered<'a> {
     #[inline]
     fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
         let sequence = producer.ring.publish(kind, length);
-        producer.ring.prefetch_next();
         self.end.sent.store(sequence, Ordering::Release);
         producer.typical = length;
         let session = &self.end.session;
         if producer.doorbell.is_due(&producer.theirs.armed, producer.asymmetry) {
-            session.ring_for(self.end);
+            session.ring_for(self.end, producer.doorbell.generation());
         }
         producer.untransmitted += length;
         if producer.untransmitted >= producer.transmit_at {
@@ -334,7 +343,7 @@ impl<'a> Entered<'a> {
         published
     }
 
-    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
+    /// Waits for room in the ring, or memory of its own, for `length` bytes to be built in place.
     fn find_place(&self, length: usize, patience: Patience) -> Result<Place, SendFailure> {
         let producer = self.open_producer(patience)?;
         if length as u64 > producer.max_message_bytes {
@@ -711,6 +720,7 @@ impl RawReservation<'_> {
     }
 
     /// The same, to be written.
+    #[inline]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         let entered = self.handle.reserved_entry();
         let Some(producer) = entered.producer() else { return &mut [] };
@@ -728,6 +738,7 @@ impl RawReservation<'_> {
     }
 
     /// Publishes the payload.
+    #[inline]
     pub fn publish(mut self) -> u64 {
         let entered = self.handle.reserved_entry();
         let sequence = match (entered.producer(), self.place.take()) {

@@ -31,8 +31,10 @@ pub const BLOCK_BYTES: usize = 256;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SenderWords {
-    /// Messages published, as of the last ring; the ring's headers are what is polled.
-    published: AtomicU64,
+    /// The last of the receiver's armings that was rung for. Which messages there are the
+    /// headers in the ring say.
+    rung: AtomicU32,
+    _rung_half: AtomicU32,
     /// 0 while the end is open, else its last message's sequence + 1.
     closed_at: AtomicU64,
     _line: [AtomicU64; 6],
@@ -85,20 +87,27 @@ const ENDED_BIT: u64 = 1 << 63;
 impl SenderWords {
     /// Clears a block for a new end.
     pub fn reset(&self) {
-        self.published.store(0, Ordering::Relaxed);
+        self.rung.store(0, Ordering::Relaxed);
         self.closed_at.store(0, Ordering::Relaxed);
         self.asked.store(0, Ordering::Relaxed);
     }
 
-    /// `sequence` messages are published; said before each ring, for the engine that it
-    /// wakes and that does not see the ring's headers.
-    pub fn publish(&self, sequence: u64) {
-        self.published.store(sequence, Ordering::Release);
+    /// The receiver is about to be rung for its arming `generation`. The engine that hears
+    /// the bell, which is that of all channels, learns here whom it is for.
+    pub fn ring(&self, generation: u32) {
+        // RUNG, pairs with `has_rung`: who sees it sees the armed word that was rung for,
+        // or a later one.
+        self.rung.store(generation, Ordering::Release);
     }
 
-    /// Messages published, as of the last ring.
-    pub fn published(&self) -> u64 {
-        load(&self.published)
+    /// Whether the arming that `armed` holds now was rung for. Then its receiver must be
+    /// woken whether or not it has taken the message that was the reason: the next one
+    /// will not ring for this arming again.
+    pub fn has_rung(&self, armed: &AtomicU32) -> bool {
+        let rung = self.rung.load(Ordering::Relaxed);
+        // RUNG, pairs with `ring`.
+        fence(Ordering::Acquire);
+        rung != 0 && rung == armed.load(Ordering::Relaxed)
     }
 
     /// The end closes behind message `last`.

@@ -308,7 +308,12 @@ impl Runtime {
 
     /// Leaves word for the engine; wakes it unless it can wait for another reason.
     pub(crate) fn mark_quietly(&self, mark: Mark, quiet: bool) {
-        lock(&self.marks).push(mark);
+        let mut marks = lock(&self.marks);
+        // Twice would say no more, and without this the list had no bound.
+        if !marks.contains(&mark) {
+            marks.push(mark);
+        }
+        drop(marks);
         self.has_marks.store(true, Ordering::Release);
         if !quiet {
             self.rouse_leader();

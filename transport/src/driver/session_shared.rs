@@ -184,12 +184,12 @@ impl SessionShared {
         }
     }
 
-    /// The reader of a sending end's ring sleeps: wakes it.
+    /// The reader of a sending end's ring sleeps since its arming `generation`: wakes it.
     #[cold]
-    pub(crate) fn ring_for(&self, end: &SendEnd) {
+    pub(crate) fn ring_for(&self, end: &SendEnd, generation: u32) {
         match end.ours.get() {
             Some(ours) => {
-                ours.publish(end.sent.load(Ordering::Relaxed));
+                ours.ring(generation);
                 self.ring_peer();
             }
             None => self.runtime.mark(Mark::Ready { session: self.id, end: end.id }),

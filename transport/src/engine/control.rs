@@ -67,6 +67,15 @@ pub struct Ask {
     pub acknowledged: u64,
 }
 
+impl Ask {
+    /// Wants what `other` wants as well.
+    pub fn join(&mut self, other: Ask) {
+        self.received = self.received.max(other.received);
+        self.released = self.released.max(other.released);
+        self.acknowledged = self.acknowledged.max(other.acknowledged);
+    }
+}
+
 /// One control message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {

@@ -133,9 +133,7 @@ impl ReceiveChannel {
 
     /// The sender waits for something.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
-        self.ask.received = self.ask.received.max(ask.received);
-        self.ask.released = self.ask.released.max(ask.released);
-        self.ask.acknowledged = self.ask.acknowledged.max(ask.acknowledged);
+        self.ask.join(ask);
     }
 
     /// Whether the sender waits for the application, not only for us.

@@ -252,8 +252,8 @@ pub struct Footprint {
     pub ends: usize,
     /// The peer's ends that we know of: at most `max_channels`.
     pub peer_ends: usize,
-    /// Control messages to send: for each local end its open, its close, what its handle
-    /// asks, and its grants, of which a window of messages is the bound.
+    /// Control messages to send: for each local end its open, its close, one ask, and its
+    /// grants, of which the messages of a window are the bound.
     pub control: usize,
     /// Sending ends that may have something to send: each local end at most once.
     pub ready: usize,
@@ -458,9 +458,17 @@ impl Session {
         }
     }
 
-    /// A sending end waits for something.
+    /// A sending end waits for something. What it asked before and is still to go out goes
+    /// with it.
     pub fn ask(&mut self, end: u32, ask: Ask) {
-        self.control.push_back(Control::Ask { channel: end, ask });
+        let queued = self.control.iter_mut().find_map(|control| match control {
+            Control::Ask { channel, ask } if *channel == end => Some(ask),
+            _ => None,
+        });
+        match queued {
+            Some(queued) => queued.join(ask),
+            None => self.control.push_back(Control::Ask { channel: end, ask }),
+        }
     }
 
     /// The prefix of a receiving end moved. The sender hears of it at once if it waits

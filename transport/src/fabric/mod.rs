@@ -1,7 +1,7 @@
 //! Fabrics: how a session's bytes get to the other side.
 //!
 //! Every session has a tcp connection for life, which carries control and liveness on
-//! every fabric ([`link`]), and data too where the fabric is [`tcp`]. With [`shm`] data
+//! every fabric (`link`), and data too where the fabric is [`tcp`]. With [`shm`] data
 //! goes through memory that both processes map and never through a link. `sim` moves no
 //! bytes between processes at all: it drives two engines from a seed.
 

@@ -180,6 +180,12 @@ impl CellBlock {
         self.asked.store(ASKED_NOT, Ordering::Relaxed);
     }
 
+    /// Whether somebody waits for this channel's counters.
+    #[must_use]
+    pub fn is_asked(&self) -> bool {
+        self.asked.load(Ordering::Relaxed) != ASKED_NOT
+    }
+
     /// Whether a guard has rung since the last question. Its answer stands in
     /// the cells; who still waits for more must ask again.
     #[must_use]

@@ -87,6 +87,12 @@ impl Doorbell {
         self.last_seen = seen;
         seen != 0
     }
+
+    /// The arming that [`is_due`](Self::is_due) said to ring for.
+    #[must_use]
+    pub fn generation(&self) -> u32 {
+        self.last_seen
+    }
 }
 
 #[cfg(all(test, not(loom)))]

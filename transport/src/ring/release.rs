@@ -148,11 +148,14 @@ impl Advance {
     /// belongs together comes to `then`.
     #[must_use]
     pub fn prefix(&self) -> Prefix {
+        // ENDED, pairs with `sum`: an end that is seen comes with the count at which it
+        // happened. A count from before would have to grow after its own end.
+        let acknowledgement_ended = self.acknowledgement_ended.load(Ordering::Acquire) != 0;
         Prefix {
             released: self.released.load(Ordering::Relaxed),
             position: self.position.load(Ordering::Relaxed),
             acknowledged: self.acknowledged.load(Ordering::Relaxed),
-            acknowledgement_ended: self.acknowledgement_ended.load(Ordering::Relaxed) != 0,
+            acknowledgement_ended,
         }
     }
 
@@ -191,8 +194,9 @@ impl Advance {
         self.position.store(prefix.position, Ordering::Relaxed);
         self.acknowledged
             .store(prefix.acknowledged, Ordering::Relaxed);
+        // ENDED, pairs with `prefix`.
         self.acknowledgement_ended
-            .store(prefix.acknowledgement_ended.into(), Ordering::Relaxed);
+            .store(prefix.acknowledgement_ended.into(), Ordering::Release);
         // EMPTIED, pairs with `has_cell`.
         self.settled.store(
             settled,

@@ -376,10 +376,9 @@ impl Link {
         self.answer_asks();
         for receiver in self.receivers.values_mut() {
             let end = &receiver.end;
-            let Some(theirs) = end.theirs.get() else { continue };
-            let has_news = theirs.published() > end.handed_out.load(Ordering::Relaxed)
-                || theirs.closed_at().is_some();
-            if has_news && end.waiters.is_waiting() {
+            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else { continue };
+            let is_meant = theirs.has_rung(&ours.armed) || theirs.closed_at().is_some();
+            if is_meant && end.waiters.is_waiting() {
                 end.waiters.take(&mut context.wakers);
             }
         }

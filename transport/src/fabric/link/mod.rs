@@ -172,8 +172,11 @@ impl Link {
 
     /// Moves what can move. Returns whether anything did.
     pub(crate) fn turn(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
-        let mut progress = self.receive(tools, context);
-        progress |= self.look_at_rings();
+        // What is queued goes out before the socket is asked for more: the question costs
+        // a system call, and the peer may be waiting.
+        let mut progress = self.look_at_rings();
+        progress |= self.transmit(context);
+        progress |= self.receive(tools, context);
         self.handle_events(context);
         progress |= self.transmit(context);
         self.watch_writable(tools);
@@ -331,16 +334,20 @@ impl Link {
         }
     }
 
-    /// Sums the cells of ends whose sender waits, where a guard has rung. Returns
-    /// whether there is news to send.
-    pub(crate) fn answer_guards(&mut self, _context: &mut Context<'_>) -> bool {
+    /// Sums the cells of ends whose sender or receiver waits, where a guard has rung.
+    /// Returns whether there is news to send.
+    pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) -> bool {
         let mut news = false;
         for (&id, receiver) in &self.receivers {
             let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
                 (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
                 _ => self.session.is_asked(id),
             };
-            if answer_if_rung(&receiver.end, still_asked) && self.local.is_none() {
+            if !answer_if_rung(&receiver.end, still_asked) {
+                continue;
+            }
+            receiver.end.waiters.take(&mut context.wakers);
+            if self.local.is_none() {
                 self.session.released(id, &receiver.end.counters());
                 news = true;
             }

@@ -70,6 +70,8 @@ const BEHIND_CHUNK: usize = HEADER_BYTES;
 /// Bytes to ask of the socket while a chunk may come: what has arrived of it in the
 /// block has to be copied.
 const BEFORE_CHUNK: usize = 4 << 10;
+/// A read that brought less than this drained the socket, or as good as.
+const SHORT_READ: usize = 2 << 10;
 /// Reads that one turn makes at most, so that sending and other sessions get theirs.
 const READS_PER_TURN: usize = 16;
 
@@ -109,10 +111,16 @@ impl Link {
                     self.fail("it closed the connection without saying goodbye", context);
                     return true;
                 }
-                Ok(Some(_)) => {
+                Ok(Some(bytes)) => {
                     progress = true;
                     self.parse(tools, context);
                     if self.phase == Phase::Gone {
+                        return true;
+                    }
+                    if bytes < SHORT_READ && self.inbound.chunk.is_none() {
+                        // The socket was drained: asking again would cost a system call
+                        // before the application sees what came.
+                        self.readable = false;
                         return true;
                     }
                 }

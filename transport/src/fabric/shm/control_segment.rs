@@ -161,7 +161,7 @@ mod tests {
     use crate::memory::probe;
     use rustix::fs::{fcntl_add_seals, ftruncate};
     use rustix::io::Errno;
-    use std::sync::atomic::Ordering::Relaxed;
+    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
     #[test]
     fn the_peer_reads_what_the_owner_states() {
@@ -172,10 +172,17 @@ mod tests {
         let seen = theirs.sender_words(block.index()).unwrap();
         let words = block.into_sender_words();
         assert_eq!(seen.closed_at(), None);
-        words.publish(12);
+        let armed = AtomicU32::new(0);
+        assert!(!seen.has_rung(&armed), "nobody is armed");
+        words.ring(3);
         words.close(12);
         words.asked.store(2, Relaxed);
-        assert_eq!((seen.published(), seen.closed_at()), (12, Some(12)));
+        assert_eq!(seen.closed_at(), Some(12));
+        assert!(!seen.has_rung(&armed), "the receiver is awake again");
+        armed.store(3, Relaxed);
+        assert!(seen.has_rung(&armed));
+        armed.store(4, Relaxed);
+        assert!(!seen.has_rung(&armed), "nobody rang for this arming yet");
         assert_eq!(seen.asked.load(Relaxed), 2);
 
         let block = ours.lease_block().unwrap();

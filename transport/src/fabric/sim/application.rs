@@ -86,7 +86,12 @@ impl Application {
         if self.options.data_in_band && self.random.chance(self.options.send_per_mille) {
             for _ in 0..1 + self.random.below(4) {
                 let length = self.length();
-                sender.send(length, &mut node.session, ledger);
+                sender.send(
+                    length,
+                    self.options.max_record_bytes,
+                    &mut node.session,
+                    ledger,
+                );
             }
         }
         if self.random.chance(self.options.wait_per_mille) {

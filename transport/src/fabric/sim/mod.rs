@@ -1,10 +1,10 @@
 //! The simulated fabric: two sessions, a clock and a seed.
 //!
-//! A [`Simulation`] joins the pure engine state of two nodes by two [`wire`]s that delay,
-//! cut and stall what passes, and lets an [`application`] on each side open, publish,
+//! A [`Simulation`] joins the pure engine state of two nodes by two wires that delay,
+//! cut and stall what passes, and lets an application on each side open, publish,
 //! hold, acknowledge and close as the seed has it. Rules:
 //!
-//! 1. Everything is drawn from one seed: the [`options`], the faults and what the
+//! 1. Everything is drawn from one seed: the [options](SimOptions), the faults and what the
 //!    applications do. The same seed makes the same run, frame by frame, and
 //!    [`Summary::trace`] says so.
 //! 2. The simulation knows what both sides did, so after each step it checks what neither

@@ -3,22 +3,18 @@
 //! It does what a link does over a socket, and nothing that a link does not.
 #![forbid(unsafe_code)]
 
+mod wires;
+
 use std::collections::BTreeMap;
 
 use super::{
-    Checked, Side, ensure,
-    ledger::Ledger,
-    options::SimOptions,
-    random::mix,
-    receiver::Receiver,
-    sender::{Rings, Sender},
-    wire::Wire,
+    Checked, Side, ensure, ledger::Ledger, options::SimOptions, random::mix, receiver::Receiver,
+    sender::Sender,
 };
 use crate::engine::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, Role},
-    frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
-    session::{Arrival, Body, CannotOpen, Event, Session, SessionConfig},
+    session::{CannotOpen, Event, Session, SessionConfig},
 };
 
 /// A session and its host.
@@ -35,8 +31,8 @@ pub(super) struct Node {
     pub(super) has_heard_goodbye: bool,
 
     // The wires.
-    inbound: Inbound,
-    outbound: Outbound,
+    inbound: wires::Inbound,
+    outbound: wires::Outbound,
 
     // The record of the run.
     pub(super) counts: Counts,
@@ -68,45 +64,6 @@ pub(super) struct Counts {
     pub(super) charged_in: u64,
 }
 
-#[derive(Debug, Default)]
-struct Inbound {
-    bytes: Vec<u8>,
-    /// Where the next frame begins in `bytes`.
-    parsed: usize,
-    /// Where it begins in arrival memory, modulo [`BLOCK_ALIGNMENT`].
-    landing: usize,
-    chunk: Option<ChunkIn>,
-}
-
-/// A chunk whose head was handled and whose bytes are on their way.
-#[derive(Debug)]
-struct ChunkIn {
-    /// Where the bytes belong: end, sequence and offset; or nowhere.
-    place: Option<(u32, u64, u64)>,
-    is_last: bool,
-    left: usize,
-    /// Zeros behind it.
-    fill: usize,
-}
-
-#[derive(Debug, Default)]
-struct Outbound {
-    bytes: Vec<u8>,
-    written: usize,
-    landing: usize,
-}
-
-impl Inbound {
-    fn unparsed(&self) -> &[u8] {
-        &self.bytes[self.parsed..]
-    }
-
-    fn consume(&mut self, bytes: usize) {
-        self.parsed += bytes;
-        self.landing = (self.landing + bytes) % BLOCK_ALIGNMENT;
-    }
-}
-
 impl Node {
     pub(super) fn new(side: Side, options: &SimOptions) -> Self {
         let config = SessionConfig {
@@ -124,8 +81,8 @@ impl Node {
             wanted: Vec::new(),
             life: Life::Up,
             has_heard_goodbye: false,
-            inbound: Inbound::default(),
-            outbound: Outbound::default(),
+            inbound: wires::Inbound::default(),
+            outbound: wires::Outbound::default(),
             counts: Counts::default(),
             trace: side as u64,
         }
@@ -237,207 +194,6 @@ impl Node {
         }
     }
 
-    // ---- The wires -------------------------------------------------------------------
-
-    /// Writes what is due; whether anything went out.
-    pub(super) fn transmit(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
-        let mut any = false;
-        loop {
-            while self.outbound.bytes.len() < FULL_BYTES && self.build_frame()? {}
-            self.handle_events(ledger)?;
-            let outbound = &mut self.outbound;
-            if outbound.bytes.is_empty() {
-                return Ok(any);
-            }
-            let written = wire.write(now, &outbound.bytes[outbound.written..]);
-            any |= written > 0;
-            outbound.written += written;
-            if outbound.written < outbound.bytes.len() {
-                return Ok(any);
-            }
-            outbound.bytes.clear();
-            outbound.written = 0;
-        }
-    }
-
-    fn build_frame(&mut self) -> Checked<bool> {
-        let Outbound {
-            bytes: out,
-            landing,
-            ..
-        } = &mut self.outbound;
-        let start = out.len();
-        let mut rings = Rings(&mut self.senders);
-        let Some(body) = self.session.poll_transmit(&mut rings, *landing, out) else {
-            self.counts.out_of_credit += u64::from(self.session.is_out_of_credit());
-            return Ok(false);
-        };
-        let gone = "a frame goes out for an end that is gone";
-        match body {
-            Body::Inline => {}
-            Body::Records {
-                end,
-                position,
-                bytes,
-            } => {
-                self.senders
-                    .get(&end)
-                    .ok_or(gone)?
-                    .ring_bytes(position, bytes, out);
-            }
-            Body::Chunk { end, chunk } => {
-                let sender = self.senders.get(&end).ok_or(gone)?;
-                let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
-                out.extend_from_slice(part);
-            }
-        }
-        out.resize(
-            start + (out.len() - start).next_multiple_of(FRAME_ALIGNMENT),
-            0,
-        );
-        let header = FrameHeader::parse(&out[start..])
-            .map_err(|error| format!("a frame that goes out is malformed: {error}"))?
-            .ok_or("a frame that goes out has no header")?;
-        ensure!(
-            header.padded_length() == out.len() - start,
-            "a frame of {} bytes goes out as {header:?}",
-            out.len() - start
-        );
-        *landing = (*landing + header.padded_length()) % BLOCK_ALIGNMENT;
-        if header.kind == FrameKind::Records {
-            self.counts.charged_out += header.padded_length() as u64;
-        }
-        self.counts.frames += 1;
-        self.note(u64::from(header.length) << 32 | u64::from(header.channel));
-        self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
-        Ok(true)
-    }
-
-    /// Reads and handles what has arrived; whether anything had.
-    pub(super) fn receive(&mut self, now: u64, wire: &mut Wire, ledger: &Ledger) -> Checked<bool> {
-        let before = self.inbound.bytes.len();
-        wire.read(now, &mut self.inbound.bytes);
-        let any = self.inbound.bytes.len() > before;
-        while self.parse_one(ledger)? {
-            self.handle_events(ledger)?;
-        }
-        let parsed = std::mem::take(&mut self.inbound.parsed);
-        self.inbound.bytes.drain(..parsed);
-        Ok(any)
-    }
-
-    /// Handles one frame; false if none is whole.
-    fn parse_one(&mut self, ledger: &Ledger) -> Checked<bool> {
-        if let Some(chunk) = self.inbound.chunk.take() {
-            self.continue_chunk(chunk, ledger)?;
-            if self.inbound.chunk.is_some() {
-                return Ok(false);
-            }
-        }
-        let bytes = self.inbound.unparsed();
-        let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
-        let Some(header) = header else {
-            return Ok(false);
-        };
-        let needed = match header.kind {
-            FrameKind::Chunk => header.body_offset(),
-            _ => header.padded_length(),
-        };
-        if bytes.len() < needed {
-            return Ok(false);
-        }
-        if header.kind == FrameKind::Records {
-            self.counts.charged_in += header.padded_length() as u64;
-        }
-        let landing = self.inbound.landing;
-        let frame = &bytes[..needed.min(header.length as usize)];
-        let arrival = self
-            .session
-            .handle_frame(&header, frame, landing)
-            .map_err(|misbehaved| format!("an honest peer is accused: {misbehaved}"))?;
-        let fill = header.padded_length() - header.length as usize;
-        match arrival {
-            Arrival::Nothing => {}
-            Arrival::Unwanted if header.kind == FrameKind::Chunk => {
-                let left = header.body_bytes();
-                self.inbound.chunk = Some(ChunkIn {
-                    place: None,
-                    is_last: false,
-                    left,
-                    fill,
-                });
-            }
-            Arrival::Unwanted => {}
-            Arrival::Records {
-                end,
-                offset,
-                bytes,
-                first_sequence,
-                records,
-            } => {
-                let body = &frame[offset..offset + bytes];
-                let receiver = self
-                    .receivers
-                    .get_mut(&end)
-                    .ok_or("records for no receiver")?;
-                receiver.take_records(first_sequence, records, landing + offset, body, ledger)?;
-            }
-            Arrival::Chunk {
-                end,
-                chunk,
-                complete,
-            } => {
-                let place = Some((end, chunk.sequence, chunk.offset));
-                self.inbound.chunk = Some(ChunkIn {
-                    place,
-                    is_last: complete,
-                    left: chunk.bytes,
-                    fill,
-                });
-            }
-        }
-        self.inbound.consume(needed);
-        Ok(true)
-    }
-
-    /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
-    fn continue_chunk(&mut self, mut chunk: ChunkIn, ledger: &Ledger) -> Checked {
-        let here = self.inbound.unparsed().len().min(chunk.left);
-        let receiver = chunk
-            .place
-            .and_then(|(end, ..)| self.receivers.get_mut(&end))
-            .filter(|receiver| !receiver.is_closed && here > 0);
-        if let Some(receiver) = receiver
-            && let Some((end, sequence, offset)) = &mut chunk.place
-        {
-            let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
-            receiver.place(*sequence, *offset, bytes, ledger)?;
-            *offset += here as u64;
-            if here == chunk.left && chunk.is_last {
-                self.session.handle_large_complete(*end);
-                self.counts.large += 1;
-            }
-        }
-        self.inbound.consume(here);
-        chunk.left -= here;
-        let filled = if chunk.left == 0 {
-            self.inbound.unparsed().len().min(chunk.fill)
-        } else {
-            0
-        };
-        self.inbound.consume(filled);
-        chunk.fill -= filled;
-        if chunk.left + chunk.fill > 0 {
-            self.inbound.chunk = Some(chunk);
-        }
-        self.handle_events(ledger)
-    }
-
-    /// Whether everything that is due is on the wire.
-    pub(super) fn is_flushed(&self) -> bool {
-        self.outbound.bytes.is_empty()
-    }
-
     // ---- Events ----------------------------------------------------------------------
 
     fn handle_events(&mut self, ledger: &Ledger) -> Checked {
@@ -538,8 +294,8 @@ impl Node {
     pub(super) fn check_footprint(&self) -> Checked {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
-        // An open, a close, three asks (room, received, acknowledged) and two grants.
-        let control = footprint.ends.max(1) * 7 + usize::from(self.life == Life::Ending);
+        // An open, a close, an ask and two grants.
+        let control = footprint.ends.max(1) * 5 + usize::from(self.life == Life::Ending);
         ensure!(
             footprint.ends <= limit
                 && footprint.peer_ends <= limit
@@ -552,6 +308,3 @@ impl Node {
         Ok(())
     }
 }
-
-/// Bytes that are built ahead of a wire that takes no more.
-const FULL_BYTES: usize = 1 << 16;

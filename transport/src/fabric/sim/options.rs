@@ -38,6 +38,9 @@ pub struct SimOptions {
     pub window_bytes: u64,
     /// The same in messages.
     pub window_messages: u64,
+    /// The longest message that travels as a record, if a ring holds it; a longer one is
+    /// announced and goes in chunks.
+    pub max_record_bytes: usize,
     /// The longest message.
     pub max_message_bytes: u64,
 
@@ -85,6 +88,8 @@ impl SimOptions {
         let mut random = Random::new(seed);
         let busy_steps = 1500 + random.below(1500);
         let window_bytes = random.pick(&[1 << 10, 1 << 12, 1 << 12, 1 << 14, 1 << 16, 1 << 18]);
+        let max_record_bytes = random.pick(&[40, 500, MAX_EAGER_BYTES, MAX_EAGER_BYTES]);
+        let longest = max_record_bytes.min(window_bytes as usize / 2);
         let crash = random.chance(150).then(|| Crash {
             side: random.pick(&[Side::Left, Side::Right]),
             step: random.below(busy_steps),
@@ -98,10 +103,11 @@ impl SimOptions {
             crash,
             data_in_band: random.chance(900),
             max_channels: random.pick(&[2, 4, 8, 16]),
-            credit_bytes: least_credit(window_bytes) * random.pick(&[1, 1, 2, 8]),
+            credit_bytes: least_credit(longest) * random.pick(&[1, 1, 2, 8]),
             alignment: random.pick(&[8, 8, 16, 32, 64]),
             window_bytes,
             window_messages: random.pick(&[1, 2, 7, 64, 1024]),
+            max_record_bytes,
             max_message_bytes: random.pick(&[2000, 70_000, 200_000]),
             names: random.pick(&[1, 2, 4, 12]),
             open_per_mille: random.pick(&[5, 30, 200]),
@@ -121,7 +127,6 @@ impl SimOptions {
 
 /// A session needs credit for two of its longest frames: news of credit are owed at half
 /// of it, and less than half could then be too little for the next frame.
-fn least_credit(window_bytes: u64) -> u64 {
-    let longest = (window_bytes / 2).min(MAX_EAGER_BYTES as u64);
-    2 * (longest + (HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64)
+fn least_credit(longest_record: usize) -> u64 {
+    2 * (longest_record + HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64
 }

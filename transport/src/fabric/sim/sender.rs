@@ -12,7 +12,6 @@ use crate::{
     engine::{
         control::Ask,
         counters::Counters,
-        frame::MAX_EAGER_BYTES,
         large::LARGE_PER_CHANNEL,
         record::RecordKind,
         session::{Agreed, RecordSource, Run, Session},
@@ -94,10 +93,16 @@ impl Sender {
 
     /// Publishes a message of at most `length` bytes if there is room; else asks for room
     /// as a blocked handle does.
-    pub(super) fn send(&mut self, length: u64, session: &mut Session, ledger: &mut Ledger) {
+    pub(super) fn send(
+        &mut self,
+        length: u64,
+        max_record_bytes: usize,
+        session: &mut Session,
+        ledger: &mut Ledger,
+    ) {
         let Some(ring) = &mut self.ring else { return };
         let length = length.min(ring.max_message_bytes);
-        let is_large = length as usize > ring.producer.largest().min(MAX_EAGER_BYTES);
+        let is_large = length as usize > ring.producer.largest().min(max_record_bytes);
         let record = if is_large { 8 } else { length as usize };
         if !ring.producer.fits(record) || is_large && self.large.len() == LARGE_PER_CHANNEL {
             let released = self.heard.released + 1;

@@ -105,6 +105,25 @@ fn slow_receivers_stop_their_channels_and_no_other() {
     }
 }
 
+/// Half a window is more than the credit, so nothing but news of credit keeps it going.
+#[test]
+fn a_window_wider_than_the_credit_fills_up_all_the_same() {
+    let narrow = SimOptions {
+        credit_bytes: 512,
+        max_record_bytes: 40,
+        window_bytes: 1 << 16,
+        window_messages: 4096,
+        wait_per_mille: 0,
+        max_message_bytes: 40,
+        ..busy()
+    };
+    let mut out_of_credit = 0;
+    for seed in 0..40 {
+        out_of_credit += finish(seed, story(seed, narrow.clone())).out_of_credit;
+    }
+    assert!(out_of_credit > 40, "credit was never short");
+}
+
 /// One name, opened and closed all the time by both sides.
 #[test]
 fn a_name_is_opened_again_and_again() {
@@ -155,6 +174,7 @@ fn busy() -> SimOptions {
         alignment: 16,
         window_bytes: 1 << 12,
         window_messages: 64,
+        max_record_bytes: 1 << 11,
         max_message_bytes: 70_000,
         names: 3,
         open_per_mille: 100,

@@ -1,0 +1,266 @@
+//! The bytes of a node on their way in and out: frames are built, cut, joined and handled.
+#![forbid(unsafe_code)]
+
+use super::Node;
+use crate::{
+    engine::{
+        frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
+        session::{Arrival, Body},
+    },
+    fabric::sim::{Checked, ensure, ledger::Ledger, sender::Rings, wire::Wire},
+};
+
+/// What came in and is not handled.
+#[derive(Debug, Default)]
+pub(super) struct Inbound {
+    bytes: Vec<u8>,
+    /// Where the next frame begins in `bytes`.
+    parsed: usize,
+    /// Where it begins in arrival memory, modulo [`BLOCK_ALIGNMENT`].
+    landing: usize,
+    chunk: Option<ChunkIn>,
+}
+
+/// A chunk whose head was handled and whose bytes are on their way.
+#[derive(Debug)]
+struct ChunkIn {
+    /// Where the bytes belong: end, sequence and offset; or nowhere.
+    place: Option<(u32, u64, u64)>,
+    is_last: bool,
+    left: usize,
+    /// Zeros behind it.
+    fill: usize,
+}
+
+/// What is to go out.
+#[derive(Debug, Default)]
+pub(super) struct Outbound {
+    bytes: Vec<u8>,
+    written: usize,
+    landing: usize,
+}
+
+impl Inbound {
+    fn unparsed(&self) -> &[u8] {
+        &self.bytes[self.parsed..]
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.parsed += bytes;
+        self.landing = (self.landing + bytes) % BLOCK_ALIGNMENT;
+    }
+}
+
+impl Node {
+    /// Writes what is due; whether anything went out.
+    pub(in crate::fabric::sim) fn transmit(
+        &mut self,
+        now: u64,
+        wire: &mut Wire,
+        ledger: &Ledger,
+    ) -> Checked<bool> {
+        let mut any = false;
+        loop {
+            while self.outbound.bytes.len() < FULL_BYTES && self.build_frame()? {}
+            self.handle_events(ledger)?;
+            let outbound = &mut self.outbound;
+            if outbound.bytes.is_empty() {
+                return Ok(any);
+            }
+            let written = wire.write(now, &outbound.bytes[outbound.written..]);
+            any |= written > 0;
+            outbound.written += written;
+            if outbound.written < outbound.bytes.len() {
+                return Ok(any);
+            }
+            outbound.bytes.clear();
+            outbound.written = 0;
+        }
+    }
+
+    fn build_frame(&mut self) -> Checked<bool> {
+        let Outbound {
+            bytes: out,
+            landing,
+            ..
+        } = &mut self.outbound;
+        let start = out.len();
+        let mut rings = Rings(&mut self.senders);
+        let Some(body) = self.session.poll_transmit(&mut rings, *landing, out) else {
+            self.counts.out_of_credit += u64::from(self.session.is_out_of_credit());
+            return Ok(false);
+        };
+        let gone = "a frame goes out for an end that is gone";
+        match body {
+            Body::Inline => {}
+            Body::Records {
+                end,
+                position,
+                bytes,
+            } => {
+                self.senders
+                    .get(&end)
+                    .ok_or(gone)?
+                    .ring_bytes(position, bytes, out);
+            }
+            Body::Chunk { end, chunk } => {
+                let sender = self.senders.get(&end).ok_or(gone)?;
+                let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
+                out.extend_from_slice(part);
+            }
+        }
+        out.resize(
+            start + (out.len() - start).next_multiple_of(FRAME_ALIGNMENT),
+            0,
+        );
+        let header = FrameHeader::parse(&out[start..])
+            .map_err(|error| format!("a frame that goes out is malformed: {error}"))?
+            .ok_or("a frame that goes out has no header")?;
+        ensure!(
+            header.padded_length() == out.len() - start,
+            "a frame of {} bytes goes out as {header:?}",
+            out.len() - start
+        );
+        *landing = (*landing + header.padded_length()) % BLOCK_ALIGNMENT;
+        if header.kind == FrameKind::Records {
+            self.counts.charged_out += header.padded_length() as u64;
+        }
+        self.counts.frames += 1;
+        self.note(u64::from(header.length) << 32 | u64::from(header.channel));
+        self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
+        Ok(true)
+    }
+
+    /// Reads and handles what has arrived; whether anything had.
+    pub(in crate::fabric::sim) fn receive(
+        &mut self,
+        now: u64,
+        wire: &mut Wire,
+        ledger: &Ledger,
+    ) -> Checked<bool> {
+        let before = self.inbound.bytes.len();
+        wire.read(now, &mut self.inbound.bytes);
+        let any = self.inbound.bytes.len() > before;
+        while self.parse_one(ledger)? {
+            self.handle_events(ledger)?;
+        }
+        let parsed = std::mem::take(&mut self.inbound.parsed);
+        self.inbound.bytes.drain(..parsed);
+        Ok(any)
+    }
+
+    /// Handles one frame; false if none is whole.
+    fn parse_one(&mut self, ledger: &Ledger) -> Checked<bool> {
+        if let Some(chunk) = self.inbound.chunk.take() {
+            self.continue_chunk(chunk, ledger)?;
+            if self.inbound.chunk.is_some() {
+                return Ok(false);
+            }
+        }
+        let bytes = self.inbound.unparsed();
+        let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
+        let Some(header) = header else {
+            return Ok(false);
+        };
+        let needed = match header.kind {
+            FrameKind::Chunk => header.body_offset(),
+            _ => header.padded_length(),
+        };
+        if bytes.len() < needed {
+            return Ok(false);
+        }
+        if header.kind == FrameKind::Records {
+            self.counts.charged_in += header.padded_length() as u64;
+        }
+        let landing = self.inbound.landing;
+        let frame = &bytes[..needed.min(header.length as usize)];
+        let arrival = self
+            .session
+            .handle_frame(&header, frame, landing)
+            .map_err(|misbehaved| format!("an honest peer is accused: {misbehaved}"))?;
+        let fill = header.padded_length() - header.length as usize;
+        match arrival {
+            Arrival::Nothing => {}
+            Arrival::Unwanted if header.kind == FrameKind::Chunk => {
+                let left = header.body_bytes();
+                self.inbound.chunk = Some(ChunkIn {
+                    place: None,
+                    is_last: false,
+                    left,
+                    fill,
+                });
+            }
+            Arrival::Unwanted => {}
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                let body = &frame[offset..offset + bytes];
+                let receiver = self
+                    .receivers
+                    .get_mut(&end)
+                    .ok_or("records for no receiver")?;
+                receiver.take_records(first_sequence, records, landing + offset, body, ledger)?;
+            }
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
+                let place = Some((end, chunk.sequence, chunk.offset));
+                self.inbound.chunk = Some(ChunkIn {
+                    place,
+                    is_last: complete,
+                    left: chunk.bytes,
+                    fill,
+                });
+            }
+        }
+        self.inbound.consume(needed);
+        Ok(true)
+    }
+
+    /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
+    fn continue_chunk(&mut self, mut chunk: ChunkIn, ledger: &Ledger) -> Checked {
+        let here = self.inbound.unparsed().len().min(chunk.left);
+        let receiver = chunk
+            .place
+            .and_then(|(end, ..)| self.receivers.get_mut(&end))
+            .filter(|receiver| !receiver.is_closed && here > 0);
+        if let Some(receiver) = receiver
+            && let Some((end, sequence, offset)) = &mut chunk.place
+        {
+            let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
+            receiver.place(*sequence, *offset, bytes, ledger)?;
+            *offset += here as u64;
+            if here == chunk.left && chunk.is_last {
+                self.session.handle_large_complete(*end);
+                self.counts.large += 1;
+            }
+        }
+        self.inbound.consume(here);
+        chunk.left -= here;
+        let filled = if chunk.left == 0 {
+            self.inbound.unparsed().len().min(chunk.fill)
+        } else {
+            0
+        };
+        self.inbound.consume(filled);
+        chunk.fill -= filled;
+        if chunk.left + chunk.fill > 0 {
+            self.inbound.chunk = Some(chunk);
+        }
+        self.handle_events(ledger)
+    }
+
+    /// Whether everything that is due is on the wire.
+    pub(in crate::fabric::sim) fn is_flushed(&self) -> bool {
+        self.outbound.bytes.is_empty()
+    }
+}
+
+/// Bytes that are built ahead of a wire that takes no more.
+const FULL_BYTES: usize = 1 << 16;

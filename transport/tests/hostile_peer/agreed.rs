@@ -1,0 +1,44 @@
+//! What the victim and its peer agreed on, and how a record looks to both.
+
+use ibex_transport::engine::{
+    channel_window::ChannelWindow,
+    control::{ChannelSpec, Role},
+    record::{RecordHeader, RecordKind, first_position, record_size},
+};
+
+pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8> {
+    let header = RecordHeader {
+        kind,
+        length: payload.len() as u32,
+        sequence_low: sequence as u32,
+    };
+    let mut bytes = [&header.to_word().to_le_bytes()[..], payload].concat();
+    bytes.resize(record_size(payload.len(), ALIGNMENT), 0);
+    bytes
+}
+
+pub(crate) fn spec() -> ChannelSpec {
+    ChannelSpec {
+        fingerprint: [1; 16],
+        schema: String::new(),
+        alignment: ALIGNMENT as u32,
+        window: ChannelWindow {
+            messages: WINDOW,
+            bytes: 1 << 12,
+        },
+        max_message_bytes: LIMIT,
+    }
+}
+
+/// Our ends: what we send on, and what we receive on.
+pub(crate) const ENDS: [(u32, Role, &str); 3] = [
+    (1, Role::Sender, "a"),
+    (2, Role::Receiver, "b"),
+    (3, Role::Receiver, "c"),
+];
+pub(crate) const ALIGNMENT: usize = 8;
+pub(crate) const FIRST: u64 = first_position(ALIGNMENT);
+pub(crate) const WINDOW: u64 = 8;
+pub(crate) const LIMIT: u64 = 400;
+pub(crate) const CREDIT: u64 = 1 << 12;
+pub(crate) const MAX_CHANNELS: usize = 6;

@@ -1,0 +1,214 @@
+//! What a peer may do at a moment, chosen so that most of it is allowed: what is refused
+//! ends the session, and what could be done to it later is never tried.
+
+use ibex_transport::engine::{
+    control::{Ask, ChannelSpec, CloseReason, Control, Role},
+    counters::Counters,
+    frame::{Extension, FrameKind},
+    record::RecordKind,
+};
+use proptest::{collection::vec, prelude::*};
+
+use super::{agreed::*, frame::Frame, victim::Victim};
+
+/// Something that a peer may do at that moment, and now and then something that it may not.
+#[derive(Clone, Debug)]
+pub(crate) enum Move {
+    /// Records of one of its senders: `skew` beyond those that are due.
+    Records {
+        end: u32,
+        skew: u64,
+        records: Vec<(u64, bool)>,
+    },
+    /// A part of the large message that is under way, or of another.
+    Chunk {
+        end: u32,
+        skew: u64,
+        bytes: usize,
+    },
+    /// An end of an id that it has not used, or has.
+    Open {
+        id: u32,
+        role: Role,
+        name: &'static str,
+        fits: bool,
+    },
+    Close {
+        end: u32,
+        role: Role,
+        skew: u64,
+    },
+    Ask {
+        end: u32,
+        ask: Ask,
+    },
+    Grant {
+        end: u32,
+        sequence: u64,
+    },
+    /// News of what we published: bounded by it, or not.
+    News {
+        end: u32,
+        counters: Counters,
+        credit: Option<u64>,
+    },
+    Goodbye,
+    /// A control frame of any bytes.
+    Noise(Vec<u8>),
+    /// Not the peer's: our application lets go of what it has.
+    Release,
+    /// Nor this: our socket takes something.
+    Transmit,
+}
+
+impl Move {
+    /// The frame that does it to `victim`.
+    pub(crate) fn frame(self, victim: &Victim) -> Frame {
+        let due = |end: u32, skew: u64| match victim.receivers.get(end as usize - 2) {
+            Some(receiver) => (receiver.arrived + 1).wrapping_add(skew),
+            None => skew,
+        };
+        match self {
+            Move::Records { end, skew, records } => {
+                let first = due(end, skew);
+                let mut body = Vec::new();
+                for (index, (length, is_large)) in records.into_iter().enumerate() {
+                    let sequence = first.wrapping_add(index as u64);
+                    let announced = (length * 10).to_le_bytes();
+                    body.extend(match is_large {
+                        true => record(RecordKind::Large, sequence, &announced),
+                        false => record(RecordKind::Data, sequence, &vec![7; length as usize]),
+                    });
+                }
+                Frame {
+                    channel: end,
+                    sequence: first as u32,
+                    ..Frame::records(body)
+                }
+            }
+            Move::Chunk { end, skew, bytes } => {
+                let receiver = victim.receivers.get(end as usize - 2);
+                let under_way = receiver.and_then(|receiver| receiver.large.front().copied());
+                if under_way.is_none() && skew == 0 {
+                    // None is under way: one is announced.
+                    let records = vec![(20, true)];
+                    return Move::Records { end, skew, records }.frame(victim);
+                }
+                let sequence = under_way.unwrap_or_default().wrapping_add(skew) as u32;
+                let body = vec![0; bytes];
+                Frame {
+                    kind: FrameKind::Chunk,
+                    channel: end,
+                    sequence,
+                    extension: None,
+                    body,
+                }
+            }
+            Move::Open {
+                id,
+                role,
+                name,
+                fits,
+            } => {
+                let spec = ChannelSpec {
+                    fingerprint: [u8::from(fits); 16],
+                    ..spec()
+                };
+                Frame::control(&Control::Open {
+                    end: id,
+                    role,
+                    name: name.to_owned(),
+                    spec,
+                })
+            }
+            Move::Close { end, role, skew } => {
+                let final_sequence = due(end.max(2), skew).wrapping_sub(1);
+                let reason = CloseReason::Dropped;
+                Frame::control(&Control::Close {
+                    end,
+                    role,
+                    reason,
+                    final_sequence,
+                })
+            }
+            Move::Ask { end, ask } => Frame::control(&Control::Ask { channel: end, ask }),
+            Move::Grant { end, sequence } => Frame::control(&Control::Grant {
+                channel: end,
+                sequence,
+            }),
+            Move::News {
+                end,
+                counters,
+                credit,
+            } => {
+                let extension = Some(Extension {
+                    counters: Some((end, counters)),
+                    credit,
+                });
+                Frame {
+                    extension,
+                    body: Vec::new(),
+                    ..Frame::control(&Control::Goodbye)
+                }
+            }
+            Move::Noise(body) => Frame {
+                body,
+                ..Frame::control(&Control::Goodbye)
+            },
+            Move::Goodbye | Move::Release | Move::Transmit => Frame::control(&Control::Goodbye),
+        }
+    }
+}
+
+pub(crate) fn any_move() -> impl Strategy<Value = Move> {
+    let role = || prop_oneof![Just(Role::Sender), Just(Role::Receiver)];
+    let name = prop_oneof![Just("a"), Just("b"), Just("c"), Just("d")];
+    let sender = || prop_oneof![60 => 2..4_u32, 1 => 4..8_u32];
+    let record = (0..30_u64, prop::bool::weighted(0.1));
+    let ask = [(); 3].map(|()| 0..12_u64);
+    let news = (
+        0..3_u64,
+        0..3_u64,
+        0..3_u64,
+        0..=32_u64,
+        prop::option::of(any::<u64>()),
+    );
+    prop_oneof![
+        48 => (sender(), skew(), vec(record, 1..4))
+            .prop_map(|(end, skew, records)| Move::Records { end, skew, records }),
+        24 => (sender(), skew(), 1..150_usize)
+            .prop_map(|(end, skew, bytes)| Move::Chunk { end, skew, bytes }),
+        16 => (4..40_u32, role(), name, any::<bool>())
+            .prop_map(|(id, role, name, fits)| Move::Open { id, role, name, fits }),
+        8 => (4..40_u32, role(), skew())
+            .prop_map(|(end, role, skew)| Move::Close { end, role, skew }),
+        4 => (1..4_u32, role(), skew())
+            .prop_map(|(end, role, skew)| Move::Close { end, role, skew }),
+        16 => (1..8_u32, ask).prop_map(|(end, [received, released, acknowledged])| {
+            Move::Ask { end, ask: Ask { received, released, acknowledged } }
+        }),
+        4 => (1..8_u32, 0..4_u64).prop_map(|(end, sequence)| Move::Grant { end, sequence }),
+        16 => (1..3_u32, news).prop_map(|(end, (one, other, third, position, credit))| {
+            let mut steps = [one, other, third];
+            steps.sort_unstable();
+            let [acknowledged, released, received] = steps;
+            let counters = Counters {
+                received,
+                released,
+                released_position: position,
+                acknowledged,
+                acknowledgement_ended: false,
+            };
+            Move::News { end, counters, credit }
+        }),
+        4 => Just(Move::Goodbye),
+        1 => vec(any::<u8>(), 0..64).prop_map(Move::Noise),
+        24 => Just(Move::Release),
+        24 => Just(Move::Transmit),
+    ]
+}
+
+/// Mostly what is due.
+fn skew() -> impl Strategy<Value = u64> {
+    prop_oneof![100 => Just(0), 1 => 1..3_u64, 1 => any::<u64>()]
+}

@@ -1,0 +1,226 @@
+//! The session that a peer tries to break, and a host that relies on what it says.
+
+use std::collections::VecDeque;
+
+use ibex_transport::engine::{
+    control::{CloseReason, Control},
+    counters::Counters,
+    frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    large::LARGE_PER_CHANNEL,
+    session::{Arrival, Body, Event, Session, SessionConfig},
+};
+
+use super::{agreed::*, frame::Frame, transcript::Ring};
+
+/// A session with ends 1 (sending), 2 and 3 (receiving) and a host that does as it should.
+/// The peer has opened their counterparts as its ends 1, 2 and 3.
+pub(crate) struct Victim {
+    session: Session,
+    ring: Ring,
+    landing: usize,
+    pub(crate) receivers: [Receiver; 2],
+    /// Bytes of frames that were charged to credit, and the credit that the peer knows of.
+    charged: u64,
+    granted: u64,
+    pub(crate) has_heard_goodbye: bool,
+}
+
+/// What a receiving end holds.
+#[derive(Default)]
+pub(crate) struct Receiver {
+    pub(crate) arrived: u64,
+    position: u64,
+    /// The last sequence of each frame, and the position behind it.
+    frames: VecDeque<(u64, u64)>,
+    /// Large messages that are not complete.
+    pub(crate) large: VecDeque<u64>,
+    released: Counters,
+}
+
+impl Victim {
+    pub(crate) fn new() -> Self {
+        let config = SessionConfig {
+            our_credit_bytes: CREDIT,
+            peer_credit_bytes: CREDIT,
+            max_channels: MAX_CHANNELS,
+            data_in_band: true,
+        };
+        let receiver = || Receiver {
+            position: FIRST,
+            ..Receiver::default()
+        };
+        let mut victim = Self {
+            session: Session::new(config),
+            ring: Ring::default(),
+            landing: 0,
+            receivers: [receiver(), receiver()],
+            charged: 0,
+            granted: CREDIT,
+            has_heard_goodbye: false,
+        };
+        for (end, role, name) in ENDS {
+            assert_eq!(victim.session.open(role, name, spec()), Ok(end));
+            let name = name.to_owned();
+            let open = Control::Open {
+                end,
+                role: role.opposite(),
+                name,
+                spec: spec(),
+            };
+            victim.take(&Frame::control(&open).to_bytes()).unwrap();
+        }
+        victim.ring.publish(&[b"what we send", b""]);
+        victim.session.mark_ready(1);
+        victim.transmit();
+        victim
+    }
+
+    /// Takes a frame as a reader of a socket does; an error ends the session.
+    pub(crate) fn take(&mut self, bytes: &[u8]) -> Result<(), String> {
+        let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
+        let header = header.ok_or("no header")?;
+        let needed = match header.kind {
+            FrameKind::Chunk => header.body_offset(),
+            _ => header.length as usize,
+        };
+        let frame = bytes
+            .get(..needed)
+            .ok_or("a frame that never comes as a whole")?;
+        let arrival = self
+            .session
+            .handle_frame(&header, frame, self.landing)
+            .map_err(|misbehaved| misbehaved.to_string())?;
+        self.landing = (self.landing + header.padded_length()) % 64;
+        if header.kind == FrameKind::Records {
+            self.charged += header.padded_length() as u64;
+            assert!(
+                self.charged <= self.granted,
+                "more arrived than was granted"
+            );
+        }
+        self.handle_events();
+        match arrival {
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                assert_eq!(offset + bytes, frame.len());
+                let receiver = &mut self.receivers[end as usize - 2];
+                assert_eq!(first_sequence, receiver.arrived + 1);
+                assert!(records > 0);
+                receiver.arrived += records;
+                receiver.position += bytes as u64;
+                receiver
+                    .frames
+                    .push_back((receiver.arrived, receiver.position));
+                assert!(receiver.arrived - receiver.released.released <= WINDOW);
+            }
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
+                assert_eq!(chunk.bytes, header.body_bytes());
+                assert!(chunk.offset + chunk.bytes as u64 <= LIMIT);
+                if complete {
+                    let large = &mut self.receivers[end as usize - 2].large;
+                    assert_eq!(large.pop_front(), Some(chunk.sequence));
+                    self.session.handle_large_complete(end);
+                }
+            }
+            Arrival::Nothing | Arrival::Unwanted => {}
+        }
+        self.check_footprint();
+        Ok(())
+    }
+
+    fn handle_events(&mut self) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
+                    assert!((1..=LIMIT).contains(&length));
+                    let large = &mut self.receivers[end as usize - 2].large;
+                    large.push_back(sequence);
+                    assert!(large.len() <= LARGE_PER_CHANNEL);
+                    self.session.grant(end, sequence);
+                }
+                Event::Counted { end, counters } => {
+                    assert_eq!(end, 1);
+                    let Counters {
+                        received,
+                        released,
+                        acknowledged,
+                        ..
+                    } = counters;
+                    assert!(self.ring.published >= received);
+                    assert!(received >= released && released >= acknowledged);
+                }
+                Event::PeerClosed {
+                    end: end @ (2 | 3), ..
+                } => {
+                    let counters = &self.receivers[end as usize - 2].released;
+                    self.session
+                        .close_receiver(end, counters, CloseReason::Dropped);
+                }
+                Event::Goodbye => self.has_heard_goodbye = true,
+                _ => {}
+            }
+        }
+    }
+
+    fn check_footprint(&self) {
+        let footprint = self.session.footprint();
+        assert!(
+            footprint.ends <= 3 && footprint.peer_ends <= MAX_CHANNELS,
+            "{footprint:?}"
+        );
+        assert!(footprint.ready <= 3 && footprint.news <= 3, "{footprint:?}");
+        // A grant for each message of both windows, and the closes of both ends.
+        assert!(footprint.control as u64 <= 2 * WINDOW + 2, "{footprint:?}");
+    }
+
+    /// The application lets go of all that is whole.
+    pub(crate) fn release(&mut self) {
+        for (end, receiver) in [2, 3].into_iter().zip(&mut self.receivers) {
+            let whole = receiver
+                .large
+                .front()
+                .map_or(u64::MAX, |sequence| sequence - 1);
+            while let Some(&(last, position)) = receiver.frames.front()
+                && last <= whole
+            {
+                receiver.frames.pop_front();
+                receiver.released.released = last;
+                receiver.released.released_position = position;
+            }
+            self.session.released(end, &receiver.released);
+        }
+    }
+
+    pub(crate) fn transmit(&mut self) {
+        let mut head = Vec::new();
+        while let Some(body) = self.session.poll_transmit(&mut self.ring, 0, &mut head) {
+            let header = FrameHeader::parse(&head).unwrap().unwrap();
+            if header.extension {
+                let extension = head[HEADER_BYTES..]
+                    .first_chunk::<EXTENSION_BYTES>()
+                    .unwrap();
+                let told = Extension::parse(extension);
+                self.granted = self.granted.max(told.credit.unwrap_or_default());
+            }
+            assert!(
+                !matches!(body, Body::Chunk { .. }),
+                "we announced no large message"
+            );
+            head.clear();
+        }
+        self.handle_events();
+    }
+}
