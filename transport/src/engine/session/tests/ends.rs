@@ -1,6 +1,8 @@
 //! Ends: opened, met, closed and forgotten, in every order.
 
 use super::{super::*, peer::*};
+#[allow(unused_imports, reason = "each test file uses some of them")]
+use crate::engine::{control::*, frame::*, large::*, session_credit::*};
 
 #[test]
 fn an_end_is_opened_once() {

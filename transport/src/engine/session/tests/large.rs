@@ -1,6 +1,8 @@
 //! Large messages: announced, granted, in chunks, whole.
 
 use super::{super::*, peer::*};
+#[allow(unused_imports, reason = "each test file uses some of them")]
+use crate::engine::{control::*, frame::*, large::*, session_credit::*};
 
 #[test]
 fn a_chunk_arrives_once_it_is_granted() {

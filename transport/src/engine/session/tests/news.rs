@@ -1,6 +1,8 @@
 //! Counters, credit and asks: new, late, repeated, and ahead of what there is.
 
 use super::{super::*, peer::*};
+#[allow(unused_imports, reason = "each test file uses some of them")]
+use crate::engine::{control::*, frame::*, large::*, session_credit::*};
 
 #[test]
 fn counters_count_when_they_are_new() {
@@ -58,7 +60,7 @@ fn credit_grows_and_never_shrinks() {
             )
             .unwrap();
         }
-        ring.0.push_back(record::record_size(50, ALIGNMENT));
+        ring.0.push_back(crate::engine::record::record_size(50, ALIGNMENT));
         session.mark_ready(1);
         let sent = session
             .poll_transmit(&mut ring, 0, &mut Vec::new())

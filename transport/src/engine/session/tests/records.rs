@@ -1,6 +1,8 @@
 //! Records: due, past, repeated and of the future; beyond the window and the credit.
 
 use super::{super::*, peer::*};
+#[allow(unused_imports, reason = "each test file uses some of them")]
+use crate::engine::{control::*, frame::*, large::*, session_credit::*};
 
 #[test]
 fn records_arrive_once_and_in_order() {
@@ -192,7 +194,7 @@ fn a_payload_must_land_aligned() {
     session.open(Role::Receiver, "wal", spec.clone()).unwrap();
     deliver(&mut session, &open_with(PEER, Role::Sender, "wal", spec)).unwrap();
     let mut body = record(1, b"one");
-    body.resize(record::record_size(3, 64), 0);
+    body.resize(crate::engine::record::record_size(3, 64), 0);
     let bytes = frame(FrameKind::Records, PEER, 1, None, &body);
     let header = FrameHeader::parse(&bytes).unwrap().unwrap();
     let misaligned = Err(PeerMisbehaved::Misaligned { alignment: 64 });

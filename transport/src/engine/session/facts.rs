@@ -1,0 +1,256 @@
+//! What a session is told and what it answers: records to send, frames' bodies, arrivals,
+//! events, and how a peer can be wrong.
+#![forbid(unsafe_code)]
+
+use crate::engine::{
+    channel_window::ChannelWindow,
+    control::{ChannelSpec, CloseReason, MalformedControl, Role},
+    counters::{Counters, ImpossibleCounters},
+    frame::MalformedFrame,
+    large::Chunk,
+    session_credit::{CONTROL_RESERVE_BYTES, CreditOverrun},
+};
+#[cfg(doc)]
+use super::Session;
+
+/// Where published records stand that are not in a frame yet.
+pub trait RecordSource {
+    /// Takes the longest run of whole records of `end` that is not above `batch` bytes,
+    /// or the first record alone if that is not above `single`; `None` if there is none.
+    fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run>;
+
+    /// Whether a record waits.
+    fn has_records(&mut self, end: u32) -> bool;
+}
+
+/// Whole records that stand one behind the other in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Ring position of the first.
+    pub position: u64,
+    /// Their bytes.
+    pub bytes: usize,
+    /// How many.
+    pub records: u64,
+}
+
+/// What follows the head of a frame that [`Session::poll_transmit`] built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing: the frame is whole in `head`.
+    Inline,
+    /// Bytes of a sending end's ring.
+    Records {
+        /// Whose ring.
+        end: u32,
+        /// From where.
+        position: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// Bytes of a large message.
+    Chunk {
+        /// Whose message.
+        end: u32,
+        /// Which bytes.
+        chunk: Chunk,
+    },
+}
+
+/// What a frame brought for the host to place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Everything was for the session itself.
+    Nothing,
+    /// Records lie at `offset..offset + bytes` of the frame, checked.
+    Records {
+        /// The receiving end.
+        end: u32,
+        /// Where they begin in the frame.
+        offset: usize,
+        /// Their bytes.
+        bytes: usize,
+        /// The first one's sequence.
+        first_sequence: u64,
+        /// How many.
+        records: u64,
+    },
+    /// The frame's body is for an end that is gone here: skip it.
+    Unwanted,
+    /// The chunk's bytes belong into granted memory.
+    Chunk {
+        /// The receiving end.
+        end: u32,
+        /// Where they belong.
+        chunk: Chunk,
+        /// They are the message's last.
+        complete: bool,
+    },
+}
+
+/// What the host must know or do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer opened an end whose counterpart is not open here.
+    PeerOpened {
+        /// The channel's name.
+        name: String,
+        /// Which end the peer opened.
+        role: Role,
+    },
+    /// Both ends of a channel are open.
+    Opened {
+        /// Our end.
+        end: u32,
+        /// The peer's.
+        peer_end: u32,
+        /// What holds for both.
+        agreed: Agreed,
+    },
+    /// Both ends are open and do not fit each other; the channel has ended.
+    Mismatched {
+        /// Our end.
+        end: u32,
+        /// What the peer's end asks of the channel.
+        theirs: ChannelSpec,
+    },
+    /// A sending end has heard news from its receiver.
+    Counted {
+        /// The sending end.
+        end: u32,
+        /// All of them, joined.
+        counters: Counters,
+    },
+    /// The sender of a receiving end waits for its application.
+    Asked {
+        /// The receiving end.
+        end: u32,
+    },
+    /// News of a receiving end are on their way.
+    Told {
+        /// The receiving end.
+        end: u32,
+        /// What was told.
+        counters: Counters,
+    },
+    /// The other end of a channel is gone.
+    PeerClosed {
+        /// Our end.
+        end: u32,
+        /// Why.
+        reason: CloseReason,
+        /// For a receiving end: the sequence of the last message.
+        final_sequence: u64,
+    },
+    /// A large message was announced: memory is wanted, then [`Session::grant`].
+    LargeAnnounced {
+        /// The receiving end.
+        end: u32,
+        /// The message.
+        sequence: u64,
+        /// Its bytes.
+        length: u64,
+    },
+    /// A local end is gone on both sides and nothing of it is left here.
+    Forgotten {
+        /// Our end.
+        end: u32,
+    },
+    /// The peer closes the session.
+    Goodbye,
+}
+
+/// What holds for a channel: the stricter of both ends' wishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Messages and bytes that may be out.
+    pub window: ChannelWindow,
+    /// Alignment of payloads.
+    pub alignment: u32,
+    /// The longest message.
+    pub max_message_bytes: u64,
+}
+
+/// The peer broke the protocol: its bytes cannot be trusted any more, the session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each field is")]
+pub enum PeerMisbehaved {
+    #[error(transparent)]
+    Frame(#[from] MalformedFrame),
+    #[error(transparent)]
+    Control(#[from] MalformedControl),
+    #[error(transparent)]
+    Credit(#[from] CreditOverrun),
+    #[error("channel {channel}: {source}")]
+    Counters { channel: u32, source: ImpossibleCounters },
+    #[error("a frame is for channel {channel}, which is not open")]
+    UnknownChannel { channel: u32 },
+    #[error("a frame has records or a chunk, which this session passes through shared memory")]
+    DataInBand,
+    #[error("record {expected} was due, one with the low bits {got} came")]
+    OutOfOrder { expected: u64, got: u32 },
+    #[error("a frame of records has none, {sequence} was due")]
+    NoRecords { sequence: u64 },
+    #[error("record {sequence} does not fit its frame")]
+    RecordCut { sequence: u64 },
+    #[error("record {sequence} is of no known kind")]
+    RecordKind { sequence: u64 },
+    #[error("the payload of a record is not aligned to {alignment}")]
+    Misaligned { alignment: usize },
+    #[error("a message of {length} bytes came, the channel's limit is {limit}")]
+    TooLong { length: u64, limit: u64 },
+    #[error("large message {sequence} was announced while two were under way")]
+    TooManyLarge { sequence: u64 },
+    #[error("a chunk came that was not granted")]
+    UngrantedChunk,
+    #[error("{arrived} messages came although only {released} were released")]
+    WindowOverrun { arrived: u64, released: u64 },
+    #[error("a channel was closed behind message {last} when {received} had been received")]
+    ClosedElsewhere { last: u64, received: u64 },
+    #[error("more than {limit} ends were opened")]
+    TooManyChannels { limit: usize },
+    #[error("end {end} was opened twice")]
+    OpenedTwice { end: u32 },
+    #[error("a control frame is longer than {CONTROL_RESERVE_BYTES} bytes")]
+    LongControl,
+}
+
+/// How many entries a session's tables and queues have. Whatever a peer sends, none
+/// grows beyond its bound, as long as the host drains events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Local ends that are not gone on both sides: at most `max_channels`.
+    pub ends: usize,
+    /// The peer's ends that we know of: at most `max_channels`.
+    pub peer_ends: usize,
+    /// Control messages to send: for each local end its open, its close, one ask, and its
+    /// grants, of which the messages of a window are the bound.
+    pub control: usize,
+    /// Sending ends that may have something to send: each local end at most once.
+    pub ready: usize,
+    /// Receiving ends with news: each local end at most once.
+    pub news: usize,
+    /// Events that the host has not taken.
+    pub events: usize,
+}
+
+/// A local end cannot be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CannotOpen {
+    /// A handle for this end lives already.
+    #[error("this end is open already")]
+    AlreadyOpen,
+    /// The session has as many ends as its limit allows.
+    #[error("the session has {limit} open ends, its limit")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The session has ended, or is ending.
+    #[error("the session has ended")]
+    SessionOver,
+    /// There is no memory for the end.
+    #[error("{0}")]
+    Memory(String),
+}

@@ -1,0 +1,297 @@
+//! The receiving half of a session: frames are checked and taken in, whatever they are.
+#![forbid(unsafe_code)]
+
+use super::{Agreed, Arrival, EndState, Event, PeerMisbehaved, PeerOpen, Session};
+use crate::engine::{
+    control::{ChannelSpec, CloseReason, Control, Role},
+    frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    receive_channel::ReceiveChannel,
+    record,
+    session_credit::CONTROL_RESERVE_BYTES,
+};
+
+impl Session {
+
+    /// Takes in one frame, from its header to the end of its body. Of a chunk only the
+    /// head need be there: `frame` may end with it.
+    ///
+    /// `landing` is where the frame begins in arrival memory, modulo 64.
+    pub fn handle_frame(
+        &mut self,
+        header: &FrameHeader,
+        frame: &[u8],
+        landing: usize,
+    ) -> Result<Arrival, PeerMisbehaved> {
+        if header.extension
+            && let Some(extension) = frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>()
+        {
+            self.handle_extension(&Extension::parse(extension))?;
+        }
+        let offset = header.body_offset();
+        match header.kind {
+            FrameKind::Control => {
+                if u64::from(header.length) > CONTROL_RESERVE_BYTES {
+                    return Err(PeerMisbehaved::LongControl);
+                }
+                if header.body_bytes() > 0 {
+                    self.handle_control(Control::decode(&frame[offset..])?)?;
+                }
+                Ok(Arrival::Nothing)
+            }
+            _ if !self.config.data_in_band => Err(PeerMisbehaved::DataInBand),
+            FrameKind::Records => {
+                self.credit_grant.arrived(header.padded_length() as u64)?;
+                self.handle_records(header, &frame[offset..], landing + offset)
+            }
+            FrameKind::Chunk => self.handle_chunk(header),
+        }
+    }
+
+    fn handle_records(
+        &mut self,
+        header: &FrameHeader,
+        body: &[u8],
+        body_landing: usize,
+    ) -> Result<Arrival, PeerMisbehaved> {
+        let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        };
+        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
+        let EndState::Receiver(Some(channel)) = &mut entry.state else {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        };
+        if closed_there {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        }
+        let alignment = channel.alignment;
+        if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
+            return Err(PeerMisbehaved::Misaligned { alignment });
+        }
+        if closed_here {
+            // Sent before our close got there.
+            return Ok(Arrival::Unwanted);
+        }
+        let mut announced = [None; crate::engine::large::LARGE_PER_CHANNEL];
+        let mut count = 0;
+        let records = channel.handle_records(header.sequence, body, |sequence, length| {
+            announced[count] = Some((sequence, length));
+            count += 1;
+        })?;
+        for (sequence, length) in announced.into_iter().flatten() {
+            self.events.push_back(Event::LargeAnnounced { end, sequence, length });
+        }
+        self.queue_news_if_urgent(end);
+        Ok(Arrival::Records {
+            end,
+            offset: header.body_offset(),
+            bytes: body.len(),
+            first_sequence: records.first_sequence,
+            records: records.records,
+        })
+    }
+
+    fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
+        let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        };
+        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
+        let EndState::Receiver(Some(channel)) = &mut entry.state else {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        };
+        if closed_there {
+            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+        }
+        if closed_here {
+            return Ok(Arrival::Unwanted);
+        }
+        let (chunk, complete) = channel
+            .large
+            .place(header.sequence, header.body_bytes())
+            .ok_or(PeerMisbehaved::UngrantedChunk)?;
+        Ok(Arrival::Chunk { end, chunk, complete })
+    }
+
+    /// The bytes of a large message's last chunk are in place: only now is it received.
+    /// Call it before the next frame is handled.
+    pub fn handle_large_complete(&mut self, end: u32) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.large.finish();
+        }
+        self.queue_news_if_urgent(end);
+    }
+
+    fn queue_news_if_urgent(&mut self, end: u32) {
+        if self.receiver_mut(end).is_some_and(|channel| channel.news_are_urgent()) {
+            self.queue_news(end);
+        }
+    }
+
+    fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {
+        if let Some(credit) = extension.credit {
+            self.credit_use.grant(credit);
+        }
+        let Some((channel, news)) = extension.counters else { return Ok(()) };
+        // News of an end that is gone already are late, and harmless.
+        let Some(sender) = self.sender_mut(channel) else { return Ok(()) };
+        let moved = sender
+            .handle_counters(&news)
+            .map_err(|source| PeerMisbehaved::Counters { channel, source })?;
+        let counters = sender.counters;
+        if moved {
+            self.events.push_back(Event::Counted { end: channel, counters });
+        }
+        Ok(())
+    }
+
+    fn handle_control(&mut self, control: Control) -> Result<(), PeerMisbehaved> {
+        match control {
+            Control::Open { end, role, name, spec } => self.handle_open(end, role, name, spec),
+            Control::Close { end, role, reason, final_sequence } => {
+                self.handle_close(end, role, reason, final_sequence)
+            }
+            Control::Ask { channel, ask } => {
+                if let Some((end, entry)) = self.paired_entry(Role::Sender, channel)
+                    && let EndState::Receiver(Some(receiver)) = &mut entry.state
+                {
+                    receiver.handle_ask(ask);
+                    if receiver.waits_for_application() {
+                        self.events.push_back(Event::Asked { end });
+                    }
+                    self.queue_news_if_urgent(end);
+                }
+                Ok(())
+            }
+            Control::Grant { channel, sequence } => {
+                let Some(sender) = self.sender_mut(channel) else { return Ok(()) };
+                if !sender.large.grant(sequence) {
+                    return Err(PeerMisbehaved::UngrantedChunk);
+                }
+                self.mark_ready(channel);
+                Ok(())
+            }
+            Control::Goodbye => {
+                self.events.push_back(Event::Goodbye);
+                Ok(())
+            }
+        }
+    }
+
+    fn handle_open(
+        &mut self,
+        end: u32,
+        role: Role,
+        name: String,
+        spec: ChannelSpec,
+    ) -> Result<(), PeerMisbehaved> {
+        let limit = self.config.max_channels;
+        let known = |open: &PeerOpen| open.role == role && open.end == end;
+        if self.paired.contains_key(&(role, end)) || self.unpaired.iter().any(known) {
+            return Err(PeerMisbehaved::OpenedTwice { end });
+        }
+        if self.unpaired.len() + self.paired.len() >= limit {
+            return Err(PeerMisbehaved::TooManyChannels { limit });
+        }
+        let open = PeerOpen { end, role, name, spec, closed: None };
+        // The oldest local end that waits for this name; ids grow, so the smallest.
+        let waiting = self
+            .ends
+            .iter()
+            .filter(|(_, local)| {
+                local.state.role() == role.opposite() && local.name == open.name
+            })
+            .filter(|(_, local)| local.peer.is_none() && !local.closed_there)
+            .map(|(&id, _)| id)
+            .min();
+        match waiting {
+            Some(local) => self.pair(local, open),
+            None => {
+                self.events.push_back(Event::PeerOpened { name: open.name.clone(), role });
+                self.unpaired.push(open);
+            }
+        }
+        Ok(())
+    }
+
+    /// Joins a local end and the peer's open of the same name.
+    pub(super) fn pair(&mut self, end: u32, open: PeerOpen) {
+        let Some(local) = self.ends.get_mut(&end) else { return };
+        local.peer = Some(open.end);
+        self.paired.insert((open.role, open.end), end);
+        let fits = local.spec.fingerprint == open.spec.fingerprint
+            && local.spec.alignment == open.spec.alignment;
+        if !fits {
+            // Both ends see the same two specs and come to the same result.
+            local.closed_there = true;
+            if open.closed.is_some() {
+                local.peer = None;
+                self.paired.remove(&(open.role, open.end));
+            }
+            self.events.push_back(Event::Mismatched { end, theirs: open.spec });
+            self.forget_if_over(end);
+            return;
+        }
+        let agreed = Agreed {
+            window: local.spec.window.agree(open.spec.window),
+            alignment: local.spec.alignment,
+            max_message_bytes: local.spec.max_message_bytes.min(open.spec.max_message_bytes),
+        };
+        match &mut local.state {
+            EndState::Receiver(state) => {
+                *state = Some(Box::new(ReceiveChannel::new(
+                    agreed.window,
+                    agreed.alignment as usize,
+                    agreed.max_message_bytes,
+                )));
+            }
+            EndState::Sender(channel) => {
+                channel.sent_position = record::first_position(agreed.alignment as usize);
+                channel.counters.released_position = channel.sent_position;
+            }
+        }
+        self.events.push_back(Event::Opened { end, peer_end: open.end, agreed });
+        if let Some(reason) = open.closed {
+            local.closed_there = true;
+            self.events.push_back(Event::PeerClosed { end, reason, final_sequence: 0 });
+        }
+        self.mark_ready(end);
+        self.forget_if_over(end);
+    }
+
+    fn handle_close(
+        &mut self,
+        peer_end: u32,
+        role: Role,
+        reason: CloseReason,
+        last: u64,
+    ) -> Result<(), PeerMisbehaved> {
+        let in_band = self.config.data_in_band;
+        if let Some(open) =
+            self.unpaired.iter_mut().find(|open| open.role == role && open.end == peer_end)
+        {
+            open.closed = Some(reason);
+            return Ok(());
+        }
+        let Some((end, entry)) = self.paired_entry(role, peer_end) else { return Ok(()) };
+        if entry.closed_there {
+            // A mismatch ended the channel on both ends already, so the peer has forgotten
+            // its end with this close: it counts no more against the limit.
+            entry.peer = None;
+            self.paired.remove(&(role, peer_end));
+            return Ok(());
+        }
+        if let EndState::Receiver(Some(channel)) = &entry.state
+            && in_band
+            && !entry.closed_here
+            && !channel.is_whole(last)
+        {
+            let received = channel.counters().received;
+            return Err(PeerMisbehaved::ClosedElsewhere { last, received });
+        }
+        entry.closed_there = true;
+        self.events.push_back(Event::PeerClosed { end, reason, final_sequence: last });
+        // A close of ours that waited for a grant waits no longer.
+        self.mark_ready(end);
+        self.forget_if_over(end);
+        Ok(())
+    }
+}

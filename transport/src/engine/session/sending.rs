@@ -1,0 +1,247 @@
+//! The sending half of a session: which frame goes next, and what rides on it.
+#![forbid(unsafe_code)]
+
+use super::{Body, End, EndState, Event, Goodbye, RecordSource, Run, Session};
+use crate::engine::{
+    control::{Control, Role},
+    frame::{
+        BATCH_FRAME_BYTES, EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind,
+        HEAD_BYTES, HEADER_BYTES, MAX_FRAME_BYTES, pad_for,
+    },
+};
+
+impl Session {
+
+    /// Builds the next frame: its head (header, extension, padding, control message) is
+    /// appended to `head`, the returned body follows it, then zeros up to a multiple of 8.
+    ///
+    /// `landing` is where the frame begins in the peer's arrival memory, modulo 64.
+    /// Drain it whenever a handle published, a frame arrived or a wish was uttered.
+    #[must_use]
+    pub fn poll_transmit(
+        &mut self,
+        source: &mut impl RecordSource,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> Option<Body> {
+        if let Some(control) = self.control.pop_front() {
+            self.build_control(Some(&control), landing, head);
+            if let Control::Close { end, .. } = control {
+                self.close_went(end);
+            }
+            return Some(Body::Inline);
+        }
+        if self.credit_grant.owed().is_some() || self.news_are_urgent() {
+            self.build_control(None, landing, head);
+            return Some(Body::Inline);
+        }
+        for _ in 0..self.ready.len() {
+            let end = self.ready.pop_front()?;
+            match self.serve(end, source, landing, head) {
+                Served::Frame(body) => {
+                    self.ready.push_back(end);
+                    return Some(body);
+                }
+                Served::OutOfCredit => {
+                    self.ready.push_back(end);
+                }
+                Served::Empty => {
+                    if let Some(channel) = self.sender_mut(end) {
+                        channel.queued = false;
+                    }
+                }
+                Served::Closed(close) => {
+                    self.build_control(Some(&close), landing, head);
+                    self.close_went(end);
+                    return Some(Body::Inline);
+                }
+            }
+        }
+        if self.goodbye == Goodbye::Due && self.ready.is_empty() && self.all_senders_ended() {
+            self.goodbye = Goodbye::Said;
+            self.build_control(Some(&Control::Goodbye), landing, head);
+            return Some(Body::Inline);
+        }
+        None
+    }
+
+    /// Whether sending waits for the peer's credit although records are there.
+    #[must_use]
+    pub fn is_out_of_credit(&self) -> bool {
+        !self.ready.is_empty()
+    }
+
+    /// One frame of one ready channel.
+    fn serve(
+        &mut self,
+        end: u32,
+        source: &mut impl RecordSource,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> Served {
+        let in_band = self.config.data_in_band;
+        let Some(entry) = self.ends.get_mut(&end) else { return Served::Empty };
+        let is_live = entry.peer.is_some() && !entry.closed_there;
+        let alignment = entry.spec.alignment as usize;
+        let EndState::Sender(channel) = &mut entry.state else { return Served::Empty };
+        if is_live && in_band {
+            let records_first = channel.chunk_went_last || !channel.large.has_chunk();
+            if records_first {
+                let room = self.credit_use.available().saturating_sub(HEAD_BYTES as u64) as usize;
+                let batch = room.min(BATCH_FRAME_BYTES - HEAD_BYTES);
+                let single = room.min(MAX_FRAME_BYTES - HEAD_BYTES);
+                if let Some(run) = source.take_run(end, batch, single) {
+                    let first = channel.sent + 1;
+                    channel.records_went(run.records, run.bytes);
+                    let frame = FrameHeader {
+                        length: 0,
+                        channel: end,
+                        kind: FrameKind::Records,
+                        extension: false,
+                        pad: 0,
+                        sequence: first as u32,
+                    };
+                    let padded = self.build_head(frame, run.bytes, alignment, landing, head);
+                    self.credit_use.charge(padded as u64);
+                    let Run { position, bytes, .. } = run;
+                    return Served::Frame(Body::Records { end, position, bytes });
+                }
+            }
+            if let Some(chunk) = channel.large.next_chunk() {
+                channel.chunk_went_last = true;
+                let frame = FrameHeader {
+                    length: 0,
+                    channel: end,
+                    kind: FrameKind::Chunk,
+                    extension: false,
+                    pad: 0,
+                    sequence: chunk.sequence as u32,
+                };
+                let _ = self.build_head(frame, chunk.bytes, 8, landing, head);
+                return Served::Frame(Body::Chunk { end, chunk });
+            }
+            if source.has_records(end) {
+                return Served::OutOfCredit;
+            }
+        }
+        match channel.closing {
+            Some((final_sequence, reason))
+                if !is_live || !in_band || channel.is_drained(final_sequence) =>
+            {
+                channel.closing = None;
+                channel.queued = false;
+                let role = Role::Sender;
+                let final_sequence = final_sequence.max(channel.sent);
+                Served::Closed(Control::Close { end, role, reason, final_sequence })
+            }
+            _ => Served::Empty,
+        }
+    }
+
+    fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
+        let start = head.len();
+        let frame = FrameHeader {
+            length: 0,
+            channel: 0,
+            kind: FrameKind::Control,
+            extension: false,
+            pad: 0,
+            sequence: 0,
+        };
+        let _ = self.build_head(frame, 0, 8, landing, head);
+        if let Some(control) = control {
+            control.encode(head);
+        }
+        let length = (head.len() - start) as u32;
+        head[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        let padded = (length as usize).next_multiple_of(FRAME_ALIGNMENT);
+        head.resize(start + padded, 0);
+    }
+
+    /// Appends header, extension (if there is news) and padding; returns the frame's
+    /// length on the wire.
+    fn build_head(
+        &mut self,
+        frame: FrameHeader,
+        body_bytes: usize,
+        alignment: usize,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> usize {
+        let extension = self.take_extension();
+        let has_extension = !extension.is_empty();
+        let pad = pad_for(landing, has_extension, alignment);
+        let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
+        let length = HEADER_BYTES + extension_bytes + usize::from(pad) + body_bytes;
+        let frame =
+            FrameHeader { length: length as u32, extension: has_extension, pad, ..frame };
+        head.extend_from_slice(&frame.to_bytes());
+        if has_extension {
+            head.extend_from_slice(&extension.to_bytes());
+        }
+        head.resize(head.len() + usize::from(pad), 0);
+        frame.padded_length()
+    }
+
+    /// The news that ride on the next frame, whatever it is.
+    fn take_extension(&mut self) -> Extension {
+        let credit = self.credit_grant.owed();
+        if let Some(credit) = credit {
+            self.credit_grant.told(credit);
+        }
+        let mut counters = None;
+        while let Some(end) = self.news.pop_front() {
+            let Some(End { state: EndState::Receiver(Some(channel)), peer: Some(peer), .. }) =
+                self.ends.get_mut(&end)
+            else {
+                continue;
+            };
+            channel.queued = false;
+            if channel.has_news() {
+                let told = channel.tell();
+                counters = Some((*peer, told));
+                self.events.push_back(Event::Told { end, counters: told });
+                break;
+            }
+        }
+        Extension { counters, credit }
+    }
+
+    fn news_are_urgent(&self) -> bool {
+        self.news.front().is_some_and(|&end| match self.ends.get(&end) {
+            Some(End { state: EndState::Receiver(Some(channel)), .. }) => channel.news_are_urgent(),
+            _ => false,
+        })
+    }
+
+    pub(super) fn queue_news(&mut self, end: u32) {
+        let Some(channel) = self.receiver_mut(end) else { return };
+        let urgent = channel.news_are_urgent();
+        let queued = channel.queued;
+        if !queued && channel.has_news() {
+            channel.queued = true;
+            if urgent {
+                self.news.push_front(end);
+            } else {
+                self.news.push_back(end);
+            }
+        } else if queued && urgent {
+            // Urgent news stand at the front, where `news_are_urgent` looks.
+            self.news.retain(|&other| other != end);
+            self.news.push_front(end);
+        }
+    }
+
+    fn all_senders_ended(&self) -> bool {
+        let has_ended = |end: &End| end.close_is_out || end.closed_there;
+        self.ends.values().all(|end| end.state.role() == Role::Receiver || has_ended(end))
+    }
+}
+
+/// What a ready channel had to send.
+enum Served {
+    Frame(Body),
+    Empty,
+    OutOfCredit,
+    Closed(Control),
+}
