@@ -115,7 +115,8 @@ impl NodeBuilder {
     /// costs a few hundred bytes, and its window once it is used.
     pub fn max_channels(mut self, ends: u32) -> Self {
         if !(1..=16384).contains(&ends) {
-            self.error.get_or_insert(format!("max_channels is {ends}; it may be 1 to 16384"));
+            self.error
+                .get_or_insert(format!("max_channels is {ends}; it may be 1 to 16384"));
         }
         self.settings.max_channels = ends;
         self
@@ -171,15 +172,21 @@ impl NodeBuilder {
         if let Some(error) = self.error {
             return Err(ListenError::Setting(error));
         }
-        self.settings.channel.check().map_err(ListenError::Setting)?;
+        self.settings
+            .channel
+            .check()
+            .map_err(ListenError::Setting)?;
         let address = match &self.listen {
             None => None,
             Some(listen) => {
-                let failed = |source| ListenError::Address { address: listen.clone(), source };
+                let failed = |source| ListenError::Address {
+                    address: listen.clone(),
+                    source,
+                };
                 let mut addresses = listen.to_socket_addrs().map_err(failed)?;
-                let address = addresses.next().ok_or_else(|| {
-                    failed(std::io::Error::other("the name has no address"))
-                })?;
+                let address = addresses
+                    .next()
+                    .ok_or_else(|| failed(std::io::Error::other("the name has no address")))?;
                 if !address.ip().is_loopback() && !self.insecure_network {
                     return Err(ListenError::InsecureAddress { address });
                 }
@@ -205,15 +212,30 @@ pub struct ChannelBuilder<C = DefaultCodec> {
 
 impl ChannelBuilder {
     pub(crate) fn new(session: Arc<SessionShared>, name: &str, defaults: ChannelDefaults) -> Self {
-        Self { session, name: name.to_owned(), defaults, _codec: PhantomData }
+        Self {
+            session,
+            name: name.to_owned(),
+            defaults,
+            _codec: PhantomData,
+        }
     }
 }
 
 impl<C> ChannelBuilder<C> {
     /// How messages are encoded. Default: `Rkyv`.
     pub fn codec<D>(self) -> ChannelBuilder<D> {
-        let Self { session, name, defaults, .. } = self;
-        ChannelBuilder { session, name, defaults, _codec: PhantomData }
+        let Self {
+            session,
+            name,
+            defaults,
+            ..
+        } = self;
+        ChannelBuilder {
+            session,
+            name,
+            defaults,
+            _codec: PhantomData,
+        }
     }
 
     /// Messages that may be sent and not yet released. Default: 16384, range 1 to 2^20.
@@ -290,7 +312,11 @@ impl<C> ChannelBuilder<C> {
         C: Codec<T>,
     {
         let refuse = |reason: String| {
-            Err(OpenError { channel: self.name.clone(), peer: self.peer(), reason })
+            Err(OpenError {
+                channel: self.name.clone(),
+                peer: self.peer(),
+                reason,
+            })
         };
         if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES {
             return refuse(format!(
@@ -322,22 +348,35 @@ impl ChannelDefaults {
     fn check(&self) -> Result<(), String> {
         let messages = self.window.messages;
         if !(1..=1 << 20).contains(&messages) {
-            return Err(format!("window_messages is {messages}; it may be 1 to 1048576"));
+            return Err(format!(
+                "window_messages is {messages}; it may be 1 to 1048576"
+            ));
         }
         let bytes = self.window.bytes;
         if !(1..=LARGEST_RING_BYTES as u64).contains(&bytes) {
-            return Err(format!("window_bytes is {bytes}; it may be up to {LARGEST_RING_BYTES}"));
+            return Err(format!(
+                "window_bytes is {bytes}; it may be up to {LARGEST_RING_BYTES}"
+            ));
         }
         let longest = self.max_message_bytes;
         if !(1..=1 << 30).contains(&longest) {
-            return Err(format!("max_message_bytes is {longest}; it may be 1 to 1073741824"));
+            return Err(format!(
+                "max_message_bytes is {longest}; it may be 1 to 1073741824"
+            ));
         }
         Ok(())
     }
 
     /// The window with its bytes rounded up to a ring's size.
     fn ring_window(&self) -> ChannelWindow {
-        let bytes = self.window.bytes.max(SMALLEST_RING_BYTES as u64).next_power_of_two();
-        ChannelWindow { bytes, ..self.window }
+        let bytes = self
+            .window
+            .bytes
+            .max(SMALLEST_RING_BYTES as u64)
+            .next_power_of_two();
+        ChannelWindow {
+            bytes,
+            ..self.window
+        }
     }
 }

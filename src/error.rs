@@ -95,7 +95,11 @@ impl OpenError {
             CannotOpen::SessionOver => "the session has ended; connect again".to_owned(),
             other => other.to_string(),
         };
-        Self { channel: channel.to_owned(), peer, reason }
+        Self {
+            channel: channel.to_owned(),
+            peer,
+            reason,
+        }
     }
 }
 

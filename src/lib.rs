@@ -44,7 +44,10 @@
 //! sending again what was not acknowledged is the application's part.
 
 // The macros speak of `::ibex`; so do the examples in this crate's own tests.
-#[allow(unused_extern_crates, reason = "the macros' output names it, where there is any")]
+#[allow(
+    unused_extern_crates,
+    reason = "the macros' output names it, where there is any"
+)]
 extern crate self as ibex;
 
 mod config;
@@ -68,13 +71,15 @@ pub use sender::{Reservation, Sender, Sequence};
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;
+pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
 #[cfg(feature = "rkyv")]
 pub use ibex_codec::{Rkyv, message, rkyv};
-pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
 
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
-    channel::{Counts, Disconnected, EndCause, RecvError, SchemaMismatch, SendError, WaitAckedError},
+    channel::{
+        Counts, Disconnected, EndCause, RecvError, SchemaMismatch, SendError, WaitAckedError,
+    },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
     engine::control::CloseReason,
     memory::MemoryError,

@@ -63,8 +63,16 @@ impl Default for NodeSettings {
             driver: Driver::default(),
             wait: None,
             cores: Vec::new(),
-            shm: if cfg!(feature = "shm") { Policy::Auto } else { Policy::Forbid },
-            tcp: if cfg!(feature = "tcp") { Policy::Auto } else { Policy::Forbid },
+            shm: if cfg!(feature = "shm") {
+                Policy::Auto
+            } else {
+                Policy::Forbid
+            },
+            tcp: if cfg!(feature = "tcp") {
+                Policy::Auto
+            } else {
+                Policy::Forbid
+            },
             verbs: Policy::Auto,
             connect_timeout: Duration::from_secs(10),
             linger: Duration::from_secs(1),
@@ -72,7 +80,10 @@ impl Default for NodeSettings {
             max_channels: 1024,
             session_credit_bytes: 4 << 20,
             channel: ChannelDefaults {
-                window: ChannelWindow { messages: 16384, bytes: 1 << 20 },
+                window: ChannelWindow {
+                    messages: 16384,
+                    bytes: 1 << 20,
+                },
                 max_message_bytes: 256 << 20,
                 open_timeout: Duration::from_secs(10),
             },
@@ -130,14 +141,25 @@ impl Node {
         })?;
         let mut local_addr = None;
         if let Some(address) = address {
-            let failed = |source| ListenError::Address { address: address.to_string(), source };
+            let failed = |source| ListenError::Address {
+                address: address.to_string(),
+                source,
+            };
             let acceptor = Acceptor::bind(address, local.clone())
                 .map_err(|error| failed(io::Error::other(error)))?;
             local_addr = Some(acceptor.local_addr());
-            let listener = Listener { acceptor, our_channels: settings.max_channels };
+            let listener = Listener {
+                acceptor,
+                our_channels: settings.max_channels,
+            };
             runtime.set_control_source(Box::new(listener))?;
         }
-        Ok(Self { runtime, local, local_addr, settings })
+        Ok(Self {
+            runtime,
+            local,
+            local_addr,
+            settings,
+        })
     }
 
     /// Connects to the node that listens on `address` (`host:port`, an IPv6 address in
@@ -152,7 +174,12 @@ impl Node {
     pub fn connect(&self, address: impl ToString) -> Result<Peer, ConnectError> {
         let address = address.to_string();
         let cancelled = || self.runtime.is_closed();
-        let established = dial(&address, &self.local, self.settings.connect_timeout, &cancelled)?;
+        let established = dial(
+            &address,
+            &self.local,
+            self.settings.connect_timeout,
+            &cancelled,
+        )?;
         let admission = admission(established, self.settings.max_channels);
         match self.runtime.admit(admission) {
             Ok(session) => Ok(self.peer(session)),
@@ -269,7 +296,15 @@ impl ControlSource for Listener {
 }
 
 fn admission(established: Established, our_channels: u32) -> Admission {
-    let Established { stream, leftover, unix, peer, fabric, reason, .. } = established;
+    let Established {
+        stream,
+        leftover,
+        unix,
+        peer,
+        fabric,
+        reason,
+        ..
+    } = established;
     Admission {
         stream,
         leftover,
@@ -296,7 +331,9 @@ fn waits(settings: &NodeSettings) -> (Wait, Wait) {
     if let Some(wait) = settings.wait {
         return (wait, wait);
     }
-    let spin = Wait::Adaptive { spin: Duration::from_micros(20) };
+    let spin = Wait::Adaptive {
+        spin: Duration::from_micros(20),
+    };
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     match settings.driver {
         _ if cpus == 1 => (Wait::Event, Wait::Event),

@@ -20,7 +20,9 @@ pub struct PeerId {
 
 impl fmt::Display for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.identity[..6].iter().try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        self.identity[..6]
+            .iter()
+            .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, "/{:08x}", self.incarnation as u32)
     }
 }
@@ -58,7 +60,11 @@ impl Peer {
             "verbs" => Fabric::Verbs,
             _ => Fabric::Tcp,
         };
-        Self { session, fabric, defaults }
+        Self {
+            session,
+            fabric,
+            defaults,
+        }
     }
 
     /// Opens the sending end of a channel with the default settings and codec.
@@ -84,7 +90,6 @@ impl Peer {
     }
 
     /// Settings of a channel, before either end is opened.
-    #[must_use]
     pub fn channel(&self, name: &str) -> ChannelBuilder {
         ChannelBuilder::new(self.session.clone(), name, self.defaults)
     }
@@ -94,7 +99,10 @@ impl Peer {
     pub fn incoming(&self) -> Vec<Incoming> {
         let incoming = self.session.incoming().into_iter();
         incoming
-            .map(|(name, role)| Incoming { name, peer_sends: role == Role::Sender })
+            .map(|(name, role)| Incoming {
+                name,
+                peer_sends: role == Role::Sender,
+            })
             .collect()
     }
 
@@ -114,7 +122,10 @@ impl Peer {
     #[must_use]
     pub fn id(&self) -> PeerId {
         let peer = self.session.peer();
-        PeerId { identity: peer.identity, incarnation: peer.incarnation }
+        PeerId {
+            identity: peer.identity,
+            incarnation: peer.incarnation,
+        }
     }
 
     /// The peer's address as this node sees it.

@@ -28,12 +28,17 @@ type DefaultCodec = ibex_codec::Raw;
 #[derive(Debug)]
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     handle: ReceiveHandle,
-    _types: PhantomData<(fn() -> Box<T>, fn() -> C)>,
+    _message: PhantomData<fn(&T)>,
+    _codec: PhantomData<fn() -> C>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     pub(crate) fn new(handle: ReceiveHandle) -> Self {
-        Self { handle, _types: PhantomData }
+        Self {
+            handle,
+            _message: PhantomData,
+            _codec: PhantomData,
+        }
     }
 
     /// The next message, or `None` when every sender has closed and everything was
@@ -45,7 +50,10 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// [`RecvError`]: the session broke (everything that arrived was handed out before),
     /// the peer's type differs, or one message is not valid (the next call goes on).
     #[inline(always)]
-    #[allow(clippy::should_implement_trait, reason = "it can fail; `iter` is the iterator")]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it can fail; `iter` is the iterator"
+    )]
     pub fn next(&mut self) -> Result<Option<Message<T, C>>, RecvError> {
         match self.recv() {
             Ok(message) => Ok(Some(message)),
@@ -64,7 +72,10 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// The next message if one is there now.
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message<T, C>, TryRecvError> {
-        let raw = self.handle.receive(Patience::None).map_err(TryRecvError::of)?;
+        let raw = self
+            .handle
+            .receive(Patience::None)
+            .map_err(TryRecvError::of)?;
         Ok(self.open(raw)?)
     }
 
@@ -80,12 +91,17 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// The messages up to the end, each waited for. After an error that ends the channel
     /// it answers `None`.
     pub fn iter(&mut self) -> Iter<'_, T, C> {
-        Iter { receiver: self, is_over: false }
+        Iter {
+            receiver: self,
+            is_over: false,
+        }
     }
 
     /// Waits until the peer has opened its end, for up to `timeout`.
     pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
-        self.handle.opened(Patience::at_most(timeout)).map_err(RecvTimeoutError::of)
+        self.handle
+            .opened(Patience::at_most(timeout))
+            .map_err(RecvTimeoutError::of)
     }
 
     /// Messages handed out so far.

@@ -35,12 +35,17 @@ pub type Sequence = u64;
 #[derive(Debug)]
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     handle: SendHandle,
-    _types: PhantomData<(fn(&T), fn() -> C)>,
+    _message: PhantomData<fn(&T)>,
+    _codec: PhantomData<fn() -> C>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     pub(crate) fn new(handle: SendHandle) -> Self {
-        Self { handle, _types: PhantomData }
+        Self {
+            handle,
+            _message: PhantomData,
+            _codec: PhantomData,
+        }
     }
 
     /// Sends a message; waits while the channel's window is full or its other end is not
@@ -63,7 +68,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// Sends a message if there is room for it now.
     #[inline]
     pub fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
-        self.send_with(value, Patience::None).map_err(TrySendError::of)
+        self.send_with(value, Patience::None)
+            .map_err(TrySendError::of)
     }
 
     /// Sends a message, waiting for up to `timeout`.
@@ -72,7 +78,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         value: &T,
         timeout: Duration,
     ) -> Result<Sequence, SendTimeoutError> {
-        self.send_with(value, Patience::at_most(timeout)).map_err(SendTimeoutError::of)
+        self.send_with(value, Patience::at_most(timeout))
+            .map_err(SendTimeoutError::of)
     }
 
     #[inline]
@@ -89,18 +96,22 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     /// Waits until the peer has opened its end, for up to `timeout`.
     pub fn opened(&mut self, timeout: Duration) -> Result<(), SendTimeoutError> {
-        self.handle.opened(Patience::at_most(timeout)).map_err(SendTimeoutError::of)
+        self.handle
+            .opened(Patience::at_most(timeout))
+            .map_err(SendTimeoutError::of)
     }
 
     /// Waits until the peer's engine holds everything that was sent. On shared memory
     /// publishing is delivery, and this returns at once.
     pub fn flush(&mut self) -> Result<(), WaitAckedError> {
-        self.handle.wait_received(self.handle.last_sequence(), Patience::FOREVER)
+        self.handle
+            .wait_received(self.handle.last_sequence(), Patience::FOREVER)
     }
 
     /// The same for up to `timeout`.
     pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitAckedError> {
-        self.handle.wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
+        self.handle
+            .wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
     }
 
     /// Waits until the receiving application has acknowledged everything up to
@@ -164,13 +175,19 @@ impl Sender<[u8], Raw> {
     /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
     /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
-        let raw = self.handle.reserve(length, Patience::FOREVER).map_err(send_error)?;
+        let raw = self
+            .handle
+            .reserve(length, Patience::FOREVER)
+            .map_err(send_error)?;
         Ok(Reservation { raw })
     }
 
     /// The same if there is room now.
     pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, TrySendError> {
-        let raw = self.handle.reserve(length, Patience::None).map_err(TrySendError::of)?;
+        let raw = self
+            .handle
+            .reserve(length, Patience::None)
+            .map_err(TrySendError::of)?;
         Ok(Reservation { raw })
     }
 }
@@ -179,7 +196,11 @@ impl<T: ?Sized, C> Clone for Sender<T, C> {
     /// Another handle for the same end. From now on every handle takes turns with the
     /// others, also when there is one left.
     fn clone(&self) -> Self {
-        Self { handle: self.handle.clone(), _types: PhantomData }
+        Self {
+            handle: self.handle.clone(),
+            _message: PhantomData,
+            _codec: PhantomData,
+        }
     }
 }
 

@@ -1,9 +1,12 @@
 //! A receiver that does not read costs its window and nothing more, however long the
 //! sender goes on; and so does a message that is held, whatever flows beside it.
 //!
-//! Measured in both processes: what is resident, private or shared. What counts is the
-//! growth from the moment when the window was first full to the end: at most 10 %. (What
-//! waits in a socket's buffers is the kernel's, which bounds it by itself.)
+//! Measured is what is resident in both processes together, private or shared, from the
+//! moment when the window was first full to the end: it may grow by 10 %. Over tcp it does
+//! not grow steadily but by whole arrival blocks of 1 MiB: now and then the scheduler lets
+//! the reader fall behind as never before, and one more is in use. That is 7 % of what the
+//! two small processes of a proof have; two are too many. (What waits in a socket's
+//! buffers is the kernel's, which bounds it by itself.)
 //!
 //! `MEMORY_FLAT_SECONDS` sets how long each proof goes on (default: 10).
 
@@ -80,7 +83,6 @@ fn push(party: &mut Party, beside: Beside) {
     }
     party.meet();
 
-    let before = Memory::of(own_pid());
     let start = Instant::now();
     let mut refused = 0u64;
     while start.elapsed() < duration() {
@@ -95,10 +97,10 @@ fn push(party: &mut Party, beside: Beside) {
         }
     }
     assert!(refused > 0 || beside == Beside::Held);
-    before.is_still_true();
+    party.meet();
+    // The other side looks at both processes now.
     party.meet();
     drop(flow);
-    party.meet();
 }
 
 /// Fills the window, and waits until all of it has arrived. Returns how much that was.
@@ -179,40 +181,29 @@ fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>, beside: Beside) {
     }
     let reader = thread::spawn(move || while flow.next().unwrap().is_some() {});
     party.meet();
-    let before = Memory::of(own_pid());
+    let processes = [own_pid(), party.other.pid()];
+    let before = processes.map(resident_kib);
     party.meet();
-    before.is_still_true();
+    let after = processes.map(resident_kib);
     party.meet();
     reader.join().unwrap();
+
+    let sum = |kib: [u64; 2]| kib.iter().sum::<u64>();
+    assert!(
+        sum(after) * 10 <= sum(before) * 11,
+        "from {before:?} to {after:?} KiB"
+    );
 }
 
-/// What a process occupies, in KiB.
-#[derive(Debug)]
-struct Memory {
-    pid: u32,
-    resident: u64,
-}
-
-impl Memory {
-    /// `VmRSS` counts private and shared pages that the process has mapped and touched
-    /// (proc_pid_status(5)); segments are populated when they are mapped.
-    fn of(pid: u32) -> Self {
-        let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("/proc is mounted");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-        let field = line.and_then(|line| line.split_ascii_whitespace().next());
-        let resident = field
-            .and_then(|field| field.parse().ok())
-            .expect("the kernel knows it");
-        Self { pid, resident }
-    }
-
-    fn is_still_true(&self) {
-        let now = Self::of(self.pid);
-        assert!(
-            now.resident * 10 <= self.resident * 11,
-            "from {self:?} to {now:?}"
-        );
-    }
+/// What a process occupies: private and shared pages that it has mapped and touched
+/// (`VmRSS`, proc_pid_status(5)); shared segments are populated when they are mapped.
+fn resident_kib(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("the process lives");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let field = line.and_then(|line| line.split_ascii_whitespace().next());
+    field
+        .and_then(|field| field.parse().ok())
+        .expect("the kernel knows it")
 }
 
 fn duration() -> Duration {

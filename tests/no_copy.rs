@@ -80,7 +80,7 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
         let mapping = maps.holding(address, length);
         match (fabric, length > LARGEST_IN_RING) {
             (Fabric::Shm, false) => {
-                assert!(mapping.name.contains("memfd:ibex-ring"), "{mapping:?}")
+                assert!(mapping.name.contains("memfd:ibex-ring"), "{mapping:?}");
             }
             (Fabric::Shm, true) => {
                 assert!(mapping.name.contains("memfd:ibex-message"), "{mapping:?}");

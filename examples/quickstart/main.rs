@@ -65,7 +65,11 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
                 other.kill()?;
             }
             other.wait()?;
-            println!("the replica wrote {} bytes to {}", fs::metadata(&path)?.len(), path.display());
+            println!(
+                "the replica wrote {} bytes to {}",
+                fs::metadata(&path)?.len(),
+                path.display()
+            );
             fs::remove_file(path)?;
             result
         }
@@ -73,7 +77,10 @@ fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
 }
 
 fn run_primary(addr: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let entries = (0..100).map(|offset| Entry { offset, data: vec![b'.'; 100] });
+    let entries = (0..100).map(|offset| Entry {
+        offset,
+        data: vec![b'.'; 100],
+    });
     let acknowledged = primary(addr, entries)?;
     println!("{acknowledged} entries sent, written and acknowledged");
     Ok(())
@@ -81,5 +88,7 @@ fn run_primary(addr: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
 
 /// A port that is free now; the replica binds it a moment later.
 fn free_port() -> std::io::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port())
+    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
+        .local_addr()?
+        .port())
 }

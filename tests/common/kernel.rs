@@ -44,7 +44,11 @@ pub(crate) fn wait_until_asleep(thread: Pid) {
     loop {
         let stat = fs::read_to_string(&stat).expect("the thread lives");
         // The name stands in parentheses and may contain anything; the state is next.
-        if stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('S')) {
+        if stat
+            .rsplit(") ")
+            .next()
+            .is_some_and(|rest| rest.starts_with('S'))
+        {
             return;
         }
         thread::yield_now();
@@ -84,7 +88,15 @@ fn sockets_of(process: &str) -> HashSet<u64> {
     let descriptors = fs::read_dir(format!("/proc/{process}/fd")).expect("the process lives");
     let inode = |descriptor: fs::DirEntry| {
         let target = fs::read_link(descriptor.path()).ok()?;
-        target.to_str()?.strip_prefix("socket:[")?.strip_suffix(']')?.parse().ok()
+        target
+            .to_str()?
+            .strip_prefix("socket:[")?
+            .strip_suffix(']')?
+            .parse()
+            .ok()
     };
-    descriptors.filter_map(Result::ok).filter_map(inode).collect()
+    descriptors
+        .filter_map(Result::ok)
+        .filter_map(inode)
+        .collect()
 }

@@ -27,7 +27,9 @@ impl Line {
     /// The end that this process was started with.
     pub(crate) fn inherited() -> std::io::Result<Self> {
         let end = std::io::stdin().as_fd().try_clone_to_owned()?;
-        Ok(Self { stream: BufReader::new(UnixStream::from(end)) })
+        Ok(Self {
+            stream: BufReader::new(UnixStream::from(end)),
+        })
     }
 
     /// Says something.
@@ -43,8 +45,14 @@ impl Line {
     /// What the other side says next; waits for it.
     pub(crate) fn hear(&mut self) -> String {
         let mut words = String::new();
-        let bytes = self.stream.read_line(&mut words).expect("reading from the line");
-        assert!(bytes > 0, "the other side has ended where it should have said something");
+        let bytes = self
+            .stream
+            .read_line(&mut words)
+            .expect("reading from the line");
+        assert!(
+            bytes > 0,
+            "the other side has ended where it should have said something"
+        );
         words.trim_end().to_owned()
     }
 

@@ -45,15 +45,25 @@ pub(crate) struct Cell {
 
 /// The fabrics of this build that join two processes of one host.
 pub(crate) fn fabrics() -> impl Iterator<Item = Fabric> {
-    let fabrics = [(Fabric::Shm, cfg!(feature = "shm")), (Fabric::Tcp, cfg!(feature = "tcp"))];
-    fabrics.into_iter().filter_map(|(fabric, is_built)| is_built.then_some(fabric))
+    let fabrics = [
+        (Fabric::Shm, cfg!(feature = "shm")),
+        (Fabric::Tcp, cfg!(feature = "tcp")),
+    ];
+    fabrics
+        .into_iter()
+        .filter_map(|(fabric, is_built)| is_built.then_some(fabric))
 }
 
 const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
 
 impl Scenario {
     pub(crate) const fn new(name: &'static str, play: fn(&mut Stage)) -> Self {
-        Self { name, play, span: Span::Everywhere, killed: None }
+        Self {
+            name,
+            play,
+            span: Span::Everywhere,
+            killed: None,
+        }
     }
 
     pub(crate) const fn on(self, span: Span) -> Self {
@@ -61,13 +71,25 @@ impl Scenario {
     }
 
     pub(crate) const fn kills(self, side: Side) -> Self {
-        Self { killed: Some(side), ..self }
+        Self {
+            killed: Some(side),
+            ..self
+        }
     }
 
     /// The cells of the matrix that this scenario is played in.
     pub(crate) fn cells(self) -> impl Iterator<Item = Cell> {
         let everywhere = fabrics().enumerate().flat_map(move |(number, fabric)| {
-            DRIVERS.map(move |driver| (number, Cell { scenario: self, fabric, driver }))
+            DRIVERS.map(move |driver| {
+                (
+                    number,
+                    Cell {
+                        scenario: self,
+                        fabric,
+                        driver,
+                    },
+                )
+            })
         });
         everywhere.filter_map(move |(number, cell)| {
             let is_played = match self.span {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
 use ibex::NodeBuilder;
+use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -30,9 +30,19 @@ impl Stage {
     pub(crate) fn enter(cell: Cell, side: Side, mut line: Line) -> Self {
         let us = getpid();
         line.tell(&us.to_string());
-        let other = line.hear().parse().ok().and_then(Pid::from_raw).expect("a process id");
+        let other = line
+            .hear()
+            .parse()
+            .ok()
+            .and_then(Pid::from_raw)
+            .expect("a process id");
         assert_ne!(us, other, "both sides are played by one process");
-        Self { side, cell, line, other }
+        Self {
+            side,
+            cell,
+            line,
+            other,
+        }
     }
 
     pub(crate) fn is_dialer(&self) -> bool {
@@ -45,14 +55,20 @@ impl Stage {
 
     /// How many of something: `full` in optimised builds, a tenth where each takes longer.
     pub(crate) fn count(&self, full: u64) -> u64 {
-        if cfg!(debug_assertions) { full / 10 } else { full }
+        if cfg!(debug_assertions) {
+            full / 10
+        } else {
+            full
+        }
     }
 
     // ---- Meeting ---------------------------------------------------------------------
 
     /// A node's builder, with the fabric and driver of this cell.
     pub(crate) fn builder(&self) -> NodeBuilder {
-        Node::builder().fabric(self.cell.fabric, Policy::Require).driver(self.cell.driver)
+        Node::builder()
+            .fabric(self.cell.fabric, Policy::Require)
+            .driver(self.cell.driver)
     }
 
     /// One node on each side, and the session between them.
@@ -73,7 +89,10 @@ impl Stage {
                 (node, peer)
             }
             Side::Listener => {
-                let node = builder.listen("127.0.0.1:0").build().expect("a node that listens");
+                let node = builder
+                    .listen("127.0.0.1:0")
+                    .build()
+                    .expect("a node that listens");
                 self.tell_address(&node);
                 let peer = node.accept().expect("a peer");
                 self.check_peer(&peer);
@@ -159,12 +178,18 @@ pub(crate) type BytesReceiver = Receiver<[u8], Raw>;
 
 /// The sending end of a channel of bytes, with default settings.
 pub(crate) fn sender(peer: &Peer, name: &str) -> BytesSender {
-    peer.channel(name).codec::<Raw>().sender().expect("a sender")
+    peer.channel(name)
+        .codec::<Raw>()
+        .sender()
+        .expect("a sender")
 }
 
 /// The receiving end of a channel of bytes, with default settings.
 pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
-    peer.channel(name).codec::<Raw>().receiver().expect("a receiver")
+    peer.channel(name)
+        .codec::<Raw>()
+        .receiver()
+        .expect("a receiver")
 }
 
 /// For calls that have a time-out and are going to be answered; the watchdog is shorter.

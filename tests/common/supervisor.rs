@@ -8,10 +8,7 @@
 use std::{
     env, fs,
     io::{self, Read, Seek},
-    os::{
-        fd::OwnedFd,
-        unix::process::ExitStatusExt,
-    },
+    os::{fd::OwnedFd, unix::process::ExitStatusExt},
     panic,
     process::{Child, Command, ExitCode, ExitStatus, Stdio},
     time::{Duration, Instant},
@@ -21,9 +18,7 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
     io::Errno,
-    process::{
-        Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal,
-    },
+    process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal},
 };
 
 use super::{
@@ -43,7 +38,10 @@ const GRACE: Duration = Duration::from_secs(3);
 pub(crate) fn supervise(cell: Cell) -> Result<(), String> {
     let (dialer, listener) = Line::pair().map_err(|error| error.to_string())?;
     let start = |side, line| Player::start(cell, side, line).map_err(|error| error.to_string());
-    let mut players = [start(Side::Dialer, dialer)?, start(Side::Listener, listener)?];
+    let mut players = [
+        start(Side::Dialer, dialer)?,
+        start(Side::Listener, listener)?,
+    ];
 
     let mut remarks = String::new();
     let mut deadline = Instant::now() + WATCHDOG;
@@ -128,7 +126,14 @@ impl Player {
             .stderr(Stdio::from(said.try_clone()?))
             .spawn()?;
         let pid = Pid::from_child(&child);
-        Ok(Self { cell, side, pidfd: pidfd_open(pid, PidfdFlags::empty())?, child, said, ended: None })
+        Ok(Self {
+            cell,
+            side,
+            pidfd: pidfd_open(pid, PidfdFlags::empty())?,
+            child,
+            said,
+            ended: None,
+        })
     }
 
     fn look(&mut self) -> io::Result<()> {
@@ -158,15 +163,27 @@ impl Player {
 
     /// What all its threads are doing, if a debugger is there to ask.
     fn stacks(&self) -> String {
-        let Self { cell, side, child, .. } = self;
+        let Self {
+            cell, side, child, ..
+        } = self;
         let pid = child.id().to_string();
         let stacks = Command::new("gdb")
-            .args(["-p", &pid, "-batch", "-nx", "-ex", "thread apply all bt -frame-info short-location 24"])
+            .args([
+                "-p",
+                &pid,
+                "-batch",
+                "-nx",
+                "-ex",
+                "thread apply all bt -frame-info short-location 24",
+            ])
             .stdin(Stdio::null())
             .output();
         match stacks {
             Ok(output) => {
-                format!("{cell}: the {side:?} is at\n{}\n", String::from_utf8_lossy(&output.stdout))
+                format!(
+                    "{cell}: the {side:?} is at\n{}\n",
+                    String::from_utf8_lossy(&output.stdout)
+                )
             }
             Err(error) => format!("{cell}: the {side:?} does not end (no stacks: gdb: {error})\n"),
         }
@@ -174,7 +191,10 @@ impl Player {
 
     fn report(&mut self) -> String {
         let mut said = Vec::new();
-        let read = self.said.rewind().and_then(|()| self.said.read_to_end(&mut said));
+        let read = self
+            .said
+            .rewind()
+            .and_then(|()| self.said.read_to_end(&mut said));
         let said = match read {
             Ok(_) => String::from_utf8_lossy(&said).into_owned(),
             Err(error) => error.to_string(),
@@ -199,8 +219,9 @@ impl Drop for Player {
 /// Waits until a player ends, or until `deadline`.
 fn wait_for_any(players: &[Player], deadline: Instant) {
     let running = players.iter().filter(|player| player.ended.is_none());
-    let mut fds: Vec<_> =
-        running.map(|player| PollFd::new(&player.pidfd, PollFlags::IN)).collect();
+    let mut fds: Vec<_> = running
+        .map(|player| PollFd::new(&player.pidfd, PollFlags::IN))
+        .collect();
     let left = deadline.saturating_duration_since(Instant::now());
     let timeout = Timespec::try_from(left).expect("a deadline that is near");
     match poll(&mut fds, Some(&timeout)) {

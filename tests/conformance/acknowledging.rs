@@ -50,7 +50,9 @@ fn each_message(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "synchronous");
             for sequence in 1..=last {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
                 sender.wait_acked(sequence).expect("acknowledged");
             }
             sender.close().expect("delivered");
@@ -72,7 +74,9 @@ fn late(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "late");
             for sequence in 1..=50 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             stage.tell("waiting");
             for sequence in 1..=50 {
@@ -82,10 +86,14 @@ fn late(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "late");
-            let messages: Vec<_> = (0..50).map(|_| receiver.recv().expect("a message")).collect();
+            let messages: Vec<_> = (0..50)
+                .map(|_| receiver.recv().expect("a message"))
+                .collect();
             stage.hear("waiting", &node);
             let acknowledge = || messages.into_iter().for_each(|message| message.ack());
-            std::thread::spawn(acknowledge).join().expect("the thread returns");
+            std::thread::spawn(acknowledge)
+                .join()
+                .expect("the thread returns");
             stage.hear("acknowledged", &node);
         }
     }
@@ -98,13 +106,17 @@ fn dropped(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "dropped");
             for sequence in 1..=10 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             match sender.wait_acked(10) {
                 Err(WaitAckedError::Unacknowledged { sequence: 6 }) => {}
                 other => panic!("message 6 was dropped: {other:?}"),
             }
-            sender.wait_acked(5).expect("the first five are acknowledged");
+            sender
+                .wait_acked(5)
+                .expect("the first five are acknowledged");
             assert_eq!(sender.acked(), 5);
             // The channel itself goes on.
             sender.send(b"more").expect("sent");
@@ -114,7 +126,11 @@ fn dropped(stage: &mut Stage) {
             let mut receiver = receiver(&peer, "dropped");
             for sequence in 1..=10 {
                 let message = receiver.recv().expect("a message");
-                if sequence == 6 { drop(message) } else { message.ack() }
+                if sequence == 6 {
+                    drop(message)
+                } else {
+                    message.ack()
+                }
             }
             assert_eq!(&receiver.recv().expect("a message")[..], b"more");
             stage.hear("done", &node);
@@ -129,7 +145,9 @@ fn receiver_gone(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "gone");
             for sequence in 1..=10 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             stage.tell("sent");
             match sender.wait_acked(10) {
@@ -162,7 +180,9 @@ fn flush(stage: &mut Stage) {
             let mut sender = sender(&peer, "flushed");
             sender.opened(LONG).expect("the peer opens");
             for sequence in 1..=100 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
                 sender.flush().expect("delivered");
                 if stage.fabric() != Fabric::Shm {
                     // On shared memory publishing is delivery, and `received` is what the
@@ -200,11 +220,18 @@ fn counters(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "counted");
             for sequence in 1..=20 {
-                assert_eq!(sender.send(&payload::numbered(sequence, 100)).expect("sent"), sequence);
+                assert_eq!(
+                    sender
+                        .send(&payload::numbered(sequence, 100))
+                        .expect("sent"),
+                    sequence
+                );
                 let counts = sender.counts();
                 assert_eq!(counts.sent, sequence);
                 assert!(counts.received <= counts.sent);
-                assert!(counts.released <= counts.received && counts.acknowledged <= counts.received);
+                assert!(
+                    counts.released <= counts.received && counts.acknowledged <= counts.received
+                );
             }
             stage.hear("received", &node);
             sender.flush().expect("delivered");
@@ -221,8 +248,9 @@ fn counters(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "counted");
-            let mut messages: Vec<_> =
-                (0..20).map(|_| receiver.recv().expect("a message")).collect();
+            let mut messages: Vec<_> = (0..20)
+                .map(|_| receiver.recv().expect("a message"))
+                .collect();
             assert_eq!((receiver.received(), receiver.released()), (20, 0));
             stage.tell("received");
             stage.hear("held", &node);

@@ -1,10 +1,6 @@
 //! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
 
-use std::{
-    sync::mpsc,
-    thread,
-    time::Duration,
-};
+use std::{sync::mpsc, thread, time::Duration};
 
 use ibex::{
     AcceptError, CloseReason, EndCause, Raw, RecvError, SendError, TryRecvError, TrySendError,
@@ -67,7 +63,9 @@ fn return_from_main(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "hasty");
             for sequence in 1..=1000 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
         }
         Side::Listener => {
@@ -86,7 +84,9 @@ fn sender_first(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
             for sequence in 1..=100 {
-                sender.send(&payload::numbered(sequence, 5000)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 5000))
+                    .expect("sent");
             }
             let clone = sender.clone();
             drop(sender);
@@ -121,12 +121,21 @@ fn receiver_first(stage: &mut Stage) {
                     Err(error) => break error,
                 }
             };
-            let SendError::Disconnected(error) = error else { panic!("{error}") };
+            let SendError::Disconnected(error) = error else {
+                panic!("{error}")
+            };
             assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Dropped));
             assert_eq!(error.counts.sent, sent);
-            assert!((10..=sent).contains(&error.counts.received), "{}", error.counts);
+            assert!(
+                (10..=sent).contains(&error.counts.received),
+                "{}",
+                error.counts
+            );
             assert_eq!(error.counts.acknowledged, 10);
-            assert!(matches!(sender.try_send(b"more"), Err(TrySendError::Failed(_))));
+            assert!(matches!(
+                sender.try_send(b"more"),
+                Err(TrySendError::Failed(_))
+            ));
             assert!(!peer.is_gone());
             stage.tell("done");
         }
@@ -153,12 +162,20 @@ fn sending_node_first(stage: &mut Stage) {
                 out.send(&payload::numbered(sequence, 5000)).expect("sent");
             }
             drop(node);
-            assert_eq!(cause_of_send(out.send(b"late").expect_err("closed")), EndCause::NodeClosed);
+            assert_eq!(
+                cause_of_send(out.send(b"late").expect_err("closed")),
+                EndCause::NodeClosed
+            );
             // What had arrived is handed out before.
             let error = back.iter().find_map(Result::err).expect("no orderly end");
             assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
             assert!(peer.is_gone());
-            assert!(peer.channel("late").codec::<Raw>().sender::<[u8]>().is_err());
+            assert!(
+                peer.channel("late")
+                    .codec::<Raw>()
+                    .sender::<[u8]>()
+                    .is_err()
+            );
         }
         Side::Listener => {
             let mut out = receiver(&peer, "out");
@@ -174,7 +191,10 @@ fn sending_node_first(stage: &mut Stage) {
             };
             let cause = cause_of_send(error);
             assert!(
-                matches!(cause, EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)),
+                matches!(
+                    cause,
+                    EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)
+                ),
                 "{cause}"
             );
         }
@@ -188,7 +208,9 @@ fn receiving_node_first(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
             for sequence in 1..=100 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             sender.flush().expect("delivered");
             stage.tell("sent");
@@ -199,7 +221,10 @@ fn receiving_node_first(stage: &mut Stage) {
             };
             let cause = cause_of_send(error);
             assert!(
-                matches!(cause, EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)),
+                matches!(
+                    cause,
+                    EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)
+                ),
                 "{cause}"
             );
         }
@@ -242,7 +267,12 @@ fn unused(stage: &mut Stage) {
     } else {
         for name in names {
             // It was closed before it was opened here: an end of an empty channel.
-            assert!(receiver(&peer, name).next().expect("an orderly end").is_none());
+            assert!(
+                receiver(&peer, name)
+                    .next()
+                    .expect("an orderly end")
+                    .is_none()
+            );
         }
         stage.tell("ended");
         let mut senders: Vec<_> = names.iter().map(|name| sender(&peer, name)).collect();
@@ -253,7 +283,10 @@ fn unused(stage: &mut Stage) {
                     break error;
                 }
             };
-            assert_eq!(cause_of_send(error), EndCause::PeerClosed(CloseReason::Dropped));
+            assert_eq!(
+                cause_of_send(error),
+                EndCause::PeerClosed(CloseReason::Dropped)
+            );
         }
         stage.tell("done");
     }
@@ -270,7 +303,10 @@ fn close_reports(stage: &mut Stage) {
             }
             let report = node.close(LONG);
             assert!(report.undelivered.is_empty(), "{report:?}");
-            assert!(node.close(LONG).undelivered.is_empty(), "closing again does nothing");
+            assert!(
+                node.close(LONG).undelivered.is_empty(),
+                "closing again does nothing"
+            );
             stage.hear_any();
         }
         Side::Listener => {
@@ -345,7 +381,10 @@ fn close_interrupts(stage: &mut Stage) {
         stage.tell("closed");
     });
     assert!(matches!(node.try_accept(), Err(AcceptError::Closed)));
-    assert!(matches!(node.accept_timeout(LONG), Err(AcceptError::Closed)));
+    assert!(matches!(
+        node.accept_timeout(LONG),
+        Err(AcceptError::Closed)
+    ));
 }
 
 /// `kill -9` of the sender in mid-stream: everything that arrived is handed out, in order,
@@ -356,7 +395,9 @@ fn sender_killed(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "stream");
             for sequence in 1.. {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent until killed");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent until killed");
             }
         }
         Side::Listener => {
@@ -385,7 +426,9 @@ fn receiver_killed(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "stream");
             for sequence in 1..=100 {
-                sender.send(&payload::numbered(sequence, 1000)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 1000))
+                    .expect("sent");
             }
             sender.wait_acked(100).expect("acknowledged");
             stage.kill_other();
@@ -396,16 +439,29 @@ fn receiver_killed(stage: &mut Stage) {
                     Err(error) => break error,
                 }
             };
-            let SendError::Disconnected(error) = error else { panic!("{error}") };
+            let SendError::Disconnected(error) = error else {
+                panic!("{error}")
+            };
             assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
             assert_eq!(error.counts.sent, sent);
             assert!((100..=sent).contains(&error.counts.received), "{error}");
             assert!((100..=sent).contains(&error.counts.acknowledged), "{error}");
             // Sending after the peer has gone, and waiting for what will not come.
-            assert!(matches!(sender.send(b"late"), Err(SendError::Disconnected(_))));
+            assert!(matches!(
+                sender.send(b"late"),
+                Err(SendError::Disconnected(_))
+            ));
             sender.wait_acked(100).expect("acknowledged before");
-            assert!(matches!(sender.wait_acked(sent + 1), Err(WaitAckedError::Failed(_))));
-            assert!(peer.channel("late").codec::<Raw>().sender::<[u8]>().is_err());
+            assert!(matches!(
+                sender.wait_acked(sent + 1),
+                Err(WaitAckedError::Failed(_))
+            ));
+            assert!(
+                peer.channel("late")
+                    .codec::<Raw>()
+                    .sender::<[u8]>()
+                    .is_err()
+            );
             assert!(peer.is_gone());
         }
         Side::Listener => {

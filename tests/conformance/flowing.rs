@@ -151,8 +151,9 @@ fn many_channels(stage: &mut Stage) {
     let name = |channel| format!("channel {channel}");
     match stage.side {
         Side::Dialer => {
-            let mut senders: Vec<_> =
-                (0..CHANNELS).map(|channel| sender(&peer, &name(channel))).collect();
+            let mut senders: Vec<_> = (0..CHANNELS)
+                .map(|channel| sender(&peer, &name(channel)))
+                .collect();
             for sequence in 1..=last {
                 let bytes = payload::numbered(sequence, length(sequence));
                 for sender in &mut senders {
@@ -164,8 +165,9 @@ fn many_channels(stage: &mut Stage) {
             }
         }
         Side::Listener => {
-            let mut receivers: Vec<_> =
-                (0..CHANNELS).map(|channel| receiver(&peer, &name(channel))).collect();
+            let mut receivers: Vec<_> = (0..CHANNELS)
+                .map(|channel| receiver(&peer, &name(channel)))
+                .collect();
             for receiver in receivers.iter_mut().rev() {
                 receive_all(receiver, last, length);
             }
@@ -226,8 +228,9 @@ fn sixteen_sessions(stage: &mut Stage) {
         Side::Dialer => {
             let node = stage.builder().build().expect("a node");
             let address = stage.hear_any();
-            let peers: Vec<_> =
-                (0..SESSIONS).map(|_| node.connect(&address).expect("a session")).collect();
+            let peers: Vec<_> = (0..SESSIONS)
+                .map(|_| node.connect(&address).expect("a session"))
+                .collect();
             peers.iter().for_each(|peer| stage.check_peer(peer));
             let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
             let receivers: Vec<_> = peers.iter().map(|peer| receiver(peer, "down")).collect();
@@ -237,19 +240,29 @@ fn sixteen_sessions(stage: &mut Stage) {
                     sender.send(&bytes).expect("sent");
                 }
             }
-            senders.into_iter().for_each(|sender| sender.close().expect("delivered"));
+            senders
+                .into_iter()
+                .for_each(|sender| sender.close().expect("delivered"));
             for mut receiver in receivers {
                 receive_all(&mut receiver, last, length);
                 assert_ended(receiver);
             }
         }
         Side::Listener => {
-            let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
+            let node = stage
+                .builder()
+                .listen("127.0.0.1:0")
+                .build()
+                .expect("a node");
             stage.tell_address(&node);
-            let peers: Vec<_> = (0..SESSIONS).map(|_| node.accept().expect("a peer")).collect();
+            let peers: Vec<_> = (0..SESSIONS)
+                .map(|_| node.accept().expect("a peer"))
+                .collect();
             peers.iter().for_each(|peer| stage.check_peer(peer));
-            let mut ends: Vec<_> =
-                peers.iter().map(|peer| (receiver(peer, "up"), sender(peer, "down"))).collect();
+            let mut ends: Vec<_> = peers
+                .iter()
+                .map(|peer| (receiver(peer, "up"), sender(peer, "down")))
+                .collect();
             for sequence in 1..=last {
                 for (up, down) in &mut ends {
                     let message = up.recv().expect("a message");
@@ -337,7 +350,11 @@ fn every_size_in_a_stream(stage: &mut Stage) {
 /// The longest message that a channel takes by default, with small ones around it.
 fn huge(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
-    let bytes = if cfg!(debug_assertions) { 16 << 20 } else { 256 << 20 };
+    let bytes = if cfg!(debug_assertions) {
+        16 << 20
+    } else {
+        256 << 20
+    };
     let length = |sequence| if sequence == 2 { bytes } else { 100 };
     match stage.side {
         Side::Dialer => {
@@ -366,7 +383,9 @@ fn entry(offset: u64) -> Entry {
     Entry {
         offset,
         name: format!("entry {offset}"),
-        parts: (0..offset % 5).map(|part| payload::numbered(part, part as usize * 11)).collect(),
+        parts: (0..offset % 5)
+            .map(|part| payload::numbered(part, part as usize * 11))
+            .collect(),
         before: offset.checked_sub(2).map(Box::new),
     }
 }
@@ -380,10 +399,16 @@ fn codecs(stage: &mut Stage) {
         Side::Dialer => {
             let mut entries = peer.sender::<Entry>("entries").expect("a sender");
             let mut bytes = sender(&peer, "bytes");
-            let mut words =
-                peer.channel("words").codec::<Pod>().sender::<u64>().expect("a sender");
-            let mut samples =
-                peer.channel("samples").codec::<Pod>().sender::<[f64]>().expect("a sender");
+            let mut words = peer
+                .channel("words")
+                .codec::<Pod>()
+                .sender::<u64>()
+                .expect("a sender");
+            let mut samples = peer
+                .channel("samples")
+                .codec::<Pod>()
+                .sender::<[f64]>()
+                .expect("a sender");
             for number in 1..=last {
                 entries.send(&entry(number)).expect("sent");
                 bytes.send(&vec![number as u8; 3]).expect("sent");
@@ -399,10 +424,16 @@ fn codecs(stage: &mut Stage) {
         Side::Listener => {
             let mut entries = peer.receiver::<Entry>("entries").expect("a receiver");
             let mut bytes = receiver(&peer, "bytes");
-            let mut words =
-                peer.channel("words").codec::<Pod>().receiver::<u64>().expect("a receiver");
-            let mut samples =
-                peer.channel("samples").codec::<Pod>().receiver::<[f64]>().expect("a receiver");
+            let mut words = peer
+                .channel("words")
+                .codec::<Pod>()
+                .receiver::<u64>()
+                .expect("a receiver");
+            let mut samples = peer
+                .channel("samples")
+                .codec::<Pod>()
+                .receiver::<[f64]>()
+                .expect("a receiver");
             for number in 1..=last {
                 let received = entries.recv().expect("an entry");
                 let expected = entry(number);
@@ -412,7 +443,10 @@ fn codecs(stage: &mut Stage) {
                 for (part, expected) in received.parts.iter().zip(&expected.parts) {
                     assert_eq!(part, expected);
                 }
-                assert_eq!(received.before.as_ref().map(|word| word.to_native()), expected.before.as_deref().copied());
+                assert_eq!(
+                    received.before.as_ref().map(|word| word.to_native()),
+                    expected.before.as_deref().copied()
+                );
                 received.ack();
                 let message = bytes.recv().expect("bytes");
                 assert_eq!(message[..], [number as u8; 3]);
@@ -445,7 +479,9 @@ fn future_header_words(stage: &mut Stage) {
             sequence_low: (sequence + ahead) as u32,
         };
         let ahead = (0..LENGTH as u64 / 8).map(|place| LAP - 1 + place % 3);
-        ahead.flat_map(|ahead| header(ahead).to_word().to_le_bytes()).collect()
+        ahead
+            .flat_map(|ahead| header(ahead).to_word().to_le_bytes())
+            .collect()
     };
     let channel = peer.channel("words").codec::<Raw>().window_bytes(64 << 10);
     match stage.side {
@@ -471,7 +507,10 @@ fn future_header_words(stage: &mut Stage) {
 /// A channel that nobody reads fills up and stops; the channel beside it goes on.
 fn back_pressure(stage: &mut Stage) {
     let (node, peer) = stage.meet();
-    let stalled = peer.channel("stalled").codec::<Raw>().window_bytes(64 << 10);
+    let stalled = peer
+        .channel("stalled")
+        .codec::<Raw>()
+        .window_bytes(64 << 10);
     let length = |_| 500;
     let last = stage.count(10_000);
     match stage.side {
@@ -486,15 +525,27 @@ fn back_pressure(stage: &mut Stage) {
                     Err(full) => break full,
                 }
             };
-            assert!(matches!(full, TrySendError::Full) && full.is_transient(), "{full}");
+            assert!(
+                matches!(full, TrySendError::Full) && full.is_transient(),
+                "{full}"
+            );
             assert!((100..=128).contains(&sent), "{sent} messages fit 64 KiB");
             send_all(&mut flowing, last, length);
             flowing.wait_acked(last).expect("acknowledged");
             flowing.close().expect("delivered");
-            assert!(stalled.send_timeout(&payload::numbered(sent + 1, 500), MOMENT).is_err());
+            assert!(
+                stalled
+                    .send_timeout(&payload::numbered(sent + 1, 500), MOMENT)
+                    .is_err()
+            );
             stage.tell(&sent.to_string());
             // Now there is room again.
-            assert_eq!(stalled.send(&payload::numbered(sent + 1, 500)).expect("sent"), sent + 1);
+            assert_eq!(
+                stalled
+                    .send(&payload::numbered(sent + 1, 500))
+                    .expect("sent"),
+                sent + 1
+            );
             stalled.wait_acked(sent + 1).expect("acknowledged");
             stage.tell("done");
         }
@@ -517,7 +568,9 @@ fn forms(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "forms");
-            let refused = sender.try_send(b"early").expect_err("the peer has not opened");
+            let refused = sender
+                .try_send(b"early")
+                .expect_err("the peer has not opened");
             assert!(matches!(refused, TrySendError::NotOpen) && refused.is_transient());
             assert!(sender.opened(MOMENT).is_err());
             stage.tell("closed");
@@ -528,8 +581,13 @@ fn forms(stage: &mut Stage) {
             sender.flush_timeout(LONG).expect("delivered");
             sender.send(b"three").expect("sent");
             sender.send(b"four").expect("sent");
-            let unanswered = sender.wait_acked_timeout(4, MOMENT).expect_err("nobody acknowledges");
-            assert!(matches!(unanswered, ibex::WaitAckedError::Timeout), "{unanswered}");
+            let unanswered = sender
+                .wait_acked_timeout(4, MOMENT)
+                .expect_err("nobody acknowledges");
+            assert!(
+                matches!(unanswered, ibex::WaitAckedError::Timeout),
+                "{unanswered}"
+            );
             stage.hear("done", &node);
         }
         Side::Listener => {
@@ -543,10 +601,19 @@ fn forms(stage: &mut Stage) {
             let one = receiver.recv_timeout(LONG).expect("a message");
             assert_eq!(&one[..], b"one");
             let two = receiver.next().expect("a message").expect("not the end");
-            assert_eq!((&two[..], two.sequence(), two.bytes()), (&b"two"[..], 2, &b"two"[..]));
+            assert_eq!(
+                (&two[..], two.sequence(), two.bytes()),
+                (&b"two"[..], 2, &b"two"[..])
+            );
             let mut rest = receiver.iter();
-            assert_eq!(&rest.next().expect("a message").expect("valid")[..], b"three");
-            assert_eq!(&rest.next().expect("a message").expect("valid")[..], b"four");
+            assert_eq!(
+                &rest.next().expect("a message").expect("valid")[..],
+                b"three"
+            );
+            assert_eq!(
+                &rest.next().expect("a message").expect("valid")[..],
+                b"four"
+            );
             stage.tell("done");
             assert!(rest.next().is_none(), "the sender is gone in order");
         }

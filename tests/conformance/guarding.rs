@@ -41,9 +41,13 @@ fn out_of_order(stage: &mut Stage) {
             for round in 0..rounds {
                 for number in 1..=BATCH {
                     let sequence = round * BATCH + number;
-                    sender.send(&payload::numbered(sequence, 300)).expect("sent");
+                    sender
+                        .send(&payload::numbered(sequence, 300))
+                        .expect("sent");
                 }
-                sender.wait_acked((round + 1) * BATCH).expect("acknowledged");
+                sender
+                    .wait_acked((round + 1) * BATCH)
+                    .expect("acknowledged");
                 assert_eq!(sender.released(), (round + 1) * BATCH);
             }
             stage.tell("done");
@@ -52,8 +56,9 @@ fn out_of_order(stage: &mut Stage) {
             let mut receiver = receiver(&peer, "guards");
             for round in 0..rounds {
                 let first = round * BATCH + 1;
-                let mut guards: Vec<Option<Guard>> =
-                    (0..BATCH).map(|_| Some(receiver.recv().expect("a message"))).collect();
+                let mut guards: Vec<Option<Guard>> = (0..BATCH)
+                    .map(|_| Some(receiver.recv().expect("a message")))
+                    .collect();
                 // 37 shares no factor with 100, so every guard comes up once.
                 for turn in 0..BATCH {
                     let place = (turn * 37 + 50) % BATCH;
@@ -62,7 +67,10 @@ fn out_of_order(stage: &mut Stage) {
                     payload::check(first + place, &guard);
                     guard.ack();
                     // Up to the first that is still held.
-                    let held = guards.iter().position(Option::is_some).unwrap_or(BATCH as usize);
+                    let held = guards
+                        .iter()
+                        .position(Option::is_some)
+                        .unwrap_or(BATCH as usize);
                     await_released(&receiver, round * BATCH + held as u64);
                 }
             }
@@ -89,7 +97,9 @@ fn on_other_threads(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "guards");
             for sequence in 1..=last {
-                sender.send(&payload::numbered(sequence, 200)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 200))
+                    .expect("sent");
             }
             sender.wait_acked(last).expect("acknowledged");
         }
@@ -111,7 +121,9 @@ fn on_other_threads(stage: &mut Stage) {
                 for sequence in 1..=last {
                     let guard = receiver.recv().expect("a message");
                     assert_eq!(guard.sequence(), sequence);
-                    threads[(sequence % THREADS) as usize].send(guard).expect("the thread lives");
+                    threads[(sequence % THREADS) as usize]
+                        .send(guard)
+                        .expect("the thread lives");
                 }
             });
             assert!(receiver.next().expect("an orderly end").is_none());
@@ -131,18 +143,24 @@ fn held_for_long(stage: &mut Stage) {
             let mut held = channel.sender::<[u8]>().expect("a sender");
             let mut flowing = sender(&peer, "flowing");
             for sequence in 1..=WINDOW {
-                held.send(&payload::numbered(sequence, 64)).expect("in the window");
+                held.send(&payload::numbered(sequence, 64))
+                    .expect("in the window");
             }
             assert!(held.send_timeout(b"one too many", MOMENT).is_err());
             for sequence in 1..=last {
-                flowing.send(&payload::numbered(sequence, 1000)).expect("sent");
+                flowing
+                    .send(&payload::numbered(sequence, 1000))
+                    .expect("sent");
             }
             flowing.wait_acked(last).expect("acknowledged");
             assert!(held.send_timeout(b"one too many", MOMENT).is_err());
             assert_eq!(held.released(), 0);
             stage.tell("stalled");
             for sequence in WINDOW + 1..=4 * WINDOW {
-                assert_eq!(held.send(&payload::numbered(sequence, 64)).expect("sent"), sequence);
+                assert_eq!(
+                    held.send(&payload::numbered(sequence, 64)).expect("sent"),
+                    sequence
+                );
             }
             stage.hear("done", &node);
         }
@@ -175,22 +193,36 @@ fn held_for_long(stage: &mut Stage) {
 fn detached(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     // The ring takes about 120 messages; the receiver may have 1024 unfinished.
-    let channel =
-        peer.channel("detached").codec::<Raw>().window_bytes(64 << 10).window_messages(1024);
+    let channel = peer
+        .channel("detached")
+        .codec::<Raw>()
+        .window_bytes(64 << 10)
+        .window_messages(1024);
     match stage.side {
         Side::Dialer => {
             let mut sender = channel.sender::<[u8]>().expect("a sender");
             let fill = |sender: &mut BytesSender| loop {
                 let next = sender.counts().sent + 1;
-                if sender.send_timeout(&payload::numbered(next, 500), MOMENT).is_err() {
+                if sender
+                    .send_timeout(&payload::numbered(next, 500), MOMENT)
+                    .is_err()
+                {
                     return next - 1;
                 }
             };
             let full = fill(&mut sender);
-            assert!(full < 130 && sender.released() == 0, "{full} messages in 64 KiB");
+            assert!(
+                full < 130 && sender.released() == 0,
+                "{full} messages in 64 KiB"
+            );
             stage.tell("stalled");
             for sequence in full + 1..=900 {
-                assert_eq!(sender.send(&payload::numbered(sequence, 500)).expect("sent"), sequence);
+                assert_eq!(
+                    sender
+                        .send(&payload::numbered(sequence, 500))
+                        .expect("sent"),
+                    sequence
+                );
             }
             stage.tell("flowing");
             match sender.wait_acked(3) {
@@ -225,12 +257,17 @@ fn detached(stage: &mut Stage) {
 fn all_detached(stage: &mut Stage) {
     const WINDOW: u64 = 16;
     let (node, peer) = stage.meet();
-    let channel = peer.channel("detached").codec::<Raw>().window_messages(WINDOW);
+    let channel = peer
+        .channel("detached")
+        .codec::<Raw>()
+        .window_messages(WINDOW);
     match stage.side {
         Side::Dialer => {
             let mut sender = channel.sender::<[u8]>().expect("a sender");
             for sequence in 1..=1000 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             sender.wait_acked(1000).expect("acknowledged");
             stage.tell("done");
@@ -278,7 +315,9 @@ fn large_held(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "large");
             for sequence in 1..=12 {
-                sender.send(&payload::numbered(sequence, length(sequence))).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, length(sequence)))
+                    .expect("sent");
             }
             sender.wait_acked(12).expect("acknowledged");
             stage.tell("done");
@@ -315,14 +354,17 @@ fn outlive_the_node(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "guards");
             for sequence in 1..=last {
-                sender.send(&payload::numbered(sequence, length(sequence))).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, length(sequence)))
+                    .expect("sent");
             }
             stage.hear("gone", &node);
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "guards");
-            let guards: Vec<Guard> =
-                (0..last).map(|_| receiver.recv().expect("a message")).collect();
+            let guards: Vec<Guard> = (0..last)
+                .map(|_| receiver.recv().expect("a message"))
+                .collect();
             drop(receiver);
             drop(peer);
             drop(node);
@@ -339,7 +381,11 @@ fn outlive_the_node(stage: &mut Stage) {
             let finish = move || {
                 check(&guards);
                 for (number, guard) in guards.into_iter().rev().enumerate() {
-                    if number % 2 == 0 { guard.ack() } else { drop(guard.detach()) }
+                    if number % 2 == 0 {
+                        guard.ack()
+                    } else {
+                        drop(guard.detach())
+                    }
                 }
             };
             thread::spawn(finish).join().expect("the thread returns");
@@ -394,7 +440,9 @@ fn leaked(stage: &mut Stage) {
             let mut leaking = channel.sender::<[u8]>().expect("a sender");
             let mut unused = sender(&peer, "unused");
             for sequence in 1..=WINDOW + 4 {
-                leaking.send(&payload::numbered(sequence, 64)).expect("sent");
+                leaking
+                    .send(&payload::numbered(sequence, 64))
+                    .expect("sent");
             }
             assert!(leaking.send_timeout(b"one too many", MOMENT).is_err());
             unused.opened(LONG).expect("the peer opens");

@@ -36,8 +36,7 @@ fn main() -> ExitCode {
         return exit;
     }
     let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
-    let trials = cells.map(|cell| {
-        Trial::test(cell.to_string(), move || Ok(supervisor::supervise(cell)?))
-    });
+    let trials =
+        cells.map(|cell| Trial::test(cell.to_string(), move || Ok(supervisor::supervise(cell)?)));
     libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
 }

@@ -36,9 +36,16 @@ fn listener_starts_later(stage: &mut Stage) {
         }
         Side::Listener => {
             let address = stage.hear_any();
-            let node = stage.builder().listen(&address).build().expect("a free port");
+            let node = stage
+                .builder()
+                .listen(&address)
+                .build()
+                .expect("a free port");
             let peer = node.accept().expect("a peer");
-            assert_eq!(&receiver(&peer, "hello").recv().expect("a message")[..], b"hello");
+            assert_eq!(
+                &receiver(&peer, "hello").recv().expect("a message")[..],
+                b"hello"
+            );
         }
     }
 }
@@ -54,11 +61,24 @@ fn to_nobody(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
     }
-    let node = stage.builder().connect_timeout(3 * MOMENT).build().expect("a node");
+    let node = stage
+        .builder()
+        .connect_timeout(3 * MOMENT)
+        .build()
+        .expect("a node");
     let address = free_address();
-    let said = node.connect(&address).expect_err("nobody is there").to_string();
-    assert!(said.contains(&address) && said.contains("nobody answered"), "{said}");
-    let said = node.connect("not an address").expect_err("nonsense").to_string();
+    let said = node
+        .connect(&address)
+        .expect_err("nobody is there")
+        .to_string();
+    assert!(
+        said.contains(&address) && said.contains("nobody answered"),
+        "{said}"
+    );
+    let said = node
+        .connect("not an address")
+        .expect_err("nonsense")
+        .to_string();
     assert!(said.contains("not an address"), "{said}");
 }
 
@@ -77,7 +97,9 @@ fn to_a_web_server(stage: &mut Stage) {
             let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
             stage.tell(&listener.local_addr().expect("its address").to_string());
             let (mut stream, _) = listener.accept().expect("a connection");
-            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").expect("written");
+            stream
+                .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+                .expect("written");
             // Until the dialer hangs up.
             let _ = stream.read_to_end(&mut Vec::new());
         }
@@ -88,9 +110,16 @@ fn to_a_web_server(stage: &mut Stage) {
 fn to_silence(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
-            let node = stage.builder().connect_timeout(3 * MOMENT).build().expect("a node");
+            let node = stage
+                .builder()
+                .connect_timeout(3 * MOMENT)
+                .build()
+                .expect("a node");
             let address = stage.hear_any();
-            let said = node.connect(&address).expect_err("it says nothing").to_string();
+            let said = node
+                .connect(&address)
+                .expect_err("it says nothing")
+                .to_string();
             assert!(said.contains(&address) && said.contains("silent"), "{said}");
         }
         Side::Listener => {
@@ -126,7 +155,11 @@ fn strangers(stage: &mut Stage) {
             stage.tell("done");
         }
         Side::Listener => {
-            let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
+            let node = stage
+                .builder()
+                .listen("127.0.0.1:0")
+                .build()
+                .expect("a node");
             stage.tell_address(&node);
             let peer = node.accept().expect("the one that is a peer");
             stage.check_peer(&peer);
@@ -148,13 +181,26 @@ fn open_to_other_hosts(stage: &mut Stage) {
     match stage.builder().listen("0.0.0.0:0").build() {
         Err(error @ ListenError::InsecureAddress { .. }) => {
             let said = error.to_string();
-            assert!(said.contains("0.0.0.0") && said.contains("insecure_network"), "{said}");
+            assert!(
+                said.contains("0.0.0.0") && said.contains("insecure_network"),
+                "{said}"
+            );
         }
         other => panic!("everybody could connect: {other:?}"),
     }
-    let node = stage.builder().listen("0.0.0.0:0").insecure_network().build().expect("told so");
+    let node = stage
+        .builder()
+        .listen("0.0.0.0:0")
+        .insecure_network()
+        .build()
+        .expect("told so");
     let taken = node.local_addr().expect("it listens");
-    let error = stage.builder().listen(taken).insecure_network().build().expect_err("taken");
+    let error = stage
+        .builder()
+        .listen(taken)
+        .insecure_network()
+        .build()
+        .expect_err("taken");
     assert!(matches!(error, ListenError::Address { .. }), "{error}");
     assert!(error.to_string().contains(&taken.to_string()), "{error}");
 }
@@ -164,8 +210,15 @@ fn accepting_nobody(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
     }
-    let node = stage.builder().listen("127.0.0.1:0").build().expect("a node");
-    assert!(matches!(node.accept_timeout(MOMENT), Err(AcceptError::Timeout)));
+    let node = stage
+        .builder()
+        .listen("127.0.0.1:0")
+        .build()
+        .expect("a node");
+    assert!(matches!(
+        node.accept_timeout(MOMENT),
+        Err(AcceptError::Timeout)
+    ));
     assert!(node.try_accept().expect("it listens").is_none());
     let client = stage.builder().build().expect("a node");
     assert!(matches!(client.accept(), Err(AcceptError::NotListening)));
@@ -177,12 +230,20 @@ fn interrupted(stage: &mut Stage) {
     if !stage.is_dialer() {
         return;
     }
-    let node: Node = stage.builder().connect_timeout(Duration::MAX).build().expect("a node");
+    let node: Node = stage
+        .builder()
+        .connect_timeout(Duration::MAX)
+        .build()
+        .expect("a node");
     std::thread::scope(|scope| {
         let address = free_address();
         let connecting = scope.spawn(|| node.connect(address).map(|_| ()));
         node.close(MOMENT);
-        let said = connecting.join().expect("no panic").expect_err("closed").to_string();
+        let said = connecting
+            .join()
+            .expect("no panic")
+            .expect_err("closed")
+            .to_string();
         assert!(said.contains("closing"), "{said}");
     });
 }

@@ -78,8 +78,16 @@ fn announced_early(stage: &mut Stage) {
                 }
                 node.poll();
             };
-            assert!(announced.iter().any(|end| end.name == "out" && end.peer_sends));
-            assert!(announced.iter().any(|end| end.name == "back" && !end.peer_sends));
+            assert!(
+                announced
+                    .iter()
+                    .any(|end| end.name == "out" && end.peer_sends)
+            );
+            assert!(
+                announced
+                    .iter()
+                    .any(|end| end.name == "back" && !end.peer_sends)
+            );
             let mut out = receiver(&peer, "out");
             let message = out.recv().expect("a message");
             assert_eq!(peer.incoming().len(), 1);
@@ -120,16 +128,25 @@ fn never_opened(stage: &mut Stage) {
     if stage.is_dialer() {
         let channel = || peer.channel("nobody's").codec::<Raw>().open_timeout(MOMENT);
         let mut sender = channel().sender::<[u8]>().expect("announced");
-        assert!(matches!(sender.try_send(b"early"), Err(TrySendError::NotOpen)));
+        assert!(matches!(
+            sender.try_send(b"early"),
+            Err(TrySendError::NotOpen)
+        ));
         match sender.send(b"lost") {
             Err(error @ SendError::NotOpened { .. }) => {
                 let said = error.to_string();
-                assert!(said.contains("nobody's") && said.contains("open_timeout"), "{said}");
+                assert!(
+                    said.contains("nobody's") && said.contains("open_timeout"),
+                    "{said}"
+                );
             }
             other => panic!("nobody opens it: {other:?}"),
         }
         assert_eq!(sender.counts().sent, 0);
-        let other = peer.channel("nobody's either").codec::<Raw>().open_timeout(MOMENT);
+        let other = peer
+            .channel("nobody's either")
+            .codec::<Raw>()
+            .open_timeout(MOMENT);
         let mut receiver = other.receiver::<[u8]>().expect("announced");
         let error = receiver.recv().expect_err("nobody opens it");
         assert!(matches!(error, RecvError::NotOpened { .. }), "{error}");
@@ -145,7 +162,10 @@ fn opened_twice(stage: &mut Stage) {
             let mut first = sender(&peer, "twice");
             let refused = peer.channel("twice").codec::<Raw>().sender::<[u8]>();
             let said = refused.expect_err("it is open").to_string();
-            assert!(said.contains("\"twice\"") && said.contains("already"), "{said}");
+            assert!(
+                said.contains("\"twice\"") && said.contains("already"),
+                "{said}"
+            );
             first.send(b"still here").expect("sent");
             // The other direction of the same name is another channel.
             let _other = receiver(&peer, "twice");
@@ -153,7 +173,12 @@ fn opened_twice(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut first = receiver(&peer, "twice");
-            assert!(peer.channel("twice").codec::<Raw>().receiver::<[u8]>().is_err());
+            assert!(
+                peer.channel("twice")
+                    .codec::<Raw>()
+                    .receiver::<[u8]>()
+                    .is_err()
+            );
             assert_eq!(&first.recv().expect("a message")[..], b"still here");
             let mut other = sender(&peer, "twice");
             other.opened(LONG).expect("the peer opens");
@@ -171,7 +196,11 @@ fn opened_again(stage: &mut Stage) {
                 let mut sender = sender(&peer, "again");
                 for sequence in 1..=round + 1 {
                     let bytes = payload::numbered(sequence + round, 100);
-                    assert_eq!(sender.send(&bytes).expect("sent"), sequence, "in round {round}");
+                    assert_eq!(
+                        sender.send(&bytes).expect("sent"),
+                        sequence,
+                        "in round {round}"
+                    );
                 }
                 sender.close().expect("delivered");
                 // The receiver has seen the end, and its handle is gone.
@@ -217,7 +246,10 @@ fn different_types(stage: &mut Stage) {
     let said = match stage.side {
         Side::Dialer => {
             let mut sender = peer.sender::<here::Entry>("typed").expect("announced");
-            let entry = here::Entry { offset: 1, data: vec![] };
+            let entry = here::Entry {
+                offset: 1,
+                data: vec![],
+            };
             match sender.send(&entry) {
                 Err(error @ SendError::Mismatch(_)) => error.to_string(),
                 other => panic!("the types differ: {other:?}"),
@@ -231,13 +263,21 @@ fn different_types(stage: &mut Stage) {
             }
         }
     };
-    assert!(said.contains("offset") && said.contains("position"), "{said}");
+    assert!(
+        said.contains("offset") && said.contains("position"),
+        "{said}"
+    );
     // The session goes on, and so does the name with one type.
     stage.rendezvous("refused", &node);
     match stage.side {
         Side::Dialer => {
             let mut sender = peer.sender::<here::Entry>("another").expect("announced");
-            sender.send(&here::Entry { offset: 7, data: vec![7] }).expect("sent");
+            sender
+                .send(&here::Entry {
+                    offset: 7,
+                    data: vec![7],
+                })
+                .expect("sent");
             sender.wait_acked(1).expect("acknowledged");
         }
         Side::Listener => {
@@ -249,7 +289,10 @@ fn different_types(stage: &mut Stage) {
         }
     }
     // The other idea is never sent.
-    let _ = there::Entry { position: 0, data: vec![] };
+    let _ = there::Entry {
+        position: 0,
+        data: vec![],
+    };
 }
 
 /// A message above the limit is refused with both numbers, and the channel goes on. The
@@ -263,7 +306,11 @@ fn too_long(stage: &mut Stage) {
             sender.send(&[1; 1000]).expect("at the limit");
             for length in [1001, 100_000, 2 << 20] {
                 match sender.send(&vec![0; length]) {
-                    Err(SendError::TooLong { length: Some(told), limit: 1000, .. }) => {
+                    Err(SendError::TooLong {
+                        length: Some(told),
+                        limit: 1000,
+                        ..
+                    }) => {
                         assert_eq!(told, length as u64);
                     }
                     other => panic!("{length} bytes are above the limit: {other:?}"),
@@ -274,16 +321,31 @@ fn too_long(stage: &mut Stage) {
             // Where the length is not known beforehand, encoding finds out.
             let limited = peer.channel("limited entries").max_message_bytes(1000);
             let mut entries = limited.sender::<here::Entry>().expect("a sender");
-            let error = entries.send(&here::Entry { offset: 0, data: vec![0; 5000] });
-            assert!(matches!(error, Err(SendError::TooLong { limit: 1000, .. })), "{error:?}");
-            entries.send(&here::Entry { offset: 0, data: vec![0; 500] }).expect("sent");
+            let error = entries.send(&here::Entry {
+                offset: 0,
+                data: vec![0; 5000],
+            });
+            assert!(
+                matches!(error, Err(SendError::TooLong { limit: 1000, .. })),
+                "{error:?}"
+            );
+            entries
+                .send(&here::Entry {
+                    offset: 0,
+                    data: vec![0; 500],
+                })
+                .expect("sent");
             entries.wait_acked(1).expect("acknowledged");
             stage.tell("done");
         }
         Side::Listener => {
-            let mut receiver =
-                channel.max_message_bytes(1000).receiver::<[u8]>().expect("a receiver");
-            let mut entries = peer.receiver::<here::Entry>("limited entries").expect("a receiver");
+            let mut receiver = channel
+                .max_message_bytes(1000)
+                .receiver::<[u8]>()
+                .expect("a receiver");
+            let mut entries = peer
+                .receiver::<here::Entry>("limited entries")
+                .expect("a receiver");
             for number in 1..=2 {
                 let message = receiver.recv().expect("a message");
                 assert_eq!(message[..], [number; 1000]);
@@ -301,12 +363,18 @@ fn settings_of_two_ends(stage: &mut Stage) {
     let channel = peer.channel("windows").codec::<Raw>();
     match stage.side {
         Side::Dialer => {
-            let mut sender = channel.window_messages(100).sender::<[u8]>().expect("a sender");
+            let mut sender = channel
+                .window_messages(100)
+                .sender::<[u8]>()
+                .expect("a sender");
             sender.opened(LONG).expect("the peer opens");
             for _ in 0..10 {
                 sender.try_send(b"fits").expect("room");
             }
-            assert!(matches!(sender.try_send(b"too many"), Err(TrySendError::Full)));
+            assert!(matches!(
+                sender.try_send(b"too many"),
+                Err(TrySendError::Full)
+            ));
             stage.tell("full");
         }
         Side::Listener => {
@@ -316,10 +384,16 @@ fn settings_of_two_ends(stage: &mut Stage) {
         }
     }
     for messages in [0, (1 << 20) + 1] {
-        let refused =
-            peer.channel("none").codec::<Raw>().window_messages(messages).sender::<[u8]>();
+        let refused = peer
+            .channel("none")
+            .codec::<Raw>()
+            .window_messages(messages)
+            .sender::<[u8]>();
         let said = refused.expect_err("out of range").to_string();
-        assert!(said.contains(&messages.to_string()) && said.contains("1048576"), "{said}");
+        assert!(
+            said.contains(&messages.to_string()) && said.contains("1048576"),
+            "{said}"
+        );
     }
 }
 
@@ -327,9 +401,17 @@ fn settings_of_two_ends(stage: &mut Stage) {
 fn too_many_channels(stage: &mut Stage) {
     let (node, peer) = stage.meet_as(|builder| builder.max_channels(8));
     if stage.is_dialer() {
-        let ends: Vec<_> = (0..8).map(|number| sender(&peer, &format!("{number}"))).collect();
-        let said = peer.sender::<u64>("one more").expect_err("above the limit").to_string();
-        assert!(said.contains('8') && said.contains("max_channels"), "{said}");
+        let ends: Vec<_> = (0..8)
+            .map(|number| sender(&peer, &format!("{number}")))
+            .collect();
+        let said = peer
+            .sender::<u64>("one more")
+            .expect_err("above the limit")
+            .to_string();
+        assert!(
+            said.contains('8') && said.contains("max_channels"),
+            "{said}"
+        );
         drop(ends);
     }
     stage.rendezvous("done", &node);

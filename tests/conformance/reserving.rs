@@ -20,7 +20,17 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 /// Reservations of every size, each second one dropped unsent: those leave no trace.
 fn sent_and_dropped(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
-    let lengths = [0, 1, 64, 1000, 65_536, 300_000, (1 << 20) - 8, 1 << 20, 3 << 20];
+    let lengths = [
+        0,
+        1,
+        64,
+        1000,
+        65_536,
+        300_000,
+        (1 << 20) - 8,
+        1 << 20,
+        3 << 20,
+    ];
     let last = 40 * lengths.len() as u64 / if cfg!(debug_assertions) { 10 } else { 1 };
     let length = |sequence: u64| lengths[sequence as usize % lengths.len()];
     match stage.side {
@@ -42,7 +52,10 @@ fn sent_and_dropped(stage: &mut Stage) {
             let mut receiver = receiver(&peer, "reserved");
             for sequence in 1..=last {
                 let message = receiver.recv().expect("a message");
-                assert_eq!((message.sequence(), message.len()), (sequence, length(sequence)));
+                assert_eq!(
+                    (message.sequence(), message.len()),
+                    (sequence, length(sequence))
+                );
                 payload::check(sequence, &message);
                 message.ack();
             }
@@ -66,7 +79,9 @@ fn full(stage: &mut Stage) {
                 sender.try_reserve(8).expect("room").send();
             }
             assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
-            let too_long = sender.reserve(1 << 30).expect_err("above the channel's limit");
+            let too_long = sender
+                .reserve(1 << 30)
+                .expect_err("above the channel's limit");
             assert!(matches!(too_long, SendError::TooLong { .. }), "{too_long}");
             stage.tell("full");
             // Waits for room.
@@ -92,7 +107,9 @@ fn leaked(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "leaked");
             for sequence in 1..=10 {
-                sender.send(&payload::numbered(sequence, 100)).expect("sent");
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             mem::forget(sender.reserve(100).expect("room"));
             match sender.send(b"behind it") {
@@ -121,8 +138,14 @@ fn leaked_by_a_clone(stage: &mut Stage) {
             let mut sender = sender(&peer, "leaked");
             let mut clone = sender.clone();
             for sequence in 1..=10 {
-                let handle = if sequence % 2 == 0 { &mut sender } else { &mut clone };
-                handle.send(&payload::numbered(sequence, 100)).expect("sent");
+                let handle = if sequence % 2 == 0 {
+                    &mut sender
+                } else {
+                    &mut clone
+                };
+                handle
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
             }
             mem::forget(clone.reserve(2 << 20).expect("room"));
             drop(clone);

@@ -27,7 +27,12 @@ pub struct Counts {
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { sent, received, acknowledged, .. } = self;
+        let Self {
+            sent,
+            received,
+            acknowledged,
+            ..
+        } = self;
         write!(
             f,
             "{sent} sent, at least {received} received, at least {acknowledged} acknowledged"
@@ -74,9 +79,9 @@ impl fmt::Display for EndCause {
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why } => write!(f, "the peer is gone: {why}"),
             EndCause::NodeClosed => f.write_str("this node was closed"),
-            EndCause::SlotLeaked => {
-                f.write_str("a reservation was leaked (mem::forget), so nothing behind it can be sent")
-            }
+            EndCause::SlotLeaked => f.write_str(
+                "a reservation was leaked (mem::forget), so nothing behind it can be sent",
+            ),
             EndCause::Memory(why) => f.write_str(why),
         }
     }
@@ -97,8 +102,16 @@ pub struct Disconnected {
 
 impl fmt::Display for Disconnected {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { channel, peer, cause, counts } = self;
-        write!(f, "channel \"{channel}\" with {peer} has ended: {cause} ({counts}); ")?;
+        let Self {
+            channel,
+            peer,
+            cause,
+            counts,
+        } = self;
+        write!(
+            f,
+            "channel \"{channel}\" with {peer} has ended: {cause} ({counts}); "
+        )?;
         f.write_str("connect again and send what was not acknowledged")
     }
 }

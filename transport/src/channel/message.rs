@@ -39,7 +39,14 @@ impl RawMessage {
         sequence: u64,
         units: u32,
     ) -> Self {
-        Self { payload, length, cells, sequence, units, is_detached: false }
+        Self {
+            payload,
+            length,
+            cells,
+            sequence,
+            units,
+            is_detached: false,
+        }
     }
 
     /// The message's bytes as the sender wrote them.
@@ -81,7 +88,8 @@ impl RawMessage {
         unsafe { copy.copy_from_nonoverlapping(self.payload, self.length) };
         self.payload = copy;
         self.is_detached = true;
-        self.cells.settle(self.sequence as u32, self.units, CellState::Detached);
+        self.cells
+            .settle(self.sequence as u32, self.units, CellState::Detached);
     }
 
     #[inline]
@@ -147,6 +155,7 @@ mod buffers {
     }
 
     fn lock() -> std::sync::MutexGuard<'static, [Vec<Buffer>; CLASSES]> {
-        POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        POOL.lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

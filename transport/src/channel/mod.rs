@@ -10,8 +10,10 @@ pub mod error;
 pub mod message;
 pub mod receive_end;
 pub mod receive_handle;
+pub mod reservation;
 pub mod send_end;
 pub mod send_handle;
+mod send_wait;
 pub mod state;
 pub mod words;
 
@@ -21,4 +23,5 @@ pub use error::{
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
-pub use send_handle::{Abort, RawReservation, SendHandle};
+pub use reservation::RawReservation;
+pub use send_handle::{Abort, SendHandle};

@@ -1,7 +1,7 @@
 //! The receiving end of a channel: what its handle, its guards and the engine share.
 //!
 //! Guards reach only their release cells. Summing the cells, freeing what the prefix has
-//! passed and telling the sender is [`ReceiveEnd::advance`], which the handle calls each
+//! passed and telling the sender is `ReceiveEnd::advance`, which the handle calls each
 //! quarter window and before it sleeps, and the engine when someone waits.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -181,7 +181,11 @@ impl ReceiveEnd {
         if let Some(frames) = &mut held.frames {
             frames.retire_while(|frame| frame.last_sequence <= prefix.released);
         }
-        while held.large.front().is_some_and(|(sequence, _)| *sequence <= prefix.released) {
+        while held
+            .large
+            .front()
+            .is_some_and(|(sequence, _)| *sequence <= prefix.released)
+        {
             held.large.pop_front();
         }
         drop(held);
@@ -199,14 +203,20 @@ impl ReceiveEnd {
                 return;
             }
             session.asymmetry().light();
-            if self.theirs.get().is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0) {
+            if self
+                .theirs
+                .get()
+                .is_some_and(|theirs| theirs.asked.load(Ordering::Relaxed) != 0)
+            {
                 session.ring_peer();
             }
             return;
         }
         let prefix = self.prefix.prefix();
         let messages = prefix.released - self.told_released.load(Ordering::Relaxed);
-        let bytes = prefix.position.saturating_sub(self.told_position.load(Ordering::Relaxed));
+        let bytes = prefix
+            .position
+            .saturating_sub(self.told_position.load(Ordering::Relaxed));
         let owes = self.state.agreed().is_some_and(|agreed| {
             // Under half a window the news wait for a frame that goes anyway.
             agreed.window.owes_news(messages, bytes)
@@ -238,13 +248,23 @@ impl ReceiveEnd {
     }
 
     fn disconnected(&self, cause: EndCause) -> RecvError {
-        let Counters { received, released, acknowledged, .. } = self.counters();
+        let Counters {
+            received,
+            released,
+            acknowledged,
+            ..
+        } = self.counters();
         let received = received.max(self.arrived.load(Ordering::Relaxed));
         RecvError::Disconnected(Box::new(Disconnected {
             channel: self.name.clone(),
             peer: self.session.peer_name(),
             cause,
-            counts: Counts { sent: 0, received, released, acknowledged },
+            counts: Counts {
+                sent: 0,
+                received,
+                released,
+                acknowledged,
+            },
         }))
     }
 

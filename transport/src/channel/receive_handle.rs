@@ -5,14 +5,16 @@
 //! that guards settled meanwhile.
 
 use std::sync::atomic::Ordering;
-use std::{ptr::NonNull, sync::Arc, time::Instant};
+use std::{
+    ptr::NonNull,
+    sync::{Arc, PoisonError},
+    time::Instant,
+};
 
 use super::{
     error::{RecvError, RecvFailure},
     message::RawMessage,
-    receive_end::{
-        Frame, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer,
-    },
+    receive_end::{Frame, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer},
 };
 use crate::{
     driver::{Condition, Patience, SessionShared},
@@ -51,7 +53,10 @@ pub struct ReceiveHandle {
 #[derive(Debug)]
 enum Source {
     None,
-    Frames { frames: ArrivalReader<Frame>, at: usize },
+    Frames {
+        frames: ArrivalReader<Frame>,
+        at: usize,
+    },
     Ring(Consumer<Mapped>),
 }
 
@@ -223,7 +228,11 @@ impl ReceiveHandle {
             if closed_at == Some(self.handed_out) {
                 return Err(RecvError::Ended);
             }
-            return if over { Err(self.end.error()) } else { Ok(None) };
+            return if over {
+                Err(self.end.error())
+            } else {
+                Ok(None)
+            };
         };
         if !self.end.prefix.has_cell(self.cells, self.handed_out + 1) {
             self.end.advance(true);
@@ -240,7 +249,12 @@ impl ReceiveHandle {
     fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
         // In this order, as in `poll_slow`.
         let over = self.end.state.is_over();
-        if self.end.theirs.get().is_some_and(|theirs| theirs.closed_at() == Some(0)) {
+        if self
+            .end
+            .theirs
+            .get()
+            .is_some_and(|theirs| theirs.closed_at() == Some(0))
+        {
             return Err(RecvError::Ended);
         }
         if over && !self.end.has_source.load(Ordering::Acquire) {
@@ -253,10 +267,16 @@ impl ReceiveHandle {
     fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
         let sequence = self.handed_out + 1;
         let mut large = self.end.large();
-        let is_here = large.front().is_some_and(|arrival| arrival.sequence == sequence);
+        let is_here = large
+            .front()
+            .is_some_and(|arrival| arrival.sequence == sequence);
         let Some(arrival) = is_here.then(|| large.pop_front()).flatten() else {
             drop(large);
-            return if over { Err(self.end.error()) } else { Ok(None) };
+            return if over {
+                Err(self.end.error())
+            } else {
+                Ok(None)
+            };
         };
         drop(large);
         let (payload, memory) = match arrival.place {
@@ -264,10 +284,12 @@ impl ReceiveHandle {
             LargePlace::Segment { slot, capacity, fd } => {
                 let length = arrival.length as u64;
                 let segment =
-                    self.segments.accept(slot, length, capacity, fd).map_err(|refused| {
-                        self.end.session.misbehaved(&refused.to_string());
-                        self.end.error()
-                    })?;
+                    self.segments
+                        .accept(slot, length, capacity, fd)
+                        .map_err(|refused| {
+                            self.end.session.misbehaved(&refused.to_string());
+                            self.end.error()
+                        })?;
                 (segment.memory().0, LargeMemory::Segment(segment))
             }
         };
@@ -280,8 +302,14 @@ impl ReceiveHandle {
         if !self.end.has_source.load(Ordering::Acquire) {
             return Ok(false);
         }
-        let mut offer = self.end.source.lock().unwrap_or_else(|poison| poison.into_inner());
-        let Some(offer) = offer.take() else { return Ok(false) };
+        let mut offer = self
+            .end
+            .source
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        let Some(offer) = offer.take() else {
+            return Ok(false);
+        };
         if let Some(agreed) = self.end.state.agreed() {
             self.quarter_messages = (agreed.window.messages / 4).max(1);
             self.quarter_bytes = (agreed.window.bytes / 4).max(1);
@@ -326,7 +354,9 @@ impl ReceiveHandle {
     /// to publish.
     #[inline]
     fn header_came(&mut self, patience: Patience) -> bool {
-        let Source::Ring(ring) = &self.source else { return false };
+        let Source::Ring(ring) = &self.source else {
+            return false;
+        };
         if patience == Patience::None || !self.end.session.spins() {
             return false;
         }
@@ -394,14 +424,25 @@ impl ReceiveHandle {
         };
         let give_up = Instant::now() + end.open_timeout;
         let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
-        let until = if is_ours { give_up } else { deadline.unwrap_or(give_up) };
-        end.session.wait(&end.waiters, Some(until), look).unwrap_or_else(|_| {
-            if !is_ours {
-                return Err(RecvFailure::TimedOut);
-            }
-            let (channel, peer) = (end.name.clone(), end.session.peer_name());
-            Err(RecvError::NotOpened { channel, peer, waited: end.open_timeout }.into())
-        })
+        let until = if is_ours {
+            give_up
+        } else {
+            deadline.unwrap_or(give_up)
+        };
+        end.session
+            .wait(&end.waiters, Some(until), look)
+            .unwrap_or_else(|_| {
+                if !is_ours {
+                    return Err(RecvFailure::TimedOut);
+                }
+                let (channel, peer) = (end.name.clone(), end.session.peer_name());
+                Err(RecvError::NotOpened {
+                    channel,
+                    peer,
+                    waited: end.open_timeout,
+                }
+                .into())
+            })
     }
 
     /// The error for a message whose bytes are not valid.
@@ -423,7 +464,9 @@ impl Drop for ReceiveHandle {
         if let Some(ours) = self.end.ours.get() {
             ours.close();
         }
-        self.end.session.close_receiver(&self.end, CloseReason::Dropped);
+        self.end
+            .session
+            .close_receiver(&self.end, CloseReason::Dropped);
         let orphan = OrphanedEnd(self.end.clone());
         if !orphan.is_settled() {
             orphans::adopt(Box::new(orphan));
@@ -461,7 +504,10 @@ impl Condition for Incoming<'_> {
 
     fn arm(&mut self) {
         let end = &self.handle.end;
-        if !end.prefix.has_cell(self.handle.cells, self.handle.handed_out + 1) {
+        if !end
+            .prefix
+            .has_cell(self.handle.cells, self.handle.handed_out + 1)
+        {
             // What is waited for is a guard: the next to settle rings, and the engine
             // wakes us.
             end.answer_ask();

@@ -133,7 +133,10 @@ impl SendEnd {
     pub(crate) fn counts(&self) -> Counts {
         let sent = self.sent.load(Ordering::Acquire);
         let Some(theirs) = self.theirs.get() else {
-            return Counts { sent, ..Counts::default() };
+            return Counts {
+                sent,
+                ..Counts::default()
+            };
         };
         // A peer's words are believed no further than what was sent.
         Counts {
@@ -184,12 +187,7 @@ struct Askers {
 
 impl Asking {
     /// Asks, for the first time or again. The caller must look once more before it sleeps.
-    pub(super) fn ask(
-        &self,
-        ours: &SenderWords,
-        has_asked: &mut bool,
-        asymmetry: Asymmetry,
-    ) {
+    pub(super) fn ask(&self, ours: &SenderWords, has_asked: &mut bool, asymmetry: Asymmetry) {
         let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if !mem::replace(has_asked, true) {
             askers.count += 1;
@@ -228,7 +226,10 @@ impl Turnstile {
     pub(super) fn enter(&self) -> Result<(), HeldByUs> {
         let me = thread_number();
         // TURN, pairs with `leave`: who enters sees what the last one inside wrote.
-        match self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed) {
+        match self
+            .holder
+            .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+        {
             Ok(_) => Ok(()),
             Err(holder) if holder == me => Err(HeldByUs),
             Err(_) => {
@@ -240,8 +241,11 @@ impl Turnstile {
 
     #[cold]
     fn enter_slow(&self, me: u64) {
-        let try_enter =
-            || self.holder.compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed).is_ok();
+        let try_enter = || {
+            self.holder
+                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
+                .is_ok()
+        };
         for _ in 0..SPINS {
             if self.holder.load(Ordering::Relaxed) == 0 && try_enter() {
                 return;

@@ -1,16 +1,18 @@
 //! A sender's handle: encode in place, publish, ring once if the other side sleeps.
 //!
-//! The path of a message is [`SendHandle::send`] down to [`publish`](SendHandle::publish):
+//! The path of a message is [`SendHandle::send`] down to `Entered::publish`:
 //! no fence, no locked instruction, no system call, no allocation. Everything else here
 //! is what happens instead when the channel is not open, the ring is full, the message
 //! is too long for it, or the channel is over.
 
 use std::sync::atomic::Ordering;
-use std::{mem::MaybeUninit, slice, sync::Arc, time::Instant};
+use std::{mem::MaybeUninit, slice, sync::Arc};
 
 use super::{
     error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
+    reservation::RawReservation,
     send_end::{HeldByUs, RingOwner, SendEnd, SendProducer},
+    send_wait::Room,
     state::End,
 };
 use crate::{
@@ -35,17 +37,23 @@ pub enum Abort {
     Failed(Box<dyn std::error::Error + Send + Sync>),
 }
 
+/// Encodes one message into the slot that it is given; answers how many bytes it took.
+type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + 'a;
+
 /// A sender's handle, without the message type.
 #[derive(Debug)]
 pub struct SendHandle {
-    end: Arc<SendEnd>,
+    pub(super) end: Arc<SendEnd>,
     /// A reservation of this handle was made and neither published nor dropped.
-    reserved: bool,
+    pub(super) reserved: bool,
 }
 
 impl SendHandle {
     pub(crate) fn new(end: Arc<SendEnd>) -> Self {
-        Self { end, reserved: false }
+        Self {
+            end,
+            reserved: false,
+        }
     }
 
     /// The session it belongs to.
@@ -116,7 +124,11 @@ impl SendHandle {
         };
         std::mem::forget(entered); // The reservation keeps what entering gave.
         self.reserved = true;
-        Ok(RawReservation { handle: self, place: Some(place), length })
+        Ok(RawReservation {
+            handle: self,
+            place: Some(place),
+            length,
+        })
     }
 
     #[inline]
@@ -128,9 +140,15 @@ impl SendHandle {
         // another thread orders it (rule 2 of the sending end).
         let cloned = self.end.is_cloned.load(Ordering::Relaxed);
         if cloned {
-            self.end.turnstile.enter().map_err(|HeldByUs| SendError::Nested)?;
+            self.end
+                .turnstile
+                .enter()
+                .map_err(|HeldByUs| SendError::Nested)?;
         }
-        Ok(Entered { end: &self.end, cloned })
+        Ok(Entered {
+            end: &self.end,
+            cloned,
+        })
     }
 
     #[cold]
@@ -157,12 +175,24 @@ impl SendHandle {
             // shm: publishing is delivery while the peer lives.
             return Ok(());
         }
-        self.end.wait_news(Ask { received: sequence, ..Ask::default() }, patience)
+        self.end.wait_news(
+            Ask {
+                received: sequence,
+                ..Ask::default()
+            },
+            patience,
+        )
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.
     pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        self.end.wait_news(Ask { acknowledged: sequence, ..Ask::default() }, patience)
+        self.end.wait_news(
+            Ask {
+                acknowledged: sequence,
+                ..Ask::default()
+            },
+            patience,
+        )
     }
 
     /// The last message's sequence; 0 before the first.
@@ -176,7 +206,10 @@ impl Clone for SendHandle {
     fn clone(&self) -> Self {
         self.end.is_cloned.store(true, Ordering::Relaxed);
         self.end.handles.fetch_add(1, Ordering::Relaxed);
-        Self { end: self.end.clone(), reserved: false }
+        Self {
+            end: self.end.clone(),
+            reserved: false,
+        }
     }
 }
 
@@ -192,9 +225,9 @@ impl Drop for SendHandle {
 }
 
 /// The right to touch the producer (rules 1 and 2 of the sending end).
-struct Entered<'a> {
-    end: &'a Arc<SendEnd>,
-    cloned: bool,
+pub(super) struct Entered<'a> {
+    pub(super) end: &'a Arc<SendEnd>,
+    pub(super) cloned: bool,
 }
 
 impl Drop for Entered<'_> {
@@ -209,8 +242,11 @@ impl Drop for Entered<'_> {
 impl<'a> Entered<'a> {
     /// The producer, if the ring exists.
     #[inline]
-    #[allow(clippy::mut_from_ref, reason = "`Entered` is the exclusive right to it")]
-    fn producer(&self) -> Option<&'a mut SendProducer> {
+    #[allow(
+        clippy::mut_from_ref,
+        reason = "`Entered` is the exclusive right to it"
+    )]
+    pub(super) fn producer(&self) -> Option<&'a mut SendProducer> {
         // SAFETY: exclusive by rule 1 or 2, for as long as this value lives; its methods
         // never hold two of these references at a time across a call of this function.
         unsafe { (*self.end.producer.get()).as_mut() }
@@ -218,12 +254,20 @@ impl<'a> Entered<'a> {
 
     /// Publishes a payload that stands in the ring's slot.
     #[inline]
-    fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
+    pub(super) fn publish(
+        &self,
+        producer: &mut SendProducer,
+        kind: RecordKind,
+        length: usize,
+    ) -> u64 {
         let sequence = producer.ring.publish(kind, length);
         self.end.sent.store(sequence, Ordering::Release);
         producer.typical = length;
         let session = &self.end.session;
-        if producer.doorbell.is_due(&producer.theirs.armed, producer.asymmetry) {
+        if producer
+            .doorbell
+            .is_due(&producer.theirs.armed, producer.asymmetry)
+        {
             session.ring_for(self.end, producer.doorbell.generation());
         }
         producer.untransmitted += length;
@@ -240,7 +284,7 @@ impl<'a> Entered<'a> {
         &self,
         size: Option<usize>,
         patience: Patience,
-        encode: &mut dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        encode: &mut Encoder<'_>,
     ) -> Result<u64, SendFailure> {
         let producer = self.open_producer(patience)?;
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
@@ -271,7 +315,7 @@ impl<'a> Entered<'a> {
         producer: &mut SendProducer,
         size: Option<usize>,
         patience: Patience,
-        encode: &mut dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        encode: &mut Encoder<'_>,
     ) -> Result<u64, SendFailure> {
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
@@ -301,7 +345,10 @@ impl<'a> Entered<'a> {
         // The memory is free again when the other engine has the message, or, where the
         // peer reads it in place, when the application has released it.
         let oldest = producer.large.front().map_or(0, |&(sequence, _)| sequence);
-        let ask = Ask { received: oldest, ..Ask::default() };
+        let ask = Ask {
+            received: oldest,
+            ..Ask::default()
+        };
         self.wait_until(producer, patience, ask, |producer| {
             producer.retire_large(is_shm);
             producer.large.len() < LARGE_PER_CHANNEL
@@ -311,28 +358,47 @@ impl<'a> Entered<'a> {
             let slot = slot.expect("fewer messages are under way than there are slots");
             Ok(LargePlace::Slot(slot.index()))
         } else {
-            let lease = self.end.session.large_pool().take(bytes).map_err(SendError::Memory)?;
+            let lease = self
+                .end
+                .session
+                .large_pool()
+                .take(bytes)
+                .map_err(SendError::Memory)?;
             Ok(LargePlace::Lease(lease))
         }
     }
 
     /// Publishes the announcement of a message that stands in `place`. The caller has
     /// made sure of room for it.
-    fn publish_large(&self, producer: &mut SendProducer, place: LargePlace, length: usize) -> u64 {
+    pub(super) fn publish_large(
+        &self,
+        producer: &mut SendProducer,
+        place: LargePlace,
+        length: usize,
+    ) -> u64 {
         let sequence = producer.ring.sequence() + 1;
-        for (to, from) in producer.ring.slot().iter_mut().zip((length as u64).to_le_bytes()) {
+        for (to, from) in producer
+            .ring
+            .slot()
+            .iter_mut()
+            .zip((length as u64).to_le_bytes())
+        {
             to.write(from);
         }
         // The engine must know of the bytes before anyone can see the announcement.
         let slot = match place {
             LargePlace::Lease(lease) => {
-                self.end.session.send_large(self.end.id, sequence, length, lease);
+                self.end
+                    .session
+                    .send_large(self.end.id, sequence, length, lease);
                 0
             }
             LargePlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
-                self.end.session.pass_large(self.end.id, sequence, slot, length, capacity, fd);
+                self.end
+                    .session
+                    .pass_large(self.end.id, sequence, slot, length, capacity, fd);
                 slot
             }
         };
@@ -365,7 +431,9 @@ impl<'a> Entered<'a> {
         self.end.wait_open(patience)?;
         if self.producer().is_none() {
             let producer = SendProducer::create(self.end).map_err(|error| {
-                self.end.state.end(End::Cause(EndCause::Memory(error.to_string())));
+                self.end
+                    .state
+                    .end(End::Cause(EndCause::Memory(error.to_string())));
                 SendError::Memory(error)
             })?;
             // SAFETY: exclusive as in `producer`, and no reference to it is alive.
@@ -380,7 +448,10 @@ impl<'a> Entered<'a> {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
-        let ask = Ask { released: u64::MAX, ..Ask::default() };
+        let ask = Ask {
+            released: u64::MAX,
+            ..Ask::default()
+        };
         self.wait_until(producer, patience, ask, |producer| producer.takes(length))
     }
 
@@ -395,7 +466,13 @@ impl<'a> Entered<'a> {
         enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let session = &self.end.session;
-        let mut room = Room { end: self.end, producer, ask, has_asked: false, enough };
+        let mut room = Room {
+            end: self.end,
+            producer,
+            ask,
+            has_asked: false,
+            enough,
+        };
         if let Some(answer) = room.look() {
             return answer;
         }
@@ -412,21 +489,29 @@ impl<'a> Entered<'a> {
     }
 
     fn too_long(&self, length: Option<u64>) -> SendError {
-        let limit = self.end.state.agreed().map_or(0, |agreed| agreed.max_message_bytes);
-        SendError::TooLong { channel: self.end.name.clone(), length, limit }
+        let limit = self
+            .end
+            .state
+            .agreed()
+            .map_or(0, |agreed| agreed.max_message_bytes);
+        SendError::TooLong {
+            channel: self.end.name.clone(),
+            length,
+            limit,
+        }
     }
 }
 
 /// Where a message is built.
 #[derive(Debug)]
-enum Place {
+pub(super) enum Place {
     Ring,
     Large(LargePlace),
 }
 
 /// Memory of its own for a large message.
 #[derive(Debug)]
-enum LargePlace {
+pub(super) enum LargePlace {
     /// Of this process; the engine sends it in chunks.
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
@@ -454,10 +539,14 @@ impl SendProducer {
         let mapped = unsafe { Mapped::new(base, capacity) };
         let ring = Producer::new(mapped, agreed.alignment as usize, agreed.window.messages);
         if let RingOwner::Lease(lease) = &memory {
-            end.session.attach_ring(end.id, lease.clone(), agreed.alignment as usize);
+            end.session
+                .attach_ring(end.id, lease.clone(), agreed.alignment as usize);
         }
-        let largest =
-            if is_shm { ring.largest() } else { ring.largest().min(MAX_EAGER_BYTES) };
+        let largest = if is_shm {
+            ring.largest()
+        } else {
+            ring.largest().min(MAX_EAGER_BYTES)
+        };
         Ok(Self {
             ring,
             doorbell: Doorbell::new(),
@@ -474,7 +563,10 @@ impl SendProducer {
         })
     }
 
-    fn large_bytes<'p>(&'p mut self, place: &'p LargePlace) -> &'p mut [MaybeUninit<u8>] {
+    pub(super) fn large_bytes<'p>(
+        &'p mut self,
+        place: &'p LargePlace,
+    ) -> &'p mut [MaybeUninit<u8>] {
         match place {
             // SAFETY: the lease's memory, exclusive as the producer is.
             LargePlace::Lease(lease) => unsafe {
@@ -501,7 +593,11 @@ impl SendProducer {
     /// Forgets the large messages whose memory is free again: received by the other
     /// engine, or, where the peer reads our memory, released.
     fn retire_large(&mut self, is_shm: bool) {
-        let done = if is_shm { self.theirs.released().0 } else { self.theirs.received() };
+        let done = if is_shm {
+            self.theirs.released().0
+        } else {
+            self.theirs.received()
+        };
         while let Some(&(sequence, slot)) = self.large.front() {
             if sequence > done {
                 break;
@@ -511,263 +607,5 @@ impl SendProducer {
                 self.segments.release(slot);
             }
         }
-    }
-}
-
-impl SendEnd {
-    /// Waits until the peer has opened its end.
-    fn wait_open(&self, patience: Patience) -> Result<(), SendFailure> {
-        if self.state.is_over() {
-            return Err(self.error().into());
-        }
-        if !self.state.is_pending() {
-            return Ok(());
-        }
-        let look = || match (self.state.is_over(), self.state.is_pending()) {
-            (true, _) => Some(Err(self.error().into())),
-            (false, true) => None,
-            (false, false) => Some(Ok(())),
-        };
-        let Patience::Until(deadline) = patience else {
-            self.session.poll();
-            return look().unwrap_or(Err(SendFailure::NotOpen));
-        };
-        let give_up = Instant::now() + self.open_timeout;
-        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
-        let until = if is_ours { give_up } else { deadline.unwrap_or(give_up) };
-        self.session.wait(&self.waiters, Some(until), look).unwrap_or_else(|_| {
-            if !is_ours {
-                return Err(SendFailure::TimedOut);
-            }
-            let waited = self.open_timeout;
-            let (channel, peer) = (self.name.clone(), self.session.peer_name());
-            Err(SendError::NotOpened { channel, peer, waited }.into())
-        })
-    }
-
-    /// Waits for counters.
-    fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
-        if ask.received == 0 && ask.acknowledged == 0 {
-            return Ok(());
-        }
-        match self.wait_open(patience) {
-            Ok(()) => {}
-            Err(SendFailure::Failed(error)) => {
-                // What was acknowledged before the end counts.
-                return match self.answered(&ask) {
-                    Some(answer) => answer,
-                    None => Err(error.into()),
-                };
-            }
-            Err(_) => return Err(WaitAckedError::Timeout),
-        }
-        let deadline = match patience {
-            Patience::None => Some(Instant::now()),
-            Patience::Until(deadline) => deadline,
-        };
-        let mut news = News { end: self, ask, has_asked: false };
-        if let Some(answer) = news.look() {
-            return answer;
-        }
-        if self.ours.get().is_none() {
-            // No use in looking before the other engine has heard of it.
-            news.ask();
-        }
-        self.session
-            .wait(&self.waiters, deadline, news)
-            .unwrap_or(Err(WaitAckedError::Timeout))
-    }
-
-    /// The answer that the counters give, if they do.
-    fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
-        let theirs = self.theirs.get()?;
-        let (acknowledged, ended) = theirs.acknowledged();
-        if theirs.received() >= ask.received && acknowledged >= ask.acknowledged {
-            return Some(Ok(()));
-        }
-        (ended && ask.acknowledged > acknowledged)
-            .then_some(Err(WaitAckedError::Unacknowledged { sequence: acknowledged + 1 }))
-    }
-
-    /// The last handle is gone, or the channel cannot go on.
-    fn close(&self, reason: CloseReason) {
-        let last = self.sent.load(Ordering::Acquire);
-        // The word says that the end is orderly. What ended otherwise the receiver hears
-        // from its engine, with the reason.
-        if let Some(ours) = self.ours.get()
-            && reason == CloseReason::Dropped
-            && !self.state.is_over()
-        {
-            ours.close(last);
-            self.session.asymmetry().light();
-            if self.theirs.get().is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0) {
-                self.session.ring_peer();
-            }
-        }
-        self.session.close_sender(self.id, last, reason);
-    }
-}
-
-/// The condition "enough room".
-struct Room<'a, F> {
-    end: &'a SendEnd,
-    producer: &'a mut SendProducer,
-    ask: Ask,
-    has_asked: bool,
-    enough: F,
-}
-
-impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
-    type Output = Result<(), SendFailure>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        if self.end.state.is_over() {
-            return Some(Err(self.end.error().into()));
-        }
-        if self.producer.refresh().is_err() {
-            self.end.session.misbehaved("its released counter went back or beyond what was sent");
-            return Some(Err(self.end.error().into()));
-        }
-        (self.enough)(self.producer).then_some(Ok(()))
-    }
-
-    fn ask(&mut self) {
-        match self.end.ours.get() {
-            Some(ours) => {
-                self.end.asking.ask(ours, &mut self.has_asked, self.end.session.asymmetry());
-                self.end.session.ring_peer();
-            }
-            None => {
-                let next = self.producer.ring.released().messages + 1;
-                let ask = Ask { released: self.ask.released.min(next), ..self.ask };
-                self.end.session.ask(self.end.id, ask);
-            }
-        }
-    }
-
-    fn disarm(&mut self) {
-        if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.has_asked);
-        }
-    }
-}
-
-/// The condition "the counters say so".
-struct News<'a> {
-    end: &'a SendEnd,
-    ask: Ask,
-    has_asked: bool,
-}
-
-impl Condition for News<'_> {
-    type Output = Result<(), WaitAckedError>;
-
-    fn look(&mut self) -> Option<Self::Output> {
-        // The counters first: what they say stays true when the channel has ended.
-        let over = self.end.state.is_over();
-        self.end
-            .answered(&self.ask)
-            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.end.error()))))
-    }
-
-    fn ask(&mut self) {
-        match self.end.ours.get() {
-            Some(ours) => {
-                self.end.asking.ask(ours, &mut self.has_asked, self.end.session.asymmetry());
-                self.end.session.ring_peer();
-            }
-            // The engine keeps the question until it is answered.
-            None if self.has_asked => {}
-            None => {
-                self.has_asked = true;
-                self.end.session.ask(self.end.id, self.ask);
-            }
-        }
-    }
-
-    fn disarm(&mut self) {
-        if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.has_asked);
-        }
-    }
-}
-
-/// Room for one payload, to be built in place and then published.
-///
-/// Dropping it gives the room back and stalls nobody. Leaking it ends the channel.
-#[derive(Debug)]
-pub struct RawReservation<'a> {
-    handle: &'a mut SendHandle,
-    /// `None` once published.
-    place: Option<Place>,
-    length: usize,
-}
-
-impl RawReservation<'_> {
-    /// The payload's bytes. What stands there before is left over from earlier messages.
-    #[must_use]
-    pub fn bytes(&self) -> &[u8] {
-        let entered = self.handle.reserved_entry();
-        let Some(producer) = entered.producer() else { return &[] };
-        std::mem::forget(entered);
-        let slot = match &self.place {
-            Some(Place::Ring) => producer.ring.slot(),
-            Some(Place::Large(place)) => producer.large_bytes(place),
-            None => return &[],
-        };
-        // SAFETY: as in `bytes_mut`.
-        unsafe { &*(std::ptr::from_ref(&slot[..self.length]) as *const [u8]) }
-    }
-
-    /// The same, to be written.
-    #[inline]
-    pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let entered = self.handle.reserved_entry();
-        let Some(producer) = entered.producer() else { return &mut [] };
-        std::mem::forget(entered);
-        let slot = match &self.place {
-            Some(Place::Ring) => producer.ring.slot(),
-            Some(Place::Large(place)) => producer.large_bytes(place),
-            None => return &mut [],
-        };
-        let slot = &mut slot[..self.length];
-        // SAFETY: ring and message memory comes from the kernel, zeroed, and only ever
-        // gets bytes written, so it is initialised; `u8` and `MaybeUninit<u8>` have the
-        // same layout.
-        unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
-    }
-
-    /// Publishes the payload.
-    #[inline]
-    pub fn publish(mut self) -> u64 {
-        let entered = self.handle.reserved_entry();
-        let sequence = match (entered.producer(), self.place.take()) {
-            (Some(producer), Some(Place::Ring)) => {
-                entered.publish(producer, RecordKind::Data, self.length)
-            }
-            (Some(producer), Some(Place::Large(place))) => {
-                entered.publish_large(producer, place, self.length)
-            }
-            _ => unreachable!("a reservation has a producer and is published once"),
-        };
-        std::mem::forget(entered);
-        sequence
-    }
-}
-
-impl Drop for RawReservation<'_> {
-    fn drop(&mut self) {
-        self.handle.reserved = false;
-        // Leaves as `enter` came in.
-        drop(self.handle.reserved_entry());
-    }
-}
-
-impl SendHandle {
-    /// What `enter` gave when the reservation was made and nobody took back since.
-    fn reserved_entry(&self) -> Entered<'_> {
-        // A clone made meanwhile would need `&self` of a handle that the reservation
-        // borrows, so the flag has not changed for this handle's right.
-        Entered { end: &self.end, cloned: self.end.is_cloned.load(Ordering::Relaxed) }
     }
 }

@@ -4,9 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 use super::error::EndCause;
-use crate::{
-    engine::{control::ChannelSpec, session::Agreed},
-};
+use crate::engine::{control::ChannelSpec, session::Agreed};
 
 /// What the engine knows of an end, for its handle.
 #[derive(Debug, Default)]
@@ -35,7 +33,9 @@ impl EndState {
     pub fn open(&self, agreed: Agreed) {
         let _ = self.agreed.set(agreed);
         // OPEN, pairs with `is_pending`: who sees it sees what the engine set up before.
-        let _ = self.phase.compare_exchange(PENDING, OPEN, Ordering::Release, Ordering::Relaxed);
+        let _ = self
+            .phase
+            .compare_exchange(PENDING, OPEN, Ordering::Release, Ordering::Relaxed);
     }
 
     /// The end is over; the first reason stays.
@@ -68,6 +68,9 @@ impl EndState {
         if !self.is_over() {
             return None;
         }
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.end
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
     }
 }

@@ -127,23 +127,35 @@ impl SenderWords {
 impl ReceiverWords {
     /// Clears a block for a new end whose ring begins at `first_position`.
     pub fn reset(&self, first_position: u64) {
-        for word in [&self.received, &self.released, &self.acknowledged, &self.closed] {
+        for word in [
+            &self.received,
+            &self.released,
+            &self.acknowledged,
+            &self.closed,
+        ] {
             word.store(0, Ordering::Relaxed);
         }
-        self.released_position.store(first_position, Ordering::Relaxed);
+        self.released_position
+            .store(first_position, Ordering::Relaxed);
         self.armed.store(0, Ordering::Relaxed);
     }
 
     /// Publishes counters; only who holds the advance lock, or the engine, does.
     #[inline]
     pub fn report(&self, counters: &Counters) {
-        let ended = if counters.acknowledgement_ended { ENDED_BIT } else { 0 };
+        let ended = if counters.acknowledgement_ended {
+            ENDED_BIT
+        } else {
+            0
+        };
         self.received.store(counters.received, Ordering::Relaxed);
-        self.acknowledged.store(counters.acknowledged | ended, Ordering::Relaxed);
+        self.acknowledged
+            .store(counters.acknowledged | ended, Ordering::Relaxed);
         // RELEASE, pairs with `released`: who sees the prefix may write over the bytes
         // that its guards have read. The position first: a reader that sees the count
         // sees a position at least as new.
-        self.released_position.store(counters.released_position, Ordering::Release);
+        self.released_position
+            .store(counters.released_position, Ordering::Release);
         self.released.store(counters.released, Ordering::Release);
     }
 
@@ -193,7 +205,10 @@ impl<T: Default + Send + Sync + 'static> Words<T> {
     #[must_use]
     pub fn local() -> Self {
         let memory = Arc::new(T::default());
-        Self { block: NonNull::from(&*memory), _memory: memory }
+        Self {
+            block: NonNull::from(&*memory),
+            _memory: memory,
+        }
     }
 
     /// A block in a control segment.
@@ -204,13 +219,19 @@ impl<T: Default + Send + Sync + 'static> Words<T> {
     /// as long as `memory` lives.
     #[must_use]
     pub unsafe fn mapped(block: NonNull<T>, memory: Arc<dyn Any + Send + Sync>) -> Self {
-        Self { block, _memory: memory }
+        Self {
+            block,
+            _memory: memory,
+        }
     }
 }
 
 impl<T> Clone for Words<T> {
     fn clone(&self) -> Self {
-        Self { block: self.block, _memory: self._memory.clone() }
+        Self {
+            block: self.block,
+            _memory: self._memory.clone(),
+        }
     }
 }
 

@@ -127,7 +127,11 @@ const READY_WIRES: usize = 64;
 impl Ready {
     /// Nobody was asked.
     pub(crate) const NOTHING: Self = Self {
-        wires: [Readiness { token: 0, readable: false, writable: false }; READY_WIRES],
+        wires: [Readiness {
+            token: 0,
+            readable: false,
+            writable: false,
+        }; READY_WIRES],
         count: 0,
     };
 
@@ -155,7 +159,12 @@ pub(crate) struct LargeWanted {
 impl LargeWanted {
     /// Gets the memory and gives it to the session.
     pub(crate) fn provide(self) {
-        let Self { session, end, sequence, length } = self;
+        let Self {
+            session,
+            end,
+            sequence,
+            length,
+        } = self;
         let memory = session.large_pool().take(length as usize);
         session.runtime.on_link(session.id, |link, context| {
             link.large_memory(end, sequence, memory, context);
@@ -166,7 +175,11 @@ impl LargeWanted {
 impl<'a> Context<'a> {
     pub(crate) fn new(runtime: &'a Runtime) -> Self {
         let wakers = WAKERS.try_with(Cell::take).unwrap_or_default();
-        Self { runtime, wakers, wanted: Vec::new() }
+        Self {
+            runtime,
+            wakers,
+            wanted: Vec::new(),
+        }
     }
 }
 
@@ -220,7 +233,12 @@ const HOT_TURNS: u32 = 256;
 impl Engine {
     pub(crate) fn new(bell: &'static Bell, config: &RuntimeConfig) -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
-        epoll::add(&epoll, bell.fd(), EventData::new_u64(TOKEN_BELL), EventFlags::IN)?;
+        epoll::add(
+            &epoll,
+            bell.fd(),
+            EventData::new_u64(TOKEN_BELL),
+            EventFlags::IN,
+        )?;
         Ok(Self {
             epoll,
             bell,
@@ -247,12 +265,7 @@ impl Engine {
     // ---- The turn --------------------------------------------------------------------
 
     /// Moves everything that can move. Returns whether anything did.
-    pub(crate) fn turn(
-        &mut self,
-        now: Instant,
-        ready: &Ready,
-        context: &mut Context<'_>,
-    ) -> bool {
+    pub(crate) fn turn(&mut self, now: Instant, ready: &Ready, context: &mut Context<'_>) -> bool {
         self.turns += 1;
         let mut progress = self.take_marks(context);
         self.take_readiness(ready, context);
@@ -306,7 +319,9 @@ impl Engine {
             token => {
                 let session = token >> 2;
                 self.heat(session);
-                let Some(link) = self.links.get_mut(&session) else { return };
+                let Some(link) = self.links.get_mut(&session) else {
+                    return;
+                };
                 match token & 3 {
                     bell if bell == Wire::Bell as u64 => link.bell_rang(context),
                     unix if unix == Wire::Unix as u64 => link.unix_is_ready(context),
@@ -364,7 +379,9 @@ impl Engine {
         if self.control_deadline.is_none_or(|deadline| deadline > now) {
             return false;
         }
-        let Some(control) = &mut self.control else { return false };
+        let Some(control) = &mut self.control else {
+            return false;
+        };
         let admissions = control.turn(now);
         self.control_deadline = control.next_deadline();
         let any = !admissions.is_empty();
@@ -388,7 +405,9 @@ impl Engine {
             return;
         }
         for session in mem::take(&mut self.timed) {
-            let Some(link) = self.links.get_mut(&session) else { continue };
+            let Some(link) = self.links.get_mut(&session) else {
+                continue;
+            };
             link.expire(now, context);
             if link.is_finished() {
                 self.remove(session);
@@ -450,19 +469,36 @@ impl Engine {
             return None;
         }
         let links = &self.links;
-        self.hot.retain(|session| links.get(session).is_some_and(|link| !link.is_cold()));
-        let deadlines = self.timed.iter().filter_map(|id| self.links.get(id)?.deadline());
-        let next = deadlines.chain(self.control_deadline).chain(self.closing).min();
-        if next.is_some_and(|next| next <= now) { None } else { Some(next) }
+        self.hot
+            .retain(|session| links.get(session).is_some_and(|link| !link.is_cold()));
+        let deadlines = self
+            .timed
+            .iter()
+            .filter_map(|id| self.links.get(id)?.deadline());
+        let next = deadlines
+            .chain(self.control_deadline)
+            .chain(self.closing)
+            .min();
+        if next.is_some_and(|next| next <= now) {
+            None
+        } else {
+            Some(next)
+        }
     }
 
     /// Sleeps in the epoll set for up to `timeout` and says what became ready.
     pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
-        let nothing = Event { flags: EventFlags::empty(), data: EventData::new_u64(0) };
+        let nothing = Event {
+            flags: EventFlags::empty(),
+            data: EventData::new_u64(0),
+        };
         let mut events = [nothing; READY_WIRES];
         let mut ready = Ready::NOTHING;
         let timeout = timeout.map(|timeout| {
-            Timespec::try_from(timeout).unwrap_or(Timespec { tv_sec: 3600, tv_nsec: 0 })
+            Timespec::try_from(timeout).unwrap_or(Timespec {
+                tv_sec: 3600,
+                tv_nsec: 0,
+            })
         });
         match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
             Ok(count) => {
@@ -577,7 +613,9 @@ impl Engine {
         self.control_deadline = None;
         let sessions: Vec<u64> = self.links.keys().copied().collect();
         for session in sessions {
-            self.on_link(session, context, |link, context| link.begin_close(deadline, context));
+            self.on_link(session, context, |link, context| {
+                link.begin_close(deadline, context)
+            });
         }
     }
 
@@ -593,7 +631,9 @@ impl Engine {
 
     /// Ends what is left, and says what was not delivered.
     pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
-        let mut report = CloseReport { undelivered: mem::take(&mut self.undelivered) };
+        let mut report = CloseReport {
+            undelivered: mem::take(&mut self.undelivered),
+        };
         for (_, mut link) in self.links.drain() {
             report.undelivered.extend(link.undelivered());
             link.fail("this node was closed before the peer answered", context);

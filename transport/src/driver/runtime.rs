@@ -172,7 +172,10 @@ impl Runtime {
     }
 
     /// The next session that a peer dialed.
-    pub fn accept(&self, deadline: Option<Instant>) -> Result<Option<Arc<SessionShared>>, TimedOut> {
+    pub fn accept(
+        &self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
         self.wait(&self.accept_waiters, deadline, false, || {
             if let Some(session) = lock(&self.accepted).pop_front() {
                 return Some(Some(session));
@@ -344,7 +347,11 @@ impl Runtime {
         is_shm: bool,
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let wait = if is_shm { self.config.wait } else { self.config.wait_engine };
+        let wait = if is_shm {
+            self.config.wait
+        } else {
+            self.config.wait_engine
+        };
         let spun = self.spin(wait, deadline, is_shm, &mut condition);
         if !matches!(spun, Ok(None)) {
             condition.disarm();
@@ -521,11 +528,12 @@ impl Runtime {
             } else {
                 let until = deadline.min(Instant::now() + CLOSE_POLL);
                 let _ = self.wait(&self.accept_waiters, Some(until), false, || {
-                    self.with_engine(|engine, _| engine.is_closed()).then_some(())
+                    self.with_engine(|engine, _| engine.is_closed())
+                        .then_some(())
                 });
             }
         }
-        let report = self.with_engine(|engine, context| engine.finish_close(context));
+        let report = self.with_engine(Engine::finish_close);
         self.bell.wake();
         if let Some(thread) = lock(&self.io_thread).take()
             && thread.thread().id() != thread::current().id()
@@ -546,7 +554,9 @@ impl Drive for Runtime {
 
 impl fmt::Debug for Runtime {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Runtime").field("config", &self.config).finish_non_exhaustive()
+        f.debug_struct("Runtime")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
     }
 }
 
@@ -555,7 +565,10 @@ fn io_thread(runtime: &Weak<Runtime>, cores: &[usize]) {
     if let Some(&core) = cores.first()
         && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
     {
-        tracing::warn!(core, "the I/O thread could not be pinned; it runs where it may");
+        tracing::warn!(
+            core,
+            "the I/O thread could not be pinned; it runs where it may"
+        );
     }
     while let Some(runtime) = runtime.upgrade() {
         if runtime.is_closed() && runtime.with_engine(|engine, _| engine.is_finished()) {

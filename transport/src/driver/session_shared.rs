@@ -91,15 +91,17 @@ pub struct SessionStats {
 }
 
 impl SessionShared {
-    pub(crate) fn new(
-        runtime: Arc<Runtime>,
-        id: u64,
-        peer: PeerDescription,
-        is_shm: bool,
-    ) -> Self {
+    pub(crate) fn new(runtime: Arc<Runtime>, id: u64, peer: PeerDescription, is_shm: bool) -> Self {
         let shm = is_shm.then(OnceLock::new);
         let (fences, counters) = (AtomicBool::new(false), SessionCounters::default());
-        Self { runtime, id, peer, shm, fences, counters }
+        Self {
+            runtime,
+            id,
+            peer,
+            shm,
+            fences,
+            counters,
+        }
     }
 
     /// The kind of doorbells between the two processes.
@@ -150,13 +152,17 @@ impl SessionShared {
     /// Names of channels that the peer opened and we did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, crate::engine::control::Role)> {
-        self.runtime.on_link(self.id, |link, _| link.incoming()).unwrap_or_default()
+        self.runtime
+            .on_link(self.id, |link, _| link.incoming())
+            .unwrap_or_default()
     }
 
     /// Whether the session has ended.
     #[must_use]
     pub fn is_gone(&self) -> bool {
-        self.runtime.on_link(self.id, |link, _| link.is_over()).unwrap_or(true)
+        self.runtime
+            .on_link(self.id, |link, _| link.is_over())
+            .unwrap_or(true)
     }
 
     pub(crate) fn is_shm(&self) -> bool {
@@ -192,13 +198,22 @@ impl SessionShared {
                 ours.ring(generation);
                 self.ring_peer();
             }
-            None => self.runtime.mark(Mark::Ready { session: self.id, end: end.id }),
+            None => self.runtime.mark(Mark::Ready {
+                session: self.id,
+                end: end.id,
+            }),
         }
     }
 
     /// The prefix of a receiving end moved; `urgent` if the sender must hear of it.
     pub(crate) fn mark_released(&self, end: u32, urgent: bool) {
-        self.runtime.mark_quietly(Mark::Released { session: self.id, end }, !urgent);
+        self.runtime.mark_quietly(
+            Mark::Released {
+                session: self.id,
+                end,
+            },
+            !urgent,
+        );
     }
 
     /// Bytes that may be queued before `send` runs a turn itself.
@@ -248,15 +263,19 @@ impl SessionShared {
     // ---- What handles tell the engine ----------------------------------------------
 
     pub(crate) fn attach_ring(&self, end: u32, ring: Arc<RingLease>, alignment: usize) {
-        self.runtime.on_link(self.id, |link, _| link.attach_ring(end, ring, alignment));
+        self.runtime
+            .on_link(self.id, |link, _| link.attach_ring(end, ring, alignment));
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {
-        self.runtime.on_link(self.id, |link, _| link.pass_ring(end, capacity as u64, fd));
+        self.runtime
+            .on_link(self.id, |link, _| link.pass_ring(end, capacity as u64, fd));
     }
 
     pub(crate) fn send_large(&self, end: u32, sequence: u64, length: usize, memory: LargeLease) {
-        self.runtime.on_link(self.id, |link, _| link.send_large(end, sequence, length, memory));
+        self.runtime.on_link(self.id, |link, _| {
+            link.send_large(end, sequence, length, memory)
+        });
     }
 
     pub(crate) fn pass_large(
@@ -279,25 +298,32 @@ impl SessionShared {
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
-        self.runtime.on_link(self.id, |link, _| link.close_sender(end, last, reason));
+        self.runtime
+            .on_link(self.id, |link, _| link.close_sender(end, last, reason));
     }
 
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
-        self.runtime.on_link(self.id, |link, _| link.close_receiver(end.id, &counters, reason));
+        self.runtime.on_link(self.id, |link, _| {
+            link.close_receiver(end.id, &counters, reason)
+        });
     }
 
     /// The peer's words or bytes cannot be: the session ends.
     #[cold]
     pub(crate) fn misbehaved(&self, what: &str) {
         let why = format!("it broke the protocol: {what}");
-        self.runtime.on_link(self.id, |link, context| link.fail(&why, context));
+        self.runtime
+            .on_link(self.id, |link, context| link.fail(&why, context));
     }
 }
 
 impl fmt::Debug for SessionShared {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session").field("id", &self.id).field("peer", &self.peer).finish()
+        f.debug_struct("Session")
+            .field("id", &self.id)
+            .field("peer", &self.peer)
+            .finish()
     }
 }
 

@@ -19,13 +19,22 @@ impl ChannelWindow {
     /// The window that serves two ends that asked for `self` and `other`.
     #[must_use]
     pub fn agree(self, other: Self) -> Self {
-        Self { messages: self.messages.min(other.messages), bytes: self.bytes.min(other.bytes) }
+        Self {
+            messages: self.messages.min(other.messages),
+            bytes: self.bytes.min(other.bytes),
+        }
     }
 
     /// Whether `arrived` messages and the ring `position` behind them fit beside what
     /// was released.
     #[must_use]
-    pub fn admits(&self, arrived: u64, position: u64, released: u64, released_position: u64) -> bool {
+    pub fn admits(
+        &self,
+        arrived: u64,
+        position: u64,
+        released: u64,
+        released_position: u64,
+    ) -> bool {
         arrived - released <= self.messages && position - released_position <= self.bytes
     }
 
@@ -44,7 +53,10 @@ mod tests {
 
     #[test]
     fn the_bound_holds_and_one_step_beyond_fails() {
-        let window = ChannelWindow { messages: 4, bytes: 256 };
+        let window = ChannelWindow {
+            messages: 4,
+            bytes: 256,
+        };
         assert!(window.admits(4, 256, 0, 0));
         assert!(!window.admits(5, 256, 0, 0));
         assert!(!window.admits(4, 257, 0, 0));
@@ -53,10 +65,19 @@ mod tests {
 
     #[test]
     fn news_are_owed_from_half_a_window_on() {
-        let window = ChannelWindow { messages: 4, bytes: 256 };
+        let window = ChannelWindow {
+            messages: 4,
+            bytes: 256,
+        };
         assert!(!window.owes_news(1, 127));
         assert!(window.owes_news(2, 0));
         assert!(window.owes_news(0, 128));
-        assert!(ChannelWindow { messages: 1, bytes: 64 }.owes_news(1, 8));
+        assert!(
+            ChannelWindow {
+                messages: 1,
+                bytes: 64
+            }
+            .owes_news(1, 8)
+        );
     }
 }

@@ -142,7 +142,12 @@ impl Control {
     /// Appends the message to `out`.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            Control::Open { end, role, name, spec } => {
+            Control::Open {
+                end,
+                role,
+                name,
+                spec,
+            } => {
                 out.push(OPEN);
                 out.extend_from_slice(&end.to_le_bytes());
                 out.push(role_byte(*role));
@@ -150,11 +155,20 @@ impl Control {
                 out.extend_from_slice(&spec.fingerprint);
                 put_text(out, &spec.schema, MAX_SCHEMA_BYTES);
                 out.extend_from_slice(&spec.alignment.to_le_bytes());
-                for value in [spec.window.messages, spec.window.bytes, spec.max_message_bytes] {
+                for value in [
+                    spec.window.messages,
+                    spec.window.bytes,
+                    spec.max_message_bytes,
+                ] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
             }
-            Control::Close { end, role, reason, final_sequence } => {
+            Control::Close {
+                end,
+                role,
+                reason,
+                final_sequence,
+            } => {
                 out.push(CLOSE);
                 out.extend_from_slice(&end.to_le_bytes());
                 out.push(role_byte(*role));
@@ -200,7 +214,11 @@ impl Control {
                     1 => CloseReason::SlotLeaked,
                     2 => CloseReason::Corrupt,
                     3 => CloseReason::OutOfMemory,
-                    _ => return Err(MalformedControl { what: "unknown reason of a close" }),
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "unknown reason of a close",
+                        });
+                    }
                 },
                 final_sequence: reader.u64()?,
             },
@@ -212,12 +230,21 @@ impl Control {
                     acknowledged: reader.u64()?,
                 },
             },
-            GRANT => Control::Grant { channel: reader.end()?, sequence: reader.u64()? },
+            GRANT => Control::Grant {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+            },
             GOODBYE => Control::Goodbye,
-            _ => return Err(MalformedControl { what: "unknown type" }),
+            _ => {
+                return Err(MalformedControl {
+                    what: "unknown type",
+                });
+            }
         };
         if !reader.bytes.is_empty() {
-            return Err(MalformedControl { what: "bytes behind its end" });
+            return Err(MalformedControl {
+                what: "bytes behind its end",
+            });
         }
         Ok(message)
     }
@@ -243,7 +270,10 @@ trait FloorCharBoundary {
 impl FloorCharBoundary for str {
     /// The largest character boundary that is not above `limit`.
     fn floor_char_boundary_to(&self, limit: usize) -> usize {
-        (0..=limit.min(self.len())).rev().find(|&at| self.is_char_boundary(at)).unwrap_or(0)
+        (0..=limit.min(self.len()))
+            .rev()
+            .find(|&at| self.is_char_boundary(at))
+            .unwrap_or(0)
     }
 }
 
@@ -253,8 +283,10 @@ struct Reader<'a> {
 
 impl<'a> Reader<'a> {
     fn take(&mut self, count: usize) -> Result<&'a [u8], MalformedControl> {
-        let (taken, rest) =
-            self.bytes.split_at_checked(count).ok_or(MalformedControl { what: "cut short" })?;
+        let (taken, rest) = self
+            .bytes
+            .split_at_checked(count)
+            .ok_or(MalformedControl { what: "cut short" })?;
         self.bytes = rest;
         Ok(taken)
     }
@@ -275,7 +307,9 @@ impl<'a> Reader<'a> {
 
     fn end(&mut self) -> Result<u32, MalformedControl> {
         match u32::from_le_bytes(self.array()?) {
-            0 => Err(MalformedControl { what: "0 is no channel" }),
+            0 => Err(MalformedControl {
+                what: "0 is no channel",
+            }),
             end => Ok(end),
         }
     }
@@ -284,17 +318,22 @@ impl<'a> Reader<'a> {
         match self.byte()? {
             0 => Ok(Role::Sender),
             1 => Ok(Role::Receiver),
-            _ => Err(MalformedControl { what: "unknown role" }),
+            _ => Err(MalformedControl {
+                what: "unknown role",
+            }),
         }
     }
 
     fn text(&mut self, limit: usize) -> Result<String, MalformedControl> {
         let length = usize::from(u16::from_le_bytes(self.array()?));
         if length > limit {
-            return Err(MalformedControl { what: "a text is too long" });
+            return Err(MalformedControl {
+                what: "a text is too long",
+            });
         }
-        let text = std::str::from_utf8(self.take(length)?)
-            .map_err(|_| MalformedControl { what: "a text is not UTF-8" })?;
+        let text = std::str::from_utf8(self.take(length)?).map_err(|_| MalformedControl {
+            what: "a text is not UTF-8",
+        })?;
         Ok(text.to_owned())
     }
 
@@ -303,14 +342,21 @@ impl<'a> Reader<'a> {
             fingerprint: self.array()?,
             schema: self.text(MAX_SCHEMA_BYTES)?,
             alignment: u32::from_le_bytes(self.array()?),
-            window: ChannelWindow { messages: self.u64()?, bytes: self.u64()? },
+            window: ChannelWindow {
+                messages: self.u64()?,
+                bytes: self.u64()?,
+            },
             max_message_bytes: self.u64()?,
         };
         if !spec.alignment.is_power_of_two() || !(8..=64).contains(&spec.alignment) {
-            return Err(MalformedControl { what: "an alignment is not 8, 16, 32 or 64" });
+            return Err(MalformedControl {
+                what: "an alignment is not 8, 16, 32 or 64",
+            });
         }
         if spec.window.messages == 0 || spec.window.bytes == 0 {
-            return Err(MalformedControl { what: "a window of 0" });
+            return Err(MalformedControl {
+                what: "a window of 0",
+            });
         }
         Ok(spec)
     }
@@ -331,7 +377,10 @@ mod tests {
                 fingerprint: [7; 16],
                 schema: "{ offset: u64 }".into(),
                 alignment: 16,
-                window: ChannelWindow { messages: 10, bytes: 1000 },
+                window: ChannelWindow {
+                    messages: 10,
+                    bytes: 1000,
+                },
                 max_message_bytes: 1 << 30,
             },
         }
@@ -347,15 +396,28 @@ mod tests {
                 reason: CloseReason::SlotLeaked,
                 final_sequence: 9,
             },
-            Control::Ask { channel: 4, ask: Ask { received: 1, released: 2, acknowledged: 3 } },
-            Control::Grant { channel: 4, sequence: 77 },
+            Control::Ask {
+                channel: 4,
+                ask: Ask {
+                    received: 1,
+                    released: 2,
+                    acknowledged: 3,
+                },
+            },
+            Control::Grant {
+                channel: 4,
+                sequence: 77,
+            },
             Control::Goodbye,
         ] {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);
             assert_eq!(Control::decode(&bytes).as_ref(), Ok(&message));
             for cut in 0..bytes.len() {
-                assert!(Control::decode(&bytes[..cut]).is_err(), "{message:?} cut at {cut}");
+                assert!(
+                    Control::decode(&bytes[..cut]).is_err(),
+                    "{message:?} cut at {cut}"
+                );
             }
             bytes.push(0);
             assert!(Control::decode(&bytes).is_err());
@@ -364,11 +426,27 @@ mod tests {
 
     #[test]
     fn a_long_schema_is_cut_at_a_character() {
-        let Control::Open { end, role, name, mut spec } = some_open() else { unreachable!() };
+        let Control::Open {
+            end,
+            role,
+            name,
+            mut spec,
+        } = some_open()
+        else {
+            unreachable!()
+        };
         spec.schema = "ä".repeat(MAX_SCHEMA_BYTES);
         let mut bytes = Vec::new();
-        Control::Open { end, role, name, spec }.encode(&mut bytes);
-        let Ok(Control::Open { spec, .. }) = Control::decode(&bytes) else { panic!() };
+        Control::Open {
+            end,
+            role,
+            name,
+            spec,
+        }
+        .encode(&mut bytes);
+        let Ok(Control::Open { spec, .. }) = Control::decode(&bytes) else {
+            panic!()
+        };
         assert_eq!(spec.schema, "ä".repeat(MAX_SCHEMA_BYTES / 2));
     }
 

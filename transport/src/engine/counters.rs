@@ -75,7 +75,11 @@ impl Counters {
         ];
         for (counter, said, published) in bounds {
             if said > published {
-                return Err(ImpossibleCounters::Ahead { counter, said, published });
+                return Err(ImpossibleCounters::Ahead {
+                    counter,
+                    said,
+                    published,
+                });
             }
         }
         let steps = [
@@ -84,7 +88,12 @@ impl Counters {
         ];
         for (counter, said, behind, bound) in steps {
             if said > bound {
-                return Err(ImpossibleCounters::OutOfStep { counter, said, behind, bound });
+                return Err(ImpossibleCounters::OutOfStep {
+                    counter,
+                    said,
+                    behind,
+                    bound,
+                });
             }
         }
         if self.acknowledgement_ended && news.acknowledged > self.acknowledged {
@@ -110,29 +119,62 @@ mod tests {
     #[test]
     fn late_and_repeated_news_change_nothing() {
         let mut counters = Counters::default();
-        let news = Counters { received: 5, released: 4, released_position: 400, ..counters };
+        let news = Counters {
+            received: 5,
+            released: 4,
+            released_position: 400,
+            ..counters
+        };
         assert_eq!(counters.join(&news, 5, 500), Ok(true));
         assert_eq!(counters.join(&news, 5, 500), Ok(false));
-        let late = Counters { received: 3, released: 1, released_position: 100, ..news };
+        let late = Counters {
+            received: 3,
+            released: 1,
+            released_position: 100,
+            ..news
+        };
         assert_eq!(counters.join(&late, 5, 500), Ok(false));
         assert_eq!(counters, news);
     }
 
     #[test]
     fn impossible_news_are_refused_and_change_nothing() {
-        let mut counters = Counters { received: 2, acknowledgement_ended: true, ..Default::default() };
+        let mut counters = Counters {
+            received: 2,
+            acknowledgement_ended: true,
+            ..Default::default()
+        };
         let before = counters;
-        let out_of_step = Counters { released: 3, ..counters };
+        let out_of_step = Counters {
+            released: 3,
+            ..counters
+        };
         assert!(matches!(
             counters.join(&out_of_step, 5, 500),
-            Err(ImpossibleCounters::OutOfStep { counter: "released", said: 3, bound: 2, .. })
+            Err(ImpossibleCounters::OutOfStep {
+                counter: "released",
+                said: 3,
+                bound: 2,
+                ..
+            })
         ));
-        let ahead = Counters { released: 6, ..counters };
+        let ahead = Counters {
+            released: 6,
+            ..counters
+        };
         assert!(matches!(
             counters.join(&ahead, 5, 500),
-            Err(ImpossibleCounters::Ahead { counter: "released", said: 6, published: 5 })
+            Err(ImpossibleCounters::Ahead {
+                counter: "released",
+                said: 6,
+                published: 5
+            })
         ));
-        let resurrected = Counters { released: 1, acknowledged: 1, ..counters };
+        let resurrected = Counters {
+            released: 1,
+            acknowledged: 1,
+            ..counters
+        };
         assert!(counters.join(&resurrected, 5, 500).is_err());
         assert_eq!(counters, before);
     }

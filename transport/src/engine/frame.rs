@@ -135,7 +135,10 @@ impl FrameHeader {
         }
         let minimum = header.body_offset();
         if (header.length as usize) < minimum || header.length as usize > MAX_FRAME_BYTES {
-            return Err(MalformedFrame::Length { length: header.length, minimum });
+            return Err(MalformedFrame::Length {
+                length: header.length,
+                minimum,
+            });
         }
         Ok(Some(header))
     }
@@ -293,17 +296,37 @@ mod tests {
         let short = FrameHeader { length: 15, ..good };
         assert!(matches!(
             FrameHeader::parse(&short.to_bytes()),
-            Err(MalformedFrame::Length { length: 15, minimum: 16 })
+            Err(MalformedFrame::Length {
+                length: 15,
+                minimum: 16
+            })
         ));
-        let long = FrameHeader { length: MAX_FRAME_BYTES as u32 + 1, ..good };
+        let long = FrameHeader {
+            length: MAX_FRAME_BYTES as u32 + 1,
+            ..good
+        };
         assert!(FrameHeader::parse(&long.to_bytes()).is_err());
-        let extension_cut = FrameHeader { length: 63, extension: true, ..good };
+        let extension_cut = FrameHeader {
+            length: 63,
+            extension: true,
+            ..good
+        };
         assert!(FrameHeader::parse(&extension_cut.to_bytes()).is_err());
         let mut flags = good.to_bytes();
         flags[8] = 3;
-        assert_eq!(FrameHeader::parse(&flags), Err(MalformedFrame::Flags { flags: 3 }));
-        let padded = FrameHeader { length: 128, pad: 64, ..good };
-        assert_eq!(FrameHeader::parse(&padded.to_bytes()), Err(MalformedFrame::Pad { pad: 64 }));
+        assert_eq!(
+            FrameHeader::parse(&flags),
+            Err(MalformedFrame::Flags { flags: 3 })
+        );
+        let padded = FrameHeader {
+            length: 128,
+            pad: 64,
+            ..good
+        };
+        assert_eq!(
+            FrameHeader::parse(&padded.to_bytes()),
+            Err(MalformedFrame::Pad { pad: 64 })
+        );
     }
 
     #[test]
@@ -316,9 +339,18 @@ mod tests {
             acknowledgement_ended: true,
         };
         for extension in [
-            Extension { counters: Some((3, counters)), credit: None },
-            Extension { counters: None, credit: Some(u64::MAX) },
-            Extension { counters: Some((3, counters)), credit: Some(1) },
+            Extension {
+                counters: Some((3, counters)),
+                credit: None,
+            },
+            Extension {
+                counters: None,
+                credit: Some(u64::MAX),
+            },
+            Extension {
+                counters: Some((3, counters)),
+                credit: Some(1),
+            },
             Extension::default(),
         ] {
             assert_eq!(Extension::parse(&extension.to_bytes()), extension);

@@ -41,7 +41,12 @@ pub(super) struct Transfers {
 impl Transfers {
     /// Adds a message behind the others.
     pub(super) fn announce(&mut self, sequence: u64, length: u64) {
-        self.under_way.push_back(Transfer { sequence, length, granted: false, done: 0 });
+        self.under_way.push_back(Transfer {
+            sequence,
+            length,
+            granted: false,
+            done: 0,
+        });
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -54,7 +59,11 @@ impl Transfers {
 
     /// Marks `sequence` as granted; false if it was not announced or already granted.
     pub(super) fn grant(&mut self, sequence: u64) -> bool {
-        match self.under_way.iter_mut().find(|transfer| transfer.sequence == sequence) {
+        match self
+            .under_way
+            .iter_mut()
+            .find(|transfer| transfer.sequence == sequence)
+        {
             Some(transfer) if !transfer.granted => {
                 transfer.granted = true;
                 true
@@ -70,14 +79,23 @@ impl Transfers {
 
     /// Whether the message at the front may move.
     pub(super) fn has_chunk(&self) -> bool {
-        self.under_way.front().is_some_and(|transfer| transfer.granted)
+        self.under_way
+            .front()
+            .is_some_and(|transfer| transfer.granted)
     }
 
     /// The next chunk of the message at the front, now under way. Sending side.
     pub(super) fn next_chunk(&mut self) -> Option<Chunk> {
-        let transfer = self.under_way.front_mut().filter(|transfer| transfer.granted)?;
+        let transfer = self
+            .under_way
+            .front_mut()
+            .filter(|transfer| transfer.granted)?;
         let bytes = (transfer.length - transfer.done).min(MAX_CHUNK_BYTES as u64) as usize;
-        let chunk = Chunk { sequence: transfer.sequence, offset: transfer.done, bytes };
+        let chunk = Chunk {
+            sequence: transfer.sequence,
+            offset: transfer.done,
+            bytes,
+        };
         transfer.done += bytes as u64;
         if transfer.done == transfer.length {
             self.under_way.pop_front();
@@ -89,12 +107,19 @@ impl Transfers {
     ///
     /// `None` if nothing was granted, another message is meant, or it would overflow.
     pub(super) fn place(&mut self, sequence_low: u32, bytes: usize) -> Option<(Chunk, bool)> {
-        let transfer = self.under_way.front_mut().filter(|transfer| transfer.granted)?;
+        let transfer = self
+            .under_way
+            .front_mut()
+            .filter(|transfer| transfer.granted)?;
         let fits = bytes as u64 <= transfer.length - transfer.done && bytes > 0;
         if transfer.sequence as u32 != sequence_low || !fits {
             return None;
         }
-        let chunk = Chunk { sequence: transfer.sequence, offset: transfer.done, bytes };
+        let chunk = Chunk {
+            sequence: transfer.sequence,
+            offset: transfer.done,
+            bytes,
+        };
         transfer.done += bytes as u64;
         Some((chunk, transfer.done == transfer.length))
     }
@@ -104,7 +129,11 @@ impl Transfers {
     /// Until then its message counts as under way, though its last chunk has a place:
     /// the sender frees the message once it hears that it was received.
     pub(super) fn finish(&mut self) {
-        if self.under_way.front().is_some_and(|transfer| transfer.done == transfer.length) {
+        if self
+            .under_way
+            .front()
+            .is_some_and(|transfer| transfer.done == transfer.length)
+        {
             self.under_way.pop_front();
         }
     }
@@ -121,7 +150,10 @@ mod tests {
         sender.announce(9, length);
         receiver.announce(9, length);
         assert_eq!(sender.next_chunk(), None);
-        assert!(receiver.place(9, 1).is_none(), "nothing may arrive before the grant");
+        assert!(
+            receiver.place(9, 1).is_none(),
+            "nothing may arrive before the grant"
+        );
         assert!(sender.grant(9) && receiver.grant(9));
         assert!(!sender.grant(9), "a grant counts once");
         let mut arrived = 0;

@@ -47,7 +47,10 @@ pub(super) struct Records {
 impl ReceiveChannel {
     pub(super) fn new(window: ChannelWindow, alignment: usize, max_message_bytes: u64) -> Self {
         let position = record::first_position(alignment);
-        let start = Counters { released_position: position, ..Counters::default() };
+        let start = Counters {
+            released_position: position,
+            ..Counters::default()
+        };
         Self {
             window,
             alignment,
@@ -71,27 +74,38 @@ impl ReceiveChannel {
     ) -> Result<Records, PeerMisbehaved> {
         let first_sequence = self.arrived + 1;
         if first_sequence as u32 != sequence_low {
-            return Err(PeerMisbehaved::OutOfOrder { expected: first_sequence, got: sequence_low });
+            return Err(PeerMisbehaved::OutOfOrder {
+                expected: first_sequence,
+                got: sequence_low,
+            });
         }
         if body.is_empty() {
             // Of those there could be more than a window has messages.
-            return Err(PeerMisbehaved::NoRecords { sequence: first_sequence });
+            return Err(PeerMisbehaved::NoRecords {
+                sequence: first_sequence,
+            });
         }
         let mut rest = body;
         while !rest.is_empty() {
             let sequence = self.arrived + 1;
-            let word = rest.first_chunk::<8>().ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            let word = rest
+                .first_chunk::<8>()
+                .ok_or(PeerMisbehaved::RecordCut { sequence })?;
             let header = RecordHeader::from_word(u64::from_le_bytes(*word))
                 .and_then(Result::ok)
                 .ok_or(PeerMisbehaved::RecordKind { sequence })?;
             if header.sequence_low != sequence as u32 {
                 let got = header.sequence_low;
-                return Err(PeerMisbehaved::OutOfOrder { expected: sequence, got });
+                return Err(PeerMisbehaved::OutOfOrder {
+                    expected: sequence,
+                    got,
+                });
             }
             let length = header.length as usize;
             let size = record::record_size(length, self.alignment);
-            let (this, behind) =
-                rest.split_at_checked(size).ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            let (this, behind) = rest
+                .split_at_checked(size)
+                .ok_or(PeerMisbehaved::RecordCut { sequence })?;
             if header.kind == RecordKind::Large {
                 let length = this[8..]
                     .first_chunk::<8>()
@@ -99,7 +113,10 @@ impl ReceiveChannel {
                     .map(|length| u64::from_le_bytes(*length))
                     .ok_or(PeerMisbehaved::RecordCut { sequence })?;
                 if length == 0 || length > self.max_message_bytes {
-                    return Err(PeerMisbehaved::TooLong { length, limit: self.max_message_bytes });
+                    return Err(PeerMisbehaved::TooLong {
+                        length,
+                        limit: self.max_message_bytes,
+                    });
                 }
                 if self.large.is_full() {
                     return Err(PeerMisbehaved::TooManyLarge { sequence });
@@ -108,24 +125,46 @@ impl ReceiveChannel {
                 announced(sequence, length);
             } else if length as u64 > self.max_message_bytes {
                 let length = length as u64;
-                return Err(PeerMisbehaved::TooLong { length, limit: self.max_message_bytes });
+                return Err(PeerMisbehaved::TooLong {
+                    length,
+                    limit: self.max_message_bytes,
+                });
             }
             self.arrived += 1;
             self.arrived_position += size as u64;
             rest = behind;
         }
         // The sender knows of releases only what we told it, so that is the strict bound.
-        let Counters { released, released_position, .. } = self.told;
-        if !self.window.admits(self.arrived, self.arrived_position, released, released_position) {
-            return Err(PeerMisbehaved::WindowOverrun { arrived: self.arrived, released });
+        let Counters {
+            released,
+            released_position,
+            ..
+        } = self.told;
+        if !self.window.admits(
+            self.arrived,
+            self.arrived_position,
+            released,
+            released_position,
+        ) {
+            return Err(PeerMisbehaved::WindowOverrun {
+                arrived: self.arrived,
+                released,
+            });
         }
-        Ok(Records { first_sequence, records: self.arrived - first_sequence + 1 })
+        Ok(Records {
+            first_sequence,
+            records: self.arrived - first_sequence + 1,
+        })
     }
 
     /// The handle or its guards moved the prefix. The counters may have been read while
     /// it moved and be of different age; what is acknowledged is released in any case.
     pub(super) fn handle_released(&mut self, news: &Counters) {
-        self.known.released = self.known.released.max(news.released).max(news.acknowledged);
+        self.known.released = self
+            .known
+            .released
+            .max(news.released)
+            .max(news.acknowledged);
         self.known.released_position = self.known.released_position.max(news.released_position);
         self.known.acknowledged = self.known.acknowledged.max(news.acknowledged);
         self.known.acknowledgement_ended |= news.acknowledgement_ended;
@@ -146,8 +185,14 @@ impl ReceiveChannel {
     pub(super) fn counters(&self) -> Counters {
         // A large message is received when it is complete; until then the prefix ends
         // before the oldest one under way.
-        let received = self.large.oldest().map_or(self.arrived, |sequence| sequence - 1);
-        Counters { received: received.max(self.known.received), ..self.known }
+        let received = self
+            .large
+            .oldest()
+            .map_or(self.arrived, |sequence| sequence - 1);
+        Counters {
+            received: received.max(self.known.received),
+            ..self.known
+        }
     }
 
     /// Whether everything up to message `last` is here, and nothing behind it.
@@ -158,13 +203,18 @@ impl ReceiveChannel {
     /// Whether the sender must hear of it now: it waits for it, or owes us half a window.
     pub(super) fn news_are_urgent(&self) -> bool {
         let now = self.counters();
-        let reached = |target: u64, told: u64, now: u64| target > told && now > told && now >= target;
+        let reached =
+            |target: u64, told: u64, now: u64| target > told && now > told && now >= target;
         let unanswered = self.ask.acknowledged > self.told.acknowledged
             && now.acknowledgement_ended
             && !self.told.acknowledgement_ended;
         reached(self.ask.received, self.told.received, now.received)
             || (self.ask.released > self.told.released && now.released > self.told.released)
-            || reached(self.ask.acknowledged, self.told.acknowledged, now.acknowledged)
+            || reached(
+                self.ask.acknowledged,
+                self.told.acknowledged,
+                now.acknowledged,
+            )
             || unanswered
             || self.window.owes_news(
                 now.released - self.told.released,

@@ -145,7 +145,9 @@ impl Session {
             return Err(CannotOpen::AlreadyOpen);
         }
         if self.ends.len() >= self.config.max_channels {
-            return Err(CannotOpen::TooMany { limit: self.config.max_channels });
+            return Err(CannotOpen::TooMany {
+                limit: self.config.max_channels,
+            });
         }
         let end = self.next_end;
         self.next_end += 1;
@@ -154,13 +156,26 @@ impl Session {
             Role::Receiver => EndState::Receiver(None),
         };
         let name = name.to_owned();
-        self.control.push_back(Control::Open { end, role, name: name.clone(), spec: spec.clone() });
+        self.control.push_back(Control::Open {
+            end,
+            role,
+            name: name.clone(),
+            spec: spec.clone(),
+        });
         let counterpart = self
             .unpaired
             .iter()
             .position(|open| open.role == role.opposite() && open.name == name);
         let (closed_here, closed_there, close_is_out) = (false, false, false);
-        let entry = End { name, spec, peer: None, state, closed_here, closed_there, close_is_out };
+        let entry = End {
+            name,
+            spec,
+            peer: None,
+            state,
+            closed_here,
+            closed_there,
+            close_is_out,
+        };
         self.ends.insert(end, entry);
         if let Some(counterpart) = counterpart {
             let open = self.unpaired.remove(counterpart);
@@ -183,7 +198,9 @@ impl Session {
 
     /// The handle of a receiving end is gone, with `counters` as its last word.
     pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
-        let Some(entry) = self.ends.get_mut(&end) else { return };
+        let Some(entry) = self.ends.get_mut(&end) else {
+            return;
+        };
         entry.closed_here = true;
         if let EndState::Receiver(Some(channel)) = &mut entry.state
             && self.config.data_in_band
@@ -195,7 +212,12 @@ impl Session {
             self.news.push_front(end);
         }
         let role = Role::Receiver;
-        self.control.push_back(Control::Close { end, role, reason, final_sequence: 0 });
+        self.control.push_back(Control::Close {
+            end,
+            role,
+            reason,
+            final_sequence: 0,
+        });
     }
 
     /// Records may stand in the ring of sending end `end`.
@@ -253,21 +275,27 @@ impl Session {
     #[must_use]
     pub fn is_asked(&self, end: u32) -> bool {
         match self.ends.get(&end) {
-            Some(End { state: EndState::Receiver(Some(channel)), .. }) => {
-                channel.waits_for_application()
-            }
+            Some(End {
+                state: EndState::Receiver(Some(channel)),
+                ..
+            }) => channel.waits_for_application(),
             _ => false,
         }
     }
 
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
-        let Some(entry) = self.ends.get_mut(&end) else { return };
+        let Some(entry) = self.ends.get_mut(&end) else {
+            return;
+        };
         let peer = entry.peer.unwrap_or_default();
         if let EndState::Receiver(Some(channel)) = &mut entry.state
             && channel.large.grant(sequence)
         {
-            self.control.push_back(Control::Grant { channel: peer, sequence });
+            self.control.push_back(Control::Grant {
+                channel: peer,
+                sequence,
+            });
         }
     }
 
@@ -322,7 +350,9 @@ impl Session {
 
     /// Forgets an end that is gone on both sides.
     fn forget_if_over(&mut self, end: u32) {
-        let Some(entry) = self.ends.get(&end) else { return };
+        let Some(entry) = self.ends.get(&end) else {
+            return;
+        };
         if entry.close_is_out && entry.closed_there {
             if let Some(peer) = entry.peer {
                 self.paired.remove(&(entry.state.role().opposite(), peer));

@@ -66,14 +66,21 @@ impl CreditGrant {
     /// Lets the peer keep `budget` bytes in flight; the handshake tells it so.
     #[must_use]
     pub fn new(budget: u64) -> Self {
-        Self { budget, arrived: 0, told: budget }
+        Self {
+            budget,
+            arrived: 0,
+            told: budget,
+        }
     }
 
     /// Bytes of a charged frame have arrived and their memory is replaced already.
     pub fn arrived(&mut self, bytes: u64) -> Result<(), CreditOverrun> {
         let arrived = self.arrived.saturating_add(bytes);
         if arrived > self.told {
-            return Err(CreditOverrun { arrived, granted: self.told });
+            return Err(CreditOverrun {
+                arrived,
+                granted: self.told,
+            });
         }
         self.arrived = arrived;
         Ok(())
@@ -117,6 +124,12 @@ mod tests {
     fn one_byte_beyond_the_grant_is_an_overrun() {
         let mut grant = CreditGrant::new(100);
         grant.arrived(100).unwrap();
-        assert_eq!(grant.arrived(1), Err(CreditOverrun { arrived: 101, granted: 100 }));
+        assert_eq!(
+            grant.arrived(1),
+            Err(CreditOverrun {
+                arrived: 101,
+                granted: 100
+            })
+        );
     }
 }

@@ -70,8 +70,14 @@ mod tests {
         table.set(Timer::Linger, start + Duration::from_secs(1));
         assert_eq!(table.next(), Some(start + Duration::from_secs(1)));
         assert_eq!(table.poll_expired(start), None);
-        assert_eq!(table.poll_expired(start + Duration::from_secs(2)), Some(Timer::Linger));
-        assert_eq!(table.poll_expired(start + Duration::from_secs(2)), Some(Timer::Stall));
+        assert_eq!(
+            table.poll_expired(start + Duration::from_secs(2)),
+            Some(Timer::Linger)
+        );
+        assert_eq!(
+            table.poll_expired(start + Duration::from_secs(2)),
+            Some(Timer::Stall)
+        );
         assert_eq!(table.poll_expired(start + Duration::from_secs(2)), None);
     }
 }

@@ -99,7 +99,8 @@ impl BlockPool {
     pub fn provide(&mut self) -> Result<(), MemoryError> {
         self.blocks.reserve(self.kept + 1);
         while self.blocks.len() < self.kept {
-            self.blocks.push(Arc::new(Block::allocate(self.block_bytes)?));
+            self.blocks
+                .push(Arc::new(Block::allocate(self.block_bytes)?));
         }
         Ok(())
     }

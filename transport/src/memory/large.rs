@@ -124,7 +124,10 @@ impl LargePool {
     #[must_use]
     pub fn take_kept(&self, bytes: usize) -> Option<LargeLease> {
         let buffer = self.stock.take_kept(class_bytes(bytes).ok()?)?;
-        let lease = LargeLease { buffer: Some(buffer), stock: Arc::clone(&self.stock) };
+        let lease = LargeLease {
+            buffer: Some(buffer),
+            stock: Arc::clone(&self.stock),
+        };
         (lease.populated >= bytes).then_some(lease)
     }
 

@@ -503,15 +503,19 @@ mod models {
             let cells = lease.block();
             cells.hold(1, 8);
             cells.settle(1, 1, CellState::Dropped);
-            let engine = {
+            // In a thread of its own: the main one would look once, before the other has
+            // begun.
+            let receiver = {
                 let advance = advance.clone();
-                thread::spawn(move || advance.run(cells, |_| ()))
+                thread::spawn(move || {
+                    if advance.has_cell(cells, 3) {
+                        assert_eq!(cells.cell(3).state, CellState::Empty);
+                        cells.hold(3, 8);
+                    }
+                })
             };
-            if advance.has_cell(cells, 3) {
-                assert_eq!(cells.cell(3).state, CellState::Empty);
-                cells.hold(3, 8);
-            }
-            engine.join().unwrap();
+            advance.run(cells, |_| ());
+            receiver.join().unwrap();
         });
     }
 }

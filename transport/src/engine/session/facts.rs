@@ -2,6 +2,8 @@
 //! events, and how a peer can be wrong.
 #![forbid(unsafe_code)]
 
+#[cfg(doc)]
+use super::Session;
 use crate::engine::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, MalformedControl, Role},
@@ -10,8 +12,6 @@ use crate::engine::{
     large::Chunk,
     session_credit::{CONTROL_RESERVE_BYTES, CreditOverrun},
 };
-#[cfg(doc)]
-use super::Session;
 
 /// Where published records stand that are not in a frame yet.
 pub trait RecordSource {
@@ -182,7 +182,10 @@ pub enum PeerMisbehaved {
     #[error(transparent)]
     Credit(#[from] CreditOverrun),
     #[error("channel {channel}: {source}")]
-    Counters { channel: u32, source: ImpossibleCounters },
+    Counters {
+        channel: u32,
+        source: ImpossibleCounters,
+    },
     #[error("a frame is for channel {channel}, which is not open")]
     UnknownChannel { channel: u32 },
     #[error("a frame has records or a chunk, which this session passes through shared memory")]

@@ -11,7 +11,6 @@ use crate::engine::{
 };
 
 impl Session {
-
     /// Takes in one frame, from its header to the end of its body. Of a chunk only the
     /// head need be there: `frame` may end with it.
     ///
@@ -54,14 +53,20 @@ impl Session {
         body_landing: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
         let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         };
         let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
         let EndState::Receiver(Some(channel)) = &mut entry.state else {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         };
         if closed_there {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         }
         let alignment = channel.alignment;
         if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
@@ -78,7 +83,11 @@ impl Session {
             count += 1;
         })?;
         for (sequence, length) in announced.into_iter().flatten() {
-            self.events.push_back(Event::LargeAnnounced { end, sequence, length });
+            self.events.push_back(Event::LargeAnnounced {
+                end,
+                sequence,
+                length,
+            });
         }
         self.queue_news_if_urgent(end);
         Ok(Arrival::Records {
@@ -92,14 +101,20 @@ impl Session {
 
     fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
         let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         };
         let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
         let EndState::Receiver(Some(channel)) = &mut entry.state else {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         };
         if closed_there {
-            return Err(PeerMisbehaved::UnknownChannel { channel: header.channel });
+            return Err(PeerMisbehaved::UnknownChannel {
+                channel: header.channel,
+            });
         }
         if closed_here {
             return Ok(Arrival::Unwanted);
@@ -108,7 +123,11 @@ impl Session {
             .large
             .place(header.sequence, header.body_bytes())
             .ok_or(PeerMisbehaved::UngrantedChunk)?;
-        Ok(Arrival::Chunk { end, chunk, complete })
+        Ok(Arrival::Chunk {
+            end,
+            chunk,
+            complete,
+        })
     }
 
     /// The bytes of a large message's last chunk are in place: only now is it received.
@@ -121,7 +140,10 @@ impl Session {
     }
 
     fn queue_news_if_urgent(&mut self, end: u32) {
-        if self.receiver_mut(end).is_some_and(|channel| channel.news_are_urgent()) {
+        if self
+            .receiver_mut(end)
+            .is_some_and(|channel| channel.news_are_urgent())
+        {
             self.queue_news(end);
         }
     }
@@ -130,25 +152,40 @@ impl Session {
         if let Some(credit) = extension.credit {
             self.credit_use.grant(credit);
         }
-        let Some((channel, news)) = extension.counters else { return Ok(()) };
+        let Some((channel, news)) = extension.counters else {
+            return Ok(());
+        };
         // News of an end that is gone already are late, and harmless.
-        let Some(sender) = self.sender_mut(channel) else { return Ok(()) };
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
         let moved = sender
             .handle_counters(&news)
             .map_err(|source| PeerMisbehaved::Counters { channel, source })?;
         let counters = sender.counters;
         if moved {
-            self.events.push_back(Event::Counted { end: channel, counters });
+            self.events.push_back(Event::Counted {
+                end: channel,
+                counters,
+            });
         }
         Ok(())
     }
 
     fn handle_control(&mut self, control: Control) -> Result<(), PeerMisbehaved> {
         match control {
-            Control::Open { end, role, name, spec } => self.handle_open(end, role, name, spec),
-            Control::Close { end, role, reason, final_sequence } => {
-                self.handle_close(end, role, reason, final_sequence)
-            }
+            Control::Open {
+                end,
+                role,
+                name,
+                spec,
+            } => self.handle_open(end, role, name, spec),
+            Control::Close {
+                end,
+                role,
+                reason,
+                final_sequence,
+            } => self.handle_close(end, role, reason, final_sequence),
             Control::Ask { channel, ask } => {
                 if let Some((end, entry)) = self.paired_entry(Role::Sender, channel)
                     && let EndState::Receiver(Some(receiver)) = &mut entry.state
@@ -162,7 +199,9 @@ impl Session {
                 Ok(())
             }
             Control::Grant { channel, sequence } => {
-                let Some(sender) = self.sender_mut(channel) else { return Ok(()) };
+                let Some(sender) = self.sender_mut(channel) else {
+                    return Ok(());
+                };
                 if !sender.large.grant(sequence) {
                     return Err(PeerMisbehaved::UngrantedChunk);
                 }
@@ -191,21 +230,28 @@ impl Session {
         if self.unpaired.len() + self.paired.len() >= limit {
             return Err(PeerMisbehaved::TooManyChannels { limit });
         }
-        let open = PeerOpen { end, role, name, spec, closed: None };
+        let open = PeerOpen {
+            end,
+            role,
+            name,
+            spec,
+            closed: None,
+        };
         // The oldest local end that waits for this name; ids grow, so the smallest.
         let waiting = self
             .ends
             .iter()
-            .filter(|(_, local)| {
-                local.state.role() == role.opposite() && local.name == open.name
-            })
+            .filter(|(_, local)| local.state.role() == role.opposite() && local.name == open.name)
             .filter(|(_, local)| local.peer.is_none() && !local.closed_there)
             .map(|(&id, _)| id)
             .min();
         match waiting {
             Some(local) => self.pair(local, open),
             None => {
-                self.events.push_back(Event::PeerOpened { name: open.name.clone(), role });
+                self.events.push_back(Event::PeerOpened {
+                    name: open.name.clone(),
+                    role,
+                });
                 self.unpaired.push(open);
             }
         }
@@ -214,7 +260,9 @@ impl Session {
 
     /// Joins a local end and the peer's open of the same name.
     pub(super) fn pair(&mut self, end: u32, open: PeerOpen) {
-        let Some(local) = self.ends.get_mut(&end) else { return };
+        let Some(local) = self.ends.get_mut(&end) else {
+            return;
+        };
         local.peer = Some(open.end);
         self.paired.insert((open.role, open.end), end);
         let fits = local.spec.fingerprint == open.spec.fingerprint
@@ -226,14 +274,20 @@ impl Session {
                 local.peer = None;
                 self.paired.remove(&(open.role, open.end));
             }
-            self.events.push_back(Event::Mismatched { end, theirs: open.spec });
+            self.events.push_back(Event::Mismatched {
+                end,
+                theirs: open.spec,
+            });
             self.forget_if_over(end);
             return;
         }
         let agreed = Agreed {
             window: local.spec.window.agree(open.spec.window),
             alignment: local.spec.alignment,
-            max_message_bytes: local.spec.max_message_bytes.min(open.spec.max_message_bytes),
+            max_message_bytes: local
+                .spec
+                .max_message_bytes
+                .min(open.spec.max_message_bytes),
         };
         match &mut local.state {
             EndState::Receiver(state) => {
@@ -248,10 +302,18 @@ impl Session {
                 channel.counters.released_position = channel.sent_position;
             }
         }
-        self.events.push_back(Event::Opened { end, peer_end: open.end, agreed });
+        self.events.push_back(Event::Opened {
+            end,
+            peer_end: open.end,
+            agreed,
+        });
         if let Some(reason) = open.closed {
             local.closed_there = true;
-            self.events.push_back(Event::PeerClosed { end, reason, final_sequence: 0 });
+            self.events.push_back(Event::PeerClosed {
+                end,
+                reason,
+                final_sequence: 0,
+            });
         }
         self.mark_ready(end);
         self.forget_if_over(end);
@@ -265,13 +327,17 @@ impl Session {
         last: u64,
     ) -> Result<(), PeerMisbehaved> {
         let in_band = self.config.data_in_band;
-        if let Some(open) =
-            self.unpaired.iter_mut().find(|open| open.role == role && open.end == peer_end)
+        if let Some(open) = self
+            .unpaired
+            .iter_mut()
+            .find(|open| open.role == role && open.end == peer_end)
         {
             open.closed = Some(reason);
             return Ok(());
         }
-        let Some((end, entry)) = self.paired_entry(role, peer_end) else { return Ok(()) };
+        let Some((end, entry)) = self.paired_entry(role, peer_end) else {
+            return Ok(());
+        };
         if entry.closed_there {
             // A mismatch ended the channel on both ends already, so the peer has forgotten
             // its end with this close: it counts no more against the limit.
@@ -288,7 +354,11 @@ impl Session {
             return Err(PeerMisbehaved::ClosedElsewhere { last, received });
         }
         entry.closed_there = true;
-        self.events.push_back(Event::PeerClosed { end, reason, final_sequence: last });
+        self.events.push_back(Event::PeerClosed {
+            end,
+            reason,
+            final_sequence: last,
+        });
         // A close of ours that waited for a grant waits no longer.
         self.mark_ready(end);
         self.forget_if_over(end);

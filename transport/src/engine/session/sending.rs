@@ -11,7 +11,6 @@ use crate::engine::{
 };
 
 impl Session {
-
     /// Builds the next frame: its head (header, extension, padding, control message) is
     /// appended to `head`, the returned body follows it, then zeros up to a multiple of 8.
     ///
@@ -80,14 +79,21 @@ impl Session {
         head: &mut Vec<u8>,
     ) -> Served {
         let in_band = self.config.data_in_band;
-        let Some(entry) = self.ends.get_mut(&end) else { return Served::Empty };
+        let Some(entry) = self.ends.get_mut(&end) else {
+            return Served::Empty;
+        };
         let is_live = entry.peer.is_some() && !entry.closed_there;
         let alignment = entry.spec.alignment as usize;
-        let EndState::Sender(channel) = &mut entry.state else { return Served::Empty };
+        let EndState::Sender(channel) = &mut entry.state else {
+            return Served::Empty;
+        };
         if is_live && in_band {
             let records_first = channel.chunk_went_last || !channel.large.has_chunk();
             if records_first {
-                let room = self.credit_use.available().saturating_sub(HEAD_BYTES as u64) as usize;
+                let room = self
+                    .credit_use
+                    .available()
+                    .saturating_sub(HEAD_BYTES as u64) as usize;
                 let batch = room.min(BATCH_FRAME_BYTES - HEAD_BYTES);
                 let single = room.min(MAX_FRAME_BYTES - HEAD_BYTES);
                 if let Some(run) = source.take_run(end, batch, single) {
@@ -103,8 +109,14 @@ impl Session {
                     };
                     let padded = self.build_head(frame, run.bytes, alignment, landing, head);
                     self.credit_use.charge(padded as u64);
-                    let Run { position, bytes, .. } = run;
-                    return Served::Frame(Body::Records { end, position, bytes });
+                    let Run {
+                        position, bytes, ..
+                    } = run;
+                    return Served::Frame(Body::Records {
+                        end,
+                        position,
+                        bytes,
+                    });
                 }
             }
             if let Some(chunk) = channel.large.next_chunk() {
@@ -132,7 +144,12 @@ impl Session {
                 channel.queued = false;
                 let role = Role::Sender;
                 let final_sequence = final_sequence.max(channel.sent);
-                Served::Closed(Control::Close { end, role, reason, final_sequence })
+                Served::Closed(Control::Close {
+                    end,
+                    role,
+                    reason,
+                    final_sequence,
+                })
             }
             _ => Served::Empty,
         }
@@ -173,8 +190,12 @@ impl Session {
         let pad = pad_for(landing, has_extension, alignment);
         let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
         let length = HEADER_BYTES + extension_bytes + usize::from(pad) + body_bytes;
-        let frame =
-            FrameHeader { length: length as u32, extension: has_extension, pad, ..frame };
+        let frame = FrameHeader {
+            length: length as u32,
+            extension: has_extension,
+            pad,
+            ..frame
+        };
         head.extend_from_slice(&frame.to_bytes());
         if has_extension {
             head.extend_from_slice(&extension.to_bytes());
@@ -191,8 +212,11 @@ impl Session {
         }
         let mut counters = None;
         while let Some(end) = self.news.pop_front() {
-            let Some(End { state: EndState::Receiver(Some(channel)), peer: Some(peer), .. }) =
-                self.ends.get_mut(&end)
+            let Some(End {
+                state: EndState::Receiver(Some(channel)),
+                peer: Some(peer),
+                ..
+            }) = self.ends.get_mut(&end)
             else {
                 continue;
             };
@@ -200,7 +224,10 @@ impl Session {
             if channel.has_news() {
                 let told = channel.tell();
                 counters = Some((*peer, told));
-                self.events.push_back(Event::Told { end, counters: told });
+                self.events.push_back(Event::Told {
+                    end,
+                    counters: told,
+                });
                 break;
             }
         }
@@ -208,14 +235,21 @@ impl Session {
     }
 
     fn news_are_urgent(&self) -> bool {
-        self.news.front().is_some_and(|&end| match self.ends.get(&end) {
-            Some(End { state: EndState::Receiver(Some(channel)), .. }) => channel.news_are_urgent(),
-            _ => false,
-        })
+        self.news
+            .front()
+            .is_some_and(|&end| match self.ends.get(&end) {
+                Some(End {
+                    state: EndState::Receiver(Some(channel)),
+                    ..
+                }) => channel.news_are_urgent(),
+                _ => false,
+            })
     }
 
     pub(super) fn queue_news(&mut self, end: u32) {
-        let Some(channel) = self.receiver_mut(end) else { return };
+        let Some(channel) = self.receiver_mut(end) else {
+            return;
+        };
         let urgent = channel.news_are_urgent();
         let queued = channel.queued;
         if !queued && channel.has_news() {
@@ -234,7 +268,9 @@ impl Session {
 
     fn all_senders_ended(&self) -> bool {
         let has_ended = |end: &End| end.close_is_out || end.closed_there;
-        self.ends.values().all(|end| end.state.role() == Role::Receiver || has_ended(end))
+        self.ends
+            .values()
+            .all(|end| end.state.role() == Role::Receiver || has_ended(end))
     }
 }
 

@@ -68,7 +68,12 @@ impl LocalWires {
         let theirs = rustix::io::fcntl_dupfd_cloexec(&bell, 0)?;
         let socket = FdSocket::new(unix);
         let add = |fd, wire: Wire| {
-            epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), EventFlags::IN)
+            epoll::add(
+                epoll,
+                fd,
+                EventData::new_u64(wire.token(session)),
+                EventFlags::IN,
+            )
         };
         add(bell.as_fd(), Wire::Bell)?;
         add(socket.as_fd(), Wire::Unix)?;
@@ -91,8 +96,13 @@ impl LocalWires {
         let _ = epoll::delete(epoll, &self.socket);
     }
 
-    pub(super) fn lease_sender_words(&mut self, end: u32) -> Result<Words<SenderWords>, MemoryError> {
-        Ok(self.lease_block(end, message::Role::Sender)?.into_sender_words())
+    pub(super) fn lease_sender_words(
+        &mut self,
+        end: u32,
+    ) -> Result<Words<SenderWords>, MemoryError> {
+        Ok(self
+            .lease_block(end, message::Role::Sender)?
+            .into_sender_words())
     }
 
     pub(super) fn lease_receiver_words(
@@ -100,33 +110,57 @@ impl LocalWires {
         end: u32,
         first_position: u64,
     ) -> Result<Words<ReceiverWords>, MemoryError> {
-        Ok(self.lease_block(end, message::Role::Receiver)?.into_receiver_words(first_position))
+        Ok(self
+            .lease_block(end, message::Role::Receiver)?
+            .into_receiver_words(first_position))
     }
 
     /// A block for an end of ours, told to the peer; in a new segment if all are full.
     fn lease_block(&mut self, end: u32, role: message::Role) -> Result<ControlBlock, MemoryError> {
-        let free = self.segments.iter().enumerate().find_map(|(index, segment)| {
-            segment.lease_block().map(|block| (index, block))
-        });
+        let free = self
+            .segments
+            .iter()
+            .enumerate()
+            .find_map(|(index, segment)| segment.lease_block().map(|block| (index, block)));
         let (segment, block) = match free {
             Some(found) => found,
             None => {
                 let (segment, fd) = ControlSegment::create()?;
                 let index = self.segments.len();
-                let block = segment.lease_block().expect("a new segment has free blocks");
+                let block = segment
+                    .lease_block()
+                    .expect("a new segment has free blocks");
                 self.segments.push(segment);
-                self.outbox.push_back((Message::Control { index: index as u32 }, Some(fd)));
+                self.outbox.push_back((
+                    Message::Control {
+                        index: index as u32,
+                    },
+                    Some(fd),
+                ));
                 (index, block)
             }
         };
         let (segment, block_index) = (segment as u32, block.index());
-        self.outbox.push_back((Message::End { end, role, segment, block: block_index }, None));
+        self.outbox.push_back((
+            Message::End {
+                end,
+                role,
+                segment,
+                block: block_index,
+            },
+            None,
+        ));
         Ok(block)
     }
 
     /// The opens of both ends met.
     pub(super) fn opened(&mut self, end: u32, role: Role, peer_end: u32, agreed: Agreed) {
-        self.opening.push(Opening { end, role, peer_end, agreed });
+        self.opening.push(Opening {
+            end,
+            role,
+            peer_end,
+            agreed,
+        });
     }
 }
 
@@ -135,7 +169,10 @@ impl Link {
     pub(super) fn flush_local(&mut self, context: &mut Context<'_>) {
         let Some(local) = &mut self.local else { return };
         while let Some((message, fd)) = local.outbox.front() {
-            match local.socket.send(message.encode().as_ref(), fd.as_ref().map(AsFd::as_fd)) {
+            match local
+                .socket
+                .send(message.encode().as_ref(), fd.as_ref().map(AsFd::as_fd))
+            {
                 Ok(Outgoing::Sent) => {
                     local.outbox.pop_front();
                 }
@@ -153,7 +190,9 @@ impl Link {
     /// The handle of a sending end has made its ring.
     pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
         if let Some(local) = &mut self.local {
-            local.outbox.push_back((Message::Ring { end, capacity }, Some(fd)));
+            local
+                .outbox
+                .push_back((Message::Ring { end, capacity }, Some(fd)));
         }
     }
 
@@ -168,7 +207,13 @@ impl Link {
         fd: Option<OwnedFd>,
     ) {
         if let Some(local) = &mut self.local {
-            let message = Message::Large { end, sequence, slot, length, capacity };
+            let message = Message::Large {
+                end,
+                sequence,
+                slot,
+                length,
+                capacity,
+            };
             local.outbox.push_back((message, fd));
         }
     }
@@ -208,7 +253,9 @@ impl Link {
         fd: Option<OwnedFd>,
         context: &mut Context<'_>,
     ) -> Result<(), String> {
-        let Some(local) = &mut self.local else { return Ok(()) };
+        let Some(local) = &mut self.local else {
+            return Ok(());
+        };
         match (message, fd) {
             (Message::Hello { asymmetry }, Some(fd)) => {
                 if !asymmetry {
@@ -226,7 +273,15 @@ impl Link {
                     PeerControlSegment::accept(fd).map_err(|refused| refused.to_string())?;
                 local.peer_segments.push(segment);
             }
-            (Message::End { end, role, segment, block }, _) => {
+            (
+                Message::End {
+                    end,
+                    role,
+                    segment,
+                    block,
+                },
+                _,
+            ) => {
                 let role = match role {
                     message::Role::Sender => Role::Sender,
                     message::Role::Receiver => Role::Receiver,
@@ -243,30 +298,55 @@ impl Link {
                     Counterpart::Gone => return Ok(()),
                     Counterpart::NotYet => return self.keep_for_later(message, Some(fd)),
                 };
-                let agreed = receiver.end.state.agreed().map(|agreed| agreed.window.bytes);
+                let agreed = receiver
+                    .end
+                    .state
+                    .agreed()
+                    .map(|agreed| agreed.window.bytes);
                 if agreed != Some(capacity) || receiver.has_ring {
-                    return Err(format!("a ring of {capacity} bytes came, {agreed:?} are agreed"));
+                    return Err(format!(
+                        "a ring of {capacity} bytes came, {agreed:?} are agreed"
+                    ));
                 }
                 receiver.has_ring = true;
                 receiver.end.provide(Source::Ring { fd, capacity });
                 receiver.end.waiters.take(&mut context.wakers);
             }
-            (Message::Large { end, sequence, slot, length, capacity }, fd) => {
+            (
+                Message::Large {
+                    end,
+                    sequence,
+                    slot,
+                    length,
+                    capacity,
+                },
+                fd,
+            ) => {
                 let receiver = match self.receiver_of(end) {
                     Counterpart::Here(receiver) => receiver,
                     Counterpart::Gone => return Ok(()),
                     Counterpart::NotYet => return self.keep_for_later(message, fd),
                 };
-                let limit = receiver.end.state.agreed().map_or(0, |agreed| agreed.max_message_bytes);
+                let limit = receiver
+                    .end
+                    .state
+                    .agreed()
+                    .map_or(0, |agreed| agreed.max_message_bytes);
                 if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
-                    return Err(format!("a message of {length} bytes came, the limit is {limit}"));
+                    return Err(format!(
+                        "a message of {length} bytes came, the limit is {limit}"
+                    ));
                 }
                 let mut large = receiver.end.large();
                 if large.len() > MAX_LARGE_WAITING {
                     return Err("too many large messages are announced".to_owned());
                 }
                 let place = LargePlace::Segment { slot, capacity, fd };
-                large.push_back(LargeArrival { sequence, length: length as usize, place });
+                large.push_back(LargeArrival {
+                    sequence,
+                    length: length as usize,
+                    place,
+                });
                 drop(large);
                 receiver.end.waiters.take(&mut context.wakers);
             }
@@ -308,7 +388,13 @@ impl Link {
         }
         let mut opened = false;
         let mut at = 0;
-        while let Some(&Opening { end, role, peer_end, agreed }) = local.opening.get(at) {
+        while let Some(&Opening {
+            end,
+            role,
+            peer_end,
+            agreed,
+        }) = local.opening.get(at)
+        {
             let key = (role.opposite(), peer_end);
             let Some((segment, block)) = local.blocks.get(&key).copied() else {
                 at += 1;
@@ -337,7 +423,10 @@ impl Link {
             };
             opened = true;
             if found.is_none() {
-                tracing::debug!(end, "a channel's block does not exist, or its handle is gone");
+                tracing::debug!(
+                    end,
+                    "a channel's block does not exist, or its handle is gone"
+                );
             }
         }
         if !opened {
@@ -346,7 +435,7 @@ impl Link {
         let early = std::mem::take(&mut local.early);
         // A peer that opened earlier may have asked, and rung for it, before we could see
         // its words.
-        self.answer_asks();
+        self.answer_asks(context);
         for (message, fd) in early {
             if let Err(what) = self.handle_local(message, fd, context) {
                 return self.break_off(&what, context);
@@ -355,14 +444,18 @@ impl Link {
     }
 
     /// Answers the senders that have asked since they were last answered.
-    fn answer_asks(&mut self) {
+    fn answer_asks(&mut self, context: &mut Context<'_>) {
         for receiver in self.receivers.values_mut() {
-            let Some(theirs) = receiver.end.theirs.get() else { continue };
+            let Some(theirs) = receiver.end.theirs.get() else {
+                continue;
+            };
             let asked = theirs.asked.load(Ordering::Relaxed);
             if asked != receiver.answered {
                 receiver.answered = asked;
                 if asked != 0 {
                     receiver.end.answer_ask();
+                    // It may wait for a guard that was counted here.
+                    receiver.end.waiters.take(&mut context.wakers);
                 }
             }
         }
@@ -373,17 +466,21 @@ impl Link {
         let Some(local) = &self.local else { return };
         // Drain first and look afterwards, or a ring in between is lost.
         let _ = rustix::io::retry_on_intr(|| rustix::io::read(&local.bell, &mut [0u8; 8]));
-        self.answer_asks();
+        self.answer_asks(context);
         for receiver in self.receivers.values_mut() {
             let end = &receiver.end;
-            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else { continue };
+            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
+                continue;
+            };
             let is_meant = theirs.has_rung(&ours.armed) || theirs.closed_at().is_some();
             if is_meant && end.waiters.is_waiting() {
                 end.waiters.take(&mut context.wakers);
             }
         }
         for sender in self.senders.values_mut() {
-            let Some(theirs) = sender.end.theirs.get() else { continue };
+            let Some(theirs) = sender.end.theirs.get() else {
+                continue;
+            };
             let (released, _) = theirs.released();
             let (acknowledged, ended) = theirs.acknowledged();
             let now = Some((released, acknowledged, ended));

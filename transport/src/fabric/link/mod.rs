@@ -204,7 +204,11 @@ impl Link {
         let wants = !self.outbound.is_empty() && self.phase != Phase::Gone;
         if wants != self.waits_for_writable {
             self.waits_for_writable = wants;
-            let out = if wants { EventFlags::OUT } else { EventFlags::empty() };
+            let out = if wants {
+                EventFlags::OUT
+            } else {
+                EventFlags::empty()
+            };
             let _ = epoll::modify(
                 tools.epoll,
                 &self.tcp,
@@ -240,8 +244,13 @@ impl Link {
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         self.check_open()?;
         let id = self.session.open(Role::Sender, name, spec.clone())?;
-        let end =
-            Arc::new(SendEnd::new(self.shared.clone(), id, name.to_owned(), spec, open_timeout));
+        let end = Arc::new(SendEnd::new(
+            self.shared.clone(),
+            id,
+            name.to_owned(),
+            spec,
+            open_timeout,
+        ));
         if let Some(local) = &mut self.local {
             let words = local.lease_sender_words(id).map_err(refused)?;
             let _ = end.ours.set(words);
@@ -323,7 +332,10 @@ impl Link {
 
     /// Names of channels that the peer opened and we did not, with the peer's role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
-        self.session.unpaired().map(|(name, role)| (name.to_owned(), role)).collect()
+        self.session
+            .unpaired()
+            .map(|(name, role)| (name.to_owned(), role))
+            .collect()
     }
 
     /// A receiving end's prefix moved far enough for its sender to hear of it.
@@ -361,7 +373,11 @@ impl Link {
         while let Some(event) = self.session.poll_event() {
             match event {
                 Event::PeerOpened { .. } => {}
-                Event::Opened { end, peer_end, agreed } => {
+                Event::Opened {
+                    end,
+                    peer_end,
+                    agreed,
+                } => {
                     self.opened(end, peer_end, agreed, context);
                 }
                 Event::Mismatched { end, theirs } => {
@@ -379,20 +395,32 @@ impl Link {
                 Event::Asked { end } => {
                     if let Some(receiver) = self.receivers.get(&end) {
                         receiver.end.answer_ask();
+                        // It may wait for a guard that was counted here.
+                        receiver.end.waiters.take(&mut context.wakers);
                         self.session.released(end, &receiver.end.counters());
                     }
                 }
                 Event::Told { end, counters } => {
                     if let Some(receiver) = self.receivers.get(&end) {
                         let end = &receiver.end;
-                        end.told_released.store(counters.released, Ordering::Relaxed);
-                        end.told_position.store(counters.released_position, Ordering::Relaxed);
+                        end.told_released
+                            .store(counters.released, Ordering::Relaxed);
+                        end.told_position
+                            .store(counters.released_position, Ordering::Relaxed);
                     }
                 }
-                Event::PeerClosed { end, reason, final_sequence } => {
+                Event::PeerClosed {
+                    end,
+                    reason,
+                    final_sequence,
+                } => {
                     self.peer_closed(end, reason, final_sequence, context);
                 }
-                Event::LargeAnnounced { end, sequence, length } => {
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
                     self.large_announced(end, sequence, length, context);
                 }
                 Event::Forgotten { end } => self.forget_sender(end),
@@ -403,7 +431,11 @@ impl Link {
 
     /// Both ends are open: gives our handle what it needs, once all of it is here.
     fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
-        let role = if self.senders.contains_key(&end) { Role::Sender } else { Role::Receiver };
+        let role = if self.senders.contains_key(&end) {
+            Role::Sender
+        } else {
+            Role::Receiver
+        };
         if let Some(local) = &mut self.local {
             // The peer's words come over the Unix socket, before or after this.
             local.opened(end, role, peer_end, agreed);
@@ -449,7 +481,10 @@ impl Link {
                     theirs.close(final_sequence);
                 }
             } else {
-                receiver.end.state.end(End::Cause(EndCause::PeerClosed(reason)));
+                receiver
+                    .end
+                    .state
+                    .end(End::Cause(EndCause::PeerClosed(reason)));
             }
             receiver.end.waiters.take(&mut context.wakers);
         }
@@ -492,7 +527,13 @@ impl Link {
             }
             let sent = sender.end.sent.load(Ordering::Acquire);
             if self.local.is_none() && sent > sender.end.counts().received {
-                self.session.ask(id, Ask { received: sent, ..Ask::default() });
+                self.session.ask(
+                    id,
+                    Ask {
+                        received: sent,
+                        ..Ask::default()
+                    },
+                );
             }
         }
         for receiver in self.receivers.values() {
@@ -515,7 +556,8 @@ impl Link {
                     self.session.close_sender(id, last, CloseReason::Dropped);
                 }
                 self.session.say_goodbye();
-                self.timers.set(Timer::Linger, Instant::now() + GOODBYE_TIMEOUT);
+                self.timers
+                    .set(Timer::Linger, Instant::now() + GOODBYE_TIMEOUT);
             }
             Phase::Closing => self.finish(&EndCause::Goodbye, context),
             Phase::PeerClosed | Phase::Gone => {}
@@ -536,7 +578,9 @@ impl Link {
         self.is_lost = true;
         let cause = match self.phase {
             Phase::Closing => EndCause::NodeClosed,
-            _ => EndCause::PeerGone { why: why.to_owned() },
+            _ => EndCause::PeerGone {
+                why: why.to_owned(),
+            },
         };
         self.finish(&cause, context);
     }

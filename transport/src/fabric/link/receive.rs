@@ -144,13 +144,22 @@ impl Link {
 
     /// One read; `None` if the socket has nothing.
     fn read_once(&mut self, tools: &mut Tools<'_>) -> io::Result<Option<usize>> {
-        let moved = self.inbound.make_room(tools.blocks).map_err(io::Error::other)?;
+        let moved = self
+            .inbound
+            .make_room(tools.blocks)
+            .map_err(io::Error::other)?;
         let counters = &self.shared.counters;
-        counters.bytes_copied.fetch_add(moved as u64, Ordering::Relaxed);
+        counters
+            .bytes_copied
+            .fetch_add(moved as u64, Ordering::Relaxed);
         let read = match &mut self.inbound.chunk {
             None => {
                 let expects_chunk = self.receivers.values().any(ReceiveLink::expects_chunk);
-                let limit = if expects_chunk { BEFORE_CHUNK } else { usize::MAX };
+                let limit = if expects_chunk {
+                    BEFORE_CHUNK
+                } else {
+                    usize::MAX
+                };
                 let mut into = [IoSliceMut::new(self.inbound.free(limit))];
                 self.layer.read(&self.tcp, &mut into)
             }
@@ -159,15 +168,19 @@ impl Link {
                 // was granted for it and that nobody reads before it is complete.
                 let place = unsafe { slice::from_raw_parts_mut(chunk.at.as_ptr(), chunk.left) };
                 let behind = chunk.fill + BEHIND_CHUNK;
-                let mut into =
-                    [IoSliceMut::new(place), IoSliceMut::new(self.inbound.free(behind))];
+                let mut into = [
+                    IoSliceMut::new(place),
+                    IoSliceMut::new(self.inbound.free(behind)),
+                ];
                 self.layer.read(&self.tcp, &mut into)
             }
         };
         match read {
             Ok(bytes) => {
                 counters.reads.fetch_add(1, Ordering::Relaxed);
-                counters.bytes_received.fetch_add(bytes as u64, Ordering::Relaxed);
+                counters
+                    .bytes_received
+                    .fetch_add(bytes as u64, Ordering::Relaxed);
                 self.arrived(bytes);
                 Ok(Some(bytes))
             }
@@ -216,7 +229,11 @@ impl Link {
     }
 
     /// Hands on one frame; false if none is whole.
-    fn parse_one(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> Result<bool, Fault> {
+    fn parse_one(
+        &mut self,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Fault> {
         if let Some(chunk) = &self.inbound.chunk {
             if chunk.left > 0 {
                 return Ok(false);
@@ -245,19 +262,32 @@ impl Link {
         let landing = self.inbound.parsed() % BLOCK_ALIGNMENT;
         let frame = &bytes[..needed.min(header.length as usize)];
         let arrival = self.session.handle_frame(&header, frame, landing)?;
-        self.shared.counters.frames_received.fetch_add(1, Ordering::Relaxed);
+        self.shared
+            .counters
+            .frames_received
+            .fetch_add(1, Ordering::Relaxed);
         match arrival {
             Arrival::Nothing => self.inbound.consume(needed),
             Arrival::Unwanted => {
                 self.inbound.consume(needed);
                 self.inbound.skip = header.padded_length() - needed;
             }
-            Arrival::Records { end, offset, bytes, first_sequence, records } => {
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
                 let at = self.inbound.parsed() + offset;
                 self.place_records(end, at, bytes, first_sequence + records - 1, tools, context)?;
                 self.inbound.consume(needed);
             }
-            Arrival::Chunk { end, chunk, complete } => {
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
                 self.inbound.consume(needed);
                 self.begin_chunk(end, chunk.sequence, chunk.offset, &header, complete);
             }
@@ -275,7 +305,9 @@ impl Link {
         tools: &mut Tools<'_>,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        let Some(receiver) = self.receivers.get_mut(&end) else { return Ok(()) };
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return Ok(());
+        };
         let block = self.inbound.block();
         let compact = &mut receiver.compact;
         if compact.refill != self.inbound.refills() {
@@ -285,11 +317,23 @@ impl Link {
         let holds_old = receiver.end.prefix.prefix().released < compact.before;
         let frame = if holds_old && bytes * COMPACT_FACTOR < block.len() {
             let counters = &self.shared.counters;
-            counters.bytes_copied.fetch_add(bytes as u64, Ordering::Relaxed);
+            counters
+                .bytes_copied
+                .fetch_add(bytes as u64, Ordering::Relaxed);
             let (block, offset) = compact.copy(block, at, bytes, tools)?;
-            Frame { block, offset, bytes, last_sequence }
+            Frame {
+                block,
+                offset,
+                bytes,
+                last_sequence,
+            }
         } else {
-            Frame { block: block.clone(), offset: at, bytes, last_sequence }
+            Frame {
+                block: block.clone(),
+                offset: at,
+                bytes,
+                last_sequence,
+            }
         };
         receiver.arrived = last_sequence;
         receiver.end.arrived.store(last_sequence, Ordering::Relaxed);
@@ -315,8 +359,14 @@ impl Link {
         length: u64,
         context: &mut Context<'_>,
     ) {
-        let Some(receiver) = self.receivers.get_mut(&end) else { return };
-        receiver.large.push_back(LargeIn { sequence, length, memory: None });
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return;
+        };
+        receiver.large.push_back(LargeIn {
+            sequence,
+            length,
+            memory: None,
+        });
         match self.shared.large_pool().take_kept(length as usize) {
             Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
             None => context.wanted.push(LargeWanted {
@@ -336,8 +386,14 @@ impl Link {
         memory: Result<LargeLease, MemoryError>,
         context: &mut Context<'_>,
     ) {
-        let Some(receiver) = self.receivers.get_mut(&end) else { return };
-        let Some(large) = receiver.large.iter_mut().find(|large| large.sequence == sequence) else {
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return;
+        };
+        let Some(large) = receiver
+            .large
+            .iter_mut()
+            .find(|large| large.sequence == sequence)
+        else {
             return;
         };
         match memory {
@@ -347,7 +403,10 @@ impl Link {
             }
             Err(error) => {
                 let cause = crate::channel::EndCause::Memory(error.to_string());
-                receiver.end.state.end(crate::channel::state::End::Cause(cause));
+                receiver
+                    .end
+                    .state
+                    .end(crate::channel::state::End::Cause(cause));
                 receiver.end.waiters.take(&mut context.wakers);
                 let counters = receiver.end.counters();
                 let reason = crate::engine::control::CloseReason::OutOfMemory;
@@ -368,11 +427,18 @@ impl Link {
     ) {
         let body = header.body_bytes();
         let fill = header.padded_length() - header.length as usize;
-        let large = self
-            .receivers
-            .get(&end)
-            .and_then(|receiver| receiver.large.iter().find(|large| large.sequence == sequence));
-        let Some(LargeIn { memory: Some(memory), length, .. }) = large else {
+        let large = self.receivers.get(&end).and_then(|receiver| {
+            receiver
+                .large
+                .iter()
+                .find(|large| large.sequence == sequence)
+        });
+        let Some(LargeIn {
+            memory: Some(memory),
+            length,
+            ..
+        }) = large
+        else {
             // The handle is gone since.
             self.inbound.skip = body + fill;
             return;
@@ -393,21 +459,39 @@ impl Link {
         }
         // SAFETY: inside the chunk's place, or at its end.
         let at: NonNull<u8> = unsafe { place.add(copied) };
-        self.inbound.chunk = Some(ChunkInProgress { end, at, left, fill, complete });
+        self.inbound.chunk = Some(ChunkInProgress {
+            end,
+            at,
+            left,
+            fill,
+            complete,
+        });
     }
 
     /// The last byte of a chunk is in its place.
     fn chunk_arrived(&mut self, context: &mut Context<'_>) {
-        let Some(chunk) = self.inbound.chunk.take() else { return };
+        let Some(chunk) = self.inbound.chunk.take() else {
+            return;
+        };
         self.inbound.skip = chunk.fill;
-        let Some(receiver) = self.receivers.get_mut(&chunk.end) else { return };
+        let Some(receiver) = self.receivers.get_mut(&chunk.end) else {
+            return;
+        };
         if !chunk.complete {
             return;
         }
-        if let Some(LargeIn { sequence, length, memory: Some(memory) }) = receiver.large.pop_front()
+        if let Some(LargeIn {
+            sequence,
+            length,
+            memory: Some(memory),
+        }) = receiver.large.pop_front()
         {
             let (length, place) = (length as usize, LargePlace::Granted(memory));
-            receiver.end.large().push_back(LargeArrival { sequence, length, place });
+            receiver.end.large().push_back(LargeArrival {
+                sequence,
+                length,
+                place,
+            });
             receiver.end.waiters.take(&mut context.wakers);
         }
         self.session.handle_large_complete(chunk.end);
@@ -416,7 +500,11 @@ impl Link {
     /// The handle that a chunk is for is gone, and its memory goes: what is still to come
     /// is skipped.
     pub(super) fn abandon_chunk(&mut self, end: u32) {
-        if self.inbound.chunk.as_ref().is_some_and(|chunk| chunk.end == end)
+        if self
+            .inbound
+            .chunk
+            .as_ref()
+            .is_some_and(|chunk| chunk.end == end)
             && let Some(chunk) = self.inbound.chunk.take()
         {
             self.inbound.skip = chunk.left + chunk.fill;
@@ -433,7 +521,9 @@ impl Link {
 impl ReceiveLink {
     /// A granted message has not begun to arrive, or is in the middle.
     fn expects_chunk(&self) -> bool {
-        self.large.front().is_some_and(|large| large.memory.is_some())
+        self.large
+            .front()
+            .is_some_and(|large| large.memory.is_some())
     }
 }
 

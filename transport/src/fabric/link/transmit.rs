@@ -1,11 +1,18 @@
 //! The sending half of a link: rings are walked, frames built, batches written.
 
 use std::sync::atomic::Ordering;
-use std::{collections::{HashMap, VecDeque}, ptr::NonNull, sync::Arc};
+use std::{
+    collections::{HashMap, VecDeque},
+    ptr::NonNull,
+    sync::Arc,
+};
 
 use super::{Link, Phase};
 use crate::{
-    channel::{send_end::SendEnd, words::{ReceiverWords, Words}},
+    channel::{
+        send_end::SendEnd,
+        words::{ReceiverWords, Words},
+    },
     driver::Context,
     engine::session::{Body, RecordSource, Run},
     memory::{LargeLease, RingLease},
@@ -41,18 +48,30 @@ struct LargeOut {
 
 impl SendLink {
     pub(super) fn new(end: Arc<SendEnd>) -> Self {
-        Self { end, ring: None, large: VecDeque::new(), is_closed: false, seen: None }
+        Self {
+            end,
+            ring: None,
+            large: VecDeque::new(),
+            is_closed: false,
+            seen: None,
+        }
     }
 
     /// The peer holds everything up to `received`.
     pub(super) fn forget_large(&mut self, received: u64) {
-        while self.large.front().is_some_and(|large| large.sequence <= received) {
+        while self
+            .large
+            .front()
+            .is_some_and(|large| large.sequence <= received)
+        {
             self.large.pop_front();
         }
     }
 
     fn has_records(&self) -> bool {
-        self.ring.as_ref().is_some_and(|ring| !ring.consumer.is_empty())
+        self.ring
+            .as_ref()
+            .is_some_and(|ring| !ring.consumer.is_empty())
     }
 }
 
@@ -64,7 +83,9 @@ impl RecordSource for Rings<'_> {
         let ring = self.0.get_mut(&end)?.ring.as_mut()?;
         // Our own process writes these rings, so a malformed record is a bug of ours.
         let walk = |limit| {
-            ring.consumer.walk(limit).unwrap_or_else(|error| unreachable!("our own ring: {error}"))
+            ring.consumer
+                .walk(limit)
+                .unwrap_or_else(|error| unreachable!("our own ring: {error}"))
         };
         let mut run = walk(batch);
         if run.records == 0 {
@@ -75,7 +96,11 @@ impl RecordSource for Rings<'_> {
         }
         let position = ring.consumer.position();
         ring.consumer.advance_by(run.bytes, run.records);
-        Some(Run { position, bytes: run.bytes, records: run.records })
+        Some(Run {
+            position,
+            bytes: run.bytes,
+            records: run.records,
+        })
     }
 
     fn has_records(&mut self, end: u32) -> bool {
@@ -86,12 +111,22 @@ impl RecordSource for Rings<'_> {
 impl Link {
     /// The handle of a sending end has made its ring.
     pub(crate) fn attach_ring(&mut self, end: u32, lease: Arc<RingLease>, alignment: usize) {
-        let Some(sender) = self.senders.get_mut(&end) else { return };
-        let Some(words) = sender.end.theirs.get().cloned() else { return };
+        let Some(sender) = self.senders.get_mut(&end) else {
+            return;
+        };
+        let Some(words) = sender.end.theirs.get().cloned() else {
+            return;
+        };
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
         let consumer = Consumer::new(mapped, alignment);
-        let mut ring = AttachedRing { consumer, lease, words, arm: Arm::new(), is_armed: true };
+        let mut ring = AttachedRing {
+            consumer,
+            lease,
+            words,
+            arm: Arm::new(),
+            is_armed: true,
+        };
         // It begins cold: the first message rings.
         ring.arm.set(&ring.words.armed);
         sender.ring = Some(ring);
@@ -106,14 +141,21 @@ impl Link {
         memory: LargeLease,
     ) {
         if let Some(sender) = self.senders.get_mut(&end) {
-            sender.large.push_back(LargeOut { sequence, length, memory });
+            sender.large.push_back(LargeOut {
+                sequence,
+                length,
+                memory,
+            });
             self.session.announce_large(end, sequence, length as u64);
         }
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
-        if let Some(ring) = self.senders.get_mut(&end).and_then(|sender| sender.ring.as_mut())
+        if let Some(ring) = self
+            .senders
+            .get_mut(&end)
+            .and_then(|sender| sender.ring.as_mut())
             && ring.is_armed
         {
             ring.is_armed = false;
@@ -139,7 +181,11 @@ impl Link {
     pub(crate) fn arm_rings(&mut self) -> bool {
         let mut any = false;
         for end in &self.hot_rings {
-            if let Some(ring) = self.senders.get_mut(end).and_then(|sender| sender.ring.as_mut()) {
+            if let Some(ring) = self
+                .senders
+                .get_mut(end)
+                .and_then(|sender| sender.ring.as_mut())
+            {
                 ring.is_armed = true;
                 ring.arm.set(&ring.words.armed);
                 any = true;
@@ -153,9 +199,13 @@ impl Link {
         let senders = &mut self.senders;
         let session = &mut self.session;
         self.hot_rings.retain(|end| {
-            let Some(sender) = senders.get_mut(end) else { return false };
+            let Some(sender) = senders.get_mut(end) else {
+                return false;
+            };
             let has_records = sender.has_records();
-            let Some(ring) = sender.ring.as_mut() else { return false };
+            let Some(ring) = sender.ring.as_mut() else {
+                return false;
+            };
             if has_records {
                 ring.is_armed = false;
                 ring.arm.disarm(&ring.words.armed);
@@ -177,7 +227,9 @@ impl Link {
                 match self.outbound.write(&mut self.layer, &self.tcp) {
                     Ok((bytes, calls)) => {
                         let counters = &self.shared.counters;
-                        counters.bytes_sent.fetch_add(bytes as u64, Ordering::Relaxed);
+                        counters
+                            .bytes_sent
+                            .fetch_add(bytes as u64, Ordering::Relaxed);
                         counters.writes.fetch_add(calls, Ordering::Relaxed);
                         progress |= bytes > 0;
                     }
@@ -208,7 +260,9 @@ impl Link {
             let landing = self.outbound.landing();
             let mut rings = Rings(&mut self.senders);
             let heads = &mut self.outbound.heads;
-            let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else { break };
+            let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else {
+                break;
+            };
             let body = self.locate(body);
             // SAFETY: ring bytes stay until the peer has released them, which it cannot
             // before they are sent; large messages until it has received them; rings of
@@ -216,9 +270,15 @@ impl Link {
             unsafe { self.outbound.push(body) };
             frames += 1;
         }
-        self.shared.counters.frames_sent.fetch_add(frames, Ordering::Relaxed);
+        self.shared
+            .counters
+            .frames_sent
+            .fetch_add(frames, Ordering::Relaxed);
         if frames == 0 && self.session.is_out_of_credit() {
-            self.shared.counters.credit_stalls.fetch_add(1, Ordering::Relaxed);
+            self.shared
+                .counters
+                .credit_stalls
+                .fetch_add(1, Ordering::Relaxed);
         }
         frames > 0
     }
@@ -227,7 +287,11 @@ impl Link {
     fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)> {
         match body {
             Body::Inline => None,
-            Body::Records { end, position, bytes } => {
+            Body::Records {
+                end,
+                position,
+                bytes,
+            } => {
                 let ring = self.senders.get(&end)?.ring.as_ref()?;
                 let offset = position as usize & (ring.lease.capacity() - 1);
                 // SAFETY: the offset is inside the first of the two windows.
@@ -235,10 +299,16 @@ impl Link {
             }
             Body::Chunk { end, chunk } => {
                 let sender = self.senders.get(&end)?;
-                let large = sender.large.iter().find(|large| large.sequence == chunk.sequence)?;
+                let large = sender
+                    .large
+                    .iter()
+                    .find(|large| large.sequence == chunk.sequence)?;
                 debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
                 // SAFETY: the chunk lies inside the message's memory.
-                Some((unsafe { large.memory.base().add(chunk.offset as usize) }, chunk.bytes))
+                Some((
+                    unsafe { large.memory.base().add(chunk.offset as usize) },
+                    chunk.bytes,
+                ))
             }
         }
     }

@@ -49,7 +49,10 @@ impl ControlSegment {
     #[must_use]
     pub fn lease_block(self: &Arc<Self>) -> Option<ControlBlock> {
         let index = self.free().pop()?;
-        Some(ControlBlock { index, segment: Arc::clone(self) })
+        Some(ControlBlock {
+            index,
+            segment: Arc::clone(self),
+        })
     }
 
     /// How many blocks are not leased.
@@ -132,7 +135,9 @@ impl PeerControlSegment {
     /// if there is no such block. They are only to be read: a store is SIGSEGV.
     #[must_use]
     pub fn sender_words(self: &Arc<Self>, index: u32) -> Option<Words<SenderWords>> {
-        let block = (index < CONTROL_BLOCKS).then(|| block_address(&self.memory, index))?.cast();
+        let block = (index < CONTROL_BLOCKS)
+            .then(|| block_address(&self.memory, index))?
+            .cast();
         // SAFETY: an aligned block of a mapping that the `Arc` keeps; the file is sealed,
         // so it does not shrink under it. Readers only load.
         Some(unsafe { Words::mapped(block, self.clone()) })
@@ -141,7 +146,9 @@ impl PeerControlSegment {
     /// The same for an end that the peer receives on.
     #[must_use]
     pub fn receiver_words(self: &Arc<Self>, index: u32) -> Option<Words<ReceiverWords>> {
-        let block = (index < CONTROL_BLOCKS).then(|| block_address(&self.memory, index))?.cast();
+        let block = (index < CONTROL_BLOCKS)
+            .then(|| block_address(&self.memory, index))?
+            .cast();
         // SAFETY: as in `sender_words`.
         Some(unsafe { Words::mapped(block, self.clone()) })
     }
@@ -209,10 +216,16 @@ mod tests {
         let (segment, _fd) = ControlSegment::create().unwrap();
         let blocks: Vec<_> = std::iter::from_fn(|| segment.lease_block()).collect();
         assert_eq!(blocks.len(), 256);
-        let words: Vec<_> = blocks.into_iter().map(|block| block.into_receiver_words(0)).collect();
+        let words: Vec<_> = blocks
+            .into_iter()
+            .map(|block| block.into_receiver_words(0))
+            .collect();
         for (number, words) in words.iter().enumerate() {
             assert_eq!(words.received(), 0);
-            words.report(&Counters { received: number as u64, ..Counters::default() });
+            words.report(&Counters {
+                received: number as u64,
+                ..Counters::default()
+            });
             words.armed.store(u32::MAX, Relaxed);
         }
         for (number, words) in words.iter().enumerate() {

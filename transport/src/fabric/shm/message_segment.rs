@@ -136,7 +136,10 @@ impl MessageSegmentPool {
     #[must_use]
     pub fn slot(&mut self, index: u32) -> MessageSlot<'_> {
         let slot = &mut self.slots[index as usize];
-        assert!(slot.segment.is_some() && !slot.busy, "slot {index} was not taken");
+        assert!(
+            slot.segment.is_some() && !slot.busy,
+            "slot {index} was not taken"
+        );
         MessageSlot { slot, index }
     }
 
@@ -193,7 +196,11 @@ impl MessageSlot<'_> {
     /// All of the segment, to encode into.
     #[must_use]
     pub fn bytes(&mut self) -> &mut [MaybeUninit<u8>] {
-        MessageSlot { slot: &mut *self.slot, index: self.index }.into_bytes()
+        MessageSlot {
+            slot: &mut *self.slot,
+            index: self.index,
+        }
+        .into_bytes()
     }
 }
 

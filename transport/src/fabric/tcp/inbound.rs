@@ -56,7 +56,14 @@ unsafe impl Send for ChunkInProgress {}
 impl Inbound {
     pub(crate) fn new(pool: &mut BlockPool) -> Result<Self, MemoryError> {
         let block = pool.take()?;
-        Ok(Self { block, filled: 0, parsed: 0, refills: 0, chunk: None, skip: 0 })
+        Ok(Self {
+            block,
+            filled: 0,
+            parsed: 0,
+            refills: 0,
+            chunk: None,
+            skip: 0,
+        })
     }
 
     pub(crate) fn block(&self) -> &Arc<Block> {

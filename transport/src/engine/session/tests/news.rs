@@ -60,7 +60,8 @@ fn credit_grows_and_never_shrinks() {
             )
             .unwrap();
         }
-        ring.0.push_back(crate::engine::record::record_size(50, ALIGNMENT));
+        ring.0
+            .push_back(crate::engine::record::record_size(50, ALIGNMENT));
         session.mark_ready(1);
         let sent = session
             .poll_transmit(&mut ring, 0, &mut Vec::new())

@@ -1,0 +1,219 @@
+//! What a sender waits for: the peer's open, room in the ring, counters.
+
+use std::{sync::atomic::Ordering, time::Instant};
+
+use super::{
+    error::{SendError, SendFailure, WaitAckedError},
+    send_end::{SendEnd, SendProducer},
+};
+use crate::{
+    driver::{Condition, Patience},
+    engine::control::{Ask, CloseReason},
+};
+
+impl SendEnd {
+    /// Waits until the peer has opened its end.
+    pub(super) fn wait_open(&self, patience: Patience) -> Result<(), SendFailure> {
+        if self.state.is_over() {
+            return Err(self.error().into());
+        }
+        if !self.state.is_pending() {
+            return Ok(());
+        }
+        let look = || match (self.state.is_over(), self.state.is_pending()) {
+            (true, _) => Some(Err(self.error().into())),
+            (false, true) => None,
+            (false, false) => Some(Ok(())),
+        };
+        let Patience::Until(deadline) = patience else {
+            self.session.poll();
+            return look().unwrap_or(Err(SendFailure::NotOpen));
+        };
+        let give_up = Instant::now() + self.open_timeout;
+        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
+        let until = if is_ours {
+            give_up
+        } else {
+            deadline.unwrap_or(give_up)
+        };
+        self.session
+            .wait(&self.waiters, Some(until), look)
+            .unwrap_or_else(|_| {
+                if !is_ours {
+                    return Err(SendFailure::TimedOut);
+                }
+                let waited = self.open_timeout;
+                let (channel, peer) = (self.name.clone(), self.session.peer_name());
+                Err(SendError::NotOpened {
+                    channel,
+                    peer,
+                    waited,
+                }
+                .into())
+            })
+    }
+
+    /// Waits for counters.
+    pub(super) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
+        if ask.received == 0 && ask.acknowledged == 0 {
+            return Ok(());
+        }
+        match self.wait_open(patience) {
+            Ok(()) => {}
+            Err(SendFailure::Failed(error)) => {
+                // What was acknowledged before the end counts.
+                return match self.answered(&ask) {
+                    Some(answer) => answer,
+                    None => Err(error.into()),
+                };
+            }
+            Err(_) => return Err(WaitAckedError::Timeout),
+        }
+        let deadline = match patience {
+            Patience::None => Some(Instant::now()),
+            Patience::Until(deadline) => deadline,
+        };
+        let mut news = News {
+            end: self,
+            ask,
+            has_asked: false,
+        };
+        if let Some(answer) = news.look() {
+            return answer;
+        }
+        if self.ours.get().is_none() {
+            // No use in looking before the other engine has heard of it.
+            news.ask();
+        }
+        self.session
+            .wait(&self.waiters, deadline, news)
+            .unwrap_or(Err(WaitAckedError::Timeout))
+    }
+
+    /// The answer that the counters give, if they do.
+    fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+        let theirs = self.theirs.get()?;
+        let (acknowledged, ended) = theirs.acknowledged();
+        if theirs.received() >= ask.received && acknowledged >= ask.acknowledged {
+            return Some(Ok(()));
+        }
+        (ended && ask.acknowledged > acknowledged).then_some(Err(WaitAckedError::Unacknowledged {
+            sequence: acknowledged + 1,
+        }))
+    }
+
+    /// The last handle is gone, or the channel cannot go on.
+    pub(super) fn close(&self, reason: CloseReason) {
+        let last = self.sent.load(Ordering::Acquire);
+        // The word says that the end is orderly. What ended otherwise the receiver hears
+        // from its engine, with the reason.
+        if let Some(ours) = self.ours.get()
+            && reason == CloseReason::Dropped
+            && !self.state.is_over()
+        {
+            ours.close(last);
+            self.session.asymmetry().light();
+            if self
+                .theirs
+                .get()
+                .is_some_and(|theirs| theirs.armed.load(Ordering::Relaxed) != 0)
+            {
+                self.session.ring_peer();
+            }
+        }
+        self.session.close_sender(self.id, last, reason);
+    }
+}
+
+/// The condition "enough room".
+pub(super) struct Room<'a, F> {
+    pub(super) end: &'a SendEnd,
+    pub(super) producer: &'a mut SendProducer,
+    pub(super) ask: Ask,
+    pub(super) has_asked: bool,
+    pub(super) enough: F,
+}
+
+impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
+    type Output = Result<(), SendFailure>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        if self.end.state.is_over() {
+            return Some(Err(self.end.error().into()));
+        }
+        if self.producer.refresh().is_err() {
+            self.end
+                .session
+                .misbehaved("its released counter went back or beyond what was sent");
+            return Some(Err(self.end.error().into()));
+        }
+        (self.enough)(self.producer).then_some(Ok(()))
+    }
+
+    fn ask(&mut self) {
+        match self.end.ours.get() {
+            Some(ours) => {
+                self.end
+                    .asking
+                    .ask(ours, &mut self.has_asked, self.end.session.asymmetry());
+                self.end.session.ring_peer();
+            }
+            None => {
+                let next = self.producer.ring.released().messages + 1;
+                let ask = Ask {
+                    released: self.ask.released.min(next),
+                    ..self.ask
+                };
+                self.end.session.ask(self.end.id, ask);
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ours) = self.end.ours.get() {
+            self.end.asking.give_up(ours, &mut self.has_asked);
+        }
+    }
+}
+
+/// The condition "the counters say so".
+struct News<'a> {
+    end: &'a SendEnd,
+    ask: Ask,
+    has_asked: bool,
+}
+
+impl Condition for News<'_> {
+    type Output = Result<(), WaitAckedError>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        // The counters first: what they say stays true when the channel has ended.
+        let over = self.end.state.is_over();
+        self.end
+            .answered(&self.ask)
+            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.end.error()))))
+    }
+
+    fn ask(&mut self) {
+        match self.end.ours.get() {
+            Some(ours) => {
+                self.end
+                    .asking
+                    .ask(ours, &mut self.has_asked, self.end.session.asymmetry());
+                self.end.session.ring_peer();
+            }
+            // The engine keeps the question until it is answered.
+            None if self.has_asked => {}
+            None => {
+                self.has_asked = true;
+                self.end.session.ask(self.end.id, self.ask);
+            }
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ours) = self.end.ours.get() {
+            self.end.asking.give_up(ours, &mut self.has_asked);
+        }
+    }
+}
