@@ -32,7 +32,7 @@ fn main() -> ExitCode {
         ] {
             let here = move |party: &mut Party| stay_stuck(party, beside);
             proofs.push(Proof::new(name, setup, here, move |party| {
-                push(party, beside)
+                push(party, beside);
             }));
         }
         let there = |party: &mut Party| push(party, Beside::Held);

@@ -64,11 +64,10 @@ fn handles_move_between_threads() {
     is_not!(Cloned: Clone, Receiver<[u8], Raw>);
 }
 
+/// A handle keeps no message, so this holds for every type that can be sent at all: there
+/// is no `T: Send` here.
 #[test]
-fn handles_send_and_receive_in_threads_whatever_the_message_is() {
-    // A handle keeps no message, so what is sent need not be `Send`.
-    type NotSend = std::rc::Rc<u64>;
-    is_not!(Sent: Send, NotSend);
+fn handles_move_whatever_the_message_is() {
     fn moves<T>()
     where
         ibex::Rkyv: ibex::Codec<T>,

@@ -90,7 +90,7 @@ fn late(stage: &mut Stage) {
                 .map(|_| receiver.recv().expect("a message"))
                 .collect();
             stage.hear("waiting", &node);
-            let acknowledge = || messages.into_iter().for_each(|message| message.ack());
+            let acknowledge = || messages.into_iter().for_each(ibex::Message::ack);
             std::thread::spawn(acknowledge)
                 .join()
                 .expect("the thread returns");
@@ -127,9 +127,9 @@ fn dropped(stage: &mut Stage) {
             for sequence in 1..=10 {
                 let message = receiver.recv().expect("a message");
                 if sequence == 6 {
-                    drop(message)
+                    drop(message);
                 } else {
-                    message.ack()
+                    message.ack();
                 }
             }
             assert_eq!(&receiver.recv().expect("a message")[..], b"more");
@@ -254,7 +254,7 @@ fn counters(stage: &mut Stage) {
             assert_eq!((receiver.received(), receiver.released()), (20, 0));
             stage.tell("received");
             stage.hear("held", &node);
-            messages.drain(..15).for_each(|message| message.ack());
+            messages.drain(..15).for_each(ibex::Message::ack);
             assert_eq!(receiver.released(), 15);
             stage.hear("done", &node);
             messages.into_iter().for_each(drop);

@@ -1,13 +1,13 @@
 //! Messages flow: in order, exactly once, of every size, on many channels and sessions,
 //! and no channel waits for another.
 
-use std::thread;
+use std::{sync::mpsc, thread};
 
 use ibex::{Pod, Raw, TryRecvError, TrySendError};
 use ibex_transport::engine::record::{RecordHeader, RecordKind};
 
 use crate::common::{
-    payload,
+    kernel, payload,
     scenario::{Scenario, Side, Span},
     stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
 };
@@ -26,6 +26,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("codecs", codecs),
     Scenario::new("future_header_words", future_header_words),
     Scenario::new("back_pressure", back_pressure),
+    Scenario::new("waiting_is_sleeping", waiting_is_sleeping),
     Scenario::new("forms", forms),
 ];
 
@@ -411,7 +412,7 @@ fn codecs(stage: &mut Stage) {
                 .expect("a sender");
             for number in 1..=last {
                 entries.send(&entry(number)).expect("sent");
-                bytes.send(&vec![number as u8; 3]).expect("sent");
+                bytes.send(&[number as u8; 3]).expect("sent");
                 bytes.send(b"..").expect("sent");
                 words.send(&number).expect("sent");
                 samples.send(&sample(number)).expect("sent");
@@ -559,6 +560,38 @@ fn back_pressure(stage: &mut Stage) {
             receive_all(&mut stalled, sent + 1, length);
             stage.hear("done", &node);
         }
+    }
+}
+
+/// Whoever waits sleeps in the kernel, whatever was sent and released before, and is woken.
+fn waiting_is_sleeping(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let (here, there) = match stage.side {
+        Side::Dialer => ("east", "west"),
+        Side::Listener => ("west", "east"),
+    };
+    let (mut out, mut back) = (sender(&peer, here), receiver(&peer, there));
+    for round in 0..20 {
+        for sequence in 4 * round + 1..=4 * round + 3 {
+            out.send(&payload::numbered(sequence, 100)).expect("sent");
+        }
+        out.flush().expect("delivered");
+        thread::scope(|scope| {
+            let (started, waiter) = mpsc::channel();
+            let back = &mut back;
+            scope.spawn(move || {
+                for sequence in 4 * round + 1..=4 * round + 3 {
+                    payload::check(sequence, &back.recv().expect("a message"));
+                }
+                started.send(kernel::this_thread()).expect("somebody waits");
+                payload::check(4 * round + 4, &back.recv().expect("a message"));
+            });
+            kernel::wait_until_asleep(waiter.recv().expect("the thread lives"));
+            stage.rendezvous("asleep", &node);
+            out.send(&payload::numbered(4 * round + 4, 100))
+                .expect("sent");
+            out.flush().expect("delivered");
+        });
     }
 }
 

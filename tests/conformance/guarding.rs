@@ -287,7 +287,7 @@ fn all_detached(stage: &mut Stage) {
                             kernel::wait_until_asleep(us);
                             batch.extend(from.try_iter());
                         }
-                        batch.drain(..).for_each(|guard| guard.ack());
+                        batch.drain(..).for_each(ibex::Message::ack);
                     }
                 });
                 for sequence in 1..=1000 {
@@ -382,9 +382,9 @@ fn outlive_the_node(stage: &mut Stage) {
                 check(&guards);
                 for (number, guard) in guards.into_iter().rev().enumerate() {
                     if number % 2 == 0 {
-                        guard.ack()
+                        guard.ack();
                     } else {
-                        drop(guard.detach())
+                        drop(guard.detach());
                     }
                 }
             };

@@ -64,6 +64,8 @@ pub struct ReceiveEnd {
     /// What the sender was last told.
     pub(crate) told_released: AtomicU64,
     pub(crate) told_position: AtomicU64,
+    /// The prefix that the session's engine was last asked to tell.
+    pub(crate) marked_released: AtomicU64,
     /// The session's engine was asked to tell and has not yet.
     pub(crate) is_marked: AtomicBool,
 }
@@ -223,8 +225,13 @@ impl ReceiveEnd {
         });
         // The sender asked, and the engine may have found us summing and left it to us.
         let asked = moved && self.cells.is_asked();
-        let urgent = owes || asked;
-        if urgent || (idle && messages > 0) {
+        // Once for each prefix: a receiver that waits comes by again and again, and the
+        // news may have to wait for a frame longer than that.
+        let is_new = prefix.released > self.marked_released.load(Ordering::Relaxed);
+        if asked || (is_new && (owes || idle)) {
+            self.marked_released
+                .fetch_max(prefix.released, Ordering::Relaxed);
+            let urgent = owes || asked;
             let is_marked = self.is_marked.swap(true, Ordering::AcqRel);
             // A mark that is there already may be one that wakes nobody.
             if urgent || !is_marked {

@@ -614,7 +614,7 @@ impl Engine {
         let sessions: Vec<u64> = self.links.keys().copied().collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
-                link.begin_close(deadline, context)
+                link.begin_close(deadline, context);
             });
         }
     }

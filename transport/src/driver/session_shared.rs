@@ -274,7 +274,7 @@ impl SessionShared {
 
     pub(crate) fn send_large(&self, end: u32, sequence: u64, length: usize, memory: LargeLease) {
         self.runtime.on_link(self.id, |link, _| {
-            link.send_large(end, sequence, length, memory)
+            link.send_large(end, sequence, length, memory);
         });
     }
 
@@ -305,7 +305,7 @@ impl SessionShared {
     pub(crate) fn close_receiver(&self, end: &ReceiveEnd, reason: CloseReason) {
         let counters = end.counters();
         self.runtime.on_link(self.id, |link, _| {
-            link.close_receiver(end.id, &counters, reason)
+            link.close_receiver(end.id, &counters, reason);
         });
     }
 

@@ -290,6 +290,7 @@ impl Link {
             handed_out: AtomicU64::new(0),
             told_released: AtomicU64::new(0),
             told_position: AtomicU64::new(first),
+            marked_released: AtomicU64::new(0),
             is_marked: AtomicBool::new(false),
             spec,
         });
