@@ -6,6 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::{
+    os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Arc, PoisonError},
     time::Instant,
@@ -14,13 +15,13 @@ use std::{
 use super::{
     error::{RecvError, RecvFailure},
     message::RawMessage,
-    receive_end::{Frame, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer},
+    receive_end::{Frame, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer},
 };
 use crate::{
     driver::{Condition, Patience, SessionShared},
     engine::{
         control::CloseReason,
-        record::{self, RecordHeader, RecordKind},
+        record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     },
     fabric::shm::{MessageSlots, RingSegment},
     memory::orphans::{self, Orphan},
@@ -266,35 +267,81 @@ impl ReceiveHandle {
     /// Hands a large message out once all of it is here.
     fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
         let sequence = self.handed_out + 1;
-        let mut large = self.end.large();
-        let is_here = large
-            .front()
-            .is_some_and(|arrival| arrival.sequence == sequence);
-        let Some(arrival) = is_here.then(|| large.pop_front()).flatten() else {
-            drop(large);
+        let Some((payload, length, memory)) = self.find_large(&found, sequence)? else {
             return if over {
                 Err(self.end.error())
             } else {
                 Ok(None)
             };
         };
-        drop(large);
-        let (payload, memory) = match arrival.place {
-            LargePlace::Granted(lease) => (lease.base(), LargeMemory::Granted(lease)),
-            LargePlace::Segment { slot, capacity, fd } => {
-                let length = arrival.length as u64;
-                let segment =
-                    self.segments
-                        .accept(slot, length, capacity, fd)
-                        .map_err(|refused| {
-                            self.end.session.misbehaved(&refused.to_string());
-                            self.end.error()
-                        })?;
-                (segment.memory().0, LargeMemory::Segment(segment))
-            }
-        };
         self.end.held().large.push_back((sequence, memory));
-        Ok(Some(self.hand_out(payload, arrival.length, found.size)))
+        Ok(Some(self.hand_out(payload, length, found.size)))
+    }
+
+    /// Where an announced message lies, if all of it is here.
+    fn find_large(
+        &mut self,
+        found: &Found,
+        sequence: u64,
+    ) -> Result<Option<(NonNull<u8>, usize, LargeMemory)>, RecvError> {
+        if matches!(self.source, Source::Ring(_)) {
+            if found.length != LargeAnnouncement::MAX_BYTES {
+                return Err(self.refused("an announcement of a large message is malformed"));
+            }
+            // SAFETY: a record's payload of this length is readable; its bytes are copied
+            // once and checked after.
+            let bytes = unsafe { found.payload.cast::<[u8; 16]>().read_unaligned() };
+            let (length, slot, is_new) = LargeAnnouncement::parse_in_segment(bytes);
+            if !is_new {
+                return self.in_segment(slot, length, 0, None).map(Some);
+            }
+        }
+        let mut large = self.end.large();
+        let is_here = large
+            .front()
+            .is_some_and(|arrival| arrival.sequence == sequence);
+        let arrival = is_here.then(|| large.pop_front()).flatten();
+        drop(large);
+        let Some(LargeArrival { length, place, .. }) = arrival else {
+            return Ok(None);
+        };
+        match place {
+            LargePlace::Granted(lease) => {
+                Ok(Some((lease.base(), length, LargeMemory::Granted(lease))))
+            }
+            LargePlace::Segment { slot, capacity, fd } => {
+                self.in_segment(slot, length as u64, capacity, fd).map(Some)
+            }
+        }
+    }
+
+    fn in_segment(
+        &mut self,
+        slot: u32,
+        length: u64,
+        capacity: u64,
+        fd: Option<OwnedFd>,
+    ) -> Result<(NonNull<u8>, usize, LargeMemory), RecvError> {
+        let limit = self
+            .end
+            .state
+            .agreed()
+            .map_or(0, |agreed| agreed.max_message_bytes);
+        if length > limit {
+            return Err(self.refused("a message is above the channel's limit"));
+        }
+        match self.segments.accept(slot, length, capacity, fd) {
+            Ok(segment) => {
+                let payload = segment.memory().0;
+                Ok((payload, length as usize, LargeMemory::Segment(segment)))
+            }
+            Err(refused) => Err(self.refused(&refused.to_string())),
+        }
+    }
+
+    fn refused(&self, what: &str) -> RecvError {
+        self.end.session.misbehaved(what);
+        self.end.error()
     }
 
     /// Takes over what the engine left; maps a ring here, on the caller's thread.
@@ -385,6 +432,8 @@ impl ReceiveHandle {
             Ok(None) => {}
             Err(error) => return Err(error.into()),
         }
+        // Whoever waits keeps nothing back: the sender may wait for just that.
+        self.end.advance(true);
         let end = self.end.clone();
         let session = &end.session;
         let Patience::Until(deadline) = patience else {

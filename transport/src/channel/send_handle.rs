@@ -21,7 +21,7 @@ use crate::{
         control::{Ask, CloseReason},
         frame::MAX_EAGER_BYTES,
         large::LARGE_PER_CHANNEL,
-        record::RecordKind,
+        record::{LargeAnnouncement, RecordKind},
     },
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError},
@@ -323,8 +323,7 @@ impl<'a> Entered<'a> {
             let place = self.large_place(producer, room, patience)?;
             match encode(&mut producer.large_bytes(&place)[..room]) {
                 Ok(length) => {
-                    // An announcement is 8 bytes long.
-                    self.wait_room(producer, 8, patience)?;
+                    self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
                     return Ok(self.publish_large(producer, place, length));
                 }
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
@@ -377,34 +376,30 @@ impl<'a> Entered<'a> {
         length: usize,
     ) -> u64 {
         let sequence = producer.ring.sequence() + 1;
-        for (to, from) in producer
-            .ring
-            .slot()
-            .iter_mut()
-            .zip((length as u64).to_le_bytes())
-        {
-            to.write(from);
-        }
         // The engine must know of the bytes before anyone can see the announcement.
-        let slot = match place {
+        let (slot, announcement) = match place {
             LargePlace::Lease(lease) => {
-                self.end
-                    .session
-                    .send_large(self.end.id, sequence, length, lease);
-                0
+                let session = &self.end.session;
+                session.send_large(self.end.id, sequence, length, lease);
+                (0, LargeAnnouncement::in_chunks(length))
             }
             LargePlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);
                 let (capacity, fd) = (place.capacity(), place.announce());
-                self.end
-                    .session
-                    .pass_large(self.end.id, sequence, slot, length, capacity, fd);
-                slot
+                let is_new = fd.is_some();
+                if is_new {
+                    let session = &self.end.session;
+                    session.pass_large(self.end.id, sequence, slot, length, capacity, fd);
+                }
+                (slot, LargeAnnouncement::in_segment(length, slot, is_new))
             }
         };
+        for (to, from) in producer.ring.slot().iter_mut().zip(announcement.bytes()) {
+            to.write(*from);
+        }
         producer.large.push_back((sequence, slot));
         let typical = producer.typical;
-        let published = self.publish(producer, RecordKind::Large, 8);
+        let published = self.publish(producer, RecordKind::Large, announcement.bytes().len());
         producer.typical = typical;
         published
     }
@@ -420,7 +415,7 @@ impl<'a> Entered<'a> {
             return Ok(Place::Ring);
         }
         let place = self.large_place(producer, length, patience)?;
-        self.wait_room(producer, 8, patience)?;
+        self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
         Ok(Place::Large(place))
     }
 

@@ -81,6 +81,60 @@ pub enum RecordKind {
     Large = 2,
 }
 
+/// What the announcement of a message says that travels outside the ring: its length,
+/// and, where it lies in a segment that the peer maps, which one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LargeAnnouncement {
+    bytes: [u8; Self::MAX_BYTES],
+    length: usize,
+}
+
+impl LargeAnnouncement {
+    /// The longest announcement.
+    pub const MAX_BYTES: usize = 16;
+    /// The announcement of a message that goes in chunks.
+    pub const IN_CHUNKS_BYTES: usize = 8;
+
+    /// The message goes in chunks.
+    #[must_use]
+    pub fn in_chunks(length: usize) -> Self {
+        let mut bytes = [0; Self::MAX_BYTES];
+        bytes[..8].copy_from_slice(&(length as u64).to_le_bytes());
+        Self {
+            bytes,
+            length: Self::IN_CHUNKS_BYTES,
+        }
+    }
+
+    /// The message lies in a segment; one that is new is passed beside the ring.
+    #[must_use]
+    pub fn in_segment(length: usize, slot: u32, is_new: bool) -> Self {
+        let mut bytes = Self::in_chunks(length).bytes;
+        bytes[8..12].copy_from_slice(&slot.to_le_bytes());
+        bytes[12..16].copy_from_slice(&u32::from(is_new).to_le_bytes());
+        Self {
+            bytes,
+            length: Self::MAX_BYTES,
+        }
+    }
+
+    /// As it stands in the record.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.length]
+    }
+
+    /// Length, slot and novelty of a message in a segment.
+    #[must_use]
+    pub fn parse_in_segment(bytes: [u8; Self::MAX_BYTES]) -> (u64, u32, bool) {
+        let word = |at: usize| {
+            u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+        };
+        let length = u64::from(word(0)) | u64::from(word(4)) << 32;
+        (length, word(8), word(12) != 0)
+    }
+}
+
 /// A header word whose kind this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("header word {word:#018x} has kind {}, which is neither data (1) nor large (2)", word >> KIND_SHIFT)]
