@@ -7,9 +7,9 @@ use ibex_transport::{
     engine::control::Role,
 };
 
-use crate::{ChannelBuilder, Fabric, OpenError, node::ChannelDefaults};
+use crate::{ChannelBuilder, Fabric, node::ChannelDefaults};
 #[cfg(feature = "rkyv")]
-use crate::{Codec, Receiver, Rkyv, Sender};
+use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 
 /// Who a peer is: its identity and its incarnation, which changes when it restarts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

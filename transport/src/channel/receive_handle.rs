@@ -15,7 +15,10 @@ use std::{
 use super::{
     error::{RecvError, RecvFailure},
     message::RawMessage,
-    receive_end::{Frame, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd, Source as SourceOffer},
+    receive_end::{
+        Frame, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
+        Source as SourceOffer,
+    },
 };
 use crate::{
     driver::{Condition, Patience, SessionShared},
