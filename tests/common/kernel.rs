@@ -4,6 +4,7 @@ use std::{
     collections::HashSet,
     fs,
     net::{Ipv4Addr, SocketAddr, SocketAddrV4},
+    path::Path,
     thread,
 };
 
@@ -41,18 +42,30 @@ pub(crate) fn this_thread() -> Pid {
 /// Waits until `thread` of this process sleeps in the kernel.
 pub(crate) fn wait_until_asleep(thread: Pid) {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
-    loop {
-        let stat = fs::read_to_string(&stat).expect("the thread lives");
-        // The name stands in parentheses and may contain anything; the state is next.
-        if stat
-            .rsplit(") ")
-            .next()
-            .is_some_and(|rest| rest.starts_with('S'))
-        {
-            return;
-        }
+    while !is_in_state(Path::new(&stat), 'S') {
         thread::yield_now();
     }
+}
+
+/// Waits until every thread of a process that got SIGSTOP has stopped.
+pub(crate) fn wait_until_stopped(process: Pid) {
+    let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
+    let is_stopped = || {
+        let mut tasks = fs::read_dir(&tasks).expect("the process lives");
+        tasks.all(|task| is_in_state(&task.expect("a thread").path().join("stat"), 'T'))
+    };
+    while !is_stopped() {
+        thread::yield_now();
+    }
+}
+
+/// Whether a thread's `stat` (proc_pid_stat(5)) shows this state.
+fn is_in_state(stat: &Path, state: char) -> bool {
+    let stat = fs::read_to_string(stat).expect("the thread lives");
+    // The name stands in parentheses and may contain anything; the state is next.
+    stat.rsplit(") ")
+        .next()
+        .is_some_and(|rest| rest.starts_with(state))
 }
 
 struct Connection {

@@ -11,4 +11,5 @@ pub(crate) mod line;
 pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod stage;
+pub(crate) mod stream;
 pub(crate) mod supervisor;

@@ -53,6 +53,10 @@ impl Stage {
         self.cell.fabric
     }
 
+    pub(crate) fn driver(&self) -> Driver {
+        self.cell.driver
+    }
+
     /// How many of something: `full` in optimised builds, a tenth where each takes longer.
     pub(crate) fn count(&self, full: u64) -> u64 {
         if cfg!(debug_assertions) {
@@ -128,7 +132,21 @@ impl Stage {
 
     /// Ends the other side as nothing else can.
     pub(crate) fn kill_other(&self) {
-        kill_process(self.other, Signal::KILL).expect("the other side was alive");
+        self.signal_other(Signal::KILL);
+    }
+
+    /// Stops the other side, all its threads, until [`resume_other`](Self::resume_other).
+    pub(crate) fn stop_other(&self) {
+        self.signal_other(Signal::STOP);
+        kernel::wait_until_stopped(self.other);
+    }
+
+    pub(crate) fn resume_other(&self) {
+        self.signal_other(Signal::CONT);
+    }
+
+    fn signal_other(&self, signal: Signal) {
+        kill_process(self.other, signal).expect("the other side is alive");
     }
 
     // ---- The line --------------------------------------------------------------------

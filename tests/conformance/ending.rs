@@ -3,14 +3,14 @@
 use std::{sync::mpsc, thread, time::Duration};
 
 use ibex::{
-    AcceptError, CloseReason, EndCause, Raw, RecvError, SendError, TryRecvError, TrySendError,
-    WaitAckedError,
+    AcceptError, CloseReason, EndCause, Fabric, Raw, RecvError, SendError, TryRecvError,
+    TrySendError, WaitAckedError,
 };
 
 use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side},
-    stage::{BytesReceiver, LONG, Stage, receiver, sender},
+    stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -21,8 +21,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("receiving_node_ends_first", receiving_node_first),
     Scenario::new("unused_ends_dropped", unused),
     Scenario::new("close_reports", close_reports),
+    Scenario::new("close_with_a_stopped_peer", close_with_a_stopped_peer),
     Scenario::new("close_interrupts", close_interrupts),
     Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
+    Scenario::new("sender_killed_in_a_large_message", sender_killed_in_large).kills(Side::Dialer),
     Scenario::new("receiver_killed", receiver_killed).kills(Side::Listener),
 ];
 
@@ -319,6 +321,40 @@ fn close_reports(stage: &mut Stage) {
     }
 }
 
+/// A peer that lives and does not run: `close` gives up after its time-out, and says what
+/// the peer's engine is not known to hold. What is on its way arrives all the same.
+fn close_with_a_stopped_peer(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut out = sender(&peer, "out");
+            out.opened(LONG).expect("the peer opens");
+            stage.stop_other();
+            for sequence in 1..=10 {
+                out.send(&payload::numbered(sequence, 100)).expect("sent");
+            }
+            let report = node.close(MOMENT);
+            match (stage.fabric(), &report.undelivered[..]) {
+                // It lies in memory that the peer has mapped.
+                (Fabric::Shm, []) => {}
+                (Fabric::Tcp, [out]) => {
+                    assert_eq!((&out.channel[..], out.sent), ("out", 10));
+                    assert_eq!(out.received, 0);
+                }
+                other => panic!("the peer is stopped: {other:?}"),
+            }
+            stage.resume_other();
+            assert_eq!(stage.hear_any(), "received");
+        }
+        Side::Listener => {
+            let mut out = receiver(&peer, "out");
+            let (last, _) = receive_to_the_end(&mut out);
+            assert_eq!(last, 10);
+            stage.tell("received");
+        }
+    }
+}
+
 /// Every call that blocks returns when another thread closes the node.
 fn close_interrupts(stage: &mut Stage) {
     const WINDOW: u64 = 16;
@@ -414,6 +450,36 @@ fn sender_killed(stage: &mut Stage) {
             assert_eq!(error.counts.received, last, "{error}");
             assert!(receiver.recv().is_err(), "and it stays so");
             assert!(peer.is_gone());
+        }
+    }
+}
+
+/// `kill -9` of the sender in the middle of a message that travels in parts: the part is
+/// no message.
+fn sender_killed_in_large(stage: &mut Stage) {
+    const LENGTH: usize = 8 << 20;
+    let (_node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "large");
+            let mut bytes = vec![0; LENGTH];
+            for sequence in 1.. {
+                payload::fill(sequence, &mut bytes);
+                sender.send(&bytes).expect("sent until killed");
+            }
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "large");
+            for sequence in 1..=3 {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(message.len(), LENGTH);
+                payload::check(sequence, &message);
+            }
+            stage.kill_other();
+            let (last, end) = receive_to_the_end(&mut receiver);
+            assert!(last >= 3);
+            let cause = cause_of_recv(end.expect_err("killed"));
+            assert!(matches!(cause, EndCause::PeerGone { .. }), "{cause}");
         }
     }
 }

@@ -1,15 +1,15 @@
-//! Messages flow: in order, exactly once, of every size, on many channels and sessions,
-//! and no channel waits for another.
+//! Messages flow: in order, exactly once, on many channels and sessions, and no channel
+//! waits for another.
 
 use std::{sync::mpsc, thread};
 
-use ibex::{Pod, Raw, TryRecvError, TrySendError};
-use ibex_transport::engine::record::{RecordHeader, RecordKind};
+use ibex::{Raw, TryRecvError, TrySendError};
 
 use crate::common::{
     kernel, payload,
-    scenario::{Scenario, Side, Span},
-    stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
+    scenario::{Scenario, Side},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
+    stream::{assert_ended, receive_all, send_all},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -20,43 +20,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("many_channels", many_channels),
     Scenario::new("cloned_senders", cloned_senders),
     Scenario::new("sixteen_sessions", sixteen_sessions),
-    Scenario::new("every_size", every_size),
-    Scenario::new("every_size_in_a_stream", every_size_in_a_stream),
-    Scenario::new("huge", huge).on(Span::EachFabric),
-    Scenario::new("codecs", codecs),
-    Scenario::new("future_header_words", future_header_words),
     Scenario::new("back_pressure", back_pressure),
     Scenario::new("waiting_is_sleeping", waiting_is_sleeping),
     Scenario::new("forms", forms),
 ];
-
-/// Takes messages 1 to `last` and checks every byte; `length` says how long each is.
-fn receive_all(receiver: &mut BytesReceiver, last: u64, length: impl Fn(u64) -> usize) {
-    for sequence in 1..=last {
-        let message = receiver
-            .recv()
-            .unwrap_or_else(|error| panic!("message {sequence} of {last}: {error}"));
-        assert_eq!(message.sequence(), sequence);
-        assert_eq!(message.len(), length(sequence));
-        payload::check(sequence, &message);
-        message.ack();
-    }
-}
-
-fn send_all(sender: &mut BytesSender, last: u64, length: impl Fn(u64) -> usize) {
-    let mut bytes = Vec::new();
-    for sequence in 1..=last {
-        bytes.resize(length(sequence), 0);
-        payload::fill(sequence, &mut bytes);
-        assert_eq!(sender.send(&bytes).expect("sent"), sequence);
-    }
-}
-
-fn assert_ended(mut receiver: BytesReceiver) {
-    assert!(receiver.next().expect("an orderly end").is_none());
-    // It stays so.
-    assert!(receiver.next().expect("an orderly end").is_none());
-}
 
 /// Messages of mixed sizes arrive in the order in which they were sent.
 fn order(stage: &mut Stage) {
@@ -276,231 +243,6 @@ fn sixteen_sessions(stage: &mut Stage) {
                 assert_ended(up);
                 down.close().expect("delivered");
             }
-        }
-    }
-}
-
-/// Around every border: a word, a cache line, a page, a frame, a chunk, half the ring, the
-/// ring, and far beyond it.
-fn sizes() -> Vec<usize> {
-    const RING: usize = 1 << 20;
-    let around = |size: usize, by: usize| size - by..=size + by;
-    let mut sizes = vec![0, 1, 7, 8, 9];
-    for range in [
-        around(64, 9),
-        around(4096, 1),
-        around(32 << 10, 1),
-        65_510..=65_546,
-        around(128 << 10, 17),
-        around(RING / 2, 17),
-        around(RING, 17),
-    ] {
-        sizes.extend(range);
-    }
-    sizes.extend([2 * RING, 5 << 20, 3, 0]);
-    sizes
-}
-
-/// Every size by itself: the next is sent when this one is acknowledged.
-fn every_size(stage: &mut Stage) {
-    let (_node, peer) = stage.meet();
-    let sizes = sizes();
-    let length = |sequence: u64| sizes[sequence as usize - 1];
-    let last = sizes.len() as u64;
-    match stage.side {
-        Side::Dialer => {
-            let mut sender = sender(&peer, "sizes");
-            for sequence in 1..=last {
-                let bytes = payload::numbered(sequence, length(sequence));
-                sender.send(&bytes).expect("sent");
-                sender
-                    .wait_acked(sequence)
-                    .unwrap_or_else(|error| panic!("{} bytes: {error}", bytes.len()));
-            }
-        }
-        Side::Listener => {
-            let mut receiver = receiver(&peer, "sizes");
-            receive_all(&mut receiver, last, length);
-            assert_ended(receiver);
-        }
-    }
-}
-
-/// Every size, one close behind the other, largest and smallest mixed.
-fn every_size_in_a_stream(stage: &mut Stage) {
-    let (_node, peer) = stage.meet();
-    let sizes = sizes();
-    let last = sizes.len() as u64;
-    // 7 shares no factor with the number of sizes, so every size comes up once.
-    assert_ne!(last % 7, 0);
-    let length = |sequence: u64| sizes[(sequence * 7 % last) as usize];
-    match stage.side {
-        Side::Dialer => {
-            let mut sender = sender(&peer, "sizes");
-            send_all(&mut sender, last, length);
-            sender.close().expect("delivered");
-        }
-        Side::Listener => {
-            let mut receiver = receiver(&peer, "sizes");
-            receive_all(&mut receiver, last, length);
-            assert_ended(receiver);
-        }
-    }
-}
-
-/// The longest message that a channel takes by default, with small ones around it.
-fn huge(stage: &mut Stage) {
-    let (_node, peer) = stage.meet();
-    let bytes = if cfg!(debug_assertions) {
-        16 << 20
-    } else {
-        256 << 20
-    };
-    let length = |sequence| if sequence == 2 { bytes } else { 100 };
-    match stage.side {
-        Side::Dialer => {
-            let mut sender = sender(&peer, "huge");
-            send_all(&mut sender, 3, length);
-            sender.wait_acked(3).expect("acknowledged");
-        }
-        Side::Listener => {
-            let mut receiver = receiver(&peer, "huge");
-            receive_all(&mut receiver, 3, length);
-            assert_ended(receiver);
-        }
-    }
-}
-
-/// A message with everything that an archive points to.
-#[ibex::message]
-struct Entry {
-    offset: u64,
-    name: String,
-    parts: Vec<Vec<u8>>,
-    before: Option<Box<u64>>,
-}
-
-fn entry(offset: u64) -> Entry {
-    Entry {
-        offset,
-        name: format!("entry {offset}"),
-        parts: (0..offset % 5)
-            .map(|part| payload::numbered(part, part as usize * 11))
-            .collect(),
-        before: offset.checked_sub(2).map(Box::new),
-    }
-}
-
-/// One session, a channel of each codec.
-fn codecs(stage: &mut Stage) {
-    let (_node, peer) = stage.meet();
-    let last = stage.count(2_000);
-    let sample = |number: u64| [number as f64, 0.5, -1.0];
-    match stage.side {
-        Side::Dialer => {
-            let mut entries = peer.sender::<Entry>("entries").expect("a sender");
-            let mut bytes = sender(&peer, "bytes");
-            let mut words = peer
-                .channel("words")
-                .codec::<Pod>()
-                .sender::<u64>()
-                .expect("a sender");
-            let mut samples = peer
-                .channel("samples")
-                .codec::<Pod>()
-                .sender::<[f64]>()
-                .expect("a sender");
-            for number in 1..=last {
-                entries.send(&entry(number)).expect("sent");
-                bytes.send(&[number as u8; 3]).expect("sent");
-                bytes.send(b"..").expect("sent");
-                words.send(&number).expect("sent");
-                samples.send(&sample(number)).expect("sent");
-            }
-            entries.wait_acked(last).expect("acknowledged");
-            bytes.wait_acked(2 * last).expect("acknowledged");
-            words.wait_acked(last).expect("acknowledged");
-            samples.wait_acked(last).expect("acknowledged");
-        }
-        Side::Listener => {
-            let mut entries = peer.receiver::<Entry>("entries").expect("a receiver");
-            let mut bytes = receiver(&peer, "bytes");
-            let mut words = peer
-                .channel("words")
-                .codec::<Pod>()
-                .receiver::<u64>()
-                .expect("a receiver");
-            let mut samples = peer
-                .channel("samples")
-                .codec::<Pod>()
-                .receiver::<[f64]>()
-                .expect("a receiver");
-            for number in 1..=last {
-                let received = entries.recv().expect("an entry");
-                let expected = entry(number);
-                assert_eq!(received.offset, number);
-                assert_eq!(received.name, expected.name);
-                assert_eq!(received.parts.len(), expected.parts.len());
-                for (part, expected) in received.parts.iter().zip(&expected.parts) {
-                    assert_eq!(part, expected);
-                }
-                assert_eq!(
-                    received.before.as_ref().map(|word| word.to_native()),
-                    expected.before.as_deref().copied()
-                );
-                received.ack();
-                let message = bytes.recv().expect("bytes");
-                assert_eq!(message[..], [number as u8; 3]);
-                message.ack();
-                let message = bytes.recv().expect("bytes");
-                assert_eq!(&message[..], b"..");
-                message.ack();
-                let word = words.recv().expect("a word");
-                assert_eq!(*word, number);
-                word.ack();
-                let values = samples.recv().expect("a sample");
-                assert_eq!(*values, sample(number));
-                values.ack();
-            }
-        }
-    }
-}
-
-/// Payloads made of the header words that will stand in their place a lap later: old bytes
-/// must never be taken for a record.
-fn future_header_words(stage: &mut Stage) {
-    const LENGTH: usize = 1000;
-    const LAP: u64 = (64 << 10) / (LENGTH as u64 + 8);
-    let (_node, peer) = stage.meet();
-    let last = stage.count(50_000);
-    let words = |sequence: u64| -> Vec<u8> {
-        let header = |ahead| RecordHeader {
-            kind: RecordKind::Data,
-            length: LENGTH as u32,
-            sequence_low: (sequence + ahead) as u32,
-        };
-        let ahead = (0..LENGTH as u64 / 8).map(|place| LAP - 1 + place % 3);
-        ahead
-            .flat_map(|ahead| header(ahead).to_word().to_le_bytes())
-            .collect()
-    };
-    let channel = peer.channel("words").codec::<Raw>().window_bytes(64 << 10);
-    match stage.side {
-        Side::Dialer => {
-            let mut sender = channel.sender::<[u8]>().expect("a sender");
-            for sequence in 1..=last {
-                sender.send(&words(sequence)).expect("sent");
-            }
-            sender.close().expect("delivered");
-        }
-        Side::Listener => {
-            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
-            for sequence in 1..=last {
-                let message = receiver.recv().expect("a message");
-                assert_eq!(message.sequence(), sequence);
-                assert!(message[..] == words(sequence)[..], "message {sequence}");
-            }
-            assert_ended(receiver);
         }
     }
 }

@@ -2,13 +2,14 @@
 //!
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
 //! two processes that the kernel says are two. Another fabric joins in one line, in
-//! `common/scenario.rs`. A filter chooses scenarios as with any test:
-//! `cargo test --release --test conformance -- order tcp/caller`.
+//! `common/scenario.rs`. A filter chooses as with any test:
+//! `cargo test --release --test conformance -- tcp/caller`.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod acknowledging;
+mod carrying;
 mod ending;
 mod flowing;
 mod guarding;
@@ -24,6 +25,7 @@ use libtest_mimic::{Arguments, Trial};
 fn main() -> ExitCode {
     let scenarios: Vec<Scenario> = [
         flowing::SCENARIOS,
+        carrying::SCENARIOS,
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,

@@ -6,14 +6,17 @@ use std::{
     time::Duration,
 };
 
-use ibex::{AcceptError, ConnectError, ListenError, Node};
+use ibex::{AcceptError, ConnectError, Fabric, ListenError, Node, NodeBuilder, Policy, Wait};
 
 use crate::common::{
+    payload,
     scenario::{Scenario, Side, Span},
     stage::{MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("fabric_chosen", fabric_chosen).on(Span::EachDriver),
+    Scenario::new("ways_to_wait", ways_to_wait),
     Scenario::new("listener_starts_later", listener_starts_later),
     Scenario::new("connecting_to_nobody", to_nobody).on(Span::EachDriver),
     Scenario::new("connecting_to_a_web_server", to_a_web_server).on(Span::EachDriver),
@@ -23,6 +26,98 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("accepting_nobody", accepting_nobody).on(Span::EachDriver),
     Scenario::new("connecting_interrupted", interrupted).on(Span::EachDriver),
 ];
+
+/// Two nodes that want nothing special choose by the place of the peer, and say why; what
+/// one of them rules out is not chosen; what cannot be had is an error with the reason.
+fn fabric_chosen(stage: &mut Stage) {
+    type Settings = fn(NodeBuilder) -> NodeBuilder;
+    let cases: [(Settings, Settings, Option<Fabric>); 5] = [
+        (|dialer| dialer, |listener| listener, Some(Fabric::Shm)),
+        (
+            |dialer| dialer.fabric(Fabric::Shm, Policy::Forbid),
+            |listener| listener,
+            Some(Fabric::Tcp),
+        ),
+        (
+            |dialer| dialer,
+            |listener| listener.fabric(Fabric::Shm, Policy::Forbid),
+            Some(Fabric::Tcp),
+        ),
+        (
+            |dialer| dialer.fabric(Fabric::Tcp, Policy::Prefer),
+            |listener| listener,
+            Some(Fabric::Tcp),
+        ),
+        (
+            |dialer| dialer.fabric(Fabric::Shm, Policy::Require),
+            |listener| listener.fabric(Fabric::Shm, Policy::Forbid),
+            None,
+        ),
+    ];
+    for (dialer, listener, expected) in cases {
+        let builder = Node::builder().driver(stage.driver());
+        match stage.side {
+            Side::Dialer => {
+                let node = dialer(builder).build().expect("a node");
+                let address = stage.hear_any();
+                match (node.connect(&address), expected) {
+                    (Ok(peer), Some(fabric)) => {
+                        assert_eq!(peer.fabric(), fabric, "{}", peer.fabric_reason());
+                        assert!(!peer.fabric_reason().is_empty());
+                    }
+                    (Err(error), None) => {
+                        let said = error.to_string();
+                        assert!(said.contains("shm"), "{said}");
+                    }
+                    (other, expected) => panic!("{other:?} instead of {expected:?}"),
+                }
+                stage.tell("met");
+            }
+            Side::Listener => {
+                let node = listener(builder)
+                    .listen("127.0.0.1:0")
+                    .build()
+                    .expect("a node");
+                stage.tell_address(&node);
+                if let Some(fabric) = expected {
+                    assert_eq!(node.accept().expect("a peer").fabric(), fabric);
+                }
+                stage.hear("met", &node);
+            }
+        }
+    }
+}
+
+/// Polling without end, spinning before sleeping and sleeping at once: all of them get
+/// every message.
+fn ways_to_wait(stage: &mut Stage) {
+    let spin = Duration::from_micros(5);
+    for wait in [Wait::Event, Wait::Adaptive { spin }, Wait::BusyPoll] {
+        let (node, peer) = stage.meet_as(|builder| builder.wait(wait));
+        let last = stage.count(500);
+        match stage.side {
+            Side::Dialer => {
+                let (mut ping, mut pong) = (sender(&peer, "ping"), receiver(&peer, "pong"));
+                for sequence in 1..=last {
+                    ping.send(&payload::numbered(sequence, 100)).expect("sent");
+                    payload::check(sequence, &pong.recv().expect("an answer"));
+                    ping.wait_acked(sequence).expect("acknowledged");
+                }
+            }
+            Side::Listener => {
+                let (mut ping, mut pong) = (receiver(&peer, "ping"), sender(&peer, "pong"));
+                while let Some(message) = ping.next().expect("a ping") {
+                    pong.send(&message).expect("sent");
+                    message.ack();
+                }
+            }
+        }
+        drop(node);
+        // The next pair of nodes meets when this one is gone.
+        stage.tell("next");
+        assert_eq!(stage.hear_any(), "next");
+    }
+}
 
 /// `connect` waits for a node that starts later: "refused" means "not yet there".
 fn listener_starts_later(stage: &mut Stage) {
