@@ -78,11 +78,11 @@ impl Default for NodeSettings {
             linger: Duration::from_secs(1),
             identity: None,
             max_channels: 1024,
-            session_credit_bytes: 4 << 20,
+            session_credit_bytes: 2 << 20,
             channel: ChannelDefaults {
                 window: ChannelWindow {
                     messages: 16384,
-                    bytes: 1 << 20,
+                    bytes: 2 << 20,
                 },
                 max_message_bytes: 256 << 20,
                 open_timeout: Duration::from_secs(10),

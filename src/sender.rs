@@ -174,6 +174,7 @@ impl Sender<[u8], Raw> {
     /// Dropping the reservation gives the room back. While it lives, clones of this
     /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
     /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
+    #[inline(always)]
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
         let raw = self
             .handle
@@ -183,6 +184,7 @@ impl Sender<[u8], Raw> {
     }
 
     /// The same if there is room now.
+    #[inline]
     pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, TrySendError> {
         let raw = self
             .handle
@@ -215,6 +217,7 @@ pub struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// Publishes the message.
+    #[inline(always)]
     pub fn send(self) -> Sequence {
         self.raw.publish()
     }
@@ -223,12 +226,14 @@ impl Reservation<'_> {
 impl Deref for Reservation<'_> {
     type Target = [u8];
 
+    #[inline]
     fn deref(&self) -> &[u8] {
         self.raw.bytes()
     }
 }
 
 impl DerefMut for Reservation<'_> {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut [u8] {
         self.raw.bytes_mut()
     }

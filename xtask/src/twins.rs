@@ -47,7 +47,7 @@ const MODELS: &[Model] = &[
     },
     Model {
         test: "loom_cells_are_reused_when_empty",
-        twins: &["has_cell_relaxed", "emptied_relaxed"],
+        twins: &["last_cell_relaxed", "emptied_relaxed"],
     },
     Model {
         test: "loom_armed_or_seen",

@@ -10,7 +10,7 @@ use std::cell::Cell;
 
 use ibex_transport::engine::counters::Counters;
 use ibex_transport::engine::frame::{EXTENSION_BYTES, Extension};
-use ibex_transport::engine::record::{RecordKind, first_position, record_size};
+use ibex_transport::engine::record::{Layout, RecordKind, first_position, record_size};
 use ibex_transport::ring::{Producer, Released, RingMemory};
 use ibex_transport::sync::Ordering;
 
@@ -91,7 +91,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
 
 /// A sender that has published one message.
 fn sender() -> Producer<Words> {
-    let mut producer = Producer::new(Words::new(), ALIGNMENT, WINDOW_MESSAGES);
+    let mut producer = Producer::new(Words::new(), Layout::packed(ALIGNMENT), WINDOW_MESSAGES);
     publish(&mut producer);
     producer
 }

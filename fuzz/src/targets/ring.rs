@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::ptr::NonNull;
 
 use ibex_transport::engine::record::{
-    HEADER_BYTES, RecordHeader, RecordKind, first_position, record_size,
+    HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size,
 };
 use ibex_transport::memory::MirroredMapping;
 use ibex_transport::ring::{Consumer, Mapped};
@@ -58,7 +58,7 @@ fn read(ring: &MirroredMapping, content: &[u8], alignment: usize) -> bool {
     //    consumer ends before it, in this function.
     // 2. and 3. No producer is made.
     let memory = unsafe { Mapped::new(ring.base(), ring.capacity()) };
-    let mut consumer = Consumer::new(memory, alignment);
+    let mut consumer = Consumer::new(memory, Layout::packed(alignment));
     let walk = consumer.walk(ring.capacity());
     let (mut bytes, mut records) = (0, 0);
     // A record is at least 8 bytes long and its sequence counts up, so what

@@ -19,6 +19,7 @@ use std::{
 
 use super::{
     error::{Counts, Disconnected, EndCause, SchemaMismatch, SendError},
+    send_handle::LargePlace,
     state::{End, EndState},
     words::{ReceiverWords, SenderWords, Words},
 };
@@ -84,6 +85,8 @@ pub(super) struct SendProducer {
     /// Large messages whose memory is in use, with their slot (shm).
     pub(super) large: VecDeque<(u64, u32)>,
     pub(super) segments: MessageSegmentPool,
+    /// Where a reservation is built that is too long for the ring.
+    pub(super) reserved_large: Option<LargePlace>,
 }
 
 #[derive(Debug)]

@@ -21,9 +21,9 @@ use crate::{
         control::{Ask, CloseReason},
         frame::MAX_EAGER_BYTES,
         large::LARGE_PER_CHANNEL,
-        record::{LargeAnnouncement, RecordKind},
+        record::{LargeAnnouncement, Layout, RecordKind},
     },
-    fabric::shm::{MessageSegmentPool, RingSegment},
+    fabric::shm::{MESSAGE_SLOTS, MessageSegmentPool, RingSegment, SHORT_MESSAGE_BYTES},
     memory::{LargeLease, MemoryError},
     ring::{Doorbell, Mapped, Producer},
 };
@@ -105,33 +105,29 @@ impl SendHandle {
     }
 
     /// Reserves room for a payload of `length` bytes, to be built in place.
-    #[inline]
+    #[inline(always)]
     pub fn reserve(
         &mut self,
         length: usize,
         patience: Patience,
     ) -> Result<RawReservation<'_>, SendFailure> {
         let entered = self.enter()?;
-        let place = match entered.producer() {
+        match entered.producer() {
             Some(producer)
                 if producer.takes(length)
                     && length as u64 <= producer.max_message_bytes
-                    && !entered.end.state.is_over() =>
-            {
-                Place::Ring
-            }
+                    && !entered.end.state.is_over() => {}
             _ => entered.find_place(length, patience)?,
-        };
+        }
         std::mem::forget(entered); // The reservation keeps what entering gave.
         self.reserved = true;
         Ok(RawReservation {
             handle: self,
-            place: Some(place),
             length,
         })
     }
 
-    #[inline]
+    #[inline(always)]
     fn enter(&mut self) -> Result<Entered<'_>, SendFailure> {
         if self.reserved {
             self.reservation_was_leaked();
@@ -241,7 +237,7 @@ impl Drop for Entered<'_> {
 
 impl<'a> Entered<'a> {
     /// The producer, if the ring exists.
-    #[inline]
+    #[inline(always)]
     #[allow(
         clippy::mut_from_ref,
         reason = "`Entered` is the exclusive right to it"
@@ -253,7 +249,7 @@ impl<'a> Entered<'a> {
     }
 
     /// Publishes a payload that stands in the ring's slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn publish(
         &self,
         producer: &mut SendProducer,
@@ -276,6 +272,18 @@ impl<'a> Entered<'a> {
             session.transmit();
         }
         sequence
+    }
+
+    /// Publishes the reservation that is out.
+    #[inline(always)]
+    pub(super) fn publish_reserved(&self, length: usize) -> u64 {
+        let Some(producer) = self.producer() else {
+            unreachable!("a reservation has a producer")
+        };
+        match producer.reserved_large.take() {
+            None => self.publish(producer, RecordKind::Data, length),
+            Some(place) => self.publish_large(producer, place, length),
+        }
     }
 
     #[cold]
@@ -321,7 +329,7 @@ impl<'a> Entered<'a> {
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
             let place = self.large_place(producer, room, patience)?;
-            match encode(&mut producer.large_bytes(&place)[..room]) {
+            match encode(&mut place.bytes(&mut producer.segments)[..room]) {
                 Ok(length) => {
                     self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
                     return Ok(self.publish_large(producer, place, length));
@@ -341,6 +349,11 @@ impl<'a> Entered<'a> {
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
         let is_shm = self.end.ours.get().is_some();
+        let under_way = if is_shm && bytes <= SHORT_MESSAGE_BYTES {
+            MESSAGE_SLOTS
+        } else {
+            LARGE_PER_CHANNEL
+        };
         // The memory is free again when the other engine has the message, or, where the
         // peer reads it in place, when the application has released it.
         let oldest = producer.large.front().map_or(0, |&(sequence, _)| sequence);
@@ -350,7 +363,7 @@ impl<'a> Entered<'a> {
         };
         self.wait_until(producer, patience, ask, |producer| {
             producer.retire_large(is_shm);
-            producer.large.len() < LARGE_PER_CHANNEL
+            producer.large.len() < under_way
         })?;
         if is_shm {
             let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
@@ -369,12 +382,8 @@ impl<'a> Entered<'a> {
 
     /// Publishes the announcement of a message that stands in `place`. The caller has
     /// made sure of room for it.
-    pub(super) fn publish_large(
-        &self,
-        producer: &mut SendProducer,
-        place: LargePlace,
-        length: usize,
-    ) -> u64 {
+    #[cold]
+    fn publish_large(&self, producer: &mut SendProducer, place: LargePlace, length: usize) -> u64 {
         let sequence = producer.ring.sequence() + 1;
         // The engine must know of the bytes before anyone can see the announcement.
         let (slot, announcement) = match place {
@@ -405,18 +414,21 @@ impl<'a> Entered<'a> {
     }
 
     /// Waits for room in the ring, or memory of its own, for `length` bytes to be built in place.
-    fn find_place(&self, length: usize, patience: Patience) -> Result<Place, SendFailure> {
+    #[cold]
+    #[inline(never)]
+    fn find_place(&self, length: usize, patience: Patience) -> Result<(), SendFailure> {
         let producer = self.open_producer(patience)?;
         if length as u64 > producer.max_message_bytes {
             return Err(self.too_long(Some(length as u64)).into());
         }
         if length <= producer.largest {
             self.wait_room(producer, length, patience)?;
-            return Ok(Place::Ring);
+            return Ok(());
         }
         let place = self.large_place(producer, length, patience)?;
         self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-        Ok(Place::Large(place))
+        producer.reserved_large = Some(place);
+        Ok(())
     }
 
     // ---- Waiting ---------------------------------------------------------------------
@@ -497,13 +509,6 @@ impl<'a> Entered<'a> {
     }
 }
 
-/// Where a message is built.
-#[derive(Debug)]
-pub(super) enum Place {
-    Ring,
-    Large(LargePlace),
-}
-
 /// Memory of its own for a large message.
 #[derive(Debug)]
 pub(super) enum LargePlace {
@@ -511,6 +516,18 @@ pub(super) enum LargePlace {
     Lease(LargeLease),
     /// A slot of the channel's message segments, which the peer maps.
     Slot(u32),
+}
+
+impl LargePlace {
+    fn bytes<'p>(&'p self, segments: &'p mut MessageSegmentPool) -> &'p mut [MaybeUninit<u8>] {
+        match self {
+            // SAFETY: the lease's memory, exclusive as the producer with `segments` is.
+            LargePlace::Lease(lease) => unsafe {
+                slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
+            },
+            LargePlace::Slot(slot) => segments.slot(*slot).into_bytes(),
+        }
+    }
 }
 
 impl SendProducer {
@@ -521,21 +538,29 @@ impl SendProducer {
         };
         let capacity = agreed.window.bytes as usize;
         let is_shm = end.ours.get().is_some();
-        let (base, memory) = if is_shm {
+        let alignment = agreed.alignment as usize;
+        let (base, layout, memory) = if is_shm {
             let (segment, fd) = RingSegment::create(capacity)?;
             end.session.pass_ring(end.id, capacity, fd);
-            (segment.memory().0, RingOwner::Segment(segment))
+            (
+                segment.memory().0,
+                Layout::in_lines(alignment),
+                RingOwner::Segment(segment),
+            )
         } else {
             let lease = Arc::new(end.session.ring_arena().lease(capacity)?);
-            (lease.base(), RingOwner::Lease(lease))
+            (
+                lease.base(),
+                Layout::packed(alignment),
+                RingOwner::Lease(lease),
+            )
         };
         // SAFETY: both kinds of rings are double mappings of `capacity` bytes that we
         // write; `_memory` keeps them mapped as long as the producer lives.
         let mapped = unsafe { Mapped::new(base, capacity) };
-        let ring = Producer::new(mapped, agreed.alignment as usize, agreed.window.messages);
+        let ring = Producer::new(mapped, layout, agreed.window.messages);
         if let RingOwner::Lease(lease) = &memory {
-            end.session
-                .attach_ring(end.id, lease.clone(), agreed.alignment as usize);
+            end.session.attach_ring(end.id, lease.clone(), layout);
         }
         let largest = if is_shm {
             ring.largest()
@@ -555,20 +580,23 @@ impl SendProducer {
             transmit_at: end.session.transmit_at(capacity),
             large: Default::default(),
             segments: MessageSegmentPool::new(),
+            reserved_large: None,
         })
     }
 
-    pub(super) fn large_bytes<'p>(
-        &'p mut self,
-        place: &'p LargePlace,
-    ) -> &'p mut [MaybeUninit<u8>] {
-        match place {
-            // SAFETY: the lease's memory, exclusive as the producer is.
-            LargePlace::Lease(lease) => unsafe {
-                slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
-            },
-            LargePlace::Slot(slot) => self.segments.slot(*slot).into_bytes(),
-        }
+    /// The bytes of the reservation that is out. What stands there before is left over
+    /// from earlier messages.
+    #[inline(always)]
+    pub(super) fn reserved_bytes(&mut self, length: usize) -> &mut [u8] {
+        let slot = match &self.reserved_large {
+            None => self.ring.slot(),
+            Some(place) => place.bytes(&mut self.segments),
+        };
+        let slot = &mut slot[..length];
+        // SAFETY: ring and message memory comes from the kernel, zeroed, and only ever
+        // gets bytes written, so it is initialised; `u8` and `MaybeUninit<u8>` have the
+        // same layout.
+        unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
     }
 
     /// Whether the ring takes a payload of `length` bytes now.

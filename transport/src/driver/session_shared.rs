@@ -14,7 +14,10 @@ use rustix::io::{retry_on_intr, write};
 use super::{Condition, Driver, Runtime, TimedOut, engine::Mark};
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
-    engine::control::{Ask, CloseReason},
+    engine::{
+        control::{Ask, CloseReason},
+        record::Layout,
+    },
     memory::{LargeLease, LargePool, RingArena, RingLease},
     ring::{Asymmetry, WaitSlot},
 };
@@ -262,9 +265,9 @@ impl SessionShared {
 
     // ---- What handles tell the engine ----------------------------------------------
 
-    pub(crate) fn attach_ring(&self, end: u32, ring: Arc<RingLease>, alignment: usize) {
+    pub(crate) fn attach_ring(&self, end: u32, ring: Arc<RingLease>, layout: Layout) {
         self.runtime
-            .on_link(self.id, |link, _| link.attach_ring(end, ring, alignment));
+            .on_link(self.id, |link, _| link.attach_ring(end, ring, layout));
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {

@@ -112,7 +112,7 @@ impl CellBlock {
     }
 
     /// The receiver hands out message `sequence`, whose record takes `size`
-    /// bytes. [`Advance::has_cell`](super::Advance::has_cell) must have said
+    /// bytes. [`Advance::last_cell`](super::Advance::last_cell) must have said
     /// that its cell is free.
     #[inline]
     pub fn hold(&self, sequence: u64, size: usize) {

@@ -14,8 +14,7 @@ use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use crate::engine::record::{
-    HEADER_BYTES, MAX_LENGTH, RecordHeader, RecordKind, UnknownKind, first_position, is_alignment,
-    record_size,
+    HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind, UnknownKind,
 };
 use crate::sync::Ordering;
 
@@ -25,7 +24,7 @@ pub struct Consumer<M> {
     // The ring.
     memory: M,
     capacity: usize,
-    alignment: usize,
+    layout: Layout,
 
     // The next record.
     position: u64,
@@ -38,25 +37,20 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Panics
     ///
-    /// If `alignment` is not a power of two from 8 to 64, or the capacity not
-    /// one of at least four times that.
+    /// If the capacity is not a power of two of at least four times the layout's step.
     #[must_use]
-    pub fn new(memory: M, alignment: usize) -> Self {
+    pub fn new(memory: M, layout: Layout) -> Self {
         let capacity = memory.capacity();
+        let least = 4 * layout.step();
         assert!(
-            is_alignment(alignment),
-            "alignment {alignment}: not 8 to 64"
-        );
-        assert!(
-            capacity.is_power_of_two() && capacity >= 4 * alignment,
-            "a ring of {capacity} bytes: not a power of two of at least {}",
-            4 * alignment
+            capacity.is_power_of_two() && capacity >= least,
+            "a ring of {capacity} bytes: not a power of two of at least {least}"
         );
         Self {
             memory,
             capacity,
-            alignment,
-            position: first_position(alignment),
+            layout,
+            position: layout.first_position(),
             sequence: 1,
         }
     }
@@ -171,7 +165,7 @@ impl<M: RingMemory> Consumer<M> {
                 Fault::Sequence(header.sequence_low),
             ));
         }
-        let size = record_size(header.length as usize, self.alignment);
+        let size = self.layout.size(header.length as usize);
         // The producer leaves room for the next header word; what does not is
         // no record, and this check keeps every access inside the mapping.
         if size > self.capacity - HEADER_BYTES {
@@ -210,7 +204,7 @@ impl<M: RingBytes> Consumer<M> {
             return None;
         }
         let length = (word >> 32) as usize & MAX_LENGTH as usize;
-        let size = record_size(length, self.alignment);
+        let size = self.layout.size(length);
         if size > self.capacity - HEADER_BYTES {
             return None;
         }

@@ -127,21 +127,21 @@ impl Advance {
         }
     }
 
-    /// Whether the cell of message `sequence` is empty, so that the message may
-    /// be handed out. Yes stays true; no may be old: [`run`](Self::run) first.
+    /// The last message whose cell is empty, so that it may be handed out. The number only
+    /// grows, and may be old: [`run`](Self::run) first.
     ///
     /// A detached message keeps its cell until it is acknowledged or dropped,
-    /// so a "no" within the window means that as many as there are cells are
+    /// so a last cell within the window means that as many as there are cells are
     /// held or detached.
     #[inline]
     #[must_use]
-    pub fn has_cell(&self, cells: &CellBlock, sequence: u64) -> bool {
+    pub fn last_cell(&self, cells: &CellBlock) -> u64 {
         // EMPTIED, pairs with `sum`: the cell's new life begins after the end
         // of the old one. Model: loom_cells_are_reused_when_empty.
         let settled = self
             .settled
-            .load(unless_weakened!("has_cell_relaxed", Ordering::Acquire));
-        sequence - settled <= cells.capacity()
+            .load(unless_weakened!("last_cell_relaxed", Ordering::Acquire));
+        settled + cells.capacity()
     }
 
     /// The counters now. Each is exact, but they may be of different age; what
@@ -197,7 +197,7 @@ impl Advance {
         // ENDED, pairs with `prefix`.
         self.acknowledgement_ended
             .store(prefix.acknowledgement_ended.into(), Ordering::Release);
-        // EMPTIED, pairs with `has_cell`.
+        // EMPTIED, pairs with `last_cell`.
         self.settled.store(
             settled,
             unless_weakened!("emptied_relaxed", Ordering::Release),
@@ -288,7 +288,7 @@ mod tests {
                         let sequence = model.messages.len() as u64 + 1;
                         advance.run(cells, |prefix| told = *prefix);
                         let free = sequence - model.oldest_unsettled() <= CELLS;
-                        prop_assert_eq!(advance.has_cell(cells, sequence), free);
+                        prop_assert_eq!(advance.last_cell(cells) >= sequence, free);
                         if free {
                             cells.hold(sequence, size);
                             model.messages.push((CellState::Held, size as u64));
@@ -340,7 +340,7 @@ mod tests {
         let prefix = advance.prefix();
         assert_eq!((prefix.released, prefix.acknowledged), (3, 0));
         assert!(!prefix.acknowledgement_ended);
-        assert!(!advance.has_cell(cells, CELLS + 1));
+        assert!(advance.last_cell(cells) < CELLS + 1);
 
         cells.settle(1, 8, CellState::Acknowledged);
         advance.run(cells, |_| ());
@@ -349,11 +349,11 @@ mod tests {
         assert!(prefix.acknowledgement_ended);
         // The third is still somebody's, although no acknowledgement counts
         // any more: its cell must not become another message's.
-        assert!(advance.has_cell(cells, CELLS + 2));
-        assert!(!advance.has_cell(cells, CELLS + 3));
+        assert!(advance.last_cell(cells) >= CELLS + 2);
+        assert!(advance.last_cell(cells) < CELLS + 3);
         cells.settle(3, 8, CellState::Acknowledged);
         advance.run(cells, |_| ());
-        assert!(advance.has_cell(cells, CELLS + 3));
+        assert!(advance.last_cell(cells) >= CELLS + 3);
         assert_eq!(advance.prefix(), prefix);
     }
 }
@@ -495,7 +495,7 @@ mod models {
         });
     }
 
-    /// Twins: has_cell_relaxed, emptied_relaxed.
+    /// Twins: last_cell_relaxed, emptied_relaxed.
     #[test]
     fn loom_cells_are_reused_when_empty() {
         loom::model(|| {
@@ -508,7 +508,7 @@ mod models {
             let receiver = {
                 let advance = advance.clone();
                 thread::spawn(move || {
-                    if advance.has_cell(cells, 3) {
+                    if advance.last_cell(cells) >= 3 {
                         assert_eq!(cells.cell(3).state, CellState::Empty);
                         cells.hold(3, 8);
                     }

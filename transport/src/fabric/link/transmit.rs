@@ -14,7 +14,10 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     driver::Context,
-    engine::session::{Body, RecordSource, Run},
+    engine::{
+        record::Layout,
+        session::{Body, RecordSource, Run},
+    },
     memory::{LargeLease, RingLease},
     ring::{Arm, Consumer, Mapped},
 };
@@ -110,7 +113,7 @@ impl RecordSource for Rings<'_> {
 
 impl Link {
     /// The handle of a sending end has made its ring.
-    pub(crate) fn attach_ring(&mut self, end: u32, lease: Arc<RingLease>, alignment: usize) {
+    pub(crate) fn attach_ring(&mut self, end: u32, lease: Arc<RingLease>, layout: Layout) {
         let Some(sender) = self.senders.get_mut(&end) else {
             return;
         };
@@ -119,7 +122,7 @@ impl Link {
         };
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
-        let consumer = Consumer::new(mapped, alignment);
+        let consumer = Consumer::new(mapped, layout);
         let mut ring = AttachedRing {
             consumer,
             lease,

@@ -13,7 +13,7 @@ use crate::{
         control::Ask,
         counters::Counters,
         large::LARGE_PER_CHANNEL,
-        record::RecordKind,
+        record::{Layout, RecordKind},
         session::{Agreed, RecordSource, Run, Session},
     },
     ring::{Consumer, Producer, Released},
@@ -71,9 +71,9 @@ impl Sender {
 
     pub(super) fn open(&mut self, peer_end: u32, agreed: Agreed) {
         let memory = SimMemory::new(agreed.window.bytes as usize);
-        let alignment = agreed.alignment as usize;
-        let producer = Producer::new(memory.clone(), alignment, agreed.window.messages);
-        let consumer = Consumer::new(memory.clone(), alignment);
+        let layout = Layout::packed(agreed.alignment as usize);
+        let producer = Producer::new(memory.clone(), layout, agreed.window.messages);
+        let consumer = Consumer::new(memory.clone(), layout);
         self.heard.released_position = producer.position();
         let max_message_bytes = agreed.max_message_bytes;
         self.ring = Some(SendRing {
