@@ -244,7 +244,7 @@ impl Runtime {
     /// One turn under the lock, then the wakers without it.
     fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         let mut context = Context::new(self);
-        let progress = engine.turn(Instant::now(), ready, &mut context);
+        let progress = engine.turn(ready, &mut context);
         drop(engine);
         self.wake(context);
         progress
@@ -394,6 +394,11 @@ impl Runtime {
         let mut ask_at = start + ASK_AFTER;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
+        let rounds_per_clock = if is_shm {
+            SHM_ROUNDS_PER_CLOCK
+        } else {
+            ROUNDS_PER_CLOCK
+        };
         loop {
             if let Some(output) = condition.look() {
                 return Ok(Some(output));
@@ -405,8 +410,10 @@ impl Runtime {
                     return Ok(Some(output));
                 }
             }
-            if is_shm && !round.is_multiple_of(SHM_ROUNDS_PER_CLOCK) {
+            if is_shm {
                 std::hint::spin_loop();
+            }
+            if !round.is_multiple_of(rounds_per_clock) {
                 continue;
             }
             let now = Instant::now();
@@ -490,7 +497,7 @@ impl Runtime {
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
         let mut context = Context::new(self);
-        let progress = engine.turn(Instant::now(), &Ready::NOTHING, &mut context);
+        let progress = engine.turn(&Ready::NOTHING, &mut context);
         if progress || !context.wakers.is_empty() {
             drop(engine);
             self.wake(context);
@@ -586,6 +593,8 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
 /// Looks at a shared-memory word between two looks at the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
+/// The same where each look comes with a turn of the engine.
+const ROUNDS_PER_CLOCK: u32 = 4;
 /// How long a busy poll looks before it asks the other side.
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// How long it looks before it asks again.

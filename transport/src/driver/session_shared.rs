@@ -51,19 +51,35 @@ pub struct PeerDescription {
     pub reason: String,
 }
 
-/// What a session counts. Written by the engine, read by anyone.
+/// What a session counts. Written by who has the engine, read by anyone; `bells` by
+/// everyone.
 #[derive(Debug, Default)]
 pub(crate) struct SessionCounters {
-    pub(crate) frames_sent: AtomicU64,
-    pub(crate) frames_received: AtomicU64,
-    pub(crate) bytes_sent: AtomicU64,
-    pub(crate) bytes_received: AtomicU64,
-    pub(crate) bytes_copied: AtomicU64,
-    pub(crate) writes: AtomicU64,
-    pub(crate) reads: AtomicU64,
-    pub(crate) empty_reads: AtomicU64,
-    pub(crate) credit_stalls: AtomicU64,
+    pub(crate) frames_sent: Counter,
+    pub(crate) frames_received: Counter,
+    pub(crate) bytes_sent: Counter,
+    pub(crate) bytes_received: Counter,
+    pub(crate) bytes_copied: Counter,
+    pub(crate) writes: Counter,
+    pub(crate) reads: Counter,
+    pub(crate) empty_reads: Counter,
+    pub(crate) credit_stalls: Counter,
     pub(crate) bells: AtomicU64,
+}
+
+/// A number that one thread at a time adds to: no locked instruction is spent on it.
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, more: u64) {
+        let sum = self.get() + more;
+        self.0.store(sum, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
 }
 
 /// A snapshot of what a session counted.
@@ -136,19 +152,18 @@ impl SessionShared {
     /// What the session counted so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &self.counters;
         SessionStats {
-            frames_sent: read(&counters.frames_sent),
-            frames_received: read(&counters.frames_received),
-            bytes_sent: read(&counters.bytes_sent),
-            bytes_received: read(&counters.bytes_received),
-            bytes_copied: read(&counters.bytes_copied),
-            writes: read(&counters.writes),
-            reads: read(&counters.reads),
-            empty_reads: read(&counters.empty_reads),
-            credit_stalls: read(&counters.credit_stalls),
-            bells: read(&counters.bells),
+            frames_sent: counters.frames_sent.get(),
+            frames_received: counters.frames_received.get(),
+            bytes_sent: counters.bytes_sent.get(),
+            bytes_received: counters.bytes_received.get(),
+            bytes_copied: counters.bytes_copied.get(),
+            writes: counters.writes.get(),
+            reads: counters.reads.get(),
+            empty_reads: counters.empty_reads.get(),
+            credit_stalls: counters.credit_stalls.get(),
+            bells: counters.bells.load(Ordering::Relaxed),
         }
     }
 

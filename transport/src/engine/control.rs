@@ -9,7 +9,7 @@
 use super::channel_window::ChannelWindow;
 
 /// Which end of a channel someone holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Role {
     /// The end that sends.
     Sender,

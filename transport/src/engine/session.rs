@@ -11,7 +11,7 @@
 //! overtake what was published before.
 #![forbid(unsafe_code)]
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 mod facts;
 mod receiving;
@@ -48,10 +48,10 @@ pub struct Session {
     config: SessionConfig,
 
     // Ends.
-    ends: HashMap<u32, End>,
+    ends: BTreeMap<u32, End>,
     next_end: u32,
     /// The peer's ends that are paired, by role and id, with ours.
-    paired: HashMap<(Role, u32), u32>,
+    paired: BTreeMap<(Role, u32), u32>,
     /// The peer's ends that wait for a counterpart here, oldest first.
     unpaired: Vec<PeerOpen>,
 
@@ -122,9 +122,9 @@ impl Session {
     pub fn new(config: SessionConfig) -> Self {
         Self {
             config,
-            ends: HashMap::new(),
+            ends: BTreeMap::new(),
             next_end: 1,
-            paired: HashMap::new(),
+            paired: BTreeMap::new(),
             unpaired: Vec::new(),
             control: VecDeque::new(),
             ready: VecDeque::new(),

@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
@@ -46,7 +46,7 @@ pub(super) struct LocalWires {
     segments: Vec<Arc<ControlSegment>>,
     peer_segments: Vec<Arc<PeerControlSegment>>,
     /// The peer's blocks, by role and id, until the channel opens.
-    blocks: HashMap<(Role, u32), (u32, u32)>,
+    blocks: BTreeMap<(Role, u32), (u32, u32)>,
     /// Channels whose opens met and whose peer's block has not come.
     opening: Vec<Opening>,
     /// Rings and large messages of channels whose open is still on the connection.
@@ -84,7 +84,7 @@ impl LocalWires {
             outbox: VecDeque::from([(Message::Hello { asymmetry }, Some(theirs))]),
             segments: Vec::new(),
             peer_segments: Vec::new(),
-            blocks: HashMap::new(),
+            blocks: BTreeMap::new(),
             opening: Vec::new(),
             early: VecDeque::new(),
             greeted: false,

@@ -12,7 +12,7 @@ mod transmit;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     io,
     net::TcpStream,
     os::fd::OwnedFd,
@@ -61,8 +61,8 @@ pub(crate) struct Link {
     waits_for_writable: bool,
 
     // The ends.
-    senders: HashMap<u32, SendLink>,
-    receivers: HashMap<u32, ReceiveLink>,
+    senders: BTreeMap<u32, SendLink>,
+    receivers: BTreeMap<u32, ReceiveLink>,
     /// Sending ends whose ring is looked at in every turn.
     hot_rings: Vec<u32>,
     /// Rings of ends that are gone, until no frame of theirs waits to be written.
@@ -144,8 +144,8 @@ impl Link {
             local,
             readable: true,
             waits_for_writable: false,
-            senders: HashMap::new(),
-            receivers: HashMap::new(),
+            senders: BTreeMap::new(),
+            receivers: BTreeMap::new(),
             hot_rings: Vec::new(),
             parting_rings: Vec::new(),
             phase: Phase::Up,

@@ -149,9 +149,7 @@ impl Link {
             .make_room(tools.blocks)
             .map_err(io::Error::other)?;
         let counters = &self.shared.counters;
-        counters
-            .bytes_copied
-            .fetch_add(moved as u64, Ordering::Relaxed);
+        counters.bytes_copied.add(moved as u64);
         let read = match &mut self.inbound.chunk {
             None => {
                 let expects_chunk = self.receivers.values().any(ReceiveLink::expects_chunk);
@@ -177,15 +175,13 @@ impl Link {
         };
         match read {
             Ok(bytes) => {
-                counters.reads.fetch_add(1, Ordering::Relaxed);
-                counters
-                    .bytes_received
-                    .fetch_add(bytes as u64, Ordering::Relaxed);
+                counters.reads.add(1);
+                counters.bytes_received.add(bytes as u64);
                 self.arrived(bytes);
                 Ok(Some(bytes))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                counters.empty_reads.fetch_add(1, Ordering::Relaxed);
+                counters.empty_reads.add(1);
                 Ok(None)
             }
             Err(error) => Err(error),
@@ -262,10 +258,7 @@ impl Link {
         let landing = self.inbound.parsed() % BLOCK_ALIGNMENT;
         let frame = &bytes[..needed.min(header.length as usize)];
         let arrival = self.session.handle_frame(&header, frame, landing)?;
-        self.shared
-            .counters
-            .frames_received
-            .fetch_add(1, Ordering::Relaxed);
+        self.shared.counters.frames_received.add(1);
         match arrival {
             Arrival::Nothing => self.inbound.consume(needed),
             Arrival::Unwanted => {
@@ -317,9 +310,7 @@ impl Link {
         let holds_old = receiver.end.prefix.prefix().released < compact.before;
         let frame = if holds_old && bytes * COMPACT_FACTOR < block.len() {
             let counters = &self.shared.counters;
-            counters
-                .bytes_copied
-                .fetch_add(bytes as u64, Ordering::Relaxed);
+            counters.bytes_copied.add(bytes as u64);
             let (block, offset) = compact.copy(block, at, bytes, tools)?;
             Frame {
                 block,
@@ -452,7 +443,7 @@ impl Link {
         unsafe { ptr::copy_nonoverlapping(here.as_ptr(), place.as_ptr(), copied) };
         self.inbound.consume(copied);
         let copied_bytes = &self.shared.counters.bytes_copied;
-        copied_bytes.fetch_add(copied as u64, Ordering::Relaxed);
+        copied_bytes.add(copied as u64);
         let left = body - copied;
         if left > 0 {
             self.inbound.step_over(left);

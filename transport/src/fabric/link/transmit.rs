@@ -1,8 +1,7 @@
 //! The sending half of a link: rings are walked, frames built, batches written.
 
-use std::sync::atomic::Ordering;
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, VecDeque},
     ptr::NonNull,
     sync::Arc,
 };
@@ -79,7 +78,7 @@ impl SendLink {
 }
 
 /// The rings of a link's senders, as the session sees them.
-struct Rings<'a>(&'a mut HashMap<u32, SendLink>);
+struct Rings<'a>(&'a mut BTreeMap<u32, SendLink>);
 
 impl RecordSource for Rings<'_> {
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
@@ -230,10 +229,8 @@ impl Link {
                 match self.outbound.write(&mut self.layer, &self.tcp) {
                     Ok((bytes, calls)) => {
                         let counters = &self.shared.counters;
-                        counters
-                            .bytes_sent
-                            .fetch_add(bytes as u64, Ordering::Relaxed);
-                        counters.writes.fetch_add(calls, Ordering::Relaxed);
+                        counters.bytes_sent.add(bytes as u64);
+                        counters.writes.add(calls);
                         progress |= bytes > 0;
                     }
                     Err(error) => {
@@ -273,15 +270,9 @@ impl Link {
             unsafe { self.outbound.push(body) };
             frames += 1;
         }
-        self.shared
-            .counters
-            .frames_sent
-            .fetch_add(frames, Ordering::Relaxed);
+        self.shared.counters.frames_sent.add(frames);
         if frames == 0 && self.session.is_out_of_credit() {
-            self.shared
-                .counters
-                .credit_stalls
-                .fetch_add(1, Ordering::Relaxed);
+            self.shared.counters.credit_stalls.add(1);
         }
         frames > 0
     }

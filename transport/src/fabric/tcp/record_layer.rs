@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     io::{readv, retry_on_intr},
-    net::{SendAncillaryBuffer, SendFlags, sendmsg},
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
 };
 
 /// Writes frames to a socket and reads them back, as they are or sealed.
@@ -41,6 +41,14 @@ impl RecordLayer for Plain {
     }
 
     fn read(&mut self, socket: &TcpStream, into: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        Ok(retry_on_intr(|| readv(socket.as_fd(), into))?)
+        // One buffer is the rule, and `recv` the shorter way through the kernel.
+        let read = retry_on_intr(|| match into {
+            [only] => {
+                let (read, _) = recv(socket.as_fd(), &mut **only, RecvFlags::DONTWAIT)?;
+                Ok(read)
+            }
+            _ => readv(socket.as_fd(), into),
+        })?;
+        Ok(read)
     }
 }
