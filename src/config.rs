@@ -246,7 +246,7 @@ impl<C> ChannelBuilder<C> {
     }
 
     /// Bytes that may be sent and not yet released, and the size of the ring: a power of
-    /// two from 64 KiB to 4 MiB; others are rounded up. Default: 1 MiB. Messages longer
+    /// two from 64 KiB to 4 MiB; others are rounded up. Default: 2 MiB. Messages longer
     /// than half of it get memory of their own.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         self.defaults.window.bytes = bytes;
