@@ -466,11 +466,12 @@ impl ReceiveHandle {
             Ok(None) => {}
             Err(error) => return Err(error.into()),
         }
-        // Whoever waits keeps nothing back: the sender may wait for just that.
-        self.end.advance(true);
         let end = self.end.clone();
         let session = &end.session;
         let Patience::Until(deadline) = patience else {
+            // Who looks again and again keeps nothing back: the sender may wait for just
+            // that. A wait does the same before it sleeps (`Incoming::ask`).
+            end.advance(true);
             session.poll();
             return match self.poll() {
                 Ok(Some(message)) => Ok(message),

@@ -380,8 +380,8 @@ impl Runtime {
         }
     }
 
-    /// Looks again and again for as long as the configuration says. Callers turn the
-    /// engine meanwhile: each time where it moves their bytes, now and then where a
+    /// Looks again and again for as long as the configuration says; the caller has looked
+    /// once. Callers turn the engine meanwhile: each time where it moves their bytes, now and then where a
     /// shared-memory peer does and only control comes through the engine.
     fn spin<C: Condition>(
         &self,
@@ -390,8 +390,8 @@ impl Runtime {
         is_shm: bool,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
-        let start = Instant::now();
-        let mut ask_at = start + ASK_AFTER;
+        // From the first look at the clock, which is not worth its time before.
+        let mut begun: Option<(Instant, Instant)> = None;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
         let rounds_per_clock = if is_shm {
@@ -400,15 +400,12 @@ impl Runtime {
             ROUNDS_PER_CLOCK
         };
         loop {
-            if let Some(output) = condition.look() {
-                return Ok(Some(output));
-            }
             round = round.wrapping_add(1);
             if turns_engine && (!is_shm || round.is_multiple_of(SHM_ROUNDS_PER_TURN)) {
                 self.poll();
-                if let Some(output) = condition.look() {
-                    return Ok(Some(output));
-                }
+            }
+            if let Some(output) = condition.look() {
+                return Ok(Some(output));
             }
             if is_shm {
                 std::hint::spin_loop();
@@ -420,10 +417,11 @@ impl Runtime {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(TimedOut);
             }
+            let (start, ask_at) = begun.get_or_insert((now, now + ASK_AFTER));
             let spin = match wait {
                 Wait::BusyPoll => {
-                    if now >= ask_at {
-                        ask_at = now + ASK_AGAIN;
+                    if now >= *ask_at {
+                        *ask_at = now + ASK_AGAIN;
                         condition.ask();
                     }
                     continue;
@@ -431,7 +429,7 @@ impl Runtime {
                 Wait::Adaptive { spin } => spin,
                 Wait::Event => Duration::ZERO,
             };
-            if now - start >= spin {
+            if now - *start >= spin {
                 return Ok(None);
             }
         }

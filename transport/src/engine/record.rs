@@ -176,9 +176,11 @@ pub const fn record_size(length: usize, alignment: usize) -> usize {
 /// How the records of a ring follow one another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    alignment: usize,
+    first_position: u64,
     /// Every record is a multiple of this.
     step: usize,
+    /// Bytes of a record's first line that lie before it.
+    lead: usize,
     ahead: usize,
 }
 
@@ -195,8 +197,9 @@ impl Layout {
             "an alignment is a power of two from 8 to 64"
         );
         Self {
-            alignment,
+            first_position: first_position(alignment),
             step: alignment,
+            lead: 0,
             ahead: 0,
         }
     }
@@ -211,6 +214,7 @@ impl Layout {
         let packed = Self::packed(alignment);
         Self {
             step: CACHE_LINE,
+            lead: packed.first_position as usize % CACHE_LINE,
             ahead: 4 * CACHE_LINE,
             ..packed
         }
@@ -220,14 +224,21 @@ impl Layout {
     #[inline]
     #[must_use]
     pub const fn first_position(self) -> u64 {
-        first_position(self.alignment)
+        self.first_position
     }
 
     /// The bytes from a record's position to the next one's.
     #[inline]
     #[must_use]
     pub const fn size(self, length: usize) -> usize {
-        record_size(length, self.step)
+        record_size(self.lead + length, self.step)
+    }
+
+    /// The longest payload of a record of `size` bytes.
+    #[inline]
+    #[must_use]
+    pub const fn payload(self, size: usize) -> usize {
+        size.saturating_sub(self.lead + HEADER_BYTES)
     }
 
     /// How many bytes ahead of its position a producer zeroes the words where headers may

@@ -97,7 +97,7 @@ impl<M: RingMemory> Producer<M> {
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
-        self.largest_record().saturating_sub(HEADER_BYTES)
+        self.layout.payload(self.largest_record())
     }
 
     /// Whether a payload of `length` bytes can be published now.
@@ -412,9 +412,8 @@ mod tests {
     /// record whole or has nothing.
     #[test]
     fn a_writer_that_crashes_leaves_whole_records() {
-        // The first publish stores a 0, a header, and zeroes the three words that are
-        // left; the second finds its 0 there.
-        const STORES: usize = (3 + 2 + 3) + (2 + 1);
+        // The payload, the next header's 0, the header.
+        const STORES: usize = (3 + 2) + (2 + 2);
         for crash in 0..=STORES {
             let memory = Words::crashing_after(64, crash);
             let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
@@ -481,46 +480,52 @@ mod models {
     /// Twin: zero_missing.
     #[test]
     fn loom_old_payload_is_no_header() {
-        loom::model(|| {
-            let memory = Words::new(64);
-            let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
-            let mut consumer = Consumer::new(memory.clone(), Layout::packed(8));
-            let forged = RecordHeader {
-                kind: RecordKind::Data,
-                length: 0,
-                sequence_low: 5,
-            };
-            // The first message is full of words that would be the header of
-            // the fifth, which will begin where one of them lies.
-            memory.write(8, &[forged.to_word(); 5]);
-            producer.publish(RecordKind::Data, 40);
-            producer.publish(RecordKind::Data, 0);
-            for _ in 0..2 {
-                let record = consumer.peek().unwrap().unwrap();
-                consumer.advance(&record);
-            }
-            let first = Released {
-                messages: 1,
-                position: 48,
-            };
-            producer.refresh(first).unwrap();
-            assert!(producer.fits(8));
+        for layout in [Layout::packed(8), Layout::in_lines(8)] {
+            loom::model(move || old_payload_is_no_header(layout));
+        }
+    }
 
-            let writer = thread::spawn(move || {
-                producer.publish(RecordKind::Data, 0);
-                producer.publish(RecordKind::Data, 0);
-            });
-            for _ in 3..=4 {
-                let record = loop {
-                    match consumer.peek().unwrap() {
-                        Some(record) => break record,
-                        None => thread::yield_now(),
-                    }
-                };
-                consumer.advance(&record);
-            }
-            assert_eq!(consumer.peek(), Ok(None), "payload was taken for a header");
-            writer.join().unwrap();
+    fn old_payload_is_no_header(layout: Layout) {
+        let capacity = 8 * layout.step();
+        let memory = Words::new(capacity);
+        let mut producer = Producer::new(memory.clone(), layout, 10);
+        let mut consumer = Consumer::new(memory.clone(), layout);
+        let forged = RecordHeader {
+            kind: RecordKind::Data,
+            length: 0,
+            sequence_low: 5,
+        };
+        // The first message is full of words that would be the header of
+        // the fifth, which will begin where one of them lies.
+        let length = capacity - 3 * layout.step();
+        memory.write(8, &vec![forged.to_word(); length / 8]);
+        producer.publish(RecordKind::Data, length);
+        producer.publish(RecordKind::Data, 0);
+        for _ in 0..2 {
+            let record = consumer.peek().unwrap().unwrap();
+            consumer.advance(&record);
+        }
+        let first = Released {
+            messages: 1,
+            position: layout.size(length) as u64,
+        };
+        producer.refresh(first).unwrap();
+        assert!(producer.fits(8));
+
+        let writer = thread::spawn(move || {
+            producer.publish(RecordKind::Data, 0);
+            producer.publish(RecordKind::Data, 0);
         });
+        for _ in 3..=4 {
+            let record = loop {
+                match consumer.peek().unwrap() {
+                    Some(record) => break record,
+                    None => thread::yield_now(),
+                }
+            };
+            consumer.advance(&record);
+        }
+        assert_eq!(consumer.peek(), Ok(None), "payload was taken for a header");
+        writer.join().unwrap();
     }
 }

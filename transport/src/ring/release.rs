@@ -363,7 +363,7 @@ mod models {
     use loom::cell::UnsafeCell;
 
     use super::*;
-    use crate::engine::record::RecordKind;
+    use crate::engine::record::{Layout, RecordKind};
     use crate::ring::bell::{Bell, BellLease, Drive};
     use crate::ring::cells::CellLease;
     use crate::ring::consumer::Consumer;
@@ -403,8 +403,8 @@ mod models {
             let (_bell, lease, advance) = two_cells();
             let cells = lease.block();
             let memory = Words::new(32);
-            let mut producer = Producer::new(memory.clone(), 8, 10);
-            let mut consumer = Consumer::new(memory.clone(), 8);
+            let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
+            let mut consumer = Consumer::new(memory.clone(), Layout::packed(8));
             memory.write(8, &[1, 1]);
             producer.publish(RecordKind::Data, 16);
             let record = consumer.peek().unwrap().unwrap();

@@ -191,7 +191,8 @@ impl MessageSegmentPool {
                 .segment
                 .as_ref()
                 .map_or(0, |segment| segment.memory.bytes());
-            let is_new = length == 0 && bytes <= SHORT_MESSAGE_BYTES;
+            let is_unused = length == 0 || slot.unsent.is_some();
+            let is_new = is_unused && bytes <= SHORT_MESSAGE_BYTES;
             (!is_new, length < bytes, length, slot.released)
         };
         (0..MESSAGE_SLOTS)
@@ -337,15 +338,16 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_travels_once_and_the_slot_serves_again() {
+    fn a_descriptor_travels_once_and_the_slots_serve_again_in_rotation() {
         let mut pool = MessageSegmentPool::new();
         let mut slots = MessageSlots::new();
-        for round in 1..=3u8 {
+        for round in 0..3 * MESSAGE_SLOTS as u8 {
             let mut slot = pool.take(100_000).unwrap().unwrap();
             slot.bytes()[0].write(round);
             let (index, capacity) = (slot.index(), slot.capacity() as u64);
             let fd = slot.announce();
-            assert_eq!(fd.is_some(), round == 1);
+            assert_eq!(index as usize, round as usize % MESSAGE_SLOTS);
+            assert_eq!(fd.is_some(), (round as usize) < MESSAGE_SLOTS);
 
             let segment = slots.accept(index, 100_000, capacity, fd).unwrap();
             assert_eq!(first_byte(&segment), round);
