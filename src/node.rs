@@ -234,7 +234,7 @@ impl Node {
     /// Returns whether anything moved. Of use under [`Driver::Caller`]; under
     /// [`Driver::Threads`] it helps the I/O thread.
     pub fn poll(&self) -> bool {
-        self.runtime.poll()
+        self.runtime.poll_ready()
     }
 
     /// Readable when [`poll`](Self::poll) has something to do; for a program's own event

@@ -62,11 +62,56 @@ pub struct ReceiveHandle {
 #[derive(Debug)]
 enum Source {
     None,
-    Frames {
-        frames: ArrivalReader<Frame>,
-        at: usize,
-    },
+    Frames(Frames),
     Ring(Consumer<Mapped>),
+}
+
+/// Frames that arrived over a connection, and where in the first of them we are.
+#[derive(Debug)]
+struct Frames {
+    arrivals: ArrivalReader<Frame>,
+    at: usize,
+    alignment: usize,
+}
+
+impl Frames {
+    /// The record at the front; it stays there.
+    #[inline]
+    fn find(&self) -> Option<Found> {
+        let frame = self.arrivals.peek()?;
+        // SAFETY: the engine checked the frame's records before it pushed the
+        // frame, nobody writes there until it is retired, and `at` is the offset
+        // of a record: 0 or the sum of whole records before it.
+        let record = unsafe { frame.block.base().add(frame.offset + self.at) };
+        // SAFETY: as above; a record begins with an aligned header word.
+        let word = unsafe { record.cast::<u64>().read() };
+        let header = match RecordHeader::from_word(word) {
+            Some(Ok(header)) => header,
+            _ => unreachable!("the engine let a malformed record through"),
+        };
+        let length = header.length as usize;
+        Some(Found {
+            kind: header.kind,
+            // SAFETY: the payload follows the header word.
+            payload: unsafe { record.add(record::HEADER_BYTES) },
+            length,
+            size: record::record_size(length, self.alignment),
+        })
+    }
+
+    /// Moves behind the record at the front.
+    #[inline]
+    fn move_on(&mut self, size: usize) {
+        self.at += size;
+        if self
+            .arrivals
+            .peek()
+            .is_some_and(|frame| self.at == frame.bytes)
+        {
+            self.arrivals.advance();
+            self.at = 0;
+        }
+    }
 }
 
 /// A record that was found and not handed out yet.
@@ -125,15 +170,44 @@ impl ReceiveHandle {
     /// through memory they cost 15 ns of stalled loads.
     #[inline(always)]
     fn take(&mut self) -> Option<RawMessage> {
-        let Source::Ring(ring) = &mut self.source else {
-            return None;
-        };
-        let (payload, length, size) = ring.peek_data()?;
         if self.handed_out == self.last_cell {
             return None;
         }
-        ring.advance_by(size, 1);
+        let (payload, length, size) = match &mut self.source {
+            Source::Ring(ring) => {
+                let found = ring.peek_data()?;
+                ring.advance_by(found.2, 1);
+                found
+            }
+            Source::Frames(_) => self.take_from_frame()?,
+            Source::None => return None,
+        };
         Some(self.hand_out(payload, length, size))
+    }
+
+    #[inline(never)]
+    fn take_from_frame(&mut self) -> Option<(NonNull<u8>, usize, usize)> {
+        let Source::Frames(frames) = &mut self.source else {
+            return None;
+        };
+        let found = frames.find()?;
+        if found.kind != RecordKind::Data {
+            return None;
+        }
+        frames.move_on(found.size);
+        Some((found.payload, found.length, found.size))
+    }
+
+    /// Whether [`take`](Self::take) would give a message.
+    fn has_plain(&self) -> bool {
+        self.handed_out != self.last_cell
+            && match &self.source {
+                Source::Ring(ring) => ring.peek_data().is_some(),
+                Source::Frames(frames) => frames
+                    .find()
+                    .is_some_and(|found| found.kind == RecordKind::Data),
+                Source::None => false,
+            }
     }
 
     /// The next message, if one is there. [`RecvError::Ended`] is the orderly end.
@@ -164,26 +238,7 @@ impl ReceiveHandle {
                     Err(self.end.error())
                 }
             },
-            Source::Frames { frames, at } => Ok(frames.peek().map(|frame| {
-                // SAFETY: the engine checked the frame's records before it pushed the
-                // frame, nobody writes there until it is retired, and `at` is the offset
-                // of a record: 0 or the sum of whole records before it.
-                let record = unsafe { frame.block.base().add(frame.offset + at) };
-                // SAFETY: as above; a record begins with an aligned header word.
-                let word = unsafe { record.cast::<u64>().read() };
-                let header = match RecordHeader::from_word(word) {
-                    Some(Ok(header)) => header,
-                    _ => unreachable!("the engine let a malformed record through"),
-                };
-                let length = header.length as usize;
-                Found {
-                    kind: header.kind,
-                    // SAFETY: the payload follows the header word.
-                    payload: unsafe { record.add(record::HEADER_BYTES) },
-                    length,
-                    size: record::record_size(length, self.alignment),
-                }
-            })),
+            Source::Frames(frames) => Ok(frames.find()),
             Source::None => Ok(None),
         }
     }
@@ -192,13 +247,7 @@ impl ReceiveHandle {
     fn move_on(&mut self, size: usize) {
         match &mut self.source {
             Source::Ring(ring) => ring.advance_by(size, 1),
-            Source::Frames { frames, at } => {
-                *at += size;
-                if frames.peek().is_some_and(|frame| *at == frame.bytes) {
-                    frames.advance();
-                    *at = 0;
-                }
-            }
+            Source::Frames(frames) => frames.move_on(size),
             Source::None => {}
         }
     }
@@ -385,7 +434,11 @@ impl ReceiveHandle {
             self.advance_at_bytes = self.quarter_bytes;
         }
         self.source = match offer {
-            SourceOffer::Frames(frames) => Source::Frames { frames, at: 0 },
+            SourceOffer::Frames(arrivals) => Source::Frames(Frames {
+                arrivals,
+                at: 0,
+                alignment: self.alignment,
+            }),
             SourceOffer::Ring { fd, capacity } => {
                 let ring = RingSegment::accept(fd, capacity).map_err(|refused| {
                     self.end.session.misbehaved(&refused.to_string());
@@ -416,7 +469,16 @@ impl ReceiveHandle {
         {
             return Ok(message);
         }
-        self.receive_slow(patience)
+        loop {
+            match self.receive_slow(patience) {
+                Ok(Some(message)) => return Ok(message),
+                Ok(None) => {}
+                Err(failure) => return Err(failure),
+            }
+            if let Some(message) = self.take() {
+                return Ok(message);
+            }
+        }
     }
 
     /// Looks at the next header and at nothing else for a moment: the peer is often about
@@ -458,11 +520,13 @@ impl ReceiveHandle {
         false
     }
 
+    /// Waits for a message. `None` says that one is plainly there, to be taken without a
+    /// detour through memory.
     #[cold]
     #[inline(never)]
-    fn receive_slow(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+    fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
         match self.poll_slow() {
-            Ok(Some(message)) => return Ok(message),
+            Ok(Some(message)) => return Ok(Some(message)),
             Ok(None) => {}
             Err(error) => return Err(error.into()),
         }
@@ -474,7 +538,7 @@ impl ReceiveHandle {
             end.advance(true);
             session.poll();
             return match self.poll() {
-                Ok(Some(message)) => Ok(message),
+                Ok(Some(message)) => Ok(Some(message)),
                 Ok(None) if end.state.is_pending() => Err(RecvFailure::NotOpen),
                 Ok(None) => Err(RecvFailure::Empty),
                 Err(error) => Err(error.into()),
@@ -580,11 +644,14 @@ struct Incoming<'a> {
 }
 
 impl Condition for Incoming<'_> {
-    type Output = Result<RawMessage, RecvFailure>;
+    type Output = Result<Option<RawMessage>, RecvFailure>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        match self.handle.poll() {
-            Ok(Some(message)) => Some(Ok(message)),
+        if self.handle.has_plain() {
+            return Some(Ok(None));
+        }
+        match self.handle.poll_slow() {
+            Ok(Some(message)) => Some(Ok(Some(message))),
             Ok(None) => None,
             Err(error) => Some(Err(error.into())),
         }

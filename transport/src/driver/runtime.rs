@@ -231,14 +231,31 @@ impl Runtime {
 
     // ---- Turns -----------------------------------------------------------------------
 
-    /// Runs a turn, unless someone is running one now. Returns whether it did anything.
-    pub fn poll(&self) -> bool {
-        let engine = match self.engine.try_lock() {
-            Ok(engine) => engine,
-            Err(TryLockError::Poisoned(poison)) => poison.into_inner(),
-            Err(TryLockError::WouldBlock) => return false,
+    /// Asks epoll and runs a turn, unless someone is running one now. Returns whether it
+    /// did anything.
+    pub fn poll_ready(&self) -> bool {
+        let Some(engine) = self.try_engine() else {
+            return false;
         };
-        self.turn(engine, &Ready::NOTHING)
+        let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
+        self.turn(engine, &ready)
+    }
+
+    /// Runs a turn, unless someone is running one now. Returns whether it did anything.
+    ///
+    /// It reads hot sockets directly and asks epoll now and then only: for those who come
+    /// again at once.
+    pub(crate) fn poll(&self) -> bool {
+        self.try_engine()
+            .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
+    }
+
+    fn try_engine(&self) -> Option<MutexGuard<'_, Engine>> {
+        match self.engine.try_lock() {
+            Ok(engine) => Some(engine),
+            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
     }
 
     /// One turn under the lock, then the wakers without it.

@@ -41,14 +41,14 @@ impl Session {
                     self.ready.push_back(end);
                     return Some(body);
                 }
+                Served::LastFrame(body) => {
+                    self.leaves_ready(end);
+                    return Some(body);
+                }
                 Served::OutOfCredit => {
                     self.ready.push_back(end);
                 }
-                Served::Empty => {
-                    if let Some(channel) = self.sender_mut(end) {
-                        channel.queued = false;
-                    }
-                }
+                Served::Empty => self.leaves_ready(end),
                 Served::Closed(close) => {
                     self.build_control(Some(&close), landing, head);
                     self.close_went(end);
@@ -62,6 +62,12 @@ impl Session {
             return Some(Body::Inline);
         }
         None
+    }
+
+    fn leaves_ready(&mut self, end: u32) {
+        if let Some(channel) = self.sender_mut(end) {
+            channel.queued = false;
+        }
     }
 
     /// Whether sending waits for the peer's credit although records are there.
@@ -99,6 +105,7 @@ impl Session {
                 if let Some(run) = source.take_run(end, batch, single) {
                     let first = channel.sent + 1;
                     channel.records_went(run.records, run.bytes);
+                    let has_more = channel.large.has_chunk() || channel.closing.is_some();
                     let frame = FrameHeader {
                         length: 0,
                         channel: end,
@@ -112,11 +119,16 @@ impl Session {
                     let Run {
                         position, bytes, ..
                     } = run;
-                    return Served::Frame(Body::Records {
+                    let body = Body::Records {
                         end,
                         position,
                         bytes,
-                    });
+                    };
+                    return if has_more || source.has_records(end) {
+                        Served::Frame(body)
+                    } else {
+                        Served::LastFrame(body)
+                    };
                 }
             }
             if let Some(chunk) = channel.large.next_chunk() {
@@ -277,6 +289,8 @@ impl Session {
 /// What a ready channel had to send.
 enum Served {
     Frame(Body),
+    /// The channel has nothing behind it.
+    LastFrame(Body),
     Empty,
     OutOfCredit,
     Closed(Control),
