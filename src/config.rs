@@ -98,6 +98,20 @@ impl NodeBuilder {
         self
     }
 
+    /// How long a peer that is connected may take to agree on a session. Default: 5 s,
+    /// range from 10 ms; within `connect_timeout` in any case. Longer bears with slower
+    /// peers, and lets a silent one keep a place among the 256 that a listener hears at a
+    /// time.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        if timeout < Duration::from_millis(10) {
+            self.error.get_or_insert(format!(
+                "handshake_timeout is {timeout:?}; it may be 10 ms or longer"
+            ));
+        }
+        self.settings.handshake_timeout = timeout;
+        self
+    }
+
     /// How long dropping the node may take to deliver what was sent. Default: 1 s.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;

@@ -75,6 +75,8 @@ pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
 #[cfg(feature = "rkyv")]
 pub use ibex_codec::{Rkyv, message, rkyv};
 
+#[doc(no_inline)]
+pub use ibex_bootstrap as bootstrap;
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
     channel::{

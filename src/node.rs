@@ -2,6 +2,7 @@
 
 use std::{
     collections::VecDeque,
+    error::Error,
     fmt, io,
     net::SocketAddr,
     os::fd::BorrowedFd,
@@ -42,6 +43,7 @@ pub(crate) struct NodeSettings {
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
     pub(crate) connect_timeout: Duration,
+    pub(crate) handshake_timeout: Duration,
     pub(crate) linger: Duration,
     pub(crate) identity: Option<[u8; 16]>,
     pub(crate) max_channels: u32,
@@ -75,6 +77,7 @@ impl Default for NodeSettings {
             },
             verbs: Policy::Auto,
             connect_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
             identity: None,
             max_channels: 1024,
@@ -128,6 +131,7 @@ impl Node {
         local.shm = settings.shm;
         local.tcp = settings.tcp;
         local.verbs = settings.verbs;
+        local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
         local.limits.session_credit_bytes = settings.session_credit_bytes;
 
@@ -188,6 +192,11 @@ impl Node {
     }
 
     /// The next peer that connected; waits for one.
+    ///
+    /// A connection that becomes no session (a foreign protocol, another version, a peer
+    /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
+    /// and logged as a [`tracing`] warning whose field `failure` is a
+    /// [`HandshakeFailure`](ibex_bootstrap::HandshakeFailure).
     pub fn accept(&self) -> Result<Peer, AcceptError> {
         self.accept_until(None)
     }
@@ -281,7 +290,9 @@ impl ControlSource for Listener {
     fn turn(&mut self, now: Instant) -> Vec<Admission> {
         self.acceptor.turn(now);
         while let Some(failure) = self.acceptor.poll_failure() {
-            tracing::warn!(%failure, "a connection did not become a session");
+            // As an error value, so that a subscriber can tell one cause from another.
+            let failure: &(dyn Error + 'static) = &failure;
+            tracing::warn!(failure, "a connection did not become a session");
         }
         let mut established = VecDeque::new();
         while let Some(next) = self.acceptor.poll_established() {

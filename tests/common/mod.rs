@@ -8,6 +8,7 @@
 
 pub(crate) mod kernel;
 pub(crate) mod line;
+pub(crate) mod log;
 pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod stage;

@@ -9,6 +9,7 @@
 mod common;
 
 mod acknowledging;
+mod bootstrapping;
 mod carrying;
 mod ending;
 mod flowing;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         opening::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,
+        bootstrapping::SCENARIOS,
     ]
     .concat();
     if let Some(exit) = supervisor::play_part(&scenarios) {

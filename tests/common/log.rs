@@ -1,0 +1,97 @@
+//! What a node logs about connections that did not become sessions.
+
+use std::{
+    error::Error,
+    fmt,
+    net::SocketAddr,
+    sync::{Arc, Mutex, PoisonError},
+};
+
+use ibex::bootstrap::{HandshakeError, HandshakeFailure, Problem};
+use tracing::{
+    Event, Metadata, Subscriber,
+    field::{Field, Visit},
+    span,
+};
+
+/// Keeps the failures that nodes of this process log, from its creation on.
+#[derive(Clone, Default)]
+pub(crate) struct Log {
+    failures: Arc<Mutex<Vec<Failure>>>,
+}
+
+/// One connection that came to nothing in its handshake.
+#[derive(Clone, Debug)]
+pub(crate) struct Failure {
+    pub(crate) address: SocketAddr,
+    pub(crate) error: HandshakeError,
+    /// What an operator reads.
+    pub(crate) said: String,
+}
+
+impl Log {
+    /// Takes over this process's log; a process can do that once.
+    pub(crate) fn take_over() -> Self {
+        let log = Self::default();
+        tracing::subscriber::set_global_default(log.clone()).expect("nobody keeps the log yet");
+        log
+    }
+
+    /// All of them, oldest first.
+    pub(crate) fn failures(&self) -> Vec<Failure> {
+        let failures = self.failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What is known of the connection that came from `address`.
+    pub(crate) fn failure_from(&self, address: SocketAddr) -> Failure {
+        let failures = self.failures();
+        let mut from_there = failures.iter().filter(|failure| failure.address == address);
+        let failure = from_there
+            .next()
+            .unwrap_or_else(|| panic!("nothing about {address} in {failures:?}"));
+        assert!(from_there.next().is_none(), "{address} failed twice");
+        failure.clone()
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.is_event()
+    }
+
+    fn event(&self, event: &Event<'_>) {
+        event.record(&mut Reading(self));
+    }
+
+    // Nothing here opens spans.
+    fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+        span::Id::from_u64(1)
+    }
+    fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+    fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+    fn enter(&self, _: &span::Id) {}
+    fn exit(&self, _: &span::Id) {}
+}
+
+struct Reading<'a>(&'a Log);
+
+impl Visit for Reading<'_> {
+    fn record_error(&mut self, _: &Field, error: &(dyn Error + 'static)) {
+        let Some(failure) = error.downcast_ref::<HandshakeFailure>() else {
+            return;
+        };
+        if let (Some(address), Problem::Handshake(error)) = (failure.address, &failure.problem) {
+            let failures = self.0.failures.lock();
+            failures
+                .unwrap_or_else(PoisonError::into_inner)
+                .push(Failure {
+                    address,
+                    error: error.clone(),
+                    said: failure.to_string(),
+                });
+        }
+    }
+
+    fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+}

@@ -1,0 +1,527 @@
+//! Peers that do not get through the handshake: of another version, or silent from some
+//! step on. Each end says who, what and what to do; a listener goes on serving.
+//!
+//! The hand-made end drives the protocol's own state machine over a real socket and lets
+//! only the first bytes of its half out. Then it keeps the connection open and says
+//! nothing, which is what a stopped process looks like.
+
+use std::{
+    fs,
+    io::{Read, Write},
+    net::{SocketAddr, TcpListener, TcpStream},
+    os::fd::OwnedFd,
+    process, thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{
+    ConnectError, Node,
+    bootstrap::{
+        Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Policy, Problem,
+        Secret, Version, VersionRange, dial,
+        handshake::{
+            AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
+        },
+        message::MAGIC,
+    },
+};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    net::{
+        AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, accept, bind, connect,
+        listen, recv, send, socket,
+    },
+    process::geteuid,
+};
+
+use crate::common::{
+    log::Log,
+    scenario::{Scenario, Side, Span},
+    stage::{LONG, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("another_version", another_version).on(Span::EachDriver),
+    Scenario::new("acceptor_falls_silent", acceptor_falls_silent),
+    Scenario::new("dialer_falls_silent", dialer_falls_silent),
+];
+
+/// Whoever is told first that the versions do not go together, both ends know which two
+/// they are and what to update.
+fn another_version(stage: &mut Stage) {
+    let newest = Version { major: 2, minor: 0 };
+    let mut later = hand_made_node();
+    later.versions = VersionRange {
+        oldest: newest,
+        newest,
+    };
+    let is_diagnosis = |error: &HandshakeError| {
+        let said = error.to_string();
+        matches!(error, HandshakeError::Version { .. })
+            && said.contains("ibex protocol 2.0")
+            && said.contains("update the older of the two")
+    };
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            match node.connect(&address) {
+                Err(ConnectError::Dial(DialError::Handshake { peer, source, .. })) => {
+                    assert_eq!(peer.to_string(), address);
+                    assert!(is_diagnosis(&source), "{source}");
+                }
+                other => panic!("{other:?} with a later version"),
+            }
+            let address = stage.hear_any();
+            match dial(&address, &later, LONG, &|| false) {
+                Err(DialError::Handshake {
+                    source: HandshakeError::Version { ours, theirs },
+                    ..
+                }) => assert_eq!((ours, theirs), (later.versions, VersionRange::SUPPORTED)),
+                other => panic!("{:?} with an earlier version", other.err()),
+            }
+            converse(stage, &node, &address);
+        }
+        Side::Listener => {
+            let log = Log::take_over();
+            let mut acceptor =
+                Acceptor::bind("127.0.0.1:0".parse().expect("an address"), later).expect("a port");
+            stage.tell(&acceptor.local_addr().to_string());
+            let failure = loop {
+                acceptor.turn(Instant::now());
+                if let Some(failure) = acceptor.poll_failure() {
+                    break failure;
+                }
+                let mut fds = [PollFd::from_borrowed_fd(acceptor.as_fd(), PollFlags::IN)];
+                poll(&mut fds, None).expect("poll");
+            };
+            assert!(
+                matches!(
+                    failure.problem,
+                    Problem::Handshake(HandshakeError::Version { theirs, .. })
+                        if theirs == VersionRange::SUPPORTED
+                ),
+                "{failure}"
+            );
+            drop(acceptor);
+
+            let node = stage
+                .builder()
+                .listen("127.0.0.1:0")
+                .build()
+                .expect("a node");
+            stage.tell_address(&node);
+            // One connection was of a later version; this is the other.
+            serve_one(stage, &node);
+            let failures = log.failures();
+            assert_eq!(failures.len(), 1, "{failures:?}");
+            assert!(is_diagnosis(&failures[0].error), "{}", failures[0].said);
+            assert!(failures[0].said.contains(&failures[0].address.to_string()));
+        }
+    }
+}
+
+/// The node that dials is told at which step the other fell silent, after the shorter of
+/// the two times that it was given; then it connects to one that speaks.
+fn acceptor_falls_silent(stage: &mut Stage) {
+    let silences = Silence::of_acceptors(stage.fabric());
+    let builder = stage.builder();
+    let patience = [
+        builder
+            .clone()
+            .connect_timeout(PATIENCE)
+            .handshake_timeout(LONG),
+        builder.connect_timeout(LONG).handshake_timeout(PATIENCE),
+    ];
+    for builder in patience {
+        match stage.side {
+            Side::Dialer => {
+                let node = &builder.build().expect("a node");
+                // All at the same time, so that their patience is waited for once.
+                thread::scope(|scope| {
+                    for silence in &silences {
+                        let address = stage.hear_any();
+                        scope.spawn(move || expect_silence(node, &address, silence));
+                    }
+                });
+                let address = stage.hear_any();
+                converse(stage, node, &address);
+            }
+            Side::Listener => {
+                let listeners: Vec<TcpListener> = silences
+                    .iter()
+                    .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+                    .collect();
+                for listener in &listeners {
+                    stage.tell(&listener.local_addr().expect("its address").to_string());
+                }
+                thread::scope(|scope| {
+                    for (listener, silence) in listeners.iter().zip(&silences) {
+                        scope.spawn(move || {
+                            let (stream, _) = listener.accept().expect("a connection");
+                            play(HandMadeAcceptor::new(silence), stream, silence);
+                        });
+                    }
+                });
+                let node = stage
+                    .builder()
+                    .listen("127.0.0.1:0")
+                    .build()
+                    .expect("a node");
+                stage.tell_address(&node);
+                serve_one(stage, &node);
+            }
+        }
+    }
+}
+
+fn expect_silence(node: &Node, address: &str, silence: &Silence) {
+    let error = match node.connect(address) {
+        Err(ConnectError::Dial(error)) => error,
+        other => panic!(
+            "{other:?} with one that falls silent before {}",
+            silence.awaited
+        ),
+    };
+    let said = error.to_string();
+    assert!(
+        matches!(
+            &error,
+            DialError::Handshake { peer, source: HandshakeError::Silent { step, .. }, .. }
+                if peer.to_string() == address && *step == silence.awaited
+        ),
+        "{said}"
+    );
+    for part in [
+        address,
+        "fell silent",
+        &silence.awaited.to_string(),
+        "see whether the peer's process runs",
+    ] {
+        assert!(said.contains(part), "no \"{part}\" in: {said}");
+    }
+}
+
+/// A listener serves others while some stand silent at every step, hangs up on each of
+/// these in time, says which step it was, and goes on serving.
+fn dialer_falls_silent(stage: &mut Stage) {
+    let silences = Silence::of_dialers(stage.fabric());
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            thread::scope(|scope| {
+                for silence in &silences {
+                    let stream = TcpStream::connect(&address).expect("a listener");
+                    stage.tell(&stream.local_addr().expect("our address").to_string());
+                    scope.spawn(move || play(HandMadeDialer::new(silence), stream, silence));
+                }
+                converse(stage, &node, &address);
+            });
+            // All of them were hung up on.
+            converse(stage, &node, &address);
+        }
+        Side::Listener => {
+            let log = Log::take_over();
+            let builder = stage.builder().handshake_timeout(PATIENCE);
+            let node = builder.listen("127.0.0.1:0").build().expect("a node");
+            stage.tell_address(&node);
+            let mut addresses = Vec::new();
+            for _ in &silences {
+                addresses.push(stage.hear_any().parse().expect("an address"));
+            }
+            serve_one(stage, &node);
+            serve_one(stage, &node);
+            for (address, silence) in addresses.into_iter().zip(&silences) {
+                check_silence(&log, address, silence);
+            }
+        }
+    }
+}
+
+fn check_silence(log: &Log, address: SocketAddr, silence: &Silence) {
+    let failure = log.failure_from(address);
+    let said = &failure.said;
+    assert!(
+        matches!(failure.error, HandshakeError::Silent { step, waited }
+            if step == silence.awaited && waited >= PATIENCE),
+        "{said}"
+    );
+    for part in [
+        &address.to_string(),
+        "fell silent",
+        &silence.awaited.to_string(),
+    ] {
+        assert!(said.contains(part), "no \"{part}\" in: {said}");
+    }
+}
+
+/// A session, and a message in it.
+fn converse(stage: &Stage, node: &Node, address: &str) {
+    let peer = node.connect(address).expect("one that speaks");
+    stage.check_peer(&peer);
+    let mut sender = sender(&peer, "after");
+    sender.send(b"still here").expect("sent");
+    sender.wait_acked(1).expect("acknowledged");
+}
+
+fn serve_one(stage: &Stage, node: &Node) {
+    let peer = node.accept().expect("one that speaks");
+    stage.check_peer(&peer);
+    let mut receiver = receiver(&peer, "after");
+    let message = receiver.recv().expect("a message");
+    assert_eq!(&message[..], b"still here");
+    message.ack();
+}
+
+/// How far a peer comes before it says nothing more.
+struct Silence {
+    /// Whole messages that it still sends.
+    messages: usize,
+    /// Bytes of the next one.
+    more_bytes: usize,
+    /// Whether it does its part at the Unix socket, should it come to that.
+    joins: bool,
+    /// What the other end waits for then.
+    awaited: Step,
+}
+
+impl Silence {
+    /// An acceptor says Hello, Offer, Endpoint and Ready, and over shm it answers to a
+    /// token between the last two.
+    fn of_acceptors(fabric: ibex::Fabric) -> Vec<Self> {
+        let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Endpoint]);
+        if fabric == ibex::Fabric::Shm {
+            silences.push(Self::new(3, 0, false, Step::UnixSocket));
+        }
+        silences.push(Self::new(3, 0, true, Step::Ready));
+        silences.push(Self::new(3, FEW_BYTES, true, Step::Ready));
+        silences
+    }
+
+    /// A dialer says Hello, Offer, Choice and Ready, and over shm it presents a token
+    /// between the last two.
+    fn of_dialers(fabric: ibex::Fabric) -> Vec<Self> {
+        let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Choice]);
+        if fabric == ibex::Fabric::Shm {
+            silences.push(Self::new(3, 0, false, Step::Ready));
+        }
+        silences.push(Self::new(3, 0, true, Step::Ready));
+        silences.push(Self::new(3, FEW_BYTES, true, Step::Ready));
+        silences
+    }
+
+    /// Before each of these messages, and in its midst.
+    fn at_messages(steps: &[Step]) -> Vec<Self> {
+        let numbered = steps.iter().enumerate();
+        numbered
+            .flat_map(|(index, &step)| {
+                [0, FEW_BYTES].map(|more_bytes| Self::new(index, more_bytes, false, step))
+            })
+            .collect()
+    }
+
+    fn new(messages: usize, more_bytes: usize, joins: bool, awaited: Step) -> Self {
+        Self {
+            messages,
+            more_bytes,
+            joins,
+            awaited,
+        }
+    }
+
+    /// How much of `half`, all that the machine wanted to say so far, is said.
+    fn of(&self, half: &[u8]) -> usize {
+        let mut end = MAGIC.len();
+        if self.messages == 0 {
+            return self.more_bytes.min(half.len());
+        }
+        for _ in 0..self.messages {
+            let Some(prefix) = half.get(end..end + 2) else {
+                return half.len();
+            };
+            end += 2 + usize::from(u16::from_le_bytes([prefix[0], prefix[1]]));
+        }
+        (end + self.more_bytes).min(half.len())
+    }
+}
+
+/// One end's state machine with whatever it needs of Unix sockets.
+trait Half {
+    fn hear(&mut self, bytes: &[u8]);
+    fn speak(&mut self) -> Option<Vec<u8>>;
+    /// Does what the machine asks for, once what it said is on its way.
+    fn act(&mut self);
+}
+
+/// Plays a half up to its silence, and keeps the connection until the other hangs up.
+fn play(mut half: impl Half, mut stream: TcpStream, silence: &Silence) {
+    let (mut wanted, mut said) = (Vec::new(), 0);
+    let mut buffer = [0; 4096];
+    loop {
+        // Acting may be followed by something to say, which may be followed by an act.
+        for _ in 0..2 {
+            half.act();
+            while let Some(bytes) = half.speak() {
+                wanted.extend(bytes);
+            }
+            let until = silence.of(&wanted);
+            stream.write_all(&wanted[said..until]).expect("written");
+            said = until;
+        }
+        match stream.read(&mut buffer) {
+            Ok(0) | Err(_) => return,
+            Ok(length) => half.hear(&buffer[..length]),
+        }
+    }
+}
+
+struct HandMadeAcceptor {
+    machine: AcceptorHandshake,
+    joins: bool,
+    listener: Option<OwnedFd>,
+    /// Kept, since closing it would say something.
+    joined: Option<OwnedFd>,
+}
+
+impl HandMadeAcceptor {
+    fn new(silence: &Silence) -> Self {
+        let entropy = AcceptorEntropy {
+            nonce: [1; 16],
+            unix_name: unique_name(),
+            token: Secret::new([3; 32]),
+            session_id: [4; 16],
+            resume_secret: Secret::new([5; 32]),
+        };
+        let now = Instant::now();
+        let local = hand_made_node();
+        Self {
+            machine: AcceptorHandshake::new(&local, this_host(), entropy, now, now + LONG),
+            joins: silence.joins,
+            listener: None,
+            joined: None,
+        }
+    }
+}
+
+impl Half for HandMadeAcceptor {
+    fn hear(&mut self, bytes: &[u8]) {
+        self.machine.handle_bytes(bytes);
+    }
+
+    fn speak(&mut self) -> Option<Vec<u8>> {
+        self.machine.poll_transmit()
+    }
+
+    fn act(&mut self) {
+        // Its name was said in the turn before, so a dialer comes.
+        if let Some(listener) = self.listener.as_ref().filter(|_| self.joins)
+            && self.joined.is_none()
+        {
+            let dialer = accept(listener).expect("the dialer comes");
+            let mut token = [0; 64];
+            let (_, length) = recv(&dialer, &mut token, RecvFlags::empty()).expect("its token");
+            assert!(self.machine.handle_token(&token[..length]));
+            send(&dialer, b"+", SendFlags::NOSIGNAL).expect("it waits");
+            self.joined = Some(dialer);
+        }
+        while let Some(event) = self.machine.poll_event() {
+            if let AcceptorEvent::ListenUnix { name } = event {
+                let socket = unix_socket();
+                let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
+                bind(&socket, &address).expect("nobody has the name");
+                listen(&socket, 1).expect("it listens");
+                self.listener = Some(socket);
+                self.machine.handle_listening(Ok(()));
+            }
+        }
+    }
+}
+
+struct HandMadeDialer {
+    machine: DialerHandshake,
+    joins: bool,
+    joined: Option<OwnedFd>,
+}
+
+impl HandMadeDialer {
+    fn new(silence: &Silence) -> Self {
+        let now = Instant::now();
+        let local = hand_made_node();
+        Self {
+            machine: DialerHandshake::new(&local, this_host(), [6; 16], now, now + LONG),
+            joins: silence.joins,
+            joined: None,
+        }
+    }
+}
+
+impl Half for HandMadeDialer {
+    fn hear(&mut self, bytes: &[u8]) {
+        self.machine.handle_bytes(bytes);
+    }
+
+    fn speak(&mut self) -> Option<Vec<u8>> {
+        self.machine.poll_transmit()
+    }
+
+    fn act(&mut self) {
+        while let Some(event) = self.machine.poll_event() {
+            if let DialerEvent::ConnectUnix { name, token } = event {
+                let socket = unix_socket();
+                let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
+                connect(&socket, &address).expect("the node listens there");
+                if self.joins {
+                    send(&socket, token.expose(), SendFlags::NOSIGNAL).expect("it listens");
+                    let (_, length) = recv(&socket, &mut [0; 8], RecvFlags::empty())
+                        .expect("an answer to the token");
+                    assert_eq!(length, 1, "the token is right");
+                    self.machine.handle_unix(Ok(()));
+                }
+                self.joined = Some(socket);
+            }
+        }
+    }
+}
+
+fn unix_socket() -> OwnedFd {
+    socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).expect("a socket")
+}
+
+/// A name for a Unix socket that no other hand-made acceptor of this host has.
+fn unique_name() -> [u8; 16] {
+    let uuid = fs::read_to_string("/proc/sys/kernel/random/uuid").expect("random(4)");
+    bytes_of(&uuid)
+}
+
+/// What the node says of itself, so that the two are on one host.
+fn this_host() -> HostHint {
+    let boot_id = fs::read_to_string("/proc/sys/kernel/random/boot_id").expect("random(4)");
+    HostHint {
+        boot_id: bytes_of(&boot_id),
+        pid: process::id(),
+        uid: geteuid().as_raw(),
+    }
+}
+
+/// The bytes of a UUID as the kernel writes it.
+fn bytes_of(uuid: &str) -> [u8; 16] {
+    let digits = uuid.trim().replace('-', "");
+    u128::from_str_radix(&digits, 16)
+        .expect("hex")
+        .to_be_bytes()
+}
+
+/// Wants nothing special, so that the node's policy decides.
+fn hand_made_node() -> Local {
+    let mut local = Local::new(NodeIdentity([7; 16]), 8);
+    local.verbs = Policy::Forbid;
+    local.handshake_timeout = LONG;
+    local
+}
+
+/// What a node is told to bear with: longer than any honest step takes on a machine that
+/// does other things as well, as a step that is cut off would be named wrongly.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// Less than the shortest message.
+const FEW_BYTES: usize = 3;
