@@ -13,6 +13,7 @@ mod bootstrapping;
 mod carrying;
 mod ending;
 mod flowing;
+mod forging;
 mod guarding;
 mod meeting;
 mod opening;
@@ -27,6 +28,7 @@ fn main() -> ExitCode {
     let scenarios: Vec<Scenario> = [
         flowing::SCENARIOS,
         carrying::SCENARIOS,
+        forging::SCENARIOS,
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,

@@ -273,7 +273,10 @@ pub enum RecvError {
     #[error(transparent)]
     Disconnected(Box<Disconnected>),
     /// One message's bytes are not a valid value. It was released; the next call goes on.
-    #[error("channel \"{channel}\": message {sequence} from {peer} is not valid: {why}")]
+    #[error(
+        "channel \"{channel}\": message {sequence} from {peer} is not valid: {why}; it was \
+         dropped unacknowledged and the channel goes on; see what that peer's codec writes"
+    )]
     Corrupt {
         /// The channel's name.
         channel: String,

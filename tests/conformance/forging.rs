@@ -1,0 +1,223 @@
+//! Bytes that claim to be a message and are none: each is one error that names it, and the
+//! channel goes on.
+//!
+//! The hostile end has a codec of its own with another's schema. Fingerprints compare
+//! claims, so they match; what such an end writes is checked by the receiver's codec.
+
+use std::{mem::MaybeUninit, thread};
+
+use ibex::{
+    Codec, RecvError, RecvTimeoutError, Rkyv, TryRecvError, WaitAckedError,
+    codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
+};
+
+use crate::common::{
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("forged_messages", forged_messages),
+    Scenario::new("nothing_but_forgeries", nothing_but_forgeries),
+];
+
+#[ibex::message]
+#[rkyv(derive(Debug))]
+struct Entry {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+/// Writes whatever it is given and says that it is an archived [`Entry`].
+enum Forger {}
+
+impl Codec<[u8]> for Forger {
+    type View = [u8];
+    type Held = ();
+
+    fn alignment() -> usize {
+        <Rkyv as Codec<Entry>>::alignment()
+    }
+
+    fn schema() -> SchemaInfo {
+        <Rkyv as Codec<Entry>>::schema()
+    }
+
+    fn size(value: &[u8]) -> Option<usize> {
+        Some(value.len())
+    }
+
+    fn encode(value: &[u8], slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        Ok(slot.write(value)?)
+    }
+
+    fn open(_: &[u8]) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    unsafe fn view<'a>((): &'a (), payload: &'a [u8]) -> &'a [u8] {
+        payload
+    }
+}
+
+/// A valid archive, number `offset`.
+fn honest(offset: u64) -> Vec<u8> {
+    let entry = Entry {
+        offset,
+        data: vec![offset as u8; 100],
+    };
+    let mut memory = [MaybeUninit::uninit(); 200];
+    let mut slot = SlotWriter::new(&mut memory);
+    Rkyv::encode(&entry, &mut slot).expect("room for one");
+    slot.written().to_vec()
+}
+
+/// Bytes that are no archive of an [`Entry`]: none, too few, without sense, and archives
+/// that point and reach beyond themselves. The root lies at the end, its last word being
+/// where the vector's bytes are and how many.
+fn forgeries() -> Vec<Vec<u8>> {
+    let honest = honest(1);
+    let (root, points_to, length) = (honest.len() - 16, honest.len() - 8, honest.len() - 4);
+    let mut before_the_start = honest.clone();
+    before_the_start[points_to..length].copy_from_slice(&i32::MIN.to_le_bytes());
+    let mut behind_the_end = honest.clone();
+    behind_the_end[points_to..length].copy_from_slice(&i32::MAX.to_le_bytes());
+    let mut too_long = honest.clone();
+    too_long[length..].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut longer_by_all = honest.clone();
+    longer_by_all[length..].copy_from_slice(&(honest.len() as u32).to_le_bytes());
+    vec![
+        Vec::new(),
+        vec![0],
+        vec![0xff; 16],
+        vec![0xff; 4096],
+        // Longer than the ring, so that they come by the way of large messages.
+        vec![0xff; 5 << 20],
+        honest[..honest.len() - 1].to_vec(),
+        honest[..root].to_vec(),
+        before_the_start,
+        behind_the_end,
+        too_long,
+        longer_by_all,
+    ]
+}
+
+/// Each forgery between two messages that are valid.
+fn forged_messages(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let forgeries = forgeries();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = peer
+                .channel("entries")
+                .codec::<Forger>()
+                .sender::<[u8]>()
+                .expect("a sender");
+            sender.send(&honest(1)).expect("sent");
+            for forgery in &forgeries {
+                let sequence = sender.send(forgery).expect("sent");
+                sender.send(&honest(sequence + 1)).expect("sent");
+            }
+            // What was not valid was not acknowledged; the sender learns which.
+            match sender.wait_acked(3) {
+                Err(WaitAckedError::Unacknowledged { sequence: 2 }) => {}
+                other => panic!("{other:?} about a forgery"),
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = peer.receiver::<Entry>("entries").expect("a receiver");
+            let check_honest = |sequence: u64, receiver: &mut ibex::Receiver<Entry>| {
+                let message = receiver.recv().expect("a valid message");
+                assert_eq!(message.sequence(), sequence);
+                assert_eq!(message.offset.to_native(), sequence);
+                assert_eq!(message.data.len(), 100);
+                assert!(message.data.iter().all(|&byte| byte == sequence as u8));
+                message.ack();
+            };
+            check_honest(1, &mut receiver);
+            for number in 0..forgeries.len() as u64 {
+                let sequence = 2 * number + 2;
+                let error = match number % 3 {
+                    0 => receiver.recv().expect_err("a forgery"),
+                    1 => match receiver.recv_timeout(LONG).expect_err("a forgery") {
+                        RecvTimeoutError::Failed(error) => error,
+                        other => panic!("{other:?} instead of a forgery"),
+                    },
+                    _ => loop {
+                        match receiver.try_recv().expect_err("a forgery") {
+                            TryRecvError::Failed(error) => break error,
+                            _ => thread::yield_now(),
+                        }
+                    },
+                };
+                check_corrupt(&error, sequence, &peer.address().to_string());
+                check_honest(sequence + 1, &mut receiver);
+            }
+            assert!(receiver.next().expect("an orderly end").is_none());
+        }
+    }
+}
+
+/// A forgery is released when it was told of, so that many more of them than the window
+/// holds stop nothing; and each is told of once.
+fn nothing_but_forgeries(stage: &mut Stage) {
+    const WINDOW: u64 = 8;
+    let (_node, peer) = stage.meet();
+    let last = stage.count(1000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = peer
+                .channel("entries")
+                .window_messages(WINDOW)
+                .codec::<Forger>()
+                .sender::<[u8]>()
+                .expect("a sender");
+            for _ in 0..last {
+                sender.send(&[0xff; 100]).expect("sent");
+            }
+            sender.send(&honest(last + 1)).expect("sent");
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = peer.receiver::<Entry>("entries").expect("a receiver");
+            let mut messages = receiver.iter();
+            for sequence in 1..=last {
+                let error = messages.next().expect("it goes on").expect_err("a forgery");
+                check_corrupt(&error, sequence, &peer.address().to_string());
+            }
+            let message = messages
+                .next()
+                .expect("it goes on")
+                .expect("a valid message");
+            assert_eq!(message.sequence(), last + 1);
+            drop(message);
+            assert!(messages.next().is_none());
+        }
+    }
+}
+
+/// Who, which message, what is wrong and what follows.
+fn check_corrupt(error: &RecvError, expected: u64, address: &str) {
+    let said = error.to_string();
+    let RecvError::Corrupt {
+        channel,
+        peer,
+        sequence,
+        why,
+    } = error
+    else {
+        panic!("not a forgery: {said}");
+    };
+    assert_eq!((channel.as_str(), *sequence), ("entries", expected));
+    assert!(peer.contains(address) && !why.is_empty(), "{said}");
+    for part in [
+        address,
+        "\"entries\"",
+        &expected.to_string(),
+        why,
+        "goes on",
+    ] {
+        assert!(said.contains(part), "no \"{part}\" in: {said}");
+    }
+}
