@@ -58,6 +58,15 @@ const MODELS: &[Model] = &[
         twins: &["light_missing", "heavy_missing"],
     },
     Model {
+        test: "loom_rung_for_who_sleeps",
+        twins: &[
+            "rung_late",
+            "bell_relaxed",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
+    Model {
         test: "loom_arrivals",
         twins: &[
             "arrive_relaxed",

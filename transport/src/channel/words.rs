@@ -22,7 +22,7 @@ use std::{
     },
 };
 
-use crate::engine::counters::Counters;
+use crate::{engine::counters::Counters, ring::Rung};
 
 /// Bytes of a block.
 pub const BLOCK_BYTES: usize = 256;
@@ -31,9 +31,9 @@ pub const BLOCK_BYTES: usize = 256;
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub struct SenderWords {
-    /// The last of the receiver's armings that was rung for. Which messages there are the
-    /// headers in the ring say.
-    rung: AtomicU32,
+    /// Which of the receiver's armings was rung for. Which messages there are the headers
+    /// in the ring say.
+    pub rung: Rung,
     _rung_half: AtomicU32,
     /// 0 while the end is open, else its last message's sequence + 1.
     closed_at: AtomicU64,
@@ -87,27 +87,9 @@ const ENDED_BIT: u64 = 1 << 63;
 impl SenderWords {
     /// Clears a block for a new end.
     pub fn reset(&self) {
-        self.rung.store(0, Ordering::Relaxed);
+        self.rung.reset();
         self.closed_at.store(0, Ordering::Relaxed);
         self.asked.store(0, Ordering::Relaxed);
-    }
-
-    /// The receiver is about to be rung for its arming `generation`. The engine that hears
-    /// the bell, which is that of all channels, learns here whom it is for.
-    pub fn ring(&self, generation: u32) {
-        // RUNG, pairs with `has_rung`: who sees it sees the armed word that was rung for,
-        // or a later one.
-        self.rung.store(generation, Ordering::Release);
-    }
-
-    /// Whether the arming that `armed` holds now was rung for. Then its receiver must be
-    /// woken whether or not it has taken the message that was the reason: the next one
-    /// will not ring for this arming again.
-    pub fn has_rung(&self, armed: &AtomicU32) -> bool {
-        let rung = self.rung.load(Ordering::Relaxed);
-        // RUNG, pairs with `ring`.
-        fence(Ordering::Acquire);
-        rung != 0 && rung == armed.load(Ordering::Relaxed)
     }
 
     /// The end closes behind message `last`.

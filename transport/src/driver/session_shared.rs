@@ -212,10 +212,7 @@ impl SessionShared {
     #[cold]
     pub(crate) fn ring_for(&self, end: &SendEnd, generation: u32) {
         match end.ours.get() {
-            Some(ours) => {
-                ours.ring(generation);
-                self.ring_peer();
-            }
+            Some(ours) => ours.rung.ring(generation, || self.ring_peer()),
             None => self.runtime.mark(Mark::Ready {
                 session: self.id,
                 end: end.id,

@@ -20,6 +20,7 @@ pub mod memory;
 pub mod parker;
 pub mod producer;
 pub mod release;
+pub mod rung;
 pub mod waiter;
 
 #[cfg(test)]
@@ -35,4 +36,5 @@ pub use memory::{Mapped, RingBytes, RingMemory};
 pub use parker::{Parker, thread_waker};
 pub use producer::{Misbehaved, Producer, Released};
 pub use release::{Advance, Prefix};
+pub use rung::Rung;
 pub use waiter::WaitSlot;

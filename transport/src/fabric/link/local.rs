@@ -472,7 +472,7 @@ impl Link {
             let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
                 continue;
             };
-            let is_meant = theirs.has_rung(&ours.armed) || theirs.closed_at().is_some();
+            let is_meant = theirs.rung.is_for(&ours.armed) || theirs.closed_at().is_some();
             if is_meant && end.waiters.is_waiting() {
                 end.waiters.take(&mut context.wakers);
             }
