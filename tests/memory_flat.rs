@@ -8,7 +8,8 @@
 //! two small processes of a proof have; two are too many. (What waits in a socket's
 //! buffers is the kernel's, which bounds it by itself.)
 //!
-//! `MEMORY_FLAT_SECONDS` sets how long each proof goes on (default: 10).
+//! A receiver that never reads is watched for a minute, the others for 10 s;
+//! `MEMORY_FLAT_SECONDS` sets another time for all.
 
 mod processes;
 
@@ -85,7 +86,8 @@ fn push(party: &mut Party, beside: Beside) {
 
     let start = Instant::now();
     let mut refused = 0u64;
-    while start.elapsed() < duration() {
+    let duration = duration(beside);
+    while start.elapsed() < duration {
         if beside != Beside::Nothing {
             flow_for(&mut flow, Duration::from_millis(10));
         }
@@ -206,9 +208,10 @@ fn resident_kib(pid: u32) -> u64 {
         .expect("the kernel knows it")
 }
 
-fn duration() -> Duration {
+fn duration(beside: Beside) -> Duration {
+    let usual = if beside == Beside::Nothing { 60 } else { 10 };
     let seconds = env::var("MEMORY_FLAT_SECONDS").ok();
-    Duration::from_secs(seconds.map_or(10, |seconds| seconds.parse().expect("whole seconds")))
+    Duration::from_secs(seconds.map_or(usual, |seconds| seconds.parse().expect("whole seconds")))
 }
 
 const MESSAGE: usize = 1000;

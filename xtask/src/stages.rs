@@ -49,7 +49,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "unit",
         about: "every test of every crate, with the examples in the documentation",
-        budget: seconds(300),
+        budget: seconds(240),
         quick: true,
         tools: &[],
         work: Work::Commands(&["cargo test --workspace"]),
@@ -85,6 +85,15 @@ pub(crate) const STAGES: &[Stage] = &[
         quick: false,
         tools: &[],
         work: Work::Commands(&["cargo test -p ibex --release --test conformance"]),
+    },
+    Stage {
+        name: "proofs",
+        about: "no allocation, no copy, idle, flat memory, nothing left, between real processes",
+        budget: seconds(300),
+        quick: false,
+        tools: &[],
+        work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
+             --test no_copy --test idle --test memory_flat --test leaves_nothing"]),
     },
     Stage {
         name: "examples",
