@@ -75,8 +75,13 @@ pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
 #[cfg(feature = "rkyv")]
 pub use ibex_codec::{Rkyv, message, rkyv};
 
-#[doc(no_inline)]
-pub use ibex_bootstrap as bootstrap;
+/// Why a connection became no session, down to the step and the byte: what
+/// [`ConnectError::Dial`] holds.
+pub mod bootstrap {
+    pub use ibex_bootstrap::{
+        DialError, HandshakeError, HandshakeFailure, Problem, Version, VersionRange,
+    };
+}
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
     channel::{

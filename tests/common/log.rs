@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, PoisonError},
 };
 
-use ibex::bootstrap::{HandshakeError, HandshakeFailure, Problem};
+use ibex_bootstrap::{HandshakeError, HandshakeFailure, Problem};
 use tracing::{
     Event, Metadata, Subscriber,
     field::{Field, Visit},

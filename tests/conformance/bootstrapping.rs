@@ -14,16 +14,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{
-    ConnectError, Node,
-    bootstrap::{
-        Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Policy, Problem,
-        Secret, Version, VersionRange, dial,
-        handshake::{
-            AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
-        },
-        message::MAGIC,
+use ibex::{ConnectError, Node};
+use ibex_bootstrap::{
+    Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Policy, Problem, Secret,
+    Version, VersionRange, dial,
+    handshake::{
+        AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
     },
+    message::MAGIC,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
