@@ -89,7 +89,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "proofs",
         about: "no allocation, no copy, idle, flat memory, nothing left, between real processes",
-        budget: seconds(300),
+        budget: seconds(360),
         quick: false,
         tools: &[],
         work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
