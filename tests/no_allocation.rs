@@ -116,7 +116,7 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
     value: fn() -> &'static T,
 ) -> Proof {
     let here = move |party: &mut Party| {
-        let (here, there) = receiving_side::<T, C>(party, traffic, value(), ROUNDS);
+        let (here, there) = receiving_side::<T, C>(party, traffic, value());
         verdict(here, there).unwrap();
     };
     let there = move |party: &mut Party| {
@@ -128,7 +128,7 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
 /// The same with one allocation planted.
 fn control(setup: Setup) -> Proof {
     let here = |party: &mut Party| {
-        let (here, there) = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64], 1);
+        let (here, there) = receiving_side::<[u8], Raw>(party, Traffic::Stream, &[7; 64]);
         let failure = verdict(here, there).expect_err("an allocation was planted");
         assert!(there >= 1, "{failure}");
     };
@@ -161,8 +161,8 @@ fn verdict(here: u64, there: u64) -> Result<(), String> {
     }
 }
 
-/// Sends, counts this process's allocations and tells them the other side, for as many
-/// rounds as that wants; `plant` is called half way through each.
+/// Sends, counts this process's allocations and tells them the other side; `plant` is
+/// called half way through.
 fn sending_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
@@ -222,27 +222,19 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
         }
     };
     exchange(WARM_UP, &|| ());
-    loop {
-        party.meet();
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        exchange(traffic.messages(), &plant);
-        let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        party.meet();
-        party.other.say(allocations);
-        let again: u64 = party.other.hear();
-        if again == 0 {
-            return;
-        }
-    }
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    exchange(traffic.messages(), &plant);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    party.other.say(allocations);
 }
 
-/// Receives, and counts this process's allocations; returns them with the other side's,
-/// of the first round in which there were none, or of the last.
+/// Receives, and counts this process's allocations; returns them with the other side's.
 fn receiving_side<T: ?Sized, C: Codec<T>>(
     party: &mut Party,
     traffic: Traffic,
     answer: &T,
-    rounds: u32,
 ) -> (u64, u64) {
     let mut receiver = party
         .peer
@@ -274,21 +266,12 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
         }
     };
     exchange(WARM_UP);
-    let mut round = 1;
-    loop {
-        party.meet();
-        let before = ALLOCATIONS.load(Ordering::Relaxed);
-        exchange(traffic.messages());
-        let here = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        party.meet();
-        let there: u64 = party.other.hear();
-        let again = verdict(here, there).is_err() && round < rounds;
-        party.other.say(u64::from(again));
-        if !again {
-            return (here, there);
-        }
-        round += 1;
-    }
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    exchange(traffic.messages());
+    let here = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    (here, party.other.hear())
 }
 
 fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>, messages: u64) {
@@ -310,9 +293,6 @@ impl Traffic {
     }
 }
 
-/// A peak that is reached once (one arrival block more than ever before, when a thread
-/// was kept from its core) belongs to the warm-up: a round without it must follow.
-const ROUNDS: u32 = 3;
 /// Long enough for a thread to fall asleep.
 const MOMENT: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);

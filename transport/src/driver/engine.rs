@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
-    fabric::link::{Link, LinkConfig},
+    fabric::link::{Link, LinkConfig, compact::compact_pool},
     memory::BlockPool,
     ring::{Asymmetry, Bell},
 };
@@ -244,7 +244,7 @@ impl Engine {
             bell,
             config: config.clone(),
             blocks: BlockPool::default(),
-            compact_blocks: BlockPool::new(COMPACT_BLOCK_BYTES, COMPACT_BLOCKS_KEPT),
+            compact_blocks: compact_pool(),
             links: BTreeMap::new(),
             next_session: 1,
             hot: Vec::new(),
@@ -659,7 +659,3 @@ pub(crate) fn answer_if_rung(end: &ReceiveEnd, still_asked: bool) -> bool {
     }
     true
 }
-
-/// A block for the small frames of a channel that holds old ones.
-const COMPACT_BLOCK_BYTES: usize = 64 << 10;
-const COMPACT_BLOCKS_KEPT: usize = 16;

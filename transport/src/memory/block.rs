@@ -18,7 +18,9 @@ use super::{Mapping, MemoryError, MemoryUse};
 
 /// Bytes of one block.
 pub const DEFAULT_BLOCK_BYTES: usize = 1 << 20;
-/// Free blocks that a pool keeps.
+/// Free blocks that a pool keeps: more than the largest window of a channel can pin. Its
+/// 4 MiB of frames fill all but the tails of 5 blocks and reach into one more at either
+/// end.
 pub const DEFAULT_KEPT_BLOCKS: usize = 8;
 
 /// A fixed number of bytes, page-aligned, whose untouched pages cost nothing.

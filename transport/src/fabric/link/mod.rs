@@ -6,6 +6,7 @@
 //! shared memory. Whatever a link does on behalf of a handle is followed by
 //! [`settle`](Link::settle), which lets the consequences out.
 
+pub(crate) mod compact;
 mod local;
 mod receive;
 mod transmit;

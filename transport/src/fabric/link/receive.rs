@@ -10,7 +10,7 @@ use std::{
     sync::Arc,
 };
 
-use super::{Link, Phase};
+use super::{Link, Phase, compact::Compact};
 use crate::{
     channel::receive_end::{Frame, LargeArrival, LargePlace, ReceiveEnd},
     driver::{Context, LargeWanted, Tools},
@@ -19,7 +19,7 @@ use crate::{
         session::{Arrival, PeerMisbehaved},
     },
     fabric::tcp::{RecordLayer, inbound::ChunkInProgress},
-    memory::{Block, LargeLease, MemoryError},
+    memory::{LargeLease, MemoryError},
     ring::ArrivalWriter,
 };
 
@@ -44,26 +44,6 @@ struct LargeIn {
     memory: Option<LargeLease>,
 }
 
-/// Where the small frames of a channel go that holds old ones.
-///
-/// A held message pins the arrival block that it lies in. A channel whose messages stay
-/// for long while others flow would pin one block after the other for a few bytes in
-/// each; so once it holds a message from before the last refill but one, its frames are
-/// copied into a block of its own. Then it pins at most two shared blocks and as much of
-/// its own as its window allows.
-#[derive(Default)]
-struct Compact {
-    block: Option<Arc<Block>>,
-    filled: usize,
-    /// The refill in which `newest` was noted.
-    refill: u64,
-    /// What had arrived when that refill, and the one before, began.
-    newest: u64,
-    before: u64,
-}
-
-/// A frame shorter than a block by this factor is worth copying.
-const COMPACT_FACTOR: usize = 8;
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
 /// what follows is most likely another chunk.
 const BEHIND_CHUNK: usize = HEADER_BYTES;
@@ -302,29 +282,20 @@ impl Link {
             return Ok(());
         };
         let block = self.inbound.block();
+        let released = receiver.end.prefix.prefix().released;
         let compact = &mut receiver.compact;
-        if compact.refill != self.inbound.refills() {
-            compact.refill = self.inbound.refills();
-            compact.before = std::mem::replace(&mut compact.newest, receiver.arrived);
-        }
-        let holds_old = receiver.end.prefix.prefix().released < compact.before;
-        let frame = if holds_old && bytes * COMPACT_FACTOR < block.len() {
-            let counters = &self.shared.counters;
-            counters.bytes_copied.add(bytes as u64);
-            let (block, offset) = compact.copy(block, at, bytes, tools)?;
-            Frame {
-                block,
-                offset,
-                bytes,
-                last_sequence,
-            }
+        compact.note(self.inbound.refills(), receiver.arrived);
+        let (block, offset) = if compact.is_wanted(released, bytes) {
+            self.shared.counters.bytes_copied.add(bytes as u64);
+            compact.copy(block, at, bytes, tools.compact_blocks)?
         } else {
-            Frame {
-                block: block.clone(),
-                offset: at,
-                bytes,
-                last_sequence,
-            }
+            (block.clone(), at)
+        };
+        let frame = Frame {
+            block,
+            offset,
+            bytes,
+            last_sequence,
         };
         receiver.arrived = last_sequence;
         receiver.end.arrived.store(last_sequence, Ordering::Relaxed);
@@ -515,50 +486,6 @@ impl ReceiveLink {
         self.large
             .front()
             .is_some_and(|large| large.memory.is_some())
-    }
-}
-
-impl Compact {
-    /// Copies records into the channel's own block, at the same offset modulo 64.
-    fn copy(
-        &mut self,
-        from: &Arc<Block>,
-        at: usize,
-        bytes: usize,
-        tools: &mut Tools<'_>,
-    ) -> Result<(Arc<Block>, usize), MemoryError> {
-        let phase = at % BLOCK_ALIGNMENT;
-        let offset_in = |filled: usize| {
-            let base = filled.next_multiple_of(BLOCK_ALIGNMENT);
-            base + phase
-        };
-        let fits = |block: &Arc<Block>, filled| offset_in(filled) + bytes <= block.len();
-        let block = match self.block.take() {
-            Some(block) if fits(&block, self.filled) => block,
-            _ => {
-                self.filled = 0;
-                let block = tools.compact_blocks.take()?;
-                if !fits(&block, 0) {
-                    // Longer than a compact block: it may as well stay where it is.
-                    self.block = Some(block);
-                    return Ok((from.clone(), at));
-                }
-                block
-            }
-        };
-        let offset = offset_in(self.filled);
-        // SAFETY: both ranges are in bounds; what lies behind `filled` in a compact block
-        // is referred to by nobody.
-        unsafe {
-            ptr::copy_nonoverlapping(
-                from.base().add(at).as_ptr(),
-                block.base().add(offset).as_ptr(),
-                bytes,
-            );
-        }
-        self.filled = offset + bytes;
-        self.block = Some(block.clone());
-        Ok((block, offset))
     }
 }
 

@@ -1,0 +1,150 @@
+//! Where the frames of a channel go that holds old ones.
+//!
+//! A held message pins the arrival block that it lies in. A channel whose messages stay
+//! for long while others flow would pin one block after the other for a few bytes in
+//! each; so once it holds a message from before the last refill but one, its frames are
+//! copied into blocks of its own. Then it pins at most two shared blocks and as much of
+//! its own as its window allows.
+
+use std::{ptr, sync::Arc};
+
+use crate::{
+    engine::frame::BLOCK_ALIGNMENT,
+    memory::{Block, BlockPool, LARGEST_RING_BYTES, MemoryError},
+};
+
+/// One channel's own block, and what it holds from before.
+#[derive(Default)]
+pub(super) struct Compact {
+    block: Option<Arc<Block>>,
+    /// Bytes of the block below this are referred to, those behind by nobody.
+    filled: usize,
+    /// The refill in which `newest` was noted.
+    refill: u64,
+    /// What had arrived when that refill, and the one before, began.
+    newest: u64,
+    before: u64,
+}
+
+impl Compact {
+    /// `arrived` messages have come, and the socket's block is number `refill`.
+    pub(super) fn note(&mut self, refill: u64, arrived: u64) {
+        if self.refill != refill {
+            self.refill = refill;
+            self.before = std::mem::replace(&mut self.newest, arrived);
+        }
+    }
+
+    /// Whether a frame is to be copied out of the block that it arrived in. One that no
+    /// block of ours has room for pins little else, and stays.
+    pub(super) fn is_wanted(&self, released: u64, frame_bytes: usize) -> bool {
+        released < self.before && frame_bytes <= LONGEST_COPIED
+    }
+
+    /// Copies a frame that is [wanted](Self::is_wanted) into the channel's own block, at
+    /// the same offset modulo 64.
+    pub(super) fn copy(
+        &mut self,
+        from: &Arc<Block>,
+        at: usize,
+        bytes: usize,
+        pool: &mut BlockPool,
+    ) -> Result<(Arc<Block>, usize), MemoryError> {
+        debug_assert!(bytes <= LONGEST_COPIED);
+        let phase = at % BLOCK_ALIGNMENT;
+        let behind = self.filled.next_multiple_of(BLOCK_ALIGNMENT) + phase;
+        let (block, offset) = match self.block.take() {
+            Some(block) if behind + bytes <= block.len() => (block, behind),
+            _ => (pool.take()?, phase),
+        };
+        // SAFETY: both ranges are in bounds, the source by our caller, the other as just
+        // looked at or, at the front of a block, by `LONGEST_COPIED`; nobody else refers
+        // to what lies behind `filled`, or to any of a block that was just taken, so the
+        // two are different blocks too.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                from.base().add(at).as_ptr(),
+                block.base().add(offset).as_ptr(),
+                bytes,
+            );
+        }
+        self.filled = offset + bytes;
+        self.block = Some(block.clone());
+        Ok((block, offset))
+    }
+}
+
+/// The pool that [`Compact::copy`] takes from, for all channels of an engine.
+pub(crate) fn compact_pool() -> BlockPool {
+    BlockPool::new(COMPACT_BLOCK_BYTES, COMPACT_BLOCKS_KEPT)
+}
+
+/// Small, because each channel that was slow once keeps one.
+const COMPACT_BLOCK_BYTES: usize = 64 << 10;
+/// Fits behind any phase.
+const LONGEST_COPIED: usize = COMPACT_BLOCK_BYTES - BLOCK_ALIGNMENT;
+
+/// As many as the slowest receiver of the largest channel can pin, so that a receiver
+/// that is kept from its core for once, long after the start, meets no allocator: a
+/// window's bytes fill half of their blocks at least (two frames, one behind the other,
+/// that do not share a block are longer than one), and a frame at either end is pinned as
+/// a whole by the rest of it. They are 8 MiB of addresses, and cost memory as far as they
+/// were ever used. Several such channels at a time make more, and free them afterwards.
+const COMPACT_BLOCKS_KEPT: usize = 2 * LARGEST_RING_BYTES / COMPACT_BLOCK_BYTES + 2;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::{collection::vec, prelude::*};
+    use std::collections::VecDeque;
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// Whatever the frames' lengths, a whole window of them needs no block that was
+        /// not there before; and what was copied reads as it did.
+        #[test]
+        fn a_window_of_frames_finds_its_blocks_provided(
+            lengths in vec(prop_oneof![1..=LONGEST_COPIED, Just(32 << 10), Just(40_000)], 1..20),
+            phase in (0..8_usize).prop_map(|words| 8 * words),
+        ) {
+            let mut pool = compact_pool();
+            pool.provide().unwrap();
+            let provided = pool.blocks();
+            let from = Arc::new(Block::allocate(1 << 20).unwrap());
+            let mut compact = Compact::default();
+            let mut held = VecDeque::new();
+            let mut held_bytes = 0;
+            for round in 0..400 {
+                let bytes = lengths[round % lengths.len()];
+                while held_bytes + bytes > LARGEST_RING_BYTES {
+                    let (_, _, oldest): (Arc<Block>, usize, usize) = held.pop_front().unwrap();
+                    held_bytes -= oldest;
+                }
+                // SAFETY: nobody else has the block, and the byte is inside it.
+                unsafe { from.base().add(phase).as_ptr().write(round as u8) };
+                let (block, offset) = compact.copy(&from, phase, bytes, &mut pool).unwrap();
+                prop_assert_eq!(offset % BLOCK_ALIGNMENT, phase);
+                prop_assert!(offset + bytes <= block.len());
+                // SAFETY: the byte was just written, and only we have the block.
+                prop_assert_eq!(unsafe { block.base().add(offset).read() }, round as u8);
+                held_bytes += bytes;
+                held.push_back((block, offset, bytes));
+                prop_assert_eq!(pool.blocks(), provided);
+            }
+        }
+    }
+
+    #[test]
+    fn a_channel_that_keeps_up_is_not_copied() {
+        let mut compact = Compact::default();
+        for refill in 0..10 {
+            compact.note(refill, 100 * refill);
+            assert!(!compact.is_wanted(100 * refill, 100));
+        }
+        // Held since before the last refill but one.
+        assert!(compact.is_wanted(799, 100));
+        assert!(!compact.is_wanted(800, 100));
+        assert!(!compact.is_wanted(0, COMPACT_BLOCK_BYTES), "no room for it");
+    }
+}
