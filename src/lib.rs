@@ -85,9 +85,10 @@ pub mod bootstrap {
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
     channel::{
-        Counts, Disconnected, EndCause, RecvError, SchemaMismatch, SendError, WaitAckedError,
+        Counts, Disconnected, EndCause, NotOpened, RecvError, SchemaMismatch, SendError,
+        WaitAckedError,
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
-    engine::control::CloseReason,
+    engine::control::{CloseReason, Role},
     memory::MemoryError,
 };

@@ -8,7 +8,7 @@
 use std::{error::Error, fmt, time::Duration};
 
 use crate::{
-    engine::control::{ChannelSpec, CloseReason},
+    engine::control::{ChannelSpec, CloseReason, Role},
     memory::MemoryError,
 };
 
@@ -157,23 +157,44 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
+/// The peer did not open its end of a channel within `open_timeout`.
+#[derive(Clone, Debug)]
+pub struct NotOpened {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// The end that is missing there.
+    pub missing: Role,
+    /// How long the call waited.
+    pub waited: Duration,
+}
+
+impl fmt::Display for NotOpened {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            missing,
+            waited,
+        } = self;
+        write!(
+            f,
+            "channel \"{channel}\": {peer} did not open a {missing} of this name within \
+             {waited:?}; check the name there, or raise open_timeout"
+        )
+    }
+}
+
+impl Error for NotOpened {}
+
 /// A message was not sent. The value stays with the caller: sending only borrows it.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The peer did not open its end within `open_timeout`.
-    #[error(
-        "channel \"{channel}\": {peer} did not open a receiver of this name within {waited:?}; \
-         check the name there, or raise open_timeout"
-    )]
-    NotOpened {
-        /// The channel's name.
-        channel: String,
-        /// The peer, as an address.
-        peer: String,
-        /// How long the call waited.
-        waited: Duration,
-    },
+    #[error(transparent)]
+    NotOpened(Box<NotOpened>),
     /// The peer's end has another message type.
     #[error(transparent)]
     Mismatch(Box<SchemaMismatch>),
@@ -254,18 +275,8 @@ pub enum RecvError {
     #[error("the channel has ended in order: every sender is gone and everything was received")]
     Ended,
     /// The peer did not open its end within `open_timeout`.
-    #[error(
-        "channel \"{channel}\": {peer} did not open a sender of this name within {waited:?}; \
-         check the name there, or raise open_timeout"
-    )]
-    NotOpened {
-        /// The channel's name.
-        channel: String,
-        /// The peer, as an address.
-        peer: String,
-        /// How long the call waited.
-        waited: Duration,
-    },
+    #[error(transparent)]
+    NotOpened(Box<NotOpened>),
     /// The peer's end has another message type.
     #[error(transparent)]
     Mismatch(Box<SchemaMismatch>),

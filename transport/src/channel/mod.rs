@@ -6,6 +6,7 @@
 //! (tcp). Both leave the same words ([`words`]) and ring the same doorbells, so the
 //! handles do not ask which it is on the path of a message.
 
+pub mod channel_end;
 pub mod error;
 pub mod message;
 pub mod receive_end;
@@ -18,8 +19,8 @@ pub mod state;
 pub mod words;
 
 pub use error::{
-    Counts, Disconnected, EndCause, RecvError, RecvFailure, SchemaMismatch, SendError, SendFailure,
-    WaitAckedError,
+    Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError,
+    SendFailure, WaitAckedError,
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;

@@ -7,42 +7,34 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
     collections::VecDeque,
+    ops::Deref,
     os::fd::OwnedFd,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use super::{
-    error::{Counts, Disconnected, EndCause, RecvError, SchemaMismatch},
-    state::{End, EndState},
+    channel_end::ChannelEnd,
+    error::{Counts, RecvError},
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
-    driver::SessionShared,
-    engine::{control::ChannelSpec, counters::Counters},
+    engine::counters::Counters,
     fabric::shm::MessageSegment,
     memory::{Block, LargeLease, orphans::Orphan},
-    ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix, WaitSlot},
+    ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
 
 /// What one receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]
 pub struct ReceiveEnd {
-    // Who it is.
-    pub(crate) session: Arc<SessionShared>,
-    pub(crate) id: u32,
-    pub(crate) name: String,
-    pub(crate) spec: ChannelSpec,
-    pub(crate) open_timeout: Duration,
+    // Who it is and how it stands.
+    common: ChannelEnd,
 
-    // What the engine says.
-    pub(crate) state: EndState,
+    // What the two sides say.
     /// Our words: what the sender, or the engine on its behalf, reads.
     pub(crate) ours: OnceLock<Words<ReceiverWords>>,
     /// The sending end's words: the peer's own, or the engine's copy.
     pub(crate) theirs: OnceLock<Words<SenderWords>>,
-    /// Who waits for a message or the peer's open.
-    pub(crate) waiters: WaitSlot,
 
     // What arrives.
     /// What the handle takes over when it first looks: frames or a ring.
@@ -134,7 +126,38 @@ pub(crate) enum LargeMemory {
     Segment(Arc<MessageSegment>),
 }
 
+/// Either end is a channel's end first.
+impl Deref for ReceiveEnd {
+    type Target = ChannelEnd;
+
+    #[inline]
+    fn deref(&self) -> &ChannelEnd {
+        &self.common
+    }
+}
+
 impl ReceiveEnd {
+    /// An end whose ring begins at `first_position`, its guards settling in `cells`.
+    pub(crate) fn new(common: ChannelEnd, first_position: u64, cells: CellLease) -> Self {
+        Self {
+            common,
+            ours: OnceLock::new(),
+            theirs: OnceLock::new(),
+            source: Mutex::default(),
+            has_source: AtomicBool::new(false),
+            large: Mutex::default(),
+            arrived: AtomicU64::new(0),
+            cells,
+            prefix: Advance::new(first_position),
+            held: Mutex::default(),
+            handed_out: AtomicU64::new(0),
+            told_released: AtomicU64::new(0),
+            told_position: AtomicU64::new(first_position),
+            marked_released: AtomicU64::new(0),
+            is_marked: AtomicBool::new(false),
+        }
+    }
+
     /// Sums the cells, frees what was passed and tells the sender what it waits for.
     ///
     /// `idle` says that the handle is about to sleep: then every little counts.
@@ -242,37 +265,23 @@ impl ReceiveEnd {
 
     /// Why the channel is over, as an error for the one who wanted to receive.
     pub(super) fn error(&self) -> RecvError {
-        match self.state.reason() {
-            Some(End::Mismatch(theirs)) => RecvError::Mismatch(Box::new(SchemaMismatch {
-                channel: self.name.clone(),
-                peer: self.session.peer_name(),
-                ours: self.spec.clone(),
-                theirs,
-            })),
-            Some(End::Cause(cause)) => self.disconnected(cause),
-            None => self.disconnected(EndCause::NodeClosed),
-        }
+        self.unusable(|| self.counts()).into()
     }
 
-    fn disconnected(&self, cause: EndCause) -> RecvError {
+    /// How far the channel came, as far as this end can tell.
+    pub(super) fn counts(&self) -> Counts {
         let Counters {
             received,
             released,
             acknowledged,
             ..
         } = self.counters();
-        let received = received.max(self.arrived.load(Ordering::Relaxed));
-        RecvError::Disconnected(Box::new(Disconnected {
-            channel: self.name.clone(),
-            peer: self.session.peer_name(),
-            cause,
-            counts: Counts {
-                sent: 0,
-                received,
-                released,
-                acknowledged,
-            },
-        }))
+        Counts {
+            sent: 0,
+            received: received.max(self.arrived.load(Ordering::Relaxed)),
+            released,
+            acknowledged,
+        }
     }
 
     pub(crate) fn held(&self) -> MutexGuard<'_, Held> {

@@ -9,7 +9,6 @@ use std::{
     os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Arc, PoisonError},
-    time::Instant,
 };
 
 use super::{
@@ -558,39 +557,7 @@ impl ReceiveHandle {
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
         let end = &*self.end;
-        let look = || match (end.state.is_over(), end.state.is_pending()) {
-            (true, _) => Some(Err(end.error().into())),
-            (false, true) => None,
-            (false, false) => Some(Ok(())),
-        };
-        if let Some(answer) = look() {
-            return answer;
-        }
-        let Patience::Until(deadline) = patience else {
-            end.session.poll();
-            return look().unwrap_or(Err(RecvFailure::NotOpen));
-        };
-        let give_up = Instant::now() + end.open_timeout;
-        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
-        let until = if is_ours {
-            give_up
-        } else {
-            deadline.unwrap_or(give_up)
-        };
-        end.session
-            .wait(&end.waiters, Some(until), look)
-            .unwrap_or_else(|_| {
-                if !is_ours {
-                    return Err(RecvFailure::TimedOut);
-                }
-                let (channel, peer) = (end.name.clone(), end.session.peer_name());
-                Err(RecvError::NotOpened {
-                    channel,
-                    peer,
-                    waited: end.open_timeout,
-                }
-                .into())
-            })
+        Ok(end.wait_open(patience, || end.counts())?)
     }
 
     /// The error for a message whose bytes are not valid.

@@ -13,19 +13,17 @@ use std::{
     cell::UnsafeCell,
     collections::VecDeque,
     mem,
+    ops::Deref,
     sync::{Arc, Mutex, OnceLock, PoisonError},
-    time::Duration,
 };
 
 use super::{
-    error::{Counts, Disconnected, EndCause, SchemaMismatch, SendError},
+    channel_end::ChannelEnd,
+    error::{Counts, SendError},
     send_handle::LargePlace,
-    state::{End, EndState},
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
-    driver::SessionShared,
-    engine::control::ChannelSpec,
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::RingLease,
     ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot},
@@ -34,22 +32,15 @@ use crate::{
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]
 pub struct SendEnd {
-    // Who it is.
-    pub(crate) session: Arc<SessionShared>,
-    pub(crate) id: u32,
-    pub(crate) name: String,
-    pub(crate) spec: ChannelSpec,
-    pub(crate) open_timeout: Duration,
+    // Who it is and how it stands.
+    common: ChannelEnd,
 
-    // What the engine says.
-    pub(crate) state: EndState,
+    // What the two sides say.
     /// The receiving end's words: the engine's copy, or the peer's own.
     pub(crate) theirs: OnceLock<Words<ReceiverWords>>,
     /// Our words where the peer reads them itself (shm).
     pub(crate) ours: OnceLock<Words<SenderWords>>,
-    /// Who waits for room, news or the peer's open.
-    pub(crate) waiters: WaitSlot,
-    /// The same, for the peer to know (shm).
+    /// That somebody waits for room or news, for the peer to know (shm).
     pub(super) asking: Asking,
 
     // The producer and who may touch it.
@@ -105,24 +96,22 @@ impl SendProducer {
     }
 }
 
+/// Either end is a channel's end first.
+impl Deref for SendEnd {
+    type Target = ChannelEnd;
+
+    #[inline]
+    fn deref(&self) -> &ChannelEnd {
+        &self.common
+    }
+}
+
 impl SendEnd {
-    pub(crate) fn new(
-        session: Arc<SessionShared>,
-        id: u32,
-        name: String,
-        spec: ChannelSpec,
-        open_timeout: Duration,
-    ) -> Self {
+    pub(crate) fn new(common: ChannelEnd) -> Self {
         Self {
-            session,
-            id,
-            name,
-            spec,
-            open_timeout,
-            state: EndState::default(),
+            common,
             theirs: OnceLock::new(),
             ours: OnceLock::new(),
-            waiters: WaitSlot::new(),
             asking: Asking::default(),
             producer: UnsafeCell::new(None),
             is_cloned: AtomicBool::new(false),
@@ -152,25 +141,7 @@ impl SendEnd {
 
     /// Why the channel is over, as an error for the one who wanted to send.
     pub(super) fn error(&self) -> SendError {
-        match self.state.reason() {
-            Some(End::Mismatch(theirs)) => SendError::Mismatch(Box::new(SchemaMismatch {
-                channel: self.name.clone(),
-                peer: self.session.peer_name(),
-                ours: self.spec.clone(),
-                theirs,
-            })),
-            Some(End::Cause(cause)) => self.disconnected(cause),
-            None => self.disconnected(EndCause::NodeClosed),
-        }
-    }
-
-    fn disconnected(&self, cause: EndCause) -> SendError {
-        SendError::Disconnected(Box::new(Disconnected {
-            channel: self.name.clone(),
-            peer: self.session.peer_name(),
-            cause,
-            counts: self.counts(),
-        }))
+        self.unusable(|| self.counts()).into()
     }
 }
 

@@ -162,7 +162,7 @@ impl SendHandle {
 
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
-        self.end.wait_open(patience)
+        self.end.opened(patience)
     }
 
     /// Waits until the peer's engine holds message `sequence`.
@@ -435,7 +435,7 @@ impl<'a> Entered<'a> {
 
     /// The producer of an open channel; makes the ring at the first send.
     fn open_producer(&self, patience: Patience) -> Result<&'a mut SendProducer, SendFailure> {
-        self.end.wait_open(patience)?;
+        self.end.opened(patience)?;
         if self.producer().is_none() {
             let producer = SendProducer::create(self.end).map_err(|error| {
                 self.end

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
-    error::{SendError, SendFailure, WaitAckedError},
+    error::{SendFailure, WaitAckedError},
     send_end::{SendEnd, SendProducer},
 };
 use crate::{
@@ -13,44 +13,8 @@ use crate::{
 
 impl SendEnd {
     /// Waits until the peer has opened its end.
-    pub(super) fn wait_open(&self, patience: Patience) -> Result<(), SendFailure> {
-        if self.state.is_over() {
-            return Err(self.error().into());
-        }
-        if !self.state.is_pending() {
-            return Ok(());
-        }
-        let look = || match (self.state.is_over(), self.state.is_pending()) {
-            (true, _) => Some(Err(self.error().into())),
-            (false, true) => None,
-            (false, false) => Some(Ok(())),
-        };
-        let Patience::Until(deadline) = patience else {
-            self.session.poll();
-            return look().unwrap_or(Err(SendFailure::NotOpen));
-        };
-        let give_up = Instant::now() + self.open_timeout;
-        let is_ours = deadline.is_none_or(|deadline| give_up < deadline);
-        let until = if is_ours {
-            give_up
-        } else {
-            deadline.unwrap_or(give_up)
-        };
-        self.session
-            .wait(&self.waiters, Some(until), look)
-            .unwrap_or_else(|_| {
-                if !is_ours {
-                    return Err(SendFailure::TimedOut);
-                }
-                let waited = self.open_timeout;
-                let (channel, peer) = (self.name.clone(), self.session.peer_name());
-                Err(SendError::NotOpened {
-                    channel,
-                    peer,
-                    waited,
-                }
-                .into())
-            })
+    pub(super) fn opened(&self, patience: Patience) -> Result<(), SendFailure> {
+        Ok(self.wait_open(patience, || self.counts())?)
     }
 
     /// Waits for counters.
@@ -58,7 +22,7 @@ impl SendEnd {
         if ask.received == 0 && ask.acknowledged == 0 {
             return Ok(());
         }
-        match self.wait_open(patience) {
+        match self.opened(patience) {
             Ok(()) => {}
             Err(SendFailure::Failed(error)) => {
                 // What was acknowledged before the end counts.

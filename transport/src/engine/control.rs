@@ -6,6 +6,8 @@
 //! protocol version in the handshake.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+
 use super::channel_window::ChannelWindow;
 
 /// Which end of a channel someone holds.
@@ -25,6 +27,15 @@ impl Role {
             Role::Sender => Role::Receiver,
             Role::Receiver => Role::Sender,
         }
+    }
+}
+
+impl fmt::Display for Role {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Role::Sender => "sender",
+            Role::Receiver => "receiver",
+        })
     }
 }
 

@@ -11,7 +11,7 @@ mod local;
 mod receive;
 mod transmit;
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::{
     collections::BTreeMap,
     io,
@@ -28,9 +28,10 @@ use super::tcp::{Plain, inbound::Inbound, outbound::Outbound};
 use crate::{
     channel::{
         EndCause,
-        receive_end::{Held, ReceiveEnd, Source},
+        channel_end::ChannelEnd,
+        receive_end::{ReceiveEnd, Source},
         send_end::SendEnd,
-        state::{End, EndState},
+        state::End,
         words::Words,
     },
     driver::{Context, SessionShared, Tools, Undelivered, Wire, answer_if_rung},
@@ -42,7 +43,7 @@ use crate::{
         timer::{Timer, TimerTable},
     },
     memory::MemoryError,
-    ring::{Advance, CellBlock, WaitSlot, arrival_ring},
+    ring::{CellBlock, arrival_ring},
 };
 
 /// One session's wires and ends.
@@ -245,13 +246,9 @@ impl Link {
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         self.check_open()?;
         let id = self.session.open(Role::Sender, name, spec.clone())?;
-        let end = Arc::new(SendEnd::new(
-            self.shared.clone(),
-            id,
-            name.to_owned(),
-            spec,
-            open_timeout,
-        ));
+        let session = self.shared.clone();
+        let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
+        let end = Arc::new(SendEnd::new(common));
         if let Some(local) = &mut self.local {
             let words = local.lease_sender_words(id).map_err(refused)?;
             let _ = end.ours.set(words);
@@ -272,29 +269,9 @@ impl Link {
         let id = self.session.open(Role::Receiver, name, spec.clone())?;
         let first = record::first_position(spec.alignment as usize);
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell());
-        let end = Arc::new(ReceiveEnd {
-            session: self.shared.clone(),
-            id,
-            name: name.to_owned(),
-            open_timeout,
-            state: EndState::default(),
-            ours: Default::default(),
-            theirs: Default::default(),
-            waiters: WaitSlot::new(),
-            source: Default::default(),
-            has_source: AtomicBool::new(false),
-            large: Default::default(),
-            arrived: AtomicU64::new(0),
-            cells,
-            prefix: Advance::new(first),
-            held: std::sync::Mutex::new(Held::default()),
-            handed_out: AtomicU64::new(0),
-            told_released: AtomicU64::new(0),
-            told_position: AtomicU64::new(first),
-            marked_released: AtomicU64::new(0),
-            is_marked: AtomicBool::new(false),
-            spec,
-        });
+        let session = self.shared.clone();
+        let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
+        let end = Arc::new(ReceiveEnd::new(common, first, cells));
         if let Some(local) = &mut self.local {
             let words = local.lease_receiver_words(id, first).map_err(refused)?;
             let _ = end.ours.set(words);

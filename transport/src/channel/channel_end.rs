@@ -1,0 +1,183 @@
+//! What both ends of a channel have alike: who the end is, how it stands, and the wait
+//! for the peer to open its own.
+
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use super::{
+    error::{
+        Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch,
+        SendError, SendFailure,
+    },
+    state::{End, EndState},
+};
+use crate::{
+    driver::{Patience, SessionShared},
+    engine::control::{ChannelSpec, Role},
+    ring::WaitSlot,
+};
+
+/// The part of an end that does not depend on the direction.
+#[derive(Debug)]
+pub struct ChannelEnd {
+    // Who it is.
+    pub(crate) session: Arc<SessionShared>,
+    pub(crate) id: u32,
+    pub(crate) role: Role,
+    pub(crate) name: String,
+    pub(crate) spec: ChannelSpec,
+    pub(crate) open_timeout: Duration,
+
+    // How it stands.
+    /// What the engine says.
+    pub(crate) state: EndState,
+    /// Who waits: for the peer's open, for messages, for room or news.
+    pub(crate) waiters: WaitSlot,
+}
+
+/// Why an end is of no use.
+#[derive(Debug)]
+pub(super) enum Unusable {
+    NotOpened(Box<NotOpened>),
+    Mismatch(Box<SchemaMismatch>),
+    Disconnected(Box<Disconnected>),
+}
+
+/// How a wait for the peer's open ended without it.
+#[derive(Debug)]
+pub(super) enum Unopened {
+    /// Waiting was not asked for.
+    NotYet,
+    /// The caller's time was up.
+    TimedOut,
+    /// It will not open.
+    Failed(Unusable),
+}
+
+impl ChannelEnd {
+    pub(crate) fn new(
+        session: Arc<SessionShared>,
+        id: u32,
+        role: Role,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+    ) -> Self {
+        Self {
+            session,
+            id,
+            role,
+            name: name.to_owned(),
+            spec,
+            open_timeout,
+            state: EndState::default(),
+            waiters: WaitSlot::new(),
+        }
+    }
+
+    /// Why the channel is over. `counts` says how far it came.
+    pub(super) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
+        let (channel, peer) = (self.name.clone(), self.session.peer_name());
+        let cause = match self.state.reason() {
+            Some(End::Mismatch(theirs)) => {
+                return Unusable::Mismatch(Box::new(SchemaMismatch {
+                    channel,
+                    peer,
+                    ours: self.spec.clone(),
+                    theirs,
+                }));
+            }
+            Some(End::Cause(cause)) => cause,
+            None => EndCause::NodeClosed,
+        };
+        Unusable::Disconnected(Box::new(Disconnected {
+            channel,
+            peer,
+            cause,
+            counts: counts(),
+        }))
+    }
+
+    /// Waits until the peer has opened its end: for as long as `patience` says, and not
+    /// beyond `open_timeout`.
+    pub(super) fn wait_open(
+        &self,
+        patience: Patience,
+        counts: impl Fn() -> Counts,
+    ) -> Result<(), Unopened> {
+        let look = || match (self.state.is_over(), self.state.is_pending()) {
+            (true, _) => Some(Err(Unopened::Failed(self.unusable(&counts)))),
+            (false, true) => None,
+            (false, false) => Some(Ok(())),
+        };
+        if let Some(answer) = look() {
+            return answer;
+        }
+        let Patience::Until(deadline) = patience else {
+            self.session.poll();
+            return look().unwrap_or(Err(Unopened::NotYet));
+        };
+        let give_up = Instant::now() + self.open_timeout;
+        let until = deadline.map_or(give_up, |deadline| deadline.min(give_up));
+        self.session
+            .wait(&self.waiters, Some(until), look)
+            .unwrap_or_else(|_| {
+                Err(if until < give_up {
+                    Unopened::TimedOut
+                } else {
+                    Unopened::Failed(self.not_opened())
+                })
+            })
+    }
+
+    fn not_opened(&self) -> Unusable {
+        Unusable::NotOpened(Box::new(NotOpened {
+            channel: self.name.clone(),
+            peer: self.session.peer_name(),
+            missing: self.role.opposite(),
+            waited: self.open_timeout,
+        }))
+    }
+}
+
+impl From<Unusable> for SendError {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::NotOpened(error) => SendError::NotOpened(error),
+            Unusable::Mismatch(error) => SendError::Mismatch(error),
+            Unusable::Disconnected(error) => SendError::Disconnected(error),
+        }
+    }
+}
+
+impl From<Unusable> for RecvError {
+    fn from(unusable: Unusable) -> Self {
+        match unusable {
+            Unusable::NotOpened(error) => RecvError::NotOpened(error),
+            Unusable::Mismatch(error) => RecvError::Mismatch(error),
+            Unusable::Disconnected(error) => RecvError::Disconnected(error),
+        }
+    }
+}
+
+impl From<Unopened> for SendFailure {
+    fn from(unopened: Unopened) -> Self {
+        match unopened {
+            Unopened::NotYet => SendFailure::NotOpen,
+            Unopened::TimedOut => SendFailure::TimedOut,
+            Unopened::Failed(unusable) => SendFailure::Failed(unusable.into()),
+        }
+    }
+}
+
+impl From<Unopened> for RecvFailure {
+    fn from(unopened: Unopened) -> Self {
+        match unopened {
+            Unopened::NotYet => RecvFailure::NotOpen,
+            Unopened::TimedOut => RecvFailure::TimedOut,
+            Unopened::Failed(unusable) => RecvFailure::Failed(unusable.into()),
+        }
+    }
+}
