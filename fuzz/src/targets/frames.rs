@@ -6,6 +6,7 @@
 //! records, chunks, counters and credit find something to be about.
 #![forbid(unsafe_code)]
 
+use ibex_transport::engine::carriage::Carriage;
 use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_transport::engine::counters::Counters;
@@ -115,8 +116,9 @@ struct Node {
 impl Node {
     fn new([sends, receives]: [&str; 2], data_in_band: bool) -> Self {
         let mut session = Session::new(SessionConfig {
-            our_credit_bytes: 1 << 20,
-            peer_credit_bytes: 1 << 20,
+            carriage: Carriage::Stream,
+            our_credit: 1 << 20,
+            peer_credit: 1 << 20,
             max_channels: 8,
             data_in_band,
         });

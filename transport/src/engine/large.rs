@@ -8,8 +8,6 @@
 
 use std::collections::VecDeque;
 
-use super::frame::MAX_CHUNK_BYTES;
-
 /// How many large messages of one channel may be announced and not yet complete.
 pub const LARGE_PER_CHANNEL: usize = 2;
 
@@ -84,13 +82,14 @@ impl Transfers {
             .is_some_and(|transfer| transfer.granted)
     }
 
-    /// The next chunk of the message at the front, now under way. Sending side.
-    pub(super) fn next_chunk(&mut self) -> Option<Chunk> {
+    /// The next chunk of the message at the front, now under way, of at most `longest`
+    /// bytes. Sending side.
+    pub(super) fn next_chunk(&mut self, longest: usize) -> Option<Chunk> {
         let transfer = self
             .under_way
             .front_mut()
             .filter(|transfer| transfer.granted)?;
-        let bytes = (transfer.length - transfer.done).min(MAX_CHUNK_BYTES as u64) as usize;
+        let bytes = (transfer.length - transfer.done).min(longest as u64) as usize;
         let chunk = Chunk {
             sequence: transfer.sequence,
             offset: transfer.done,
@@ -142,6 +141,7 @@ impl Transfers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::engine::frame::MAX_CHUNK_BYTES;
 
     #[test]
     fn a_message_travels_in_chunks_once_granted() {
@@ -149,7 +149,7 @@ mod tests {
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
         sender.announce(9, length);
         receiver.announce(9, length);
-        assert_eq!(sender.next_chunk(), None);
+        assert_eq!(sender.next_chunk(MAX_CHUNK_BYTES), None);
         assert!(
             receiver.place(9, 1).is_none(),
             "nothing may arrive before the grant"
@@ -157,7 +157,7 @@ mod tests {
         assert!(sender.grant(9) && receiver.grant(9));
         assert!(!sender.grant(9), "a grant counts once");
         let mut arrived = 0;
-        while let Some(chunk) = sender.next_chunk() {
+        while let Some(chunk) = sender.next_chunk(MAX_CHUNK_BYTES) {
             let (placed, complete) = receiver.place(9, chunk.bytes).unwrap();
             assert_eq!(placed, chunk);
             arrived += chunk.bytes as u64;

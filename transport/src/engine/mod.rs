@@ -9,9 +9,11 @@
 //! - [`record`]: what stands in a ring.
 //! - [`counters`], [`channel_window`]: what the application still holds.
 //! - [`session_credit`]: what the engine of the other end can still take in.
+//! - [`carriage`]: what the wire below makes of frames.
 //! - [`session`]: one session's channels, and which frame goes next.
 //! - [`timer`]: deadlines as a table.
 
+pub mod carriage;
 pub mod channel_window;
 pub mod control;
 pub mod counters;

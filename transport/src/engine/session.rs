@@ -22,6 +22,7 @@ pub use facts::{
 };
 
 use super::{
+    carriage::Carriage,
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     receive_channel::ReceiveChannel,
@@ -32,10 +33,13 @@ use super::{
 /// What both ends settled in the handshake.
 #[derive(Clone, Copy, Debug)]
 pub struct SessionConfig {
-    /// Arrival bytes that the peer may keep in flight to us.
-    pub our_credit_bytes: u64,
-    /// Arrival bytes that we may keep in flight to the peer.
-    pub peer_credit_bytes: u64,
+    /// What frames travel in.
+    pub carriage: Carriage,
+    /// What the peer may keep in flight to us: arrival bytes or buffers, as the carriage
+    /// counts.
+    pub our_credit: u64,
+    /// What we may keep in flight to the peer.
+    pub peer_credit: u64,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
     /// Records travel in frames; else through shared memory, and frames carry control
@@ -57,6 +61,8 @@ pub struct Session {
 
     // Sending.
     control: VecDeque<Control>,
+    /// The control message that is being framed.
+    control_body: Vec<u8>,
     /// Sending ends that have, or may have, something to send.
     ready: VecDeque<u32>,
     /// Receiving ends with news for their senders; urgent ones at the front.
@@ -127,11 +133,12 @@ impl Session {
             paired: BTreeMap::new(),
             unpaired: Vec::new(),
             control: VecDeque::new(),
+            control_body: Vec::new(),
             ready: VecDeque::new(),
             news: VecDeque::new(),
-            credit_use: CreditUse::new(config.peer_credit_bytes),
+            credit_use: CreditUse::new(config.peer_credit),
             goodbye: Goodbye::NotDue,
-            credit_grant: CreditGrant::new(config.our_credit_bytes),
+            credit_grant: CreditGrant::new(config.our_credit),
             events: VecDeque::new(),
         }
     }

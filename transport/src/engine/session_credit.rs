@@ -38,6 +38,12 @@ impl CreditUse {
         self.used += bytes;
     }
 
+    /// By how much the peer's cumulative grant `granted` exceeds the last.
+    #[must_use]
+    pub fn growth(&self, granted: u64) -> u64 {
+        granted.saturating_sub(self.granted)
+    }
+
     /// The peer's cumulative grant. Late or repeated news is harmless.
     pub fn grant(&mut self, granted: u64) {
         self.granted = self.granted.max(granted);

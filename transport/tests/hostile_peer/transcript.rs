@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ibex_transport::engine::{
+    carriage::Carriage,
     control::{Ask, CloseReason, Control},
     counters::Counters,
     frame::{FRAME_ALIGNMENT, FrameHeader},
@@ -16,8 +17,9 @@ use super::{agreed::*, frame::Frame};
 /// it got on end 1, and leaves.
 pub(crate) fn transcript() -> Vec<Vec<u8>> {
     let config = SessionConfig {
-        our_credit_bytes: CREDIT,
-        peer_credit_bytes: CREDIT,
+        carriage: Carriage::Stream,
+        our_credit: CREDIT,
+        peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,
         data_in_band: true,
     };

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use ibex_transport::engine::{
+    carriage::Carriage,
     control::{CloseReason, Control},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
@@ -40,8 +41,9 @@ pub(crate) struct Receiver {
 impl Victim {
     pub(crate) fn new() -> Self {
         let config = SessionConfig {
-            our_credit_bytes: CREDIT,
-            peer_credit_bytes: CREDIT,
+            carriage: Carriage::Stream,
+            our_credit: CREDIT,
+            peer_credit: CREDIT,
             max_channels: MAX_CHANNELS,
             data_in_band: true,
         };

@@ -216,6 +216,10 @@ pub enum PeerMisbehaved {
     OpenedTwice { end: u32 },
     #[error("a control frame is longer than {CONTROL_RESERVE_BYTES} bytes")]
     LongControl,
+    #[error("a frame is longer than a receive buffer, which has {limit} bytes")]
+    LongFrame { limit: usize },
+    #[error("news of credit came before half the budget was owed")]
+    IdleCredit,
 }
 
 /// How many entries a session's tables and queues have. Whatever a peer sends, none

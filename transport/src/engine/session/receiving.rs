@@ -3,6 +3,7 @@
 
 use super::{Agreed, Arrival, EndState, Event, PeerMisbehaved, PeerOpen, Session};
 use crate::engine::{
+    carriage::Carriage,
     control::{ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     receive_channel::ReceiveChannel,
@@ -21,10 +22,14 @@ impl Session {
         frame: &[u8],
         landing: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
-        if header.extension
-            && let Some(extension) = frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>()
-        {
-            self.handle_extension(&Extension::parse(extension))?;
+        let extension = header
+            .extension
+            .then(|| frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>())
+            .flatten()
+            .map(Extension::parse);
+        self.take_cost(header, extension.as_ref())?;
+        if let Some(extension) = &extension {
+            self.handle_extension(extension)?;
         }
         let offset = header.body_offset();
         match header.kind {
@@ -38,10 +43,7 @@ impl Session {
                 Ok(Arrival::Nothing)
             }
             _ if !self.config.data_in_band => Err(PeerMisbehaved::DataInBand),
-            FrameKind::Records => {
-                self.credit_grant.arrived(header.padded_length() as u64)?;
-                self.handle_records(header, &frame[offset..], landing + offset)
-            }
+            FrameKind::Records => self.handle_records(header, &frame[offset..], landing + offset),
             FrameKind::Chunk => self.handle_chunk(header),
         }
     }
@@ -146,6 +148,27 @@ impl Session {
         {
             self.queue_news(end);
         }
+    }
+
+    /// Charges a frame that arrived to what the peer was granted.
+    fn take_cost(
+        &mut self,
+        header: &FrameHeader,
+        extension: Option<&Extension>,
+    ) -> Result<(), PeerMisbehaved> {
+        let cost = self.config.carriage.cost(header, extension);
+        if let Carriage::Buffers { bytes } = self.config.carriage {
+            if header.padded_length() > bytes {
+                return Err(PeerMisbehaved::LongFrame { limit: bytes });
+            }
+            // Who could send these at will would take buffers that were not granted.
+            let granted = extension.and_then(|extension| extension.credit);
+            let due = self.config.peer_credit / 2;
+            if cost == 0 && granted.is_none_or(|granted| self.credit_use.growth(granted) < due) {
+                return Err(PeerMisbehaved::IdleCredit);
+            }
+        }
+        Ok(self.credit_grant.arrived(cost)?)
     }
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {

@@ -3,10 +3,11 @@
 
 use super::{Body, End, EndState, Event, Goodbye, RecordSource, Run, Session};
 use crate::engine::{
+    carriage::Carriage,
     control::{Control, Role},
     frame::{
-        BATCH_FRAME_BYTES, EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind,
-        HEAD_BYTES, HEADER_BYTES, MAX_FRAME_BYTES, pad_for,
+        EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES,
+        HEADER_BYTES, pad_for,
     },
 };
 
@@ -23,6 +24,12 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
+        if self.needs_credit_for_anything() {
+            // News of credit alone cost none.
+            self.credit_grant.owed()?;
+            self.build_control(None, landing, head);
+            return Some(Body::Inline);
+        }
         if let Some(control) = self.control.pop_front() {
             self.build_control(Some(&control), landing, head);
             if let Control::Close { end, .. } = control {
@@ -70,10 +77,14 @@ impl Session {
         }
     }
 
-    /// Whether sending waits for the peer's credit although records are there.
+    /// Whether sending waits for the peer's credit although something is there.
     #[must_use]
     pub fn is_out_of_credit(&self) -> bool {
-        !self.ready.is_empty()
+        !self.ready.is_empty() || !self.control.is_empty()
+    }
+
+    fn needs_credit_for_anything(&self) -> bool {
+        self.config.carriage != Carriage::Stream && self.credit_use.available() == 0
     }
 
     /// One frame of one ready channel.
@@ -96,12 +107,13 @@ impl Session {
         if is_live && in_band {
             let records_first = channel.chunk_went_last || !channel.large.has_chunk();
             if records_first {
-                let room = self
-                    .credit_use
-                    .available()
-                    .saturating_sub(HEAD_BYTES as u64) as usize;
-                let batch = room.min(BATCH_FRAME_BYTES - HEAD_BYTES);
-                let single = room.min(MAX_FRAME_BYTES - HEAD_BYTES);
+                let carriage = self.config.carriage;
+                let room = match carriage {
+                    Carriage::Stream => self.credit_use.available() as usize,
+                    Carriage::Buffers { bytes } => bytes,
+                };
+                let batch = room.min(carriage.batch_bytes()).saturating_sub(HEAD_BYTES);
+                let single = room.min(carriage.frame_bytes()).saturating_sub(HEAD_BYTES);
                 if let Some(run) = source.take_run(end, batch, single) {
                     let first = channel.sent + 1;
                     channel.records_went(run.records, run.bytes);
@@ -114,8 +126,7 @@ impl Session {
                         pad: 0,
                         sequence: first as u32,
                     };
-                    let padded = self.build_head(frame, run.bytes, alignment, landing, head);
-                    self.credit_use.charge(padded as u64);
+                    self.build_head(frame, run.bytes, alignment, landing, head);
                     let Run {
                         position, bytes, ..
                     } = run;
@@ -131,7 +142,7 @@ impl Session {
                     };
                 }
             }
-            if let Some(chunk) = channel.large.next_chunk() {
+            if let Some(chunk) = channel.large.next_chunk(self.config.carriage.chunk_bytes()) {
                 channel.chunk_went_last = true;
                 let frame = FrameHeader {
                     length: 0,
@@ -141,7 +152,7 @@ impl Session {
                     pad: 0,
                     sequence: chunk.sequence as u32,
                 };
-                let _ = self.build_head(frame, chunk.bytes, 8, landing, head);
+                self.build_head(frame, chunk.bytes, 8, landing, head);
                 return Served::Frame(Body::Chunk { end, chunk });
             }
             if source.has_records(end) {
@@ -168,7 +179,6 @@ impl Session {
     }
 
     fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
-        let start = head.len();
         let frame = FrameHeader {
             length: 0,
             channel: 0,
@@ -177,18 +187,18 @@ impl Session {
             pad: 0,
             sequence: 0,
         };
-        let _ = self.build_head(frame, 0, 8, landing, head);
+        self.control_body.clear();
         if let Some(control) = control {
-            control.encode(head);
+            control.encode(&mut self.control_body);
         }
-        let length = (head.len() - start) as u32;
-        head[start..start + 4].copy_from_slice(&length.to_le_bytes());
-        let padded = (length as usize).next_multiple_of(FRAME_ALIGNMENT);
+        let start = head.len();
+        self.build_head(frame, self.control_body.len(), 8, landing, head);
+        head.extend_from_slice(&self.control_body);
+        let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
         head.resize(start + padded, 0);
     }
 
-    /// Appends header, extension (if there is news) and padding; returns the frame's
-    /// length on the wire.
+    /// Appends header, extension (if there is news) and padding, and charges the frame.
     fn build_head(
         &mut self,
         frame: FrameHeader,
@@ -196,7 +206,7 @@ impl Session {
         alignment: usize,
         landing: usize,
         head: &mut Vec<u8>,
-    ) -> usize {
+    ) {
         let extension = self.take_extension();
         let has_extension = !extension.is_empty();
         let pad = pad_for(landing, has_extension, alignment);
@@ -208,12 +218,13 @@ impl Session {
             pad,
             ..frame
         };
+        let cost = self.config.carriage.cost(&frame, Some(&extension));
+        self.credit_use.charge(cost);
         head.extend_from_slice(&frame.to_bytes());
         if has_extension {
             head.extend_from_slice(&extension.to_bytes());
         }
         head.resize(head.len() + usize::from(pad), 0);
-        frame.padded_length()
     }
 
     /// The news that ride on the next frame, whatever it is.

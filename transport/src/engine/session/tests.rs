@@ -2,6 +2,7 @@
 //! that comes again and one that comes too early; and of every order of opening and
 //! closing. (What two sessions make of each other under faults is the simulated fabric's.)
 
+mod buffers;
 mod ends;
 mod large;
 mod news;

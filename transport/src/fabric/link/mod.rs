@@ -36,6 +36,7 @@ use crate::{
     },
     driver::{Context, SessionShared, Tools, Undelivered, Wire, answer_if_rung},
     engine::{
+        carriage::Carriage,
         control::{Ask, ChannelSpec, CloseReason, Role},
         counters::Counters,
         record,
@@ -133,8 +134,9 @@ impl Link {
         inbound.arrived(leftover.len());
         Ok(Self {
             session: Session::new(SessionConfig {
-                our_credit_bytes: config.our_credit_bytes,
-                peer_credit_bytes: config.peer_credit_bytes,
+                carriage: Carriage::Stream,
+                our_credit: config.our_credit_bytes,
+                peer_credit: config.peer_credit_bytes,
                 max_channels: config.max_channels,
                 data_in_band: local.is_none(),
             }),

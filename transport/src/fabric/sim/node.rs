@@ -58,17 +58,20 @@ pub(super) struct Counts {
     pub(super) handed_out: u64,
     pub(super) large: u64,
     pub(super) out_of_credit: u64,
-    /// Bytes of frames that went out against credit.
+    /// What the frames cost that went out.
     pub(super) charged_out: u64,
-    /// Bytes of frames that came in against credit.
+    /// What the frames cost that came in.
     pub(super) charged_in: u64,
+    /// Frames that came in.
+    pub(super) frames_in: u64,
 }
 
 impl Node {
     pub(super) fn new(side: Side, options: &SimOptions) -> Self {
         let config = SessionConfig {
-            our_credit_bytes: options.credit_bytes,
-            peer_credit_bytes: options.credit_bytes,
+            carriage: options.carriage,
+            our_credit: options.credit,
+            peer_credit: options.credit,
             max_channels: options.max_channels,
             data_in_band: options.data_in_band,
         };

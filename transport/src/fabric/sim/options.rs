@@ -3,7 +3,8 @@
 
 use super::{Side, random::Random};
 use crate::engine::{
-    frame::{HEAD_BYTES, MAX_EAGER_BYTES},
+    carriage::{Carriage, LEAST_BUFFER_BYTES},
+    frame::HEAD_BYTES,
     record::{HEADER_BYTES, MAX_ALIGNMENT},
 };
 
@@ -30,8 +31,10 @@ pub struct SimOptions {
     pub data_in_band: bool,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
-    /// Arrival bytes that either side may keep in flight.
-    pub credit_bytes: u64,
+    /// What frames travel in.
+    pub carriage: Carriage,
+    /// What either side may keep in flight, arrival bytes or buffers.
+    pub credit: u64,
     /// The alignment of payloads.
     pub alignment: u32,
     /// The largest window that an end asks for, a power of two; some ask for less.
@@ -88,8 +91,20 @@ impl SimOptions {
         let mut random = Random::new(seed);
         let busy_steps = 1500 + random.below(1500);
         let window_bytes = random.pick(&[1 << 10, 1 << 12, 1 << 12, 1 << 14, 1 << 16, 1 << 18]);
-        let max_record_bytes = random.pick(&[40, 500, MAX_EAGER_BYTES, MAX_EAGER_BYTES]);
+        let carriage = random.pick(&[
+            Carriage::Stream,
+            Carriage::Stream,
+            Carriage::Buffers {
+                bytes: LEAST_BUFFER_BYTES,
+            },
+        ]);
+        let eager = carriage.eager_bytes();
+        let max_record_bytes = random.pick(&[40, 500, eager, eager]);
         let longest = max_record_bytes.min(window_bytes as usize / 2);
+        let least_credit = match carriage {
+            Carriage::Stream => least_credit_bytes(longest),
+            Carriage::Buffers { .. } => 2,
+        };
         let crash = random.chance(150).then(|| Crash {
             side: random.pick(&[Side::Left, Side::Right]),
             step: random.below(busy_steps),
@@ -103,7 +118,8 @@ impl SimOptions {
             crash,
             data_in_band: random.chance(900),
             max_channels: random.pick(&[2, 4, 8, 16]),
-            credit_bytes: least_credit(longest) * random.pick(&[1, 1, 2, 8]),
+            carriage,
+            credit: least_credit * random.pick(&[1, 1, 2, 8]),
             alignment: random.pick(&[8, 8, 16, 32, 64]),
             window_bytes,
             window_messages: random.pick(&[1, 2, 7, 64, 1024]),
@@ -127,6 +143,6 @@ impl SimOptions {
 
 /// A session needs credit for two of its longest frames: news of credit are owed at half
 /// of it, and less than half could then be too little for the next frame.
-fn least_credit(longest_record: usize) -> u64 {
+fn least_credit_bytes(longest_record: usize) -> u64 {
     2 * (longest_record + HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64
 }

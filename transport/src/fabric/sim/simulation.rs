@@ -13,7 +13,11 @@ use super::{
     random::{Random, mix},
     wire::Wire,
 };
-use crate::engine::{channel_window::ChannelWindow, control::Role};
+use crate::engine::{
+    carriage::{Carriage, RESERVED_BUFFERS},
+    channel_window::ChannelWindow,
+    control::Role,
+};
 
 /// A run in progress.
 #[derive(Debug)]
@@ -365,14 +369,20 @@ impl Simulation {
     /// What is in flight is within what was granted.
     fn check_credit(&self) -> Result<(), Violation> {
         for side in [Side::Left, Side::Right] {
-            let sent = self.place(side).node.counts.charged_out;
-            let arrived = self.place(side.other()).node.counts.charged_in;
+            let sent = &self.place(side).node.counts;
+            let arrived = &self.place(side.other()).node.counts;
             let check = || {
-                let granted = self.options.credit_bytes;
-                let in_flight = sent - arrived;
+                let granted = self.options.credit;
+                let in_flight = sent.charged_out - arrived.charged_in;
                 ensure!(
                     in_flight <= granted,
-                    "{in_flight} bytes in flight, granted: {granted}"
+                    "{in_flight} in flight, granted: {granted}"
+                );
+                let frames = sent.frames - arrived.frames_in;
+                let buffers = granted + RESERVED_BUFFERS;
+                ensure!(
+                    self.options.carriage == Carriage::Stream || frames <= buffers,
+                    "{frames} frames in flight to {buffers} buffers"
                 );
                 Ok(())
             };

@@ -1,6 +1,7 @@
 //! Many seeds, and a few stories for which one seed in many would not do.
 
 use super::*;
+use crate::engine::carriage::Carriage;
 
 /// `IBEX_SIM_SEED=n` replays the run of one seed.
 #[test]
@@ -109,7 +110,8 @@ fn slow_receivers_stop_their_channels_and_no_other() {
 #[test]
 fn a_window_wider_than_the_credit_fills_up_all_the_same() {
     let narrow = SimOptions {
-        credit_bytes: 512,
+        carriage: Carriage::Stream,
+        credit: 512,
         max_record_bytes: 40,
         window_bytes: 1 << 16,
         window_messages: 4096,
@@ -170,7 +172,8 @@ fn busy() -> SimOptions {
         crash: None,
         data_in_band: true,
         max_channels: 8,
-        credit_bytes: 1 << 14,
+        carriage: Carriage::Stream,
+        credit: 1 << 14,
         alignment: 16,
         window_bytes: 1 << 12,
         window_messages: 64,

@@ -43,7 +43,7 @@ fn counters_of_an_end_that_is_gone_are_late_and_harmless() {
 #[test]
 fn credit_grows_and_never_shrinks() {
     let mut session = Session::new(SessionConfig {
-        peer_credit_bytes: 200,
+        peer_credit: 200,
         ..config()
     });
     pair(&mut session, Role::Sender);

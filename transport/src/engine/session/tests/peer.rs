@@ -4,6 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::engine::{
+    carriage::Carriage,
     channel_window::ChannelWindow,
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
@@ -21,8 +22,9 @@ pub(super) const MAX_CHANNELS: usize = 4;
 
 pub(super) fn config() -> SessionConfig {
     SessionConfig {
-        our_credit_bytes: 1 << 20,
-        peer_credit_bytes: 1 << 20,
+        carriage: Carriage::Stream,
+        our_credit: 1 << 20,
+        peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
         data_in_band: true,
     }

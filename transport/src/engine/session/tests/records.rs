@@ -131,7 +131,7 @@ fn the_window_holds_and_one_message_beyond_does_not() {
 #[test]
 fn credit_holds_and_one_frame_beyond_does_not() {
     let mut session = Session::new(SessionConfig {
-        our_credit_bytes: 64,
+        our_credit: 64,
         ..config()
     });
     pair(&mut session, Role::Receiver);

@@ -4,7 +4,11 @@
 use super::Node;
 use crate::{
     engine::{
-        frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
+        carriage::Carriage,
+        frame::{
+            BLOCK_ALIGNMENT, EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind,
+            HEADER_BYTES,
+        },
         session::{Arrival, Body},
     },
     fabric::sim::{Checked, ensure, ledger::Ledger, sender::Rings, wire::Wire},
@@ -85,6 +89,8 @@ impl Node {
             ..
         } = &mut self.outbound;
         let start = out.len();
+        let carriage = self.options.carriage;
+        *landing = carriage.landing(*landing);
         let mut rings = Rings(&mut self.senders);
         let Some(body) = self.session.poll_transmit(&mut rings, *landing, out) else {
             self.counts.out_of_credit += u64::from(self.session.is_out_of_credit());
@@ -122,9 +128,13 @@ impl Node {
             out.len() - start
         );
         *landing = (*landing + header.padded_length()) % BLOCK_ALIGNMENT;
-        if header.kind == FrameKind::Records {
-            self.counts.charged_out += header.padded_length() as u64;
-        }
+        ensure!(
+            header.padded_length() <= carriage.frame_bytes(),
+            "a frame of {} bytes goes out, the longest is {}",
+            header.padded_length(),
+            carriage.frame_bytes()
+        );
+        self.counts.charged_out += cost(carriage, &header, &out[start..]);
         self.counts.frames += 1;
         self.note(u64::from(header.length) << 32 | u64::from(header.channel));
         self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
@@ -169,10 +179,12 @@ impl Node {
         if bytes.len() < needed {
             return Ok(false);
         }
-        if header.kind == FrameKind::Records {
-            self.counts.charged_in += header.padded_length() as u64;
-        }
-        let landing = self.inbound.landing;
+        let carriage = self.options.carriage;
+        self.counts.charged_in += cost(carriage, &header, bytes);
+        self.counts.frames_in += 1;
+        let landing = carriage.landing(self.inbound.landing);
+        self.inbound.landing = landing;
+        let bytes = self.inbound.unparsed();
         let frame = &bytes[..needed.min(header.length as usize)];
         let arrival = self
             .session
@@ -260,6 +272,16 @@ impl Node {
     pub(in crate::fabric::sim) fn is_flushed(&self) -> bool {
         self.outbound.bytes.is_empty()
     }
+}
+
+/// What a frame costs that is whole up to its body.
+fn cost(carriage: Carriage, header: &FrameHeader, frame: &[u8]) -> u64 {
+    let extension = header
+        .extension
+        .then(|| frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>())
+        .flatten()
+        .map(Extension::parse);
+    carriage.cost(header, extension.as_ref())
 }
 
 /// Bytes that are built ahead of a wire that takes no more.
