@@ -9,11 +9,9 @@ use std::time::Instant;
 pub enum Timer {
     /// A closing session gives its last bytes and the peer's goodbye until then.
     Linger,
-    /// A channel that cannot send has been so for long enough to say it.
-    Stall,
 }
 
-const TIMERS: [Timer; 2] = [Timer::Linger, Timer::Stall];
+const TIMERS: [Timer; 1] = [Timer::Linger];
 
 /// The deadlines of one session.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,17 +23,6 @@ impl TimerTable {
     /// Sets `timer` to go off at `expiry`, replacing an earlier setting.
     pub fn set(&mut self, timer: Timer, expiry: Instant) {
         self.expiries[timer as usize] = Some(expiry);
-    }
-
-    /// Stops `timer`.
-    pub fn stop(&mut self, timer: Timer) {
-        self.expiries[timer as usize] = None;
-    }
-
-    /// Whether `timer` is running.
-    #[must_use]
-    pub fn is_set(&self, timer: Timer) -> bool {
-        self.expiries[timer as usize].is_some()
     }
 
     /// When [`poll_expired`](Self::poll_expired) has something to say next.
@@ -50,7 +37,7 @@ impl TimerTable {
         let timer = TIMERS
             .into_iter()
             .find(|&timer| self.expiries[timer as usize].is_some_and(|expiry| expiry <= now))?;
-        self.stop(timer);
+        self.expiries[timer as usize] = None;
         Some(timer)
     }
 }
@@ -62,22 +49,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_entry_is_next_and_goes_off_once() {
+    fn a_timer_goes_off_once_when_it_was_last_set_to() {
         let start = Instant::now();
+        let second = Duration::from_secs(1);
         let mut table = TimerTable::default();
         assert_eq!(table.next(), None);
-        table.set(Timer::Stall, start + Duration::from_secs(2));
-        table.set(Timer::Linger, start + Duration::from_secs(1));
-        assert_eq!(table.next(), Some(start + Duration::from_secs(1)));
-        assert_eq!(table.poll_expired(start), None);
-        assert_eq!(
-            table.poll_expired(start + Duration::from_secs(2)),
-            Some(Timer::Linger)
-        );
-        assert_eq!(
-            table.poll_expired(start + Duration::from_secs(2)),
-            Some(Timer::Stall)
-        );
-        assert_eq!(table.poll_expired(start + Duration::from_secs(2)), None);
+        table.set(Timer::Linger, start + second);
+        table.set(Timer::Linger, start + 2 * second);
+        assert_eq!(table.next(), Some(start + 2 * second));
+        assert_eq!(table.poll_expired(start + second), None);
+        assert_eq!(table.poll_expired(start + 2 * second), Some(Timer::Linger));
+        assert_eq!(table.poll_expired(start + 3 * second), None);
+        assert_eq!(table.next(), None);
     }
 }

@@ -108,7 +108,7 @@ impl BlockPool {
     }
 
     /// Frees the free blocks beyond those to keep, the coldest first.
-    pub fn trim(&mut self) {
+    fn trim(&mut self) {
         let mut surplus = self.free().saturating_sub(self.kept);
         self.blocks.retain(|block| {
             let goes = surplus > 0 && Arc::strong_count(block) == 1;
@@ -118,24 +118,17 @@ impl BlockPool {
     }
 
     /// How many blocks there are, in use and free.
-    #[must_use]
-    pub fn blocks(&self) -> usize {
+    #[cfg(test)]
+    pub(crate) fn blocks(&self) -> usize {
         self.blocks.len()
     }
 
     /// How many of them are free; others may become free at any time.
-    #[must_use]
-    pub fn free(&self) -> usize {
+    fn free(&self) -> usize {
         self.blocks
             .iter()
             .filter(|block| Arc::strong_count(block) == 1)
             .count()
-    }
-
-    /// Length of each block.
-    #[must_use]
-    pub fn block_bytes(&self) -> usize {
-        self.block_bytes
     }
 }
 

@@ -21,6 +21,21 @@ pub(crate) fn resident_pages(base: NonNull<u8>, bytes: usize) -> usize {
         .count()
 }
 
+/// Whether the mapping that begins at `base`, or holds it, may be written.
+pub(crate) fn is_writable(base: NonNull<u8>) -> bool {
+    let address = base.as_ptr().addr();
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let permissions = maps.lines().find_map(|line| {
+        let (range, rest) = line.split_once(' ')?;
+        let (start, end) = range.split_once('-')?;
+        let bound = |hex| usize::from_str_radix(hex, 16).unwrap();
+        (bound(start)..bound(end))
+            .contains(&address)
+            .then_some(rest)
+    });
+    permissions.expect("it is mapped").starts_with("rw")
+}
+
 /// The file's inode, which `/proc/self/maps` shows for each of its mappings.
 pub(crate) fn inode(fd: impl AsFd) -> u64 {
     rustix::fs::fstat(fd).unwrap().st_ino

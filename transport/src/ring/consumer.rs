@@ -131,14 +131,6 @@ impl<M: RingMemory> Consumer<M> {
         self.position
     }
 
-    /// The sequence of the last record that we moved behind; 0 before the
-    /// first.
-    #[inline]
-    #[must_use]
-    pub fn consumed(&self) -> u64 {
-        self.sequence - 1
-    }
-
     /// The ring.
     #[inline]
     #[must_use]
@@ -219,14 +211,6 @@ impl<M: RingBytes> Consumer<M> {
     pub fn payload_ptr(&self, record: &Record) -> *const u8 {
         debug_assert!(record.offset + HEADER_BYTES + record.length <= 2 * self.capacity);
         self.memory.bytes(record.offset + HEADER_BYTES)
-    }
-
-    /// The first byte of the next record, that is its header: a run's bytes
-    /// are contiguous from here.
-    #[inline]
-    #[must_use]
-    pub fn run_ptr(&self) -> *const u8 {
-        self.memory.bytes(self.offset(self.position))
     }
 }
 

@@ -56,8 +56,8 @@ impl ControlSegment {
     }
 
     /// How many blocks are not leased.
-    #[must_use]
-    pub fn free_blocks(&self) -> usize {
+    #[cfg(test)]
+    fn free_blocks(&self) -> usize {
         self.free().len()
     }
 

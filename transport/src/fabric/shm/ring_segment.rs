@@ -16,7 +16,6 @@ use crate::memory::{Access, MemoryError, MemoryUse, MirroredMapping, create_memf
 #[derive(Debug)]
 pub struct RingSegment {
     memory: MirroredMapping,
-    access: Access,
 }
 
 impl RingSegment {
@@ -32,13 +31,7 @@ impl RingSegment {
         // After the mapping: a seal against future writing spares the windows
         // that exist and would refuse the ones that do not.
         sealed::seal(&fd, MemoryUse::Ring, capacity)?;
-        Ok((
-            Self {
-                memory,
-                access: Access::ReadWrite,
-            },
-            fd,
-        ))
+        Ok((Self { memory }, fd))
     }
 
     /// The receiver's side: checks what the peer passed and maps it read-only.
@@ -59,10 +52,7 @@ impl RingSegment {
         };
         sealed::check(fd.as_fd(), capacity)?;
         let memory = MirroredMapping::map(fd.as_fd(), bytes, Access::ReadOnly)?;
-        Ok(Self {
-            memory,
-            access: Access::ReadOnly,
-        })
+        Ok(Self { memory })
     }
 
     /// The first byte and the length of the first window; the second follows it.
@@ -71,12 +61,6 @@ impl RingSegment {
     #[must_use]
     pub fn memory(&self) -> (NonNull<u8>, usize) {
         (self.memory.base(), self.memory.capacity())
-    }
-
-    /// What this side may do with the bytes.
-    #[must_use]
-    pub fn access(&self) -> Access {
-        self.access
     }
 }
 
@@ -106,10 +90,8 @@ mod tests {
     fn what_the_sender_stores_the_receiver_sees_over_the_seam_too() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
         let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
-        assert_eq!(
-            (sender.access(), receiver.access()),
-            (Access::ReadWrite, Access::ReadOnly)
-        );
+        assert!(probe::is_writable(sender.memory().0));
+        assert!(!probe::is_writable(receiver.memory().0));
 
         // The sender's windows were mapped before the seals and stay writable.
         word(&sender, CAPACITY - 8).store(1, Release);
