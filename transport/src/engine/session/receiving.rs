@@ -1,7 +1,7 @@
 //! The receiving half of a session: frames are checked and taken in, whatever they are.
 #![forbid(unsafe_code)]
 
-use super::{Agreed, Arrival, EndState, Event, PeerMisbehaved, PeerOpen, Session};
+use super::{Agreed, Arrival, End, EndState, Event, PeerMisbehaved, PeerOpen, Session};
 use crate::engine::{
     carriage::Carriage,
     control::{ChannelSpec, CloseReason, Control, Role},
@@ -48,33 +48,42 @@ impl Session {
         }
     }
 
+    /// The receiving end of ours that the peer's sending end `channel` sends to.
+    fn addressee(&mut self, channel: u32) -> Result<Addressee<'_>, PeerMisbehaved> {
+        match self.paired_entry(Role::Sender, channel) {
+            Some((
+                end,
+                End {
+                    closed_here,
+                    closed_there: false,
+                    state: EndState::Receiver(Some(receiver)),
+                    ..
+                },
+            )) => Ok(Addressee {
+                end,
+                is_closed: *closed_here,
+                channel: receiver,
+            }),
+            _ => Err(PeerMisbehaved::UnknownChannel { channel }),
+        }
+    }
+
     fn handle_records(
         &mut self,
         header: &FrameHeader,
         body: &[u8],
         body_landing: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
-        let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        };
-        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
-        let EndState::Receiver(Some(channel)) = &mut entry.state else {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        };
-        if closed_there {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        }
+        let Addressee {
+            end,
+            is_closed,
+            channel,
+        } = self.addressee(header.channel)?;
         let alignment = channel.alignment;
         if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
             return Err(PeerMisbehaved::Misaligned { alignment });
         }
-        if closed_here {
+        if is_closed {
             // Sent before our close got there.
             return Ok(Arrival::Unwanted);
         }
@@ -102,23 +111,12 @@ impl Session {
     }
 
     fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
-        let Some((end, entry)) = self.paired_entry(Role::Sender, header.channel) else {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        };
-        let (closed_here, closed_there) = (entry.closed_here, entry.closed_there);
-        let EndState::Receiver(Some(channel)) = &mut entry.state else {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        };
-        if closed_there {
-            return Err(PeerMisbehaved::UnknownChannel {
-                channel: header.channel,
-            });
-        }
-        if closed_here {
+        let Addressee {
+            end,
+            is_closed,
+            channel,
+        } = self.addressee(header.channel)?;
+        if is_closed {
             return Ok(Arrival::Unwanted);
         }
         let (chunk, complete) = channel
@@ -387,4 +385,12 @@ impl Session {
         self.forget_if_over(end);
         Ok(())
     }
+}
+
+/// Whom a data frame is for.
+struct Addressee<'a> {
+    end: u32,
+    /// We closed it: what still comes was sent before the peer heard of that.
+    is_closed: bool,
+    channel: &'a mut ReceiveChannel,
 }
