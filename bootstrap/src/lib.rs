@@ -22,12 +22,10 @@
 //! - [`handshake`]: the two state machines; bytes and time come in, bytes and
 //!   events go out; pure.
 //! - [`dial`] and [`Acceptor`]: the sockets that drive them.
-//! - [`fuzz`]: entry points that take any bytes.
 
 mod error;
 mod established;
 mod fabric;
-pub mod fuzz;
 pub mod handshake;
 mod identity;
 mod io;

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::conversation::{Conversation, Terms};
+use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
@@ -16,8 +17,10 @@ use crate::message::{
 use crate::negotiate;
 
 /// The acceptor's side of one handshake.
-pub struct AcceptorHandshake {
-    conversation: Conversation,
+pub type AcceptorHandshake = Handshake<AcceptorPart>;
+
+/// The steps of an acceptor.
+pub struct AcceptorPart {
     ours: Offer,
     entropy: AcceptorEntropy,
     state: State,
@@ -81,7 +84,7 @@ struct Course {
     theirs: Offer,
 }
 
-impl AcceptorHandshake {
+impl Handshake<AcceptorPart> {
     /// A handshake that begins now and must be over by `deadline`.
     pub fn new(
         local: &Local,
@@ -89,46 +92,35 @@ impl AcceptorHandshake {
         entropy: AcceptorEntropy,
         now: Instant,
         deadline: Instant,
-    ) -> AcceptorHandshake {
-        AcceptorHandshake {
+    ) -> Handshake<AcceptorPart> {
+        Handshake {
             conversation: Conversation::new(local.hello(entropy.nonce), now, deadline),
-            ours: local.offer(host),
-            entropy,
-            state: State::AwaitHello,
-            errand: None,
-            tried: Vec::new(),
+            part: AcceptorPart {
+                ours: local.offer(host),
+                entropy,
+                state: State::AwaitHello,
+                errand: None,
+                tried: Vec::new(),
+            },
         }
-    }
-
-    /// The peer sent `bytes`. Whatever comes behind its last message is kept
-    /// for [`into_leftover`](Self::into_leftover).
-    pub fn handle_bytes(&mut self, bytes: &[u8]) {
-        self.conversation.receive(bytes);
-        self.read_messages();
-    }
-
-    /// The stream ended, or failed with what `detail` says.
-    pub fn handle_closed(&mut self, detail: Option<String>) {
-        let step = self.step();
-        self.conversation
-            .fail(HandshakeError::Closed { step, detail });
     }
 
     /// The Unix socket listens, or not and why.
     pub fn handle_listening(&mut self, outcome: Result<(), String>) {
-        match (std::mem::replace(&mut self.state, State::Over), outcome) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
             (State::AwaitListening(course, choice), Ok(())) => {
                 let endpoint = Endpoint::Shm(ShmEndpoint {
-                    name: self.unix_name(),
-                    token: self.entropy.token.clone(),
+                    name: part.unix_name(),
+                    token: part.entropy.token.clone(),
                 });
-                self.provide(endpoint, course, choice);
+                part.provide(conversation, endpoint, course, choice);
             }
             (State::AwaitListening(course, choice), Err(why)) => {
-                self.decline(course, choice.fabric, &why);
+                part.decline(conversation, course, choice.fabric, &why);
             }
             // An answer to an errand that is off: the handshake has ended.
-            (state, _) => self.state = state,
+            (state, _) => part.state = state,
         }
         self.read_messages();
     }
@@ -138,11 +130,11 @@ impl AcceptorHandshake {
     /// close that connection and go on listening.
     #[must_use]
     pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
-        match &mut self.state {
+        match &mut self.part.state {
             State::AwaitReady { choice, joined, .. }
                 if choice.fabric == FabricKind::Shm
                     && !*joined
-                    && self.entropy.token.matches(bytes) =>
+                    && self.part.entropy.token.matches(bytes) =>
             {
                 *joined = true;
                 true
@@ -150,39 +142,12 @@ impl AcceptorHandshake {
             _ => false,
         }
     }
+}
 
-    /// The time is `now`; ends the handshake when its deadline is reached.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        let step = self.step();
-        self.conversation.handle_timeout(now, step);
-    }
+impl Part for AcceptorPart {
+    type Event = AcceptorEvent;
 
-    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once over.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        self.conversation.deadline()
-    }
-
-    /// Bytes for the peer, in order. Drain after every `handle_*` call.
-    #[must_use]
-    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
-        self.conversation.poll_transmit()
-    }
-
-    /// What to act on. Drain after every `handle_*` call.
-    #[must_use]
-    pub fn poll_event(&mut self) -> Option<AcceptorEvent> {
-        if let Some(error) = self.conversation.poll_failed() {
-            return Some(AcceptorEvent::Failed(error));
-        }
-        if let Some(agreement) = self.conversation.poll_agreed() {
-            return Some(AcceptorEvent::Agreed(agreement));
-        }
-        self.errand.take()
-    }
-
-    /// What this end waits for.
-    pub fn step(&self) -> Step {
+    fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
             State::AwaitOffer(_) => Step::Offer,
@@ -193,40 +158,35 @@ impl AcceptorHandshake {
         }
     }
 
-    /// Whether the peer has said what only an ibex node says. A driver short of
-    /// room drops those that have not first.
-    pub fn has_hello(&self) -> bool {
-        self.conversation.has_hello()
+    fn takes_messages(&self) -> bool {
+        !matches!(self.state, State::AwaitListening(..))
     }
 
-    /// What the peer sent behind its last message: the session's first bytes.
-    pub fn into_leftover(self) -> Vec<u8> {
-        self.conversation.into_leftover()
+    fn take_errand(&mut self) -> Option<AcceptorEvent> {
+        self.errand.take()
     }
 
-    /// Takes messages as long as none has to wait for the driver's answer.
-    fn read_messages(&mut self) {
-        while !matches!(self.state, State::AwaitListening(..)) {
-            let Some(message) = self.conversation.next_message(self.step()) else {
-                break;
-            };
-            self.handle_message(message);
-        }
+    fn agreed(agreement: Box<Agreement>) -> AcceptorEvent {
+        AcceptorEvent::Agreed(agreement)
     }
 
-    fn handle_message(&mut self, message: Message) {
+    fn failed(error: HandshakeError) -> AcceptorEvent {
+        AcceptorEvent::Failed(error)
+    }
+
+    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
                 // Ours goes out even when the two do not match: it is what the
                 // dialer needs for its own diagnosis.
-                self.conversation.send_hello();
-                match self.conversation.settle_terms(&theirs) {
+                conversation.send_hello();
+                match conversation.settle_terms(&theirs) {
                     Ok(terms) => {
-                        self.conversation.send(&Message::Offer(self.ours.clone()));
+                        conversation.send(&Message::Offer(self.ours.clone()));
                         self.state = State::AwaitOffer(terms);
                     }
-                    Err(error) => self.conversation.fail(error),
+                    Err(error) => conversation.fail(error),
                 }
             }
             (State::AwaitOffer(terms), Message::Offer(theirs)) => {
@@ -234,11 +194,11 @@ impl AcceptorHandshake {
                 // the same words and neither depends on the other's.
                 match negotiate::fabric(&theirs, &self.ours, &[]) {
                     Ok(_) => self.state = State::AwaitChoice(Course { terms, theirs }),
-                    Err(conflict) => self.conversation.fail(conflict.into()),
+                    Err(conflict) => conversation.fail(conflict.into()),
                 }
             }
             (State::AwaitChoice(course), Message::Choice(choice)) => {
-                self.follow(step, course, choice);
+                self.follow(conversation, step, course, choice);
             }
             (
                 State::AwaitReady {
@@ -251,7 +211,7 @@ impl AcceptorHandshake {
                 if previous.fabric == FabricKind::Shm {
                     self.errand = Some(AcceptorEvent::CloseUnix);
                 }
-                self.follow(step, course, choice);
+                self.follow(conversation, step, course, choice);
             }
             (
                 State::AwaitReady {
@@ -260,27 +220,35 @@ impl AcceptorHandshake {
                     joined,
                 },
                 Message::Ready(Ready { session: None }),
-            ) if joined || choice.fabric != FabricKind::Shm => self.finish(course, choice),
+            ) if joined || choice.fabric != FabricKind::Shm => {
+                self.finish(conversation, course, choice);
+            }
             (_, message) => {
                 let kind = message.kind();
-                self.conversation
-                    .fail(HandshakeError::OutOfTurn { step, kind });
+                conversation.fail(HandshakeError::OutOfTurn { step, kind });
             }
         }
     }
+}
 
-    fn follow(&mut self, step: Step, course: Course, choice: Choice) {
+impl AcceptorPart {
+    fn follow(
+        &mut self,
+        conversation: &mut Conversation,
+        step: Step,
+        course: Course,
+        choice: Choice,
+    ) {
         if self.tried.contains(&choice.fabric) {
             let problem = MessageError::Repeated {
                 field: "choice of fabric",
             };
-            self.conversation
-                .fail(HandshakeError::Malformed { step, problem });
+            conversation.fail(HandshakeError::Malformed { step, problem });
             return;
         }
         self.tried.push(choice.fabric);
         if let Err(conflict) = negotiate::permitted(&course.theirs, &self.ours, choice.fabric) {
-            self.conversation.fail(conflict.into());
+            conversation.fail(conflict.into());
             return;
         }
         match choice.fabric {
@@ -290,15 +258,26 @@ impl AcceptorHandshake {
                 });
                 self.state = State::AwaitListening(course, choice);
             }
-            FabricKind::Tcp => self.provide(Endpoint::Tcp, course, choice),
+            FabricKind::Tcp => self.provide(conversation, Endpoint::Tcp, course, choice),
             FabricKind::Verbs => {
-                self.decline(course, choice.fabric, "verbs has no driver in this node");
+                self.decline(
+                    conversation,
+                    course,
+                    choice.fabric,
+                    "verbs has no driver in this node",
+                );
             }
         }
     }
 
-    fn provide(&mut self, endpoint: Endpoint, course: Course, choice: Choice) {
-        self.conversation.send(&Message::Endpoint(endpoint));
+    fn provide(
+        &mut self,
+        conversation: &mut Conversation,
+        endpoint: Endpoint,
+        course: Course,
+        choice: Choice,
+    ) {
+        conversation.send(&Message::Endpoint(endpoint));
         self.state = State::AwaitReady {
             course,
             choice,
@@ -306,24 +285,30 @@ impl AcceptorHandshake {
         };
     }
 
-    fn decline(&mut self, course: Course, fabric: FabricKind, why: &str) {
-        self.conversation.send(&Message::Unavailable(Unavailable {
+    fn decline(
+        &mut self,
+        conversation: &mut Conversation,
+        course: Course,
+        fabric: FabricKind,
+        why: &str,
+    ) {
+        conversation.send(&Message::Unavailable(Unavailable {
             fabric,
             reason: Text::new(why),
         }));
         self.state = State::AwaitChoice(course);
     }
 
-    fn finish(&mut self, course: Course, choice: Choice) {
+    fn finish(&mut self, conversation: &mut Conversation, course: Course, choice: Choice) {
         let session = SessionSecrets {
             id: self.entropy.session_id,
             resume: self.entropy.resume_secret.clone(),
         };
-        self.conversation.send(&Message::Ready(Ready {
+        conversation.send(&Message::Ready(Ready {
             session: Some(session),
         }));
-        let prologue = self.conversation.prologue(false);
-        self.conversation.agree(Agreement {
+        let prologue = conversation.prologue(false);
+        conversation.agree(Agreement {
             peer: course.theirs,
             version: course.terms.version,
             features: course.terms.features,

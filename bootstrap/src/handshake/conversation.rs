@@ -9,8 +9,9 @@ use crate::error::HandshakeError;
 use crate::message::{Hello, MAGIC, Message, Text, Version};
 use crate::negotiate;
 
-/// One end's view of the exchange, whichever end it is.
-pub(super) struct Conversation {
+/// One end's view of the exchange, whichever end it is. Its module is private; `pub` lets
+/// [`Part`](super::machine::Part) speak of it.
+pub struct Conversation {
     // The wire.
     inbox: Inbox,
     outbox: Vec<u8>,

@@ -4,6 +4,7 @@
 use std::time::Instant;
 
 use super::conversation::{Conversation, Terms};
+use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
@@ -13,8 +14,10 @@ use crate::message::{Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Te
 use crate::negotiate::{self, Chosen, RuledOut};
 
 /// The dialer's side of one handshake.
-pub struct DialerHandshake {
-    conversation: Conversation,
+pub type DialerHandshake = Handshake<DialerPart>;
+
+/// The steps of a dialer.
+pub struct DialerPart {
     ours: Offer,
     state: State,
     /// To be told once: the Unix socket to connect to.
@@ -56,7 +59,7 @@ struct Course {
     ruled_out: Vec<RuledOut>,
 }
 
-impl DialerHandshake {
+impl Handshake<DialerPart> {
     /// A handshake that begins now and must be over by `deadline`. `nonce` is
     /// fresh random bytes.
     pub fn new(
@@ -65,75 +68,33 @@ impl DialerHandshake {
         nonce: [u8; 16],
         now: Instant,
         deadline: Instant,
-    ) -> DialerHandshake {
+    ) -> Handshake<DialerPart> {
         let mut conversation = Conversation::new(local.hello(nonce), now, deadline);
         conversation.send_hello();
-        DialerHandshake {
-            conversation,
+        let part = DialerPart {
             ours: local.offer(host),
             state: State::AwaitHello,
             errand: None,
-        }
-    }
-
-    /// The peer sent `bytes`. Whatever comes behind its last message is kept
-    /// for [`into_leftover`](Self::into_leftover).
-    pub fn handle_bytes(&mut self, bytes: &[u8]) {
-        self.conversation.receive(bytes);
-        while let Some(message) = self.conversation.next_message(self.step()) {
-            self.handle_message(message);
-        }
-    }
-
-    /// The stream ended, or failed with what `detail` says.
-    pub fn handle_closed(&mut self, detail: Option<String>) {
-        let step = self.step();
-        self.conversation
-            .fail(HandshakeError::Closed { step, detail });
+        };
+        Handshake { conversation, part }
     }
 
     /// The Unix socket is connected and the token accepted, or not and why.
     pub fn handle_unix(&mut self, outcome: Result<(), String>) {
-        match (std::mem::replace(&mut self.state, State::Over), outcome) {
-            (State::AwaitUnix(course), Ok(())) => self.become_ready(course),
-            (State::AwaitUnix(course), Err(why)) => self.fall_back(course, why),
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitUnix(course), Ok(())) => part.become_ready(conversation, course),
+            (State::AwaitUnix(course), Err(why)) => part.fall_back(conversation, course, why),
             // An answer to an errand that is off: the handshake has ended.
-            (state, _) => self.state = state,
+            (state, _) => part.state = state,
         }
     }
+}
 
-    /// The time is `now`; ends the handshake when its deadline is reached.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        let step = self.step();
-        self.conversation.handle_timeout(now, step);
-    }
+impl Part for DialerPart {
+    type Event = DialerEvent;
 
-    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once over.
-    #[must_use]
-    pub fn deadline(&self) -> Option<Instant> {
-        self.conversation.deadline()
-    }
-
-    /// Bytes for the peer, in order. Drain after every `handle_*` call.
-    #[must_use]
-    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
-        self.conversation.poll_transmit()
-    }
-
-    /// What to act on. Drain after every `handle_*` call.
-    #[must_use]
-    pub fn poll_event(&mut self) -> Option<DialerEvent> {
-        if let Some(error) = self.conversation.poll_failed() {
-            return Some(DialerEvent::Failed(error));
-        }
-        if let Some(agreement) = self.conversation.poll_agreed() {
-            return Some(DialerEvent::Agreed(agreement));
-        }
-        self.errand.take()
-    }
-
-    /// What this end waits for.
-    pub fn step(&self) -> Step {
+    fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
             State::AwaitOffer(_) => Step::Offer,
@@ -144,35 +105,46 @@ impl DialerHandshake {
         }
     }
 
-    /// What the peer sent behind its last message: the session's first bytes.
-    pub fn into_leftover(self) -> Vec<u8> {
-        self.conversation.into_leftover()
+    fn takes_messages(&self) -> bool {
+        true
     }
 
-    fn handle_message(&mut self, message: Message) {
+    fn take_errand(&mut self) -> Option<DialerEvent> {
+        self.errand.take()
+    }
+
+    fn agreed(agreement: Box<Agreement>) -> DialerEvent {
+        DialerEvent::Agreed(agreement)
+    }
+
+    fn failed(error: HandshakeError) -> DialerEvent {
+        DialerEvent::Failed(error)
+    }
+
+    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
-                match self.conversation.settle_terms(&theirs) {
+                match conversation.settle_terms(&theirs) {
                     Ok(terms) => {
-                        self.conversation.send(&Message::Offer(self.ours.clone()));
+                        conversation.send(&Message::Offer(self.ours.clone()));
                         self.state = State::AwaitOffer(terms);
                     }
-                    Err(error) => self.conversation.fail(error),
+                    Err(error) => conversation.fail(error),
                 }
             }
             (State::AwaitOffer(terms), Message::Offer(theirs)) => {
-                self.choose(terms, theirs, Vec::new());
+                self.choose(conversation, terms, theirs, Vec::new());
             }
             (State::AwaitEndpoint(course), Message::Endpoint(endpoint))
                 if endpoint.fabric() == course.chosen.fabric =>
             {
-                self.go_to(endpoint, course);
+                self.go_to(conversation, endpoint, course);
             }
             (State::AwaitEndpoint(course), Message::Unavailable(unavailable))
                 if unavailable.fabric == course.chosen.fabric =>
             {
-                self.fall_back(course, unavailable.reason.to_string());
+                self.fall_back(conversation, course, unavailable.reason.to_string());
             }
             (
                 State::AwaitReady(course),
@@ -180,22 +152,29 @@ impl DialerHandshake {
                     session: Some(session),
                 }),
             ) => {
-                self.finish(course, session);
+                self.finish(conversation, course, session);
             }
             (_, message) => {
                 let kind = message.kind();
-                self.conversation
-                    .fail(HandshakeError::OutOfTurn { step, kind });
+                conversation.fail(HandshakeError::OutOfTurn { step, kind });
             }
         }
     }
+}
 
+impl DialerPart {
     /// Picks a fabric that was not tried yet and asks for its endpoint. Ends:
     /// `ruled_out` grows by one known fabric each time.
-    fn choose(&mut self, terms: Terms, theirs: Offer, ruled_out: Vec<RuledOut>) {
+    fn choose(
+        &mut self,
+        conversation: &mut Conversation,
+        terms: Terms,
+        theirs: Offer,
+        ruled_out: Vec<RuledOut>,
+    ) {
         match negotiate::fabric(&self.ours, &theirs, &ruled_out) {
             Ok(chosen) => {
-                self.conversation.send(&Message::Choice(Choice {
+                conversation.send(&Message::Choice(Choice {
                     fabric: chosen.fabric,
                     reason: Text::new(&chosen.reason),
                 }));
@@ -206,19 +185,19 @@ impl DialerHandshake {
                     ruled_out,
                 });
             }
-            Err(conflict) => self.conversation.fail(conflict.into()),
+            Err(conflict) => conversation.fail(conflict.into()),
         }
     }
 
-    fn fall_back(&mut self, mut course: Course, why: String) {
+    fn fall_back(&mut self, conversation: &mut Conversation, mut course: Course, why: String) {
         course.ruled_out.push(RuledOut {
             fabric: course.chosen.fabric,
             why,
         });
-        self.choose(course.terms, course.theirs, course.ruled_out);
+        self.choose(conversation, course.terms, course.theirs, course.ruled_out);
     }
 
-    fn go_to(&mut self, endpoint: Endpoint, course: Course) {
+    fn go_to(&mut self, conversation: &mut Conversation, endpoint: Endpoint, course: Course) {
         match endpoint {
             Endpoint::Shm(endpoint) => {
                 self.errand = Some(DialerEvent::ConnectUnix {
@@ -227,23 +206,22 @@ impl DialerHandshake {
                 });
                 self.state = State::AwaitUnix(course);
             }
-            Endpoint::Tcp => self.become_ready(course),
+            Endpoint::Tcp => self.become_ready(conversation, course),
             Endpoint::Verbs(_) => {
                 let why = format!("{} has no driver in this node", FabricKind::Verbs);
-                self.fall_back(course, why);
+                self.fall_back(conversation, course, why);
             }
         }
     }
 
-    fn become_ready(&mut self, course: Course) {
-        self.conversation
-            .send(&Message::Ready(Ready { session: None }));
+    fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
+        conversation.send(&Message::Ready(Ready { session: None }));
         self.state = State::AwaitReady(course);
     }
 
-    fn finish(&mut self, course: Course, session: SessionSecrets) {
-        let prologue = self.conversation.prologue(true);
-        self.conversation.agree(Agreement {
+    fn finish(&mut self, conversation: &mut Conversation, course: Course, session: SessionSecrets) {
+        let prologue = conversation.prologue(true);
+        conversation.agree(Agreement {
             peer: course.theirs,
             version: course.terms.version,
             features: course.terms.features,

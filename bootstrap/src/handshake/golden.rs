@@ -1,8 +1,7 @@
 //! The bytes of two whole handshakes, written down: a change here is a change
 //! of the protocol and needs another version number.
 
-use super::tests::{Meeting, Unix, host, local};
-use crate::fuzz;
+use super::tests::{Meeting, Unix, local};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -28,17 +27,6 @@ fn the_wire_is_as_it_was_when_shm_cannot_be_reached() {
     meeting.run();
     assert_eq!(hex(&meeting.from_dialer), compact(FALL_BACK_DIALER));
     assert_eq!(hex(&meeting.from_acceptor), compact(FALL_BACK_ACCEPTOR));
-}
-
-/// What was recorded is what the fuzzing entry points accept, so the
-/// transcripts serve as seeds of a corpus.
-#[test]
-fn a_recorded_half_takes_the_fuzzing_entry_points_to_the_end() {
-    let mut meeting = Meeting::on_hosts(&local(0x11), host(1), &local(0x22), host(2));
-    meeting.run();
-    assert!(fuzz::acceptor(&meeting.from_dialer));
-    assert!(fuzz::dialer(&meeting.from_acceptor));
-    assert!(!fuzz::acceptor(&meeting.from_acceptor));
 }
 
 const SHM_DIALER: &str = "

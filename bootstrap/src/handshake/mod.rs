@@ -26,11 +26,13 @@ mod acceptor;
 mod conversation;
 mod dialer;
 mod inbox;
+mod machine;
 
 use std::fmt;
 
-pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake};
-pub use dialer::{DialerEvent, DialerHandshake};
+pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
+pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
+pub use machine::{Handshake, Part};
 
 use crate::fabric::FabricKind;
 use crate::identity::Secret;

@@ -1,0 +1,114 @@
+//! What the two ends' state machines do alike: facts in, bytes and events out, around
+//! the steps that are one end's own.
+
+use std::time::Instant;
+
+use super::conversation::Conversation;
+use super::{Agreement, Step};
+use crate::error::HandshakeError;
+use crate::message::Message;
+
+/// One side of one handshake: [`DialerHandshake`](super::DialerHandshake) or
+/// [`AcceptorHandshake`](super::AcceptorHandshake).
+pub struct Handshake<P> {
+    pub(super) conversation: Conversation,
+    /// What is this end's own.
+    pub(super) part: P,
+}
+
+/// The steps of one end. Whatever they lead to they say to the conversation.
+pub trait Part {
+    /// What this end's driver has to act on.
+    type Event;
+
+    /// What this end waits for.
+    fn step(&self) -> Step;
+
+    /// Whether the next message may be taken now: not while the driver's answer to an
+    /// errand decides what it means.
+    fn takes_messages(&self) -> bool;
+
+    /// The peer sent `message`, in order.
+    fn handle_message(&mut self, conversation: &mut Conversation, message: Message);
+
+    /// What the driver is to do, told once.
+    fn take_errand(&mut self) -> Option<Self::Event>;
+
+    /// The handshake ended well.
+    fn agreed(agreement: Box<Agreement>) -> Self::Event;
+
+    /// The handshake failed.
+    fn failed(error: HandshakeError) -> Self::Event;
+}
+
+impl<P: Part> Handshake<P> {
+    /// The peer sent `bytes`. Whatever comes behind its last message is kept
+    /// for [`into_leftover`](Self::into_leftover).
+    pub fn handle_bytes(&mut self, bytes: &[u8]) {
+        self.conversation.receive(bytes);
+        self.read_messages();
+    }
+
+    /// The stream ended, or failed with what `detail` says.
+    pub fn handle_closed(&mut self, detail: Option<String>) {
+        let step = self.step();
+        self.conversation
+            .fail(HandshakeError::Closed { step, detail });
+    }
+
+    /// The time is `now`; ends the handshake when its deadline is reached.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        let step = self.step();
+        self.conversation.handle_timeout(now, step);
+    }
+
+    /// When to call [`handle_timeout`](Self::handle_timeout); `None` once over.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.conversation.deadline()
+    }
+
+    /// Bytes for the peer, in order. Drain after every `handle_*` call.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        self.conversation.poll_transmit()
+    }
+
+    /// What to act on. Drain after every `handle_*` call.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<P::Event> {
+        if let Some(error) = self.conversation.poll_failed() {
+            return Some(P::failed(error));
+        }
+        if let Some(agreement) = self.conversation.poll_agreed() {
+            return Some(P::agreed(agreement));
+        }
+        self.part.take_errand()
+    }
+
+    /// What this end waits for.
+    pub fn step(&self) -> Step {
+        self.part.step()
+    }
+
+    /// Whether the peer has said what only an ibex node says. A driver short of
+    /// room drops those that have not first.
+    pub fn has_hello(&self) -> bool {
+        self.conversation.has_hello()
+    }
+
+    /// What the peer sent behind its last message: the session's first bytes.
+    pub fn into_leftover(self) -> Vec<u8> {
+        self.conversation.into_leftover()
+    }
+
+    /// Takes messages as long as none has to wait for the driver's answer.
+    pub(super) fn read_messages(&mut self) {
+        while self.part.takes_messages() {
+            let Some(message) = self.conversation.next_message(self.part.step()) else {
+                break;
+            };
+            self.part.handle_message(&mut self.conversation, message);
+        }
+    }
+}
