@@ -217,8 +217,13 @@ pub struct Reservation<'a> {
 
 impl Reservation<'_> {
     /// Publishes the message.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Disconnected`] if the channel has ended since the reservation was made;
+    /// nothing was sent then.
     #[inline(always)]
-    pub fn send(self) -> Sequence {
+    pub fn send(self) -> Result<Sequence, SendError> {
         self.raw.publish()
     }
 }

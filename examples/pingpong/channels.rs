@@ -96,7 +96,7 @@ impl Link for RawChannels {
             .reserve(self.job.size)
             .map_err(Error::subject)?;
         self.job.fill(sequence, 0, &mut slot);
-        slot.send();
+        slot.send().map_err(Error::subject)?;
         Ok(())
     }
 

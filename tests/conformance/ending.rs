@@ -512,6 +512,9 @@ fn receiver_killed(stage: &mut Stage) {
             assert_eq!(error.counts.sent, sent);
             assert!((100..=sent).contains(&error.counts.received), "{error}");
             assert!((100..=sent).contains(&error.counts.acknowledged), "{error}");
+            // What was not taken is not delivered, whatever carried it.
+            let all_received = error.counts.received == sent;
+            assert_eq!(sender.flush().is_ok(), all_received, "{error}");
             // Sending after the peer has gone, and waiting for what will not come.
             assert!(matches!(
                 sender.send(b"late"),

@@ -18,6 +18,7 @@ mod guarding;
 mod meeting;
 mod opening;
 mod reserving;
+mod sharing;
 
 use std::process::ExitCode;
 
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,
+        sharing::SCENARIOS,
         opening::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,

@@ -44,7 +44,7 @@ fn sent_and_dropped(stage: &mut Stage) {
                 assert_eq!(slot.len(), length(sequence));
                 payload::fill(sequence, &mut slot);
                 payload::check(sequence, &slot);
-                assert_eq!(slot.send(), sequence);
+                assert_eq!(slot.send().expect("open"), sequence);
             }
             sender.wait_acked(last).expect("acknowledged");
         }
@@ -76,7 +76,7 @@ fn full(stage: &mut Stage) {
             stage.tell("announced");
             sender.opened(LONG).expect("the peer opens");
             for _ in 0..WINDOW {
-                sender.try_reserve(8).expect("room").send();
+                sender.try_reserve(8).expect("room").send().expect("open");
             }
             assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
             let too_long = sender
@@ -85,7 +85,8 @@ fn full(stage: &mut Stage) {
             assert!(matches!(too_long, SendError::TooLong { .. }), "{too_long}");
             stage.tell("full");
             // Waits for room.
-            assert_eq!(sender.reserve(8).expect("room").send(), WINDOW + 1);
+            let sent = sender.reserve(8).expect("room").send();
+            assert_eq!(sent.expect("open"), WINDOW + 1);
             stage.hear("done", &node);
         }
         Side::Listener => {

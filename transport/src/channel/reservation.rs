@@ -1,8 +1,11 @@
 //! Room for one payload, built in place and then published.
 
-use std::{mem::ManuallyDrop, sync::atomic::Ordering};
+use std::mem::ManuallyDrop;
 
-use super::send_handle::{Entered, SendHandle};
+use super::{
+    error::SendError,
+    send_handle::{Entered, Reserved, SendHandle},
+};
 
 /// Room for one payload, to be built in place and then published.
 ///
@@ -38,28 +41,32 @@ impl RawReservation<'_> {
         }
     }
 
-    /// Publishes the payload.
+    /// Publishes the payload. If the channel has ended since, nothing is published.
     #[inline(always)]
-    pub fn publish(self) -> u64 {
+    pub fn publish(self) -> Result<u64, SendError> {
+        if self.handle.end.state.is_over() {
+            return Err(self.handle.end.error());
+        }
         let mut this = ManuallyDrop::new(self);
         let length = this.length;
         let entered = this.handle.reserved_entry();
         let sequence = entered.publish_reserved(length);
         drop(entered); // Leaves as `enter` came in.
-        this.handle.reserved = false;
-        sequence
+        this.handle.reserved = Reserved::No;
+        Ok(sequence)
     }
 }
 
 impl Drop for RawReservation<'_> {
     #[inline]
     fn drop(&mut self) {
-        self.handle.reserved = false;
         // Leaves as `enter` came in.
         let entered = self.handle.reserved_entry();
         if let Some(producer) = entered.producer() {
             producer.reserved_large = None;
         }
+        drop(entered);
+        self.handle.reserved = Reserved::No;
     }
 }
 
@@ -67,11 +74,9 @@ impl SendHandle {
     /// What `enter` gave when the reservation was made and nobody took back since.
     #[inline(always)]
     fn reserved_entry(&self) -> Entered<'_> {
-        // A clone made meanwhile would need `&self` of a handle that the reservation
-        // borrows, so the flag has not changed for this handle's right.
         Entered {
             end: &self.end,
-            cloned: self.end.is_cloned.load(Ordering::Relaxed),
+            cloned: self.reserved == Reserved::InTurn,
         }
     }
 }

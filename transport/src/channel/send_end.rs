@@ -15,18 +15,20 @@ use std::{
     mem,
     ops::Deref,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    time::Instant,
 };
 
 use super::{
     channel_end::ChannelEnd,
-    error::{Counts, SendError},
+    error::{Counts, SendError, SendFailure},
     send_handle::LargePlace,
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
+    driver::Patience,
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::RingLease,
-    ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot},
+    ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker},
 };
 
 /// What the handles of one sending end and its engine share.
@@ -190,14 +192,16 @@ pub(super) struct Turnstile {
     waiters: WaitSlot,
 }
 
-/// The turnstile is held by the calling thread already.
-#[derive(Debug)]
-pub(super) struct HeldByUs;
+/// Who is inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Occupied {
+    ByUs,
+    ByAnother,
+}
 
 impl Turnstile {
-    /// Enters, waiting for the thread inside.
     #[inline]
-    pub(super) fn enter(&self) -> Result<(), HeldByUs> {
+    fn try_enter(&self) -> Result<(), Occupied> {
         let me = thread_number();
         // TURN, pairs with `leave`: who enters sees what the last one inside wrote.
         match self
@@ -205,35 +209,8 @@ impl Turnstile {
             .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
             Ok(_) => Ok(()),
-            Err(holder) if holder == me => Err(HeldByUs),
-            Err(_) => {
-                self.enter_slow(me);
-                Ok(())
-            }
-        }
-    }
-
-    #[cold]
-    fn enter_slow(&self, me: u64) {
-        let try_enter = || {
-            self.holder
-                .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
-                .is_ok()
-        };
-        for _ in 0..SPINS {
-            if self.holder.load(Ordering::Relaxed) == 0 && try_enter() {
-                return;
-            }
-            std::hint::spin_loop();
-        }
-        loop {
-            let (waker, parker) = crate::ring::thread_waker();
-            self.waiters.register(&waker);
-            if try_enter() {
-                self.waiters.deregister(&waker);
-                return;
-            }
-            parker.park(None);
+            Err(holder) if holder == me => Err(Occupied::ByUs),
+            Err(_) => Err(Occupied::ByAnother),
         }
     }
 
@@ -243,6 +220,54 @@ impl Turnstile {
         self.holder.store(0, Ordering::Release);
         if self.waiters.is_waiting() {
             self.waiters.wake_all();
+        }
+    }
+}
+
+impl SendEnd {
+    /// Enters the turnstile, waiting for the thread inside as long as `patience` says. It
+    /// may be inside for long: it may wait for room, or build a message.
+    #[inline]
+    pub(super) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
+        match self.turnstile.try_enter() {
+            Ok(()) => Ok(()),
+            Err(Occupied::ByUs) => Err(SendError::Nested.into()),
+            Err(Occupied::ByAnother) => self.take_turn_slow(patience),
+        }
+    }
+
+    #[cold]
+    fn take_turn_slow(&self, patience: Patience) -> Result<(), SendFailure> {
+        let Patience::Until(deadline) = patience else {
+            return Err(SendFailure::Full);
+        };
+        for _ in 0..SPINS {
+            if self.turnstile.try_enter().is_ok() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        loop {
+            let (waker, parker) = thread_waker();
+            // The turnstile wakes us when it is free, the end when the channel is over.
+            self.turnstile.waiters.register(&waker);
+            self.waiters.register(&waker);
+            let entered = self.turnstile.try_enter().is_ok();
+            let is_over = self.state.is_over();
+            if !entered && !is_over {
+                parker.park(deadline);
+            }
+            self.turnstile.waiters.deregister(&waker);
+            self.waiters.deregister(&waker);
+            if entered {
+                return Ok(());
+            }
+            if is_over {
+                return Err(self.error().into());
+            }
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(SendFailure::TimedOut);
+            }
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{mem::MaybeUninit, slice, sync::Arc};
 use super::{
     error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
     reservation::RawReservation,
-    send_end::{HeldByUs, RingOwner, SendEnd, SendProducer},
+    send_end::{RingOwner, SendEnd, SendProducer},
     send_wait::Room,
     state::End,
 };
@@ -44,15 +44,24 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 #[derive(Debug)]
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
-    /// A reservation of this handle was made and neither published nor dropped.
-    pub(super) reserved: bool,
+    pub(super) reserved: Reserved,
+}
+
+/// Whether a reservation of a handle was made and neither published nor dropped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reserved {
+    No,
+    /// By the end's only handle.
+    Alone,
+    /// Inside the turnstile.
+    InTurn,
 }
 
 impl SendHandle {
     pub(crate) fn new(end: Arc<SendEnd>) -> Self {
         Self {
             end,
-            reserved: false,
+            reserved: Reserved::No,
         }
     }
 
@@ -87,7 +96,7 @@ impl SendHandle {
         patience: Patience,
         mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, SendFailure> {
-        let entered = self.enter()?;
+        let entered = self.enter(patience)?;
         if let Some(producer) = entered.producer()
             && producer.takes(size.unwrap_or(producer.typical))
             && !entered.end.state.is_over()
@@ -111,7 +120,7 @@ impl SendHandle {
         length: usize,
         patience: Patience,
     ) -> Result<RawReservation<'_>, SendFailure> {
-        let entered = self.enter()?;
+        let entered = self.enter(patience)?;
         match entered.producer() {
             Some(producer)
                 if producer.takes(length)
@@ -119,8 +128,13 @@ impl SendHandle {
                     && !entered.end.state.is_over() => {}
             _ => entered.find_place(length, patience)?,
         }
+        let cloned = entered.cloned;
         std::mem::forget(entered); // The reservation keeps what entering gave.
-        self.reserved = true;
+        self.reserved = if cloned {
+            Reserved::InTurn
+        } else {
+            Reserved::Alone
+        };
         Ok(RawReservation {
             handle: self,
             length,
@@ -128,18 +142,15 @@ impl SendHandle {
     }
 
     #[inline(always)]
-    fn enter(&mut self) -> Result<Entered<'_>, SendFailure> {
-        if self.reserved {
+    fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
+        if self.reserved != Reserved::No {
             self.reservation_was_leaked();
         }
         // Relaxed: the flag is set before a second handle exists, and getting one to
         // another thread orders it (rule 2 of the sending end).
         let cloned = self.end.is_cloned.load(Ordering::Relaxed);
         if cloned {
-            self.end
-                .turnstile
-                .enter()
-                .map_err(|HeldByUs| SendError::Nested)?;
+            self.end.take_turn(patience)?;
         }
         Ok(Entered {
             end: &self.end,
@@ -149,9 +160,11 @@ impl SendHandle {
 
     #[cold]
     fn reservation_was_leaked(&mut self) {
-        self.reserved = false;
+        // Not by whether the end is cloned now: the first clone may have been made since.
+        let was_in_turn = self.reserved == Reserved::InTurn;
+        self.reserved = Reserved::No;
         self.end.state.end(End::Cause(EndCause::SlotLeaked));
-        if self.end.is_cloned.load(Ordering::Relaxed) {
+        if was_in_turn {
             self.end.turnstile.leave();
         }
         self.end.close(CloseReason::SlotLeaked);
@@ -168,8 +181,14 @@ impl SendHandle {
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
         if self.end.ours.get().is_some() {
-            // shm: publishing is delivery while the peer lives.
-            return Ok(());
+            // shm: publishing is delivery while the peer lives; afterwards, what it took.
+            self.end.session.poll();
+            let is_received = || self.end.counts().received >= sequence;
+            return if !self.end.state.is_over() || is_received() {
+                Ok(())
+            } else {
+                Err(self.end.error().into())
+            };
         }
         self.end.wait_news(
             Ask {
@@ -204,14 +223,14 @@ impl Clone for SendHandle {
         self.end.handles.fetch_add(1, Ordering::Relaxed);
         Self {
             end: self.end.clone(),
-            reserved: false,
+            reserved: Reserved::No,
         }
     }
 }
 
 impl Drop for SendHandle {
     fn drop(&mut self) {
-        if self.reserved {
+        if self.reserved != Reserved::No {
             self.reservation_was_leaked();
         }
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {

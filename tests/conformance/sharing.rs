@@ -1,0 +1,169 @@
+//! Handles of one sender that wait for each other: none waits longer than it said, and the
+//! end of the node ends every wait.
+
+use std::{mem, sync::mpsc, thread, time::Duration};
+
+use ibex::{EndCause, Raw, SendError, SendTimeoutError, Sender, TrySendError};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage, receiver, sender},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("clones_give_up_in_time", give_up_in_time),
+    Scenario::new("clones_interrupted", interrupted),
+    Scenario::new("clone_and_reservation_leaked", both_leaked),
+    Scenario::new(
+        "reservation_leaked_before_the_first_clone",
+        leaked_before_cloning,
+    ),
+];
+
+type Bytes = Sender<[u8], Raw>;
+
+/// One handle waits for room; meanwhile the others are told at once, or in time, that there
+/// is none.
+fn give_up_in_time(stage: &mut Stage) {
+    const WINDOW: u64 = 2;
+    let (node, peer) = stage.meet();
+    let channel = peer.channel("full").codec::<Raw>().window_messages(WINDOW);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            sender.opened(LONG).expect("the peer opens");
+            for sequence in 1..=WINDOW {
+                sender.send(&payload::numbered(sequence, 8)).expect("room");
+            }
+            let mut clone = sender.clone();
+            let waiting = thread::spawn(move || {
+                clone.send(&payload::numbered(WINDOW + 1, 8)).expect("sent");
+            });
+            while !is_inside(&mut sender) {
+                thread::yield_now();
+            }
+            assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
+            let in_time = sender.send_timeout(b"", Duration::from_millis(20));
+            assert!(
+                matches!(in_time, Err(SendTimeoutError::Timeout)),
+                "{in_time:?}"
+            );
+            stage.tell("read");
+            waiting.join().expect("sent");
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            stage.hear("read", &node);
+            for sequence in 1..=WINDOW + 1 {
+                payload::check(sequence, &receiver.recv().expect("a message"));
+            }
+            stage.tell("done");
+        }
+    }
+}
+
+/// Whether the channel is full; who asks again and again meets the one that waits inside.
+fn is_inside(sender: &mut Bytes) -> bool {
+    match sender.try_send(b"") {
+        Err(TrySendError::Full) => true,
+        other => panic!("the window is full: {other:?}"),
+    }
+}
+
+/// `Node::close` ends the wait for another handle's turn, and a reservation that is sent
+/// afterwards is refused.
+fn interrupted(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "held");
+            sender.opened(LONG).expect("the peer opens");
+            let mut clone = sender.clone();
+            let reserved = sender.reserve(8).expect("room");
+            thread::scope(|scope| {
+                let (entering, entered) = mpsc::channel();
+                let waiting = scope.spawn(move || {
+                    entering.send(()).expect("heard");
+                    clone.send(b"after the reservation")
+                });
+                entered.recv().expect("said");
+                thread::sleep(Duration::from_millis(50));
+                node.close(Duration::ZERO);
+                let refused = waiting.join().expect("no panic").expect_err("closed");
+                assert!(is_closed(&refused), "{refused}");
+            });
+            let refused = reserved.send().expect_err("closed");
+            assert!(is_closed(&refused), "{refused}");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "held");
+            // In order or not, as the race of closing and reading has it; but nothing came.
+            assert!(!matches!(receiver.next(), Ok(Some(_))));
+        }
+    }
+}
+
+fn is_closed(error: &SendError) -> bool {
+    matches!(error, SendError::Disconnected(error) if error.cause == EndCause::NodeClosed)
+}
+
+/// A handle that is leaked with its reservation keeps its turn for ever: others do not get
+/// it, and can be ended.
+fn both_leaked(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "leaked");
+            sender.opened(LONG).expect("the peer opens");
+            let mut clone = sender.clone();
+            let leaking = thread::spawn(move || {
+                mem::forget(clone.reserve(8).expect("room"));
+                mem::forget(clone);
+            });
+            leaking.join().expect("leaked");
+            assert!(matches!(sender.try_send(b""), Err(TrySendError::Full)));
+            thread::scope(|scope| {
+                let waiting = scope.spawn(|| sender.send(b""));
+                thread::sleep(Duration::from_millis(50));
+                node.close(Duration::ZERO);
+                let refused = waiting.join().expect("no panic").expect_err("closed");
+                assert!(is_closed(&refused), "{refused}");
+            });
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "leaked");
+            assert!(!matches!(receiver.next(), Ok(Some(_))));
+        }
+    }
+}
+
+/// A leak is noticed at the leaking handle's next use, and does not let go of a turn that
+/// another handle has since.
+fn leaked_before_cloning(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "leaked");
+            sender.opened(LONG).expect("the peer opens");
+            mem::forget(sender.reserve(8).expect("room"));
+            let mut clone = sender.clone();
+            let reserved = clone.reserve(8).expect("room");
+            let leaked = thread::scope(|scope| scope.spawn(|| sender.send(b"")).join())
+                .expect("no panic")
+                .expect_err("a slot was leaked");
+            let SendError::Disconnected(leaked) = leaked else {
+                panic!("{leaked}")
+            };
+            assert_eq!(leaked.cause, EndCause::SlotLeaked);
+            assert!(reserved.send().is_err(), "the channel is over");
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "leaked");
+            assert!(receiver.recv().is_err());
+            stage.tell("done");
+        }
+    }
+}
