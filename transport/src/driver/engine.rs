@@ -157,7 +157,7 @@ pub(crate) struct LargeWanted {
 }
 
 impl LargeWanted {
-    /// Gets the memory and gives it to the session.
+    /// Gets the memory and gives it to the session, if that is still there.
     pub(crate) fn provide(self) {
         let Self {
             session,
@@ -165,6 +165,9 @@ impl LargeWanted {
             sequence,
             length,
         } = self;
+        if session.runtime.on_link(session.id, |_, _| ()).is_none() {
+            return;
+        }
         let memory = session.large_pool().take(length as usize);
         session.runtime.on_link(session.id, |link, context| {
             link.large_memory(end, sequence, memory, context);

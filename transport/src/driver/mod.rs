@@ -8,6 +8,7 @@
 
 use std::time::{Duration, Instant};
 
+mod control_thread;
 mod engine;
 mod runtime;
 mod session_shared;

@@ -21,6 +21,7 @@ use std::{
 
 use super::{
     Condition, Driver, TimedOut, Wait,
+    control_thread::ControlThread,
     engine::{Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
     session_shared::SessionShared,
 };
@@ -66,6 +67,7 @@ pub struct Runtime {
     accept_waiters: WaitSlot,
     closed: AtomicBool,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
+    control_thread: ControlThread,
     pub(crate) ring_arena: RingArena,
     pub(crate) large_pool: LargePool,
 }
@@ -110,6 +112,7 @@ impl Runtime {
             accept_waiters: WaitSlot::new(),
             closed: AtomicBool::new(false),
             io_thread: Mutex::new(None),
+            control_thread: ControlThread::default(),
             ring_arena: RingArena::new(),
             large_pool: LargePool::default(),
             config,
@@ -301,17 +304,12 @@ impl Runtime {
         }
     }
 
-    /// Gets memory for a large message: on the caller's thread, or where there is an I/O
-    /// thread to keep going, on one of its own.
+    /// Gets memory for a large message: on the caller's thread, or on the control thread
+    /// where there is an I/O thread to keep going.
     fn provide(&self, wanted: LargeWanted) {
         match self.driver() {
             Driver::Caller => wanted.provide(),
-            Driver::Threads => {
-                let helper = thread::Builder::new().name("ibex-memory".to_owned());
-                if let Err(error) = helper.spawn(move || wanted.provide()) {
-                    tracing::warn!(%error, "no thread for mapping a large message's memory");
-                }
-            }
+            Driver::Threads => self.control_thread.run(move || wanted.provide()),
         }
     }
 
@@ -562,6 +560,7 @@ impl Runtime {
         {
             let _ = thread.join();
         }
+        self.control_thread.stop();
         orphans::sweep();
         report
     }
