@@ -15,6 +15,7 @@ mod stages;
 mod step;
 mod tool;
 mod twins;
+mod vm;
 mod watchdog;
 mod workspace;
 
@@ -22,6 +23,7 @@ use std::process::ExitCode;
 
 use failure::Failure;
 use options::{FuzzOptions, TestOptions};
+use vm::VmOptions;
 
 /// One command: its name, its arguments and what it is for.
 struct CommandEntry {
@@ -38,6 +40,15 @@ const COMMANDS: &[CommandEntry] = &[
         about: "run all tests, stage by stage; --quick: the stages for the inner loop;\n      \
                 --no-install: a stage that lacks a tool fails, nothing is installed",
         run: |arguments| stage::run(&TestOptions::parse(arguments)?),
+    },
+    CommandEntry {
+        name: "vm",
+        arguments: "[--pair | --two] [--time-out SECONDS] [--cpus N] [--memory MIB]\n      \
+                    [--release NAME] [--update] [--no-install] -- COMMAND [ARGUMENT]...",
+        about: "run a command in a guest with soft-RoCE, see vm/README.md; --pair: two\n      \
+                devices and a link; --two: two guests; the exit status is the command's,\n      \
+                124 when its time was out, 125 when the guest never reported",
+        run: |arguments| Ok(vm::run(&VmOptions::parse(arguments)?)),
     },
     CommandEntry {
         name: "fuzz",

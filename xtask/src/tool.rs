@@ -49,6 +49,26 @@ pub(crate) const CXX: Tool = Tool {
     source: Source::Package("g++"),
 };
 
+/// The machine that `cargo xtask vm` boots.
+pub(crate) const QEMU: Tool = Tool::package("qemu-system-x86", "qemu-system-x86_64 --version");
+/// depmod(8).
+pub(crate) const KMOD: Tool = Tool::package("kmod", "depmod --version");
+pub(crate) const XZ: Tool = Tool::package("xz-utils", "xz --version");
+/// What Debian signs its releases with.
+pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
+    "debian-archive-keyring",
+    "test -e /usr/share/keyrings/debian-archive-keyring.gpg",
+);
+
+// What a guest needs of this machine's own root.
+pub(crate) const IPROUTE: Tool = Tool::package("iproute2", "rdma -V");
+pub(crate) const RDMA_CORE: Tool = Tool::package("rdma-core", "dpkg-query -W rdma-core");
+pub(crate) const IBVERBS_PROVIDERS: Tool =
+    Tool::package("ibverbs-providers", "dpkg-query -W ibverbs-providers");
+pub(crate) const IBVERBS_UTILS: Tool =
+    Tool::package("ibverbs-utils", "dpkg-query -W ibverbs-utils");
+pub(crate) const PERFTEST: Tool = Tool::package("perftest", "dpkg-query -W perftest");
+
 pub(crate) const CARGO_FUZZ: Tool = Tool {
     probe: "cargo fuzz --version",
     source: Source::Crate {
@@ -58,6 +78,13 @@ pub(crate) const CARGO_FUZZ: Tool = Tool {
 };
 
 impl Tool {
+    const fn package(name: &'static str, probe: &'static str) -> Self {
+        Self {
+            probe,
+            source: Source::Package(name),
+        }
+    }
+
     fn is_there(&self) -> bool {
         Step::of_line(self.probe).succeeds()
     }

@@ -1,0 +1,380 @@
+//! A guest in the cache: a root, a kernel and an initrd of known versions.
+//!
+//! The cache is `$IBEX_VM_CACHE`, else `ibex-vm` in `$XDG_CACHE_HOME` or
+//! `~/.cache`, so that all clones share it. In it stands
+//! `RELEASE/KERNEL+rdma-core-VERSION`, each with
+//!
+//! 1. `root/`, the packages of `vm/packages`, unpacked,
+//! 2. `about`, what it was made of: an older list of packages is not ours,
+//! 3. `initrd-HASH`, by the content of what we put into it.
+//!
+//! Whoever makes one makes it beside, in `new.PID`, and renames it when it is
+//! whole. So what has a name is complete, and nobody waits for anybody.
+
+use std::env;
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::{self, Command};
+
+use crate::failure::Failure;
+use crate::vm::initrd::Initrd;
+use crate::vm::packages::{self, Archive, Packages};
+use crate::vm::release::{Release, entries};
+use crate::workspace;
+
+/// A guest that can be booted.
+#[derive(Debug)]
+pub(crate) struct Guest {
+    release: Release,
+    folder: PathBuf,
+    kernel: String,
+    /// What stands in the root; of our own root only that root knows it.
+    rdma_core: Option<String>,
+}
+
+impl Guest {
+    /// The guest of this release: the newest in the cache, or a new one.
+    pub(crate) fn of(release: &Release, update: bool) -> Result<Self, Failure> {
+        let shelf = cache()?.join(release.name());
+        packages::make_folder(&shelf)?;
+        let recipe = recipe(release)?;
+        let cached = if update {
+            None
+        } else {
+            Self::cached(release, &shelf, &recipe)
+        };
+        match cached {
+            Some(guest) => Ok(guest),
+            None => Self::make(release, &shelf, &recipe),
+        }
+    }
+
+    /// The folder that becomes the guest's root.
+    pub(crate) fn root(&self) -> PathBuf {
+        match self.release {
+            Release::Debian(_) => self.folder.join("root"),
+            Release::Host => PathBuf::from("/"),
+        }
+    }
+
+    /// Whether that is this machine's own.
+    pub(crate) fn has_our_root(&self) -> bool {
+        self.release == Release::Host
+    }
+
+    /// The folder of the kernel's modules, by version.
+    pub(crate) fn modules(&self) -> PathBuf {
+        self.folder.join("root/lib/modules")
+    }
+
+    /// The kernel's image.
+    pub(crate) fn kernel_image(&self) -> Result<PathBuf, Failure> {
+        let beside_modules = self.modules().join(&self.kernel).join("vmlinuz");
+        let in_boot = self
+            .folder
+            .join(format!("root/boot/vmlinuz-{}", self.kernel));
+        let image = [beside_modules, in_boot]
+            .into_iter()
+            .find(|image| image.exists());
+        image.ok_or_else(|| {
+            let folder = self.folder.display();
+            Failure::new(format!("{folder}/root has no image of its kernel"))
+        })
+    }
+
+    /// The initrd, made now if the cache has none like it.
+    pub(crate) fn initrd(&self) -> Result<PathBuf, Failure> {
+        let init = workspace::root().join("vm/init");
+        let init = fs::read(&init)
+            .map_err(|error| Failure::new(format!("{}: {error}", init.display())))?;
+        let path = self.folder.join(format!("initrd-{:016x}", hash(&init)));
+        if !path.exists() {
+            let modules = self.modules().join(&self.kernel);
+            let busybox = self.folder.join("root/bin/busybox");
+            let initrd = Initrd::build(&modules, &busybox, &init)?;
+            let new = self.folder.join(format!("initrd-new.{}", process::id()));
+            let unwritable = |error| Failure::new(format!("{}: {error}", path.display()));
+            fs::write(&new, initrd).map_err(unwritable)?;
+            fs::rename(&new, &path).map_err(unwritable)?;
+        }
+        Ok(path)
+    }
+
+    /// What it is, in words.
+    pub(crate) fn describe(&self) -> String {
+        let rdma_core = self.rdma_core.as_ref();
+        let rdma_core = rdma_core.map_or(String::new(), |version| format!(", rdma-core {version}"));
+        format!("{}, Linux {}{rdma_core}", self.release, self.kernel)
+    }
+
+    /// The newest guest on the shelf that is made as we would make it.
+    fn cached(release: &Release, shelf: &Path, recipe: &str) -> Option<Self> {
+        let entries = fs::read_dir(shelf).ok()?.flatten();
+        let guests = entries.filter_map(|entry| {
+            let about = fs::read_to_string(entry.path().join("about")).ok()?;
+            let about = About::parse(&about).filter(|about| about.recipe == recipe)?;
+            let made = entry
+                .metadata()
+                .and_then(|metadata| metadata.modified())
+                .ok()?;
+            Some((made, Self::at(release, entry.path(), about)))
+        });
+        let newest = guests.max_by_key(|(made, _)| *made);
+        newest.map(|(_, guest)| guest)
+    }
+
+    fn at(release: &Release, folder: PathBuf, about: About) -> Self {
+        Self {
+            release: release.clone(),
+            folder,
+            kernel: about.kernel,
+            rdma_core: about.rdma_core,
+        }
+    }
+
+    fn make(release: &Release, shelf: &Path, recipe: &str) -> Result<Self, Failure> {
+        eprintln!(
+            "vm: fetching the packages of {release} into {}",
+            shelf.display()
+        );
+        remove_abandoned(shelf);
+        let new = shelf.join(format!("new.{}", process::id()));
+        let made = Self::make_in(release, &new, recipe).and_then(|about| {
+            let name = match &about.rdma_core {
+                Some(version) => format!("{}+rdma-core-{version}", about.kernel),
+                None => about.kernel.clone(),
+            };
+            let folder = shelf.join(name);
+            place(&new, &folder)?;
+            Ok(Self::at(release, folder, about))
+        });
+        // What is left of it is of no use to anybody.
+        let _ = fs::remove_dir_all(&new);
+        made
+    }
+
+    fn make_in(release: &Release, new: &Path, recipe: &str) -> Result<About, Failure> {
+        let apt = new.join("apt");
+        let root = new.join("root");
+        let packages = Packages::of(release, &apt)?;
+        if let Release::Debian(_) = release {
+            runs_our_programs(&packages)?;
+        }
+        let archives = packages.download(entries(recipe))?;
+        packages::make_folder(&root)?;
+        archives
+            .iter()
+            .try_for_each(|archive| archive.unpack(&root))?;
+        configure(&root)?;
+        let kernel = kernel_in(&root)?;
+        let mut depmod = Command::new("depmod");
+        packages::output(depmod.arg("-b").arg(&root).arg(&kernel))?;
+        fs::remove_dir_all(&apt)
+            .map_err(|error| Failure::new(format!("{}: {error}", apt.display())))?;
+        let is_rdma_core = |archive: &&Archive| archive.name == "rdma-core";
+        let rdma_core = archives.iter().find(is_rdma_core);
+        let about = About {
+            kernel,
+            rdma_core: rdma_core.map(|archive| archive.version.clone()),
+            recipe: recipe.to_string(),
+        };
+        packages::write(&new.join("about"), &about.to_text())?;
+        Ok(about)
+    }
+}
+
+/// What a guest was made of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct About {
+    kernel: String,
+    rdma_core: Option<String>,
+    /// The packages that were asked for.
+    recipe: String,
+}
+
+impl About {
+    fn parse(text: &str) -> Option<Self> {
+        let (versions, recipe) = text.split_once("\n\n")?;
+        let version = |name: &str| {
+            let mut lines = versions.lines();
+            let version = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+            Some(version.to_string())
+        };
+        Some(Self {
+            kernel: version("kernel")?,
+            rdma_core: version("rdma-core"),
+            recipe: recipe.to_string(),
+        })
+    }
+
+    fn to_text(&self) -> String {
+        let rdma_core = self.rdma_core.as_ref();
+        let rdma_core = rdma_core.map_or(String::new(), |version| format!("\nrdma-core {version}"));
+        format!("kernel {}{rdma_core}\n\n{}", self.kernel, self.recipe)
+    }
+}
+
+/// The packages of a guest, one a line.
+fn recipe(release: &Release) -> Result<String, Failure> {
+    let lines = |packages: &mut dyn Iterator<Item = &str>| {
+        packages.map(|package| format!("{package}\n")).collect()
+    };
+    match release {
+        Release::Debian(_) => {
+            let path = workspace::root().join("vm/packages");
+            let text = fs::read_to_string(&path)
+                .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+            Ok(lines(&mut entries(&text)))
+        }
+        // The root is there. Ubuntu calls its kernel by another name.
+        Release::Host => {
+            let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+            let is_ubuntu = os_release.lines().any(|line| line == "ID=ubuntu");
+            let kernel = if is_ubuntu {
+                "linux-image-generic"
+            } else {
+                "linux-image-amd64"
+            };
+            Ok(lines(
+                &mut [kernel, "base-files", "busybox-static"].into_iter(),
+            ))
+        }
+    }
+}
+
+/// What the packages' own scripts would have made, as far as it is needed.
+fn configure(root: &Path) -> Result<(), Failure> {
+    let unusable = |error| Failure::new(format!("{}: {error}", root.display()));
+    for name in ["passwd", "group"] {
+        let master = root.join(format!("usr/share/base-passwd/{name}.master"));
+        if master.exists() {
+            fs::copy(master, root.join("etc").join(name)).map_err(unusable)?;
+        }
+    }
+    packages::write(
+        &root.join("etc/hosts"),
+        "127.0.0.1 localhost\n::1 localhost\n",
+    )?;
+    let awk = root.join("usr/bin/awk");
+    if root.join("usr/bin/mawk").exists() && !awk.exists() {
+        std::os::unix::fs::symlink("mawk", awk).map_err(unusable)?;
+    }
+    Ok(())
+}
+
+/// The version of the only kernel in a root.
+fn kernel_in(root: &Path) -> Result<String, Failure> {
+    let folder = root.join("lib/modules");
+    let names = fs::read_dir(&folder).into_iter().flatten().flatten();
+    let name = names.map(|entry| entry.file_name()).next();
+    let name = name.and_then(|name| name.into_string().ok());
+    name.ok_or_else(|| Failure::new(format!("{}: there is no kernel", folder.display())))
+}
+
+/// Programs that were built here run with the same C library or a newer one.
+fn runs_our_programs(packages: &Packages) -> Result<(), Failure> {
+    let theirs = packages.version_of("libc6")?;
+    let ours = packages::output(Command::new("getconf").arg("GNU_LIBC_VERSION"))?;
+    if release_number(&theirs) < release_number(&ours) {
+        let ours = ours.trim();
+        return Err(Failure::new(format!(
+            "its C library, {theirs}, is too old for what is built here with {ours}"
+        )));
+    }
+    Ok(())
+}
+
+/// The first two numbers of a version, such as `2.43-7` or `glibc 2.36`.
+fn release_number(version: &str) -> Option<(u32, u32)> {
+    let digits = version.trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let mut numbers = digits.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// Gives a finished guest its name. If somebody was faster, theirs is as good,
+/// unless it was made of other packages.
+fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
+    let about = |folder: &Path| fs::read(folder.join("about")).ok();
+    if folder.exists() && about(folder) != about(new) {
+        let old = folder.with_file_name(format!("new.{}-replaced", process::id()));
+        let _ = fs::rename(folder, &old);
+        let _ = fs::remove_dir_all(&old);
+    }
+    match fs::rename(new, folder) {
+        Err(error) if !folder.exists() => {
+            Err(Failure::new(format!("{}: {error}", folder.display())))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Removes what somebody began to make and did not live to finish.
+fn remove_abandoned(shelf: &Path) {
+    for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix("new."));
+        if maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            let _ = fs::remove_dir_all(entry.path());
+        }
+    }
+}
+
+/// Where guests are kept, as the head of this file says.
+fn cache() -> Result<PathBuf, Failure> {
+    let folder = |name| {
+        env::var_os(name)
+            .filter(|path| !path.is_empty())
+            .map(PathBuf::from)
+    };
+    let users = || folder("XDG_CACHE_HOME").or_else(|| Some(folder("HOME")?.join(".cache")));
+    folder("IBEX_VM_CACHE")
+        .or_else(|| Some(users()?.join("ibex-vm")))
+        .ok_or_else(|| Failure::new("there is no HOME; say where to keep guests by IBEX_VM_CACHE"))
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_about_a_guest_is_read_again() {
+        for rdma_core in [Some("65.0-1.1".to_string()), None] {
+            let about = About {
+                kernel: "7.2.12+deb14-amd64".into(),
+                rdma_core,
+                recipe: "bash\nrdma-core\n".into(),
+            };
+            assert_eq!(About::parse(&about.to_text()), Some(about));
+        }
+        assert_eq!(About::parse("kernel 7.2"), None);
+        assert_eq!(About::parse("rdma-core 65\n\nbash\n"), None);
+    }
+
+    #[test]
+    fn versions_of_the_c_library_compare_as_numbers() {
+        assert_eq!(release_number("2.43-7"), Some((2, 43)));
+        assert_eq!(release_number("glibc 2.36\n"), Some((2, 36)));
+        assert!(release_number("2.9-1") < release_number("glibc 2.36"));
+        assert_eq!(release_number("unknown"), None);
+    }
+
+    #[test]
+    fn the_recipe_names_the_kernel_and_the_library() {
+        let recipe = recipe(&Release::Debian("forky".into())).unwrap();
+        for package in [
+            "linux-image-amd64",
+            "busybox-static",
+            "rdma-core",
+            "perftest",
+        ] {
+            assert!(recipe.lines().any(|line| line == package), "{package}");
+        }
+    }
+}

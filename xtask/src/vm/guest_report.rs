@@ -1,0 +1,103 @@
+//! What `vm/guest` reports to us, a line at a time.
+#![forbid(unsafe_code)]
+
+/// One report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum GuestReport {
+    /// The version of rdma-core in a root that we did not make.
+    RdmaCore(String),
+    /// An RDMA device, as rdma(8) shows it.
+    Device(String),
+    /// The guest cannot run the command.
+    Failed(String),
+    /// The command runs from here on.
+    Started,
+    /// The command has ended.
+    Exit(Exit),
+}
+
+/// The end of a command.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Exit {
+    /// Its exit status, or 128 and the number of the signal that ended it.
+    pub(crate) status: u8,
+    /// How many bytes it has written to its standard output.
+    pub(crate) stdout_bytes: u64,
+    /// How many bytes it has written to its standard error.
+    pub(crate) stderr_bytes: u64,
+}
+
+impl GuestReport {
+    /// Reads one; `None` if it is none that we know.
+    pub(crate) fn parse(line: &str) -> Option<Self> {
+        let line = line.trim_end();
+        let (name, rest) = line.split_once(' ').unwrap_or((line, ""));
+        Some(match name {
+            "rdma-core" => Self::RdmaCore(rest.to_string()),
+            "device" => Self::Device(rest.to_string()),
+            "failed" => Self::Failed(rest.to_string()),
+            "started" => Self::Started,
+            "exit" => Self::Exit(Exit::parse(rest)?),
+            _ => return None,
+        })
+    }
+}
+
+impl Exit {
+    fn parse(numbers: &str) -> Option<Self> {
+        let mut numbers = numbers.split(' ');
+        let exit = Self {
+            status: numbers.next()?.parse().ok()?,
+            stdout_bytes: numbers.next()?.parse().ok()?,
+            stderr_bytes: numbers.next()?.parse().ok()?,
+        };
+        numbers.next().is_none().then_some(exit)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_report_is_read() {
+        let parse = GuestReport::parse;
+        assert_eq!(parse("started\n"), Some(GuestReport::Started));
+        assert_eq!(
+            parse("device link rxe0/1 state ACTIVE"),
+            Some(GuestReport::Device("link rxe0/1 state ACTIVE".into()))
+        );
+        assert_eq!(
+            parse("failed `ip link`\n"),
+            Some(GuestReport::Failed("`ip link`".into()))
+        );
+        assert_eq!(
+            parse("rdma-core 44.0-2"),
+            Some(GuestReport::RdmaCore("44.0-2".into()))
+        );
+        let exit = Exit {
+            status: 139,
+            stdout_bytes: 5_000_000_000,
+            stderr_bytes: 0,
+        };
+        assert_eq!(
+            parse("exit 139 5000000000 0"),
+            Some(GuestReport::Exit(exit))
+        );
+    }
+
+    #[test]
+    fn what_is_cut_or_unknown_is_no_report() {
+        for line in [
+            "",
+            "exit",
+            "exit 0",
+            "exit 0 1",
+            "exit 0 1 2 3",
+            "exit 256 0 0",
+            "Started",
+        ] {
+            assert_eq!(GuestReport::parse(line), None, "{line}");
+        }
+    }
+}

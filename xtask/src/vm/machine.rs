@@ -1,0 +1,415 @@
+//! One boot of a guest, in QEMU without the help of hardware, so that it is the
+//! same wherever it runs.
+//!
+//! The guest has four ways out, each a pipe to a thread of ours: the console and
+//! the ports `stdout`, `stderr` and `report`. QEMU alone holds their other ends,
+//! so they end when it ends. Its ways in are shares and fw_cfg.
+
+use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
+use std::mem;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::failure::Failure;
+use crate::vm::guest_report::{Exit, GuestReport};
+use crate::vm::job::Share;
+
+/// What a boot is made of.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine {
+    // The machine.
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+    /// Our end of a link to another machine, and the address on it.
+    pub(crate) link: Option<Link>,
+
+    // What it runs.
+    pub(crate) kernel_image: PathBuf,
+    pub(crate) initrd: PathBuf,
+    pub(crate) shares: Vec<Share>,
+    /// Files that the guest finds under `opt/ibex/`: name and content.
+    pub(crate) files: Vec<(&'static str, String)>,
+
+    // What becomes of it.
+    pub(crate) time_out: Duration,
+    /// Stands before each line of output, to tell guests apart.
+    pub(crate) label: &'static str,
+}
+
+/// One end of a link between machines.
+#[derive(Clone, Debug)]
+pub(crate) struct Link {
+    pub(crate) socket: Arc<OwnedFd>,
+    pub(crate) mac: &'static str,
+}
+
+/// How a boot ended.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// The command ended with this status.
+    Exit(u8),
+    /// The command did not end in its time.
+    TimedOut,
+    /// The guest said that it cannot run the command.
+    Failed(String),
+    /// There was nothing from the guest before the command was started.
+    NoBoot(Console),
+    /// The guest came to its end and the command had not.
+    Died(Console),
+}
+
+/// The last lines on the console.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Console(pub(crate) String);
+
+/// What the threads tell.
+#[derive(Debug)]
+enum Event {
+    Report(GuestReport),
+    /// QEMU has ended.
+    Closed,
+}
+
+/// A boot that goes on. Dropping it ends it.
+#[derive(Debug)]
+struct Running {
+    child: Child,
+    events: Receiver<Event>,
+    stdout_bytes: Arc<AtomicU64>,
+    stderr_bytes: Arc<AtomicU64>,
+    console: Option<JoinHandle<String>>,
+    streams: Vec<JoinHandle<()>>,
+}
+
+impl Machine {
+    /// Boots it once and waits for its end.
+    pub(crate) fn run(&self) -> Result<Ending, Failure> {
+        let mut running = self.start()?;
+        let mut deadline = Instant::now() + BOOT_LIMIT;
+        let mut has_started = false;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match running.events.recv_timeout(left) {
+                Ok(Event::Report(GuestReport::Started)) => {
+                    has_started = true;
+                    deadline = Instant::now() + self.time_out;
+                }
+                Ok(Event::Report(GuestReport::Exit(exit))) => {
+                    running.drain(exit);
+                    return Ok(Ending::Exit(exit.status));
+                }
+                Ok(Event::Report(GuestReport::Failed(reason))) => {
+                    return Ok(Ending::Failed(reason));
+                }
+                Ok(Event::Report(GuestReport::Device(device))) => {
+                    eprintln!("{}vm: {device}", self.label);
+                }
+                Ok(Event::Report(GuestReport::RdmaCore(version))) => {
+                    eprintln!("{}vm: rdma-core {version}", self.label);
+                }
+                Err(RecvTimeoutError::Timeout) if has_started => return Ok(Ending::TimedOut),
+                Ok(Event::Closed) | Err(_) => {
+                    running.emulator_ended_well()?;
+                    let console = Console(running.end());
+                    return Ok(if has_started {
+                        Ending::Died(console)
+                    } else {
+                        Ending::NoBoot(console)
+                    });
+                }
+            }
+        }
+    }
+
+    fn start(&self) -> Result<Running, Failure> {
+        let failed = |error: io::Error| Failure::new(format!("cannot start the guest: {error}"));
+        let mut command = self.command();
+        let mut ends = Vec::new();
+        let mut readers = Vec::new();
+        for name in ["console", "stdout", "stderr", "report"] {
+            let (reader, writer) = io::pipe().map_err(failed)?;
+            // It is to outlive the exec, under its number.
+            fcntl_setfd(&writer, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+            let (fd, set) = (writer.as_raw_fd(), readers.len() + 1);
+            command.arg("-add-fd").arg(format!("fd={fd},set={set}"));
+            // Without `append` it would truncate, which a pipe refuses.
+            command
+                .arg("-chardev")
+                .arg(format!("file,id={name},path=/dev/fdset/{set},append=on"));
+            if name == "console" {
+                command.args(["-serial", "chardev:console"]);
+            } else {
+                command
+                    .arg("-device")
+                    .arg(format!("virtserialport,chardev={name},name={name}"));
+            }
+            readers.push(reader);
+            ends.push(writer);
+        }
+        let child = command.spawn().map_err(failed)?;
+        drop(ends);
+
+        let mut readers = readers.into_iter();
+        let mut next = || readers.next().expect("there are four");
+        let (sender, events) = mpsc::channel();
+        let (stdout_bytes, stderr_bytes) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
+        let console = next();
+        let console = thread::spawn(move || last_lines(console));
+        let streams = vec![
+            self.copy(next(), io::stdout(), &stdout_bytes),
+            self.copy(next(), io::stderr(), &stderr_bytes),
+            listen(next(), sender),
+        ];
+        Ok(Running {
+            child,
+            events,
+            stdout_bytes,
+            stderr_bytes,
+            console: Some(console),
+            streams,
+        })
+    }
+
+    fn command(&self) -> Command {
+        // If we are killed, the guest is too.
+        let mut command = Command::new("setpriv");
+        command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
+        command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.arg("-smp").arg(self.cpus.to_string());
+        command.arg("-m").arg(self.memory_mib.to_string());
+        command.args([
+            "-display",
+            "none",
+            "-monitor",
+            "none",
+            "-no-reboot",
+            "-nic",
+            "none",
+        ]);
+        command.arg("-kernel").arg(&self.kernel_image);
+        command.arg("-initrd").arg(&self.initrd);
+        command.args(["-append", KERNEL_ARGUMENTS]);
+        for (name, content) in &self.files {
+            let content = escaped(content);
+            command
+                .arg("-fw_cfg")
+                .arg(format!("name=opt/ibex/{name},string={content}"));
+        }
+        for Share { tag, here, .. } in &self.shares {
+            let here = escaped(here);
+            command.arg("-virtfs").arg(format!(
+                "local,path={here},mount_tag={tag},security_model=none,readonly=on,multidevs=remap"
+            ));
+        }
+        if let Some(Link { socket, mac }) = &self.link {
+            let fd = socket.as_raw_fd();
+            command
+                .arg("-netdev")
+                .arg(format!("socket,id=link,fd={fd}"));
+            command
+                .arg("-device")
+                .arg(format!("virtio-net-pci,netdev=link,mac={mac}"));
+        }
+        command.args(["-device", "virtio-serial-pci"]);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        command
+    }
+
+    /// Copies what the guest writes, as it comes.
+    fn copy(
+        &self,
+        mut from: PipeReader,
+        to: impl Write + Send + 'static,
+        copied: &Arc<AtomicU64>,
+    ) -> JoinHandle<()> {
+        let mut to = Labelled::new(to, self.label);
+        let copied = Arc::clone(copied);
+        thread::spawn(move || {
+            let mut buffer = vec![0; 64 * 1024];
+            while let Ok(length @ 1..) = from.read(&mut buffer) {
+                // Who does not read us any more still wants to know the status.
+                let _ = to.write_all(&buffer[..length]).and_then(|()| to.flush());
+                // COPIED, pairs with `Running::drain`: it ends us after this.
+                copied.fetch_add(length as u64, Ordering::Release);
+            }
+        })
+    }
+}
+
+impl Running {
+    /// Waits until all that the command has written was passed on.
+    fn drain(&self, exit: Exit) {
+        let deadline = Instant::now() + DRAIN_LIMIT;
+        // COPIED, pairs with `Machine::copy`.
+        let is_whole = || {
+            self.stdout_bytes.load(Ordering::Acquire) >= exit.stdout_bytes
+                && self.stderr_bytes.load(Ordering::Acquire) >= exit.stderr_bytes
+        };
+        while !is_whole() && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// A guest that panics ends its machine in good order; QEMU says itself what
+    /// else there was.
+    fn emulator_ended_well(&mut self) -> Result<(), Failure> {
+        match self.child.try_wait() {
+            Ok(Some(status)) if !status.success() => Err(Failure::new(format!(
+                "qemu-system-x86_64 failed, {status}; what it said stands above"
+            ))),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends it; what was on the console.
+    fn end(&mut self) -> String {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        for stream in mem::take(&mut self.streams) {
+            let _ = stream.join();
+        }
+        let console = self.console.take().map(JoinHandle::join);
+        console.and_then(Result::ok).unwrap_or_default()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+impl Console {
+    /// Whether the emulator failed, not the guest: its threads execute code while
+    /// the kernel patches it, and rarely one meets the breakpoint that guards the
+    /// patch. Measured: one boot in 12 to 60.
+    pub(crate) fn is_emulators_fault(&self) -> bool {
+        self.0.contains("Oops: int3")
+    }
+}
+
+/// Puts a label before each line.
+#[derive(Debug)]
+struct Labelled<W> {
+    to: W,
+    label: &'static str,
+    at_start: bool,
+}
+
+impl<W: Write> Labelled<W> {
+    fn new(to: W, label: &'static str) -> Self {
+        Self {
+            to,
+            label,
+            at_start: true,
+        }
+    }
+}
+
+impl<W: Write> Write for Labelled<W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.label.is_empty() {
+            return self.to.write(bytes);
+        }
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if self.at_start {
+                self.to.write_all(self.label.as_bytes())?;
+            }
+            self.to.write_all(line)?;
+            self.at_start = line.ends_with(b"\n");
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// Tells each report, and the end.
+fn listen(from: PipeReader, to: Sender<Event>) -> JoinHandle<()> {
+    thread::spawn(move || {
+        let lines = BufReader::new(from).lines().map_while(Result::ok);
+        for report in lines.filter_map(|line| GuestReport::parse(&line)) {
+            // Nobody listens after the last one.
+            let _ = to.send(Event::Report(report));
+        }
+        let _ = to.send(Event::Closed);
+    })
+}
+
+/// Reads to the end and keeps the end.
+fn last_lines(mut from: PipeReader) -> String {
+    let mut kept = Vec::new();
+    let mut buffer = vec![0; 64 * 1024];
+    while let Ok(length @ 1..) = from.read(&mut buffer) {
+        kept.extend_from_slice(&buffer[..length]);
+        kept.drain(..kept.len().saturating_sub(CONSOLE_BYTES));
+    }
+    let text = String::from_utf8_lossy(&kept);
+    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
+    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+}
+
+/// A value among QEMU's options, which a comma would end.
+fn escaped(value: &str) -> String {
+    value.replace(',', ",,")
+}
+
+/// The console on the serial line; a panic ends QEMU, which does not reboot.
+/// `tsc=reliable` keeps the kernel from patching its clock while it runs.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable";
+
+/// An idle machine with two cores boots in 5 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+
+/// Only a reader of ours that stands still makes us wait.
+const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+const CONSOLE_BYTES: usize = 64 * 1024;
+const CONSOLE_LINES: usize = 40;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_label_stands_before_each_line_and_no_part_of_one() {
+        let mut text = Vec::new();
+        let mut labelled = Labelled::new(&mut text, "1| ");
+        for part in ["a\nb", "c\n", "\n", "d"] {
+            labelled.write_all(part.as_bytes()).unwrap();
+        }
+        assert_eq!(text, b"1| a\n1| bc\n1| \n1| d");
+        let mut text = Vec::new();
+        Labelled::new(&mut text, "").write_all(b"a\nb").unwrap();
+        assert_eq!(text, b"a\nb");
+    }
+
+    #[test]
+    fn of_the_console_the_end_is_kept() {
+        let (reader, mut writer) = io::pipe().unwrap();
+        let reader = thread::spawn(move || last_lines(reader));
+        for line in 0..20_000 {
+            write!(writer, "line {line}\r\n").unwrap();
+        }
+        drop(writer);
+        let kept = reader.join().unwrap();
+        assert_eq!(kept.lines().count(), CONSOLE_LINES);
+        assert!(kept.starts_with("line 19960\n") && kept.ends_with("line 19999"));
+    }
+
+    #[test]
+    fn a_comma_does_not_end_a_value() {
+        assert_eq!(escaped("echo a,b"), "echo a,,b");
+    }
+}

@@ -1,0 +1,265 @@
+//! `cargo xtask vm`: a command in a guest that has RDMA devices, on a machine
+//! that has none.
+//!
+//! The guest is QEMU with a kernel of Debian's, whose soft-RoCE makes an RDMA
+//! device of any network device. `vm/README.md` tells what the command finds in
+//! there. Nothing but the command writes to our standard output.
+
+mod guest;
+mod guest_report;
+mod initrd;
+mod job;
+mod machine;
+mod options;
+mod packages;
+mod release;
+
+use std::env;
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::thread;
+
+use rustix::io::{FdFlags, fcntl_setfd};
+
+use crate::failure::Failure;
+use crate::tool::{self, Tool};
+use crate::vm::guest::Guest;
+use crate::vm::job::Share;
+use crate::vm::machine::{Ending, Link, Machine};
+use crate::vm::release::Release;
+use crate::workspace;
+
+pub(crate) use crate::vm::options::{Topology, VmOptions};
+
+/// `cargo xtask vm`: the exit status is the command's, or one of ours.
+pub(crate) fn run(options: &VmOptions) -> ExitCode {
+    let status = boot(options).unwrap_or_else(|failure| {
+        eprintln!("vm: {failure}");
+        NEVER_REPORTED
+    });
+    ExitCode::from(status)
+}
+
+/// Runs the command in a guest, or in two; its exit status.
+fn boot(options: &VmOptions) -> Result<u8, Failure> {
+    if env::consts::ARCH != "x86_64" {
+        return Err(Failure::new(
+            "the guest is an x86-64 machine and runs what is built for one",
+        ));
+    }
+    prepare(TOOLS, options)?;
+    let guest = choose(options)?;
+    let (cpus, memory_mib) = (options.cpus, options.memory_mib);
+    eprintln!("vm: {}, {cpus} CPU, {memory_mib} MiB", guest.describe());
+    if options.topology != Topology::Two {
+        return repeat(&machine(&guest, options, None)?);
+    }
+    let machines = linked(&guest, options)?;
+    thread::scope(|scope| {
+        let running = machines
+            .each_ref()
+            .map(|machine| scope.spawn(|| repeat(machine)));
+        let statuses = running.map(|thread| thread.join().expect("a guest's thread ends"));
+        let [first, second] = statuses;
+        let (first, second) = (first?, second?);
+        Ok(if first == 0 { second } else { first })
+    })
+}
+
+/// Names and installs what is missing, and fails if it still is.
+fn prepare(tools: &[Tool], options: &VmOptions) -> Result<(), Failure> {
+    if tool::check(tools).is_err() {
+        tool::prepare(&tools.iter().collect::<Vec<_>>(), !options.no_install);
+    }
+    tool::check(tools)
+}
+
+/// The first release that can be had.
+fn choose(options: &VmOptions) -> Result<Guest, Failure> {
+    let releases = Release::all()?;
+    let is_wanted = |release: &&Release| {
+        options
+            .release
+            .as_ref()
+            .is_none_or(|name| release.name() == name)
+    };
+    let mut reasons = Vec::new();
+    for release in releases.iter().filter(is_wanted) {
+        let tools = if *release == Release::Host {
+            OWN_ROOT_TOOLS
+        } else {
+            &[]
+        };
+        let guest = prepare(tools, options).and_then(|()| Guest::of(release, options.update));
+        match guest {
+            Ok(guest) => return Ok(guest),
+            Err(failure) => {
+                eprintln!("vm: not {release}: {failure}");
+                reasons.push(format!("{release}: {failure}"));
+            }
+        }
+    }
+    let names: Vec<_> = releases.iter().map(Release::name).collect();
+    let names = names.join(", ");
+    Err(Failure::new(if reasons.is_empty() {
+        format!("vm/releases has no such release; there are {names}")
+    } else {
+        format!("no guest can be had of {names}; the reasons stand above")
+    }))
+}
+
+/// Boots until the command was started, but not for ever.
+fn repeat(machine: &Machine) -> Result<u8, Failure> {
+    let mut boots = 0;
+    loop {
+        boots += 1;
+        match machine.run()? {
+            Ending::Exit(status) => return Ok(status),
+            Ending::TimedOut => {
+                let limit = machine.time_out.as_secs();
+                eprintln!(
+                    "vm: the command had not ended after {limit} s (--time-out); the guest was ended"
+                );
+                return Ok(TIMED_OUT);
+            }
+            Ending::Failed(reason) => {
+                return Err(Failure::new(format!(
+                    "the guest cannot run the command: {reason}"
+                )));
+            }
+            Ending::NoBoot(console) if boots < MAX_BOOTS => {
+                let why = if console.is_emulators_fault() {
+                    "the emulator failed (Oops: int3)"
+                } else {
+                    "it did not come up"
+                };
+                eprintln!("vm: boot {boots} of {MAX_BOOTS}: {why}; once more");
+            }
+            Ending::NoBoot(console) => {
+                eprintln!("{}", console.0);
+                return Err(Failure::new(format!(
+                    "the guest did not come up in {MAX_BOOTS} boots; the last one's console stands above"
+                )));
+            }
+            Ending::Died(console) => {
+                eprintln!("{}", console.0);
+                let why = if console.is_emulators_fault() {
+                    "; the emulator failed (Oops: int3), not the command: run it again"
+                } else {
+                    ""
+                };
+                return Err(Failure::new(format!(
+                    "the guest ended before the command; its console stands above{why}"
+                )));
+            }
+        }
+    }
+}
+
+/// Two machines with a link between them.
+fn linked(guest: &Guest, options: &VmOptions) -> Result<[Machine; 2], Failure> {
+    let failed = |error| Failure::new(format!("cannot link two guests: {error}"));
+    let (one, other) = UnixStream::pair().map_err(failed)?;
+    let link = |socket: UnixStream, mac| {
+        // Both guests inherit both; each is told of one.
+        fcntl_setfd(&socket, FdFlags::empty()).map_err(|error| failed(error.into()))?;
+        let socket = Arc::new(OwnedFd::from(socket));
+        Ok(Link { socket, mac })
+    };
+    Ok([
+        machine(guest, options, Some((1, link(one, "52:54:00:00:00:01")?)))?,
+        machine(guest, options, Some((2, link(other, "52:54:00:00:00:02")?)))?,
+    ])
+}
+
+fn machine(
+    guest: &Guest,
+    options: &VmOptions,
+    linked: Option<(u32, Link)>,
+) -> Result<Machine, Failure> {
+    let (number, link) = linked.map_or((1, None), |(number, link)| (number, Some(link)));
+    let label = match (&link, number) {
+        (None, _) => "",
+        (_, 1) => "1| ",
+        (_, _) => "2| ",
+    };
+    let shares = shares(guest)?;
+    let script = workspace::root().join("vm/guest");
+    let script = fs::read_to_string(&script)
+        .map_err(|error| Failure::new(format!("{}: {error}", script.display())))?;
+    let variables = env::vars().filter(|(name, _)| job::is_passed_on(name));
+    let target = (
+        "CARGO_TARGET_DIR".to_string(),
+        workspace::target().to_string_lossy().into(),
+    );
+    let job = job::script(
+        &options.command,
+        workspace::root(),
+        variables.chain([target]),
+    );
+    // The root is mounted by itself.
+    let settings = job::settings(options.topology, number, guest.has_our_root(), &shares[1..]);
+    Ok(Machine {
+        cpus: options.cpus,
+        memory_mib: options.memory_mib,
+        link,
+        kernel_image: guest.kernel_image()?,
+        initrd: guest.initrd()?,
+        shares,
+        files: vec![("settings", settings), ("guest", script), ("job", job)],
+        time_out: options.time_out,
+        label,
+    })
+}
+
+/// The root, then what stands in the guest where it stands here: the repository
+/// and what cargo has built, which is also at `target` whatever cargo was told.
+fn shares(guest: &Guest) -> Result<Vec<Share>, Failure> {
+    let mut shares = Vec::new();
+    let mut add = |tag: &str, here: String, there: String| {
+        shares.push(Share {
+            tag: tag.into(),
+            here,
+            there,
+        });
+    };
+    let text = |path: std::path::PathBuf| {
+        let unusable = || Failure::new(format!("{}: not in UTF-8", path.display()));
+        path.to_str().map(String::from).ok_or_else(unusable)
+    };
+    add("root", text(guest.root())?, "/".into());
+    if guest.has_our_root() {
+        add("modules", text(guest.modules())?, "/lib/modules".into());
+    }
+    let repository = text(workspace::root().to_path_buf())?;
+    add("repository", repository.clone(), repository.clone());
+    let target = workspace::target();
+    if !target.starts_with(workspace::root()) && target.is_dir() {
+        let target = text(target)?;
+        add("target", target.clone(), target.clone());
+        add("target-too", target, format!("{repository}/target"));
+    }
+    Ok(shares)
+}
+
+/// What it takes to make a guest and to run it.
+pub(crate) const TOOLS: &[Tool] = &[tool::QEMU, tool::KMOD, tool::XZ, tool::DEBIAN_KEYRING];
+
+/// What the guest needs of this machine's own root.
+const OWN_ROOT_TOOLS: &[Tool] = &[
+    tool::IPROUTE,
+    tool::RDMA_CORE,
+    tool::IBVERBS_PROVIDERS,
+    tool::IBVERBS_UTILS,
+    tool::PERFTEST,
+];
+
+/// Each boot fails by the emulator's fault once in 12 to 60 times.
+const MAX_BOOTS: u32 = 3;
+
+// Exit statuses as of timeout(1) and of container runtimes.
+const TIMED_OUT: u8 = 124;
+const NEVER_REPORTED: u8 = 125;

@@ -1,0 +1,182 @@
+//! The arguments of `cargo xtask vm`.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::failure::Failure;
+
+/// What `cargo xtask vm` was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct VmOptions {
+    /// The program and its arguments.
+    pub(crate) command: Vec<String>,
+    /// How long it may run. Booting is not counted.
+    pub(crate) time_out: Duration,
+
+    // The machine.
+    pub(crate) topology: Topology,
+    pub(crate) cpus: u32,
+    pub(crate) memory_mib: u32,
+
+    // What it is made of.
+    /// Only this release of `vm/releases`.
+    pub(crate) release: Option<String>,
+    /// Fetch it anew, whatever the cache holds.
+    pub(crate) update: bool,
+    /// Install nothing on this machine.
+    pub(crate) no_install: bool,
+}
+
+/// Which RDMA devices there are, and what is between them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Topology {
+    /// One device.
+    One,
+    /// Two devices of one guest, at the ends of a link.
+    Pair,
+    /// One device in each of two guests, with a link between them.
+    Two,
+}
+
+impl VmOptions {
+    /// Reads the arguments behind `vm`.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut options = Self {
+            command: Vec::new(),
+            time_out: DEFAULT_TIME_OUT,
+            topology: Topology::One,
+            cpus: 0,
+            memory_mib: DEFAULT_MEMORY_MIB,
+            release: None,
+            update: false,
+            no_install: false,
+        };
+        let mut cpus = None;
+        let mut rest = arguments.iter();
+        while let Some(argument) = rest.next() {
+            match argument.as_str() {
+                "--pair" => options.choose(Topology::Pair)?,
+                "--two" => options.choose(Topology::Two)?,
+                "--time-out" => {
+                    options.time_out = Duration::from_secs(number(argument, rest.next())?.into());
+                }
+                "--cpus" => cpus = Some(number(argument, rest.next())?),
+                "--memory" => options.memory_mib = number(argument, rest.next())?,
+                "--release" => {
+                    let name = rest.next().ok_or_else(|| {
+                        Failure::new("--release takes one of those that vm/releases lists")
+                    })?;
+                    options.release = Some(name.clone());
+                }
+                "--update" => options.update = true,
+                "--no-install" => options.no_install = true,
+                "--" => options.command.extend(rest.by_ref().cloned()),
+                unknown if unknown.starts_with('-') => {
+                    return Err(Failure::new(format!(
+                        "unknown argument `{unknown}`; what belongs to the command stands behind `--`"
+                    )));
+                }
+                program => {
+                    options.command.push(program.to_string());
+                    options.command.extend(rest.by_ref().cloned());
+                }
+            }
+        }
+        if options.command.is_empty() {
+            return Err(Failure::new(
+                "name a command, such as `cargo xtask vm -- ibv_devinfo`",
+            ));
+        }
+        options.cpus = cpus.unwrap_or_else(|| options.topology.default_cpus());
+        Ok(options)
+    }
+
+    fn choose(&mut self, topology: Topology) -> Result<(), Failure> {
+        if self.topology != Topology::One && self.topology != topology {
+            return Err(Failure::new("--pair and --two exclude each other"));
+        }
+        self.topology = topology;
+        Ok(())
+    }
+}
+
+impl Topology {
+    /// The name by which `vm/guest` knows it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::One => "one",
+            Self::Pair => "pair",
+            Self::Two => "two",
+        }
+    }
+
+    /// Two at most, and never more than there are: CPUs of a guest that wait for
+    /// one another's core make a latency of 35 µs one of 3 ms.
+    fn default_cpus(self) -> u32 {
+        let there_are = thread::available_parallelism().map_or(1, usize::from);
+        match self {
+            Self::Two => 1,
+            Self::One | Self::Pair => there_are.min(2) as u32,
+        }
+    }
+}
+
+fn number(name: &str, value: Option<&String>) -> Result<u32, Failure> {
+    let number = value.and_then(|value| value.parse().ok());
+    number
+        .filter(|&number| number > 0)
+        .ok_or_else(|| Failure::new(format!("{name} takes a number above 0")))
+}
+
+/// The guest is about 15 times slower than this machine.
+const DEFAULT_TIME_OUT: Duration = Duration::from_secs(600);
+
+/// The idle guest takes 170 MiB; the rest is for what tests register and write.
+const DEFAULT_MEMORY_MIB: u32 = 2048;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<VmOptions, Failure> {
+        let words: Vec<String> = line.split_whitespace().map(String::from).collect();
+        VmOptions::parse(&words)
+    }
+
+    #[test]
+    fn what_stands_behind_the_dashes_is_the_commands() {
+        let options = parse("--pair --time-out 5 --cpus 1 -- ib_send_lat --pair -- x").unwrap();
+        assert_eq!(options.command, ["ib_send_lat", "--pair", "--", "x"]);
+        assert_eq!(options.topology, Topology::Pair);
+        assert_eq!(options.time_out, Duration::from_secs(5));
+        assert_eq!(options.cpus, 1);
+        // Without dashes it begins with the first word that is no option.
+        let options = parse("--memory 1024 sh --two").unwrap();
+        assert_eq!(options.command, ["sh", "--two"]);
+        assert_eq!(options.memory_mib, 1024);
+        assert_eq!(options.topology, Topology::One);
+    }
+
+    #[test]
+    fn two_guests_share_the_cores() {
+        assert_eq!(parse("--two true").unwrap().cpus, 1);
+        assert_eq!(parse("--two --cpus 2 true").unwrap().cpus, 2);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (line, diagnosis) in [
+            ("", "name a command"),
+            ("--", "name a command"),
+            ("--pear -- true", "unknown argument `--pear`"),
+            ("--time-out -- true", "--time-out takes a number above 0"),
+            ("--cpus 0 true", "--cpus takes a number above 0"),
+            ("--memory", "--memory takes a number above 0"),
+            ("--pair --two true", "--pair and --two exclude each other"),
+            ("--release", "--release takes"),
+        ] {
+            let failure = parse(line).unwrap_err().to_string();
+            assert!(failure.starts_with(diagnosis), "`{line}`: {failure}");
+        }
+    }
+}
