@@ -5,6 +5,7 @@
 //! the ports `stdout`, `stderr` and `report`. QEMU alone holds their other ends,
 //! so they end when it ends. Its ways in are shares and fw_cfg.
 
+use std::fmt;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -66,9 +67,9 @@ pub(crate) enum Ending {
     Died(Console),
 }
 
-/// The last lines on the console.
+/// What was last on the console.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Console(pub(crate) String);
+pub(crate) struct Console(String);
 
 /// What the threads tell.
 #[derive(Debug)]
@@ -289,11 +290,24 @@ impl Drop for Running {
 }
 
 impl Console {
-    /// Whether the emulator failed, not the guest: its threads execute code while
-    /// the kernel patches it, and rarely one meets the breakpoint that guards the
-    /// patch. Measured: one boot in 12 to 60.
+    /// Whether the emulator failed, not the guest: see [`KERNEL_ARGUMENTS`].
     pub(crate) fn is_emulators_fault(&self) -> bool {
         self.0.contains("Oops: int3")
+    }
+
+    /// The line that says why the kernel gave up, if it did.
+    pub(crate) fn verdict(&self) -> Option<&str> {
+        let is_one = |line: &&str| VERDICTS.iter().any(|verdict| line.contains(verdict));
+        self.0.lines().find(is_one)
+    }
+}
+
+/// The last lines, after which the rest of it is not needed.
+impl fmt::Display for Console {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines: Vec<_> = self.0.lines().collect();
+        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
+        last.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
@@ -355,9 +369,7 @@ fn last_lines(mut from: PipeReader) -> String {
         kept.extend_from_slice(&buffer[..length]);
         kept.drain(..kept.len().saturating_sub(CONSOLE_BYTES));
     }
-    let text = String::from_utf8_lossy(&kept);
-    let lines: Vec<_> = text.lines().map(str::trim_end).collect();
-    lines[lines.len().saturating_sub(CONSOLE_LINES)..].join("\n")
+    String::from_utf8_lossy(&kept).replace('\r', "")
 }
 
 /// A value among QEMU's options, which a comma would end.
@@ -366,14 +378,21 @@ fn escaped(value: &str) -> String {
 }
 
 /// The console on the serial line; a panic ends QEMU, which does not reboot.
-/// `tsc=reliable` keeps the kernel from patching its clock while it runs.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable";
+///
+/// A kernel patches itself while it boots, and the emulator now and then lets
+/// another CPU run into the breakpoint that guards a patch. So there is no other
+/// CPU until `vm/guest` switches it on, and the clock is not patched at all.
+const KERNEL_ARGUMENTS: &str =
+    "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable maxcpus=1";
 
 /// An idle machine with two cores boots in 5 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Only a reader of ours that stands still makes us wait.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
+
+/// What the kernel and `vm/init` say before they give up, the cause first.
+const VERDICTS: &[&str] = &["Oops: ", "BUG: ", "Kernel panic", "init: "];
 
 const CONSOLE_BYTES: usize = 64 * 1024;
 const CONSOLE_LINES: usize = 40;
@@ -396,16 +415,26 @@ mod tests {
     }
 
     #[test]
-    fn of_the_console_the_end_is_kept() {
+    fn of_the_console_the_end_is_shown_and_the_cause_is_found() {
         let (reader, mut writer) = io::pipe().unwrap();
         let reader = thread::spawn(move || last_lines(reader));
-        for line in 0..20_000 {
+        write!(writer, "early\r\n").unwrap();
+        for line in 0..10_000 {
             write!(writer, "line {line}\r\n").unwrap();
         }
+        write!(writer, "Oops: int3: 0000\r\n").unwrap();
+        for line in 0..100 {
+            write!(writer, "trace {line}\r\n").unwrap();
+        }
+        write!(writer, "Kernel panic - not syncing").unwrap();
         drop(writer);
-        let kept = reader.join().unwrap();
-        assert_eq!(kept.lines().count(), CONSOLE_LINES);
-        assert!(kept.starts_with("line 19960\n") && kept.ends_with("line 19999"));
+        let console = Console(reader.join().unwrap());
+        assert!(!console.0.contains("early"));
+        assert_eq!(console.verdict(), Some("Oops: int3: 0000"));
+        assert!(console.is_emulators_fault());
+        let shown = console.to_string();
+        assert_eq!(shown.lines().count(), CONSOLE_LINES);
+        assert!(shown.starts_with("trace 61\n") && shown.ends_with("syncing\n"));
     }
 
     #[test]

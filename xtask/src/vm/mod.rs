@@ -131,21 +131,17 @@ fn repeat(machine: &Machine) -> Result<u8, Failure> {
                 )));
             }
             Ending::NoBoot(console) if boots < MAX_BOOTS => {
-                let why = if console.is_emulators_fault() {
-                    "the emulator failed (Oops: int3)"
-                } else {
-                    "it did not come up"
-                };
+                let why = console.verdict().unwrap_or("it did not come up");
                 eprintln!("vm: boot {boots} of {MAX_BOOTS}: {why}; once more");
             }
             Ending::NoBoot(console) => {
-                eprintln!("{}", console.0);
+                eprint!("{console}");
                 return Err(Failure::new(format!(
                     "the guest did not come up in {MAX_BOOTS} boots; the last one's console stands above"
                 )));
             }
             Ending::Died(console) => {
-                eprintln!("{}", console.0);
+                eprint!("{console}");
                 let why = if console.is_emulators_fault() {
                     "; the emulator failed (Oops: int3), not the command: run it again"
                 } else {
@@ -257,7 +253,6 @@ const OWN_ROOT_TOOLS: &[Tool] = &[
     tool::PERFTEST,
 ];
 
-/// Each boot fails by the emulator's fault once in 12 to 60 times.
 const MAX_BOOTS: u32 = 3;
 
 // Exit statuses as of timeout(1) and of container runtimes.
