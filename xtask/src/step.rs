@@ -19,6 +19,7 @@ pub(crate) struct Step {
     program: String,
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
+    aside: bool,
 }
 
 /// What a captured command left.
@@ -37,6 +38,7 @@ impl Step {
             program: program.to_string(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            aside: false,
         }
     }
 
@@ -70,9 +72,20 @@ impl Step {
         self.env(name, format!("{users} {flags}").trim_start())
     }
 
+    /// Shows all of it on standard error: it is no part of what was asked for.
+    pub(crate) fn aside(mut self) -> Self {
+        self.aside = true;
+        self
+    }
+
     /// Runs it; everything but success is a failure.
     pub(crate) fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
-        let status = self.run_to_end(watchdog, Stdio::inherit())?;
+        let stdout = if self.aside {
+            io::stderr().into()
+        } else {
+            Stdio::inherit()
+        };
+        let status = self.run_to_end(watchdog, stdout)?;
         if status.success() {
             Ok(())
         } else {
@@ -102,7 +115,11 @@ impl Step {
     }
 
     fn run_to_end(&self, watchdog: &Watchdog, stdout: Stdio) -> Result<ExitStatus, Failure> {
-        println!("$ {self}");
+        if self.aside {
+            eprintln!("$ {self}");
+        } else {
+            println!("$ {self}");
+        }
         let child = self.command(stdout).spawn();
         child
             .and_then(|child| wait(child, watchdog))

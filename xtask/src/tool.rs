@@ -113,17 +113,17 @@ pub(crate) fn prepare(wanted: &[&Tool], may_install: bool) {
     if missing.is_empty() {
         return;
     }
-    println!("wanted and not on this machine:");
+    eprintln!("wanted and not on this machine:");
     for tool in &missing {
-        println!("  {tool}");
+        eprintln!("  {tool}");
     }
     if !may_install {
-        println!("installing nothing (--no-install); the stages that need them will fail");
+        eprintln!("installing nothing (--no-install); the stages that need them will fail");
         return;
     }
     for step in installation(&missing, geteuid().is_root()) {
-        if let Err(failure) = step.run(&Watchdog::patient()) {
-            println!("{failure}");
+        if let Err(failure) = step.aside().run(&Watchdog::patient()) {
+            eprintln!("{failure}");
         }
     }
 }

@@ -54,20 +54,25 @@ pub(crate) fn script(
     text
 }
 
-/// Whether the guest's command sees a variable of ours: those that are about
-/// this library and about programs in Rust, and no path but cargo's.
+/// Whether the guest's command sees a variable of ours: those that are about this
+/// library, but not about guests, and those that programs in Rust look at.
 pub(crate) fn is_passed_on(name: &str) -> bool {
-    let is_name = name
-        .chars()
-        .all(|letter| letter.is_ascii_alphanumeric() || letter == '_');
-    let is_ours = name.starts_with("IBEX_") && !name.starts_with("IBEX_VM_");
-    is_name && (is_ours || name.starts_with("RUST_"))
+    let is_name = |rest: &str| rest.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    let is_ours = |rest: &str| is_name(rest) && !rest.starts_with("VM_");
+    name.strip_prefix("IBEX_").is_some_and(is_ours) || RUST_VARIABLES.contains(&name)
 }
 
 /// A word for the shell, whatever is in it.
 fn quoted(word: &str) -> String {
     format!("'{}'", word.replace('\'', r"'\''"))
 }
+
+const RUST_VARIABLES: &[&str] = &[
+    "RUST_BACKTRACE",
+    "RUST_LOG",
+    "RUST_MIN_STACK",
+    "RUST_TEST_THREADS",
+];
 
 #[cfg(test)]
 mod tests {
@@ -109,14 +114,14 @@ mod tests {
             "IBEX_TEST_DEVICE",
             "RUST_BACKTRACE",
             "IBEX_VM_CACHE",
+            "IBEX_X()",
+            "RUST_RECURSION_COUNT",
             "PATH",
-            "HOME",
-            "RUST_X()",
         ];
-        let passed: Vec<_> = names
-            .into_iter()
-            .filter(|name| is_passed_on(name))
-            .collect();
-        assert_eq!(passed, ["IBEX_TEST_DEVICE", "RUST_BACKTRACE"]);
+        let passed = names.into_iter().filter(|name| is_passed_on(name));
+        assert_eq!(
+            passed.collect::<Vec<_>>(),
+            ["IBEX_TEST_DEVICE", "RUST_BACKTRACE"]
+        );
     }
 }
