@@ -8,7 +8,7 @@ use crate::stage::{Stage, Work};
 use crate::step::Step;
 use crate::tool::{CLIPPY, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, twins};
+use crate::{fuzz, twins, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -99,6 +99,14 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: &[],
         work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
              --test no_copy --test idle --test memory_flat --test leaves_nothing"]),
+    },
+    Stage {
+        name: "vm",
+        about: "the guest's RDMA devices carry messages, and its commands' statuses come back",
+        budget: seconds(180),
+        quick: false,
+        tools: vm::TOOLS,
+        work: Work::Function(vm::stage),
     },
     Stage {
         name: "examples",

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -116,16 +116,12 @@ impl Machine {
                 Ok(Event::Report(GuestReport::RdmaCore(version))) => {
                     eprintln!("{}vm: rdma-core {version}", self.label);
                 }
-                Err(RecvTimeoutError::Timeout) if has_started => return Ok(Ending::TimedOut),
-                Ok(Event::Closed) | Err(_) => {
+                Ok(Event::Closed) => {
                     running.emulator_ended_well()?;
-                    let console = Console(running.end());
-                    return Ok(if has_started {
-                        Ending::Died(console)
-                    } else {
-                        Ending::NoBoot(console)
-                    });
+                    return Ok(running.without_report(has_started));
                 }
+                Err(_) if has_started => return Ok(Ending::TimedOut),
+                Err(_) => return Ok(running.without_report(has_started)),
             }
         }
     }
@@ -259,14 +255,24 @@ impl Running {
         }
     }
 
-    /// A guest that panics ends its machine in good order; QEMU says itself what
-    /// else there was.
+    /// Fails if QEMU did, once it has closed everything. A guest that panics ends
+    /// its machine in good order.
     fn emulator_ended_well(&mut self) -> Result<(), Failure> {
-        match self.child.try_wait() {
-            Ok(Some(status)) if !status.success() => Err(Failure::new(format!(
+        match self.child.wait() {
+            Ok(status) if status.success() => Ok(()),
+            Ok(status) => Err(Failure::new(format!(
                 "qemu-system-x86_64 failed, {status}; what it said stands above"
             ))),
-            _ => Ok(()),
+            Err(error) => Err(Failure::new(format!("qemu-system-x86_64: {error}"))),
+        }
+    }
+
+    fn without_report(&mut self, has_started: bool) -> Ending {
+        let console = Console(self.end());
+        if has_started {
+            Ending::Died(console)
+        } else {
+            Ending::NoBoot(console)
         }
     }
 

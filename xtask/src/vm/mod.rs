@@ -5,6 +5,7 @@
 //! device of any network device. `vm/README.md` tells what the command finds in
 //! there. Nothing but the command writes to our standard output.
 
+mod checks;
 mod guest;
 mod guest_report;
 mod initrd;
@@ -32,6 +33,7 @@ use crate::vm::machine::{Ending, Link, Machine};
 use crate::vm::release::Release;
 use crate::workspace;
 
+pub(crate) use crate::vm::checks::stage;
 pub(crate) use crate::vm::options::{Topology, VmOptions};
 
 /// `cargo xtask vm`: the exit status is the command's, or one of ours.

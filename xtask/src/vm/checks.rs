@@ -1,0 +1,81 @@
+//! What a guest is for, tried in guests: each device carries messages, what a
+//! command writes and how it ends reaches whoever called.
+
+use std::env;
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+
+/// A command line of `cargo xtask vm`, and what has to come of it.
+#[derive(Debug)]
+struct Check {
+    options: &'static [&'static str],
+    script: &'static str,
+    stdout: &'static str,
+    status: i32,
+}
+
+// A client that comes too soon is refused, and comes again.
+const CHECKS: &[Check] = &[
+    Check {
+        options: &[],
+        script: "
+            ibv_rc_pingpong -d rxe0 -g 1 -n 100 >&2 &
+            until ibv_rc_pingpong -d rxe0 -g 1 -n 100 192.0.2.1 >&2; do sleep 0.2; done
+            wait $! && echo both ends && exit 7",
+        stdout: "both ends\n",
+        status: 7,
+    },
+    Check {
+        options: &["--pair"],
+        script: "
+            $VM_PEER ibv_rc_pingpong -d rxe1 -g 1 -n 100 >&2 &
+            until ibv_rc_pingpong -d rxe0 -g 1 -n 100 192.0.2.2 >&2; do sleep 0.2; done
+            wait $! || exit
+            # 100 messages each way, each in several packets.
+            [ $(cat /sys/class/net/v0/statistics/tx_packets) -gt 100 ] && echo over the link",
+        stdout: "over the link\n",
+        status: 0,
+    },
+    // What is written until then is not lost, and what runs is ended.
+    Check {
+        options: &["--time-out", "2"],
+        script: "echo so far; sleep 1000",
+        stdout: "so far\n",
+        status: 124,
+    },
+    // A panic, so that no status can be reported.
+    Check {
+        options: &[],
+        script: "echo c >/proc/sysrq-trigger",
+        stdout: "",
+        status: 125,
+    },
+];
+
+/// The stage `vm` of `cargo xtask test`.
+pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    CHECKS.iter().try_for_each(|check| check.run(watchdog))
+}
+
+impl Check {
+    fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
+        let xtask = env::current_exe()
+            .map_err(|error| Failure::new(format!("the path of this program: {error}")))?;
+        let step = Step::new(&xtask.to_string_lossy())
+            .args(["vm", "--no-install"])
+            .args(self.options.iter().copied())
+            .args(["--", "bash", "-c", self.script]);
+        let captured = step.capture(watchdog)?;
+        let status = captured.status.code();
+        if status == Some(self.status) && captured.stdout == self.stdout {
+            return Ok(());
+        }
+        let (wanted, stdout) = (self.status, captured.stdout);
+        Err(Failure::new(format!(
+            "`{step}` ended with {} and not {wanted}, having written {stdout:?}",
+            captured.status
+        )))
+    }
+}
