@@ -54,6 +54,8 @@ pub(crate) const QEMU: Tool = Tool::package("qemu-system-x86", "qemu-system-x86_
 /// depmod(8).
 pub(crate) const KMOD: Tool = Tool::package("kmod", "depmod --version");
 pub(crate) const XZ: Tool = Tool::package("xz-utils", "xz --version");
+/// What Ubuntu packs a kernel's modules with.
+pub(crate) const ZSTD: Tool = Tool::package("zstd", "zstd --version");
 /// What Debian signs its releases with.
 pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
     "debian-archive-keyring",

@@ -2,20 +2,22 @@
 //!
 //! The cache is `$IBEX_VM_CACHE`, else `ibex-vm` in `$XDG_CACHE_HOME` or
 //! `~/.cache`, so that all clones share it. In it stands
-//! `RELEASE/KERNEL+rdma-core-VERSION`, each with
+//! `RELEASE/KERNEL+rdma-core-VERSION-HASH`, the hash being of the list of packages,
+//! each with
 //!
-//! 1. `root/`, the packages of `vm/packages`, unpacked,
-//! 2. `about`, what it was made of: an older list of packages is not ours,
+//! 1. `root/`, these packages, unpacked,
+//! 2. `about`, the versions and the list,
 //! 3. `initrd-HASH`, by the content of what we put into it.
 //!
-//! Whoever makes one makes it beside, in `new.PID`, and renames it when it is
-//! whole. So what has a name is complete, and nobody waits for anybody.
+//! Whoever makes one makes it beside, in `new.*`, and renames it when it is whole.
+//! So what has a name is complete and never changes, and nobody waits for anybody.
 
 use std::env;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 use std::process::{self, Command};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
 use crate::vm::initrd::Initrd;
@@ -93,7 +95,7 @@ impl Guest {
             let modules = self.modules().join(&self.kernel);
             let busybox = self.folder.join("root/bin/busybox");
             let initrd = Initrd::build(&modules, &busybox, &init)?;
-            let new = self.folder.join(format!("initrd-new.{}", process::id()));
+            let new = self.folder.join(new_name());
             let unwritable = |error| Failure::new(format!("{}: {error}", path.display()));
             fs::write(&new, initrd).map_err(unwritable)?;
             fs::rename(&new, &path).map_err(unwritable)?;
@@ -139,12 +141,13 @@ impl Guest {
             shelf.display()
         );
         remove_abandoned(shelf);
-        let new = shelf.join(format!("new.{}", process::id()));
+        let new = shelf.join(new_name());
         let made = Self::make_in(release, &new, recipe).and_then(|about| {
-            let name = match &about.rdma_core {
-                Some(version) => format!("{}+rdma-core-{version}", about.kernel),
-                None => about.kernel.clone(),
-            };
+            let rdma_core = about.rdma_core.as_ref();
+            let rdma_core =
+                rdma_core.map_or(String::new(), |version| format!("+rdma-core-{version}"));
+            let made_of = hash(recipe.as_bytes()) as u32;
+            let name = format!("{}{rdma_core}-{made_of:08x}", about.kernel);
             let folder = shelf.join(name);
             place(&new, &folder)?;
             Ok(Self::at(release, folder, about))
@@ -292,15 +295,8 @@ fn release_number(version: &str) -> Option<(u32, u32)> {
     Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
 }
 
-/// Gives a finished guest its name. If somebody was faster, theirs is as good,
-/// unless it was made of other packages.
+/// Gives a finished guest its name. If somebody was faster, theirs is as good.
 fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
-    let about = |folder: &Path| fs::read(folder.join("about")).ok();
-    if folder.exists() && about(folder) != about(new) {
-        let old = folder.with_file_name(format!("new.{}-replaced", process::id()));
-        let _ = fs::rename(folder, &old);
-        let _ = fs::remove_dir_all(&old);
-    }
     match fs::rename(new, folder) {
         Err(error) if !folder.exists() => {
             Err(Failure::new(format!("{}: {error}", folder.display())))
@@ -309,12 +305,20 @@ fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
     }
 }
 
+/// A name that nobody else gives, even if the cache is shared between machines.
+fn new_name() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let nanos = now.unwrap_or_default().as_nanos();
+    format!("{NEW}{}-{nanos}", process::id())
+}
+
 /// Removes what somebody began to make and did not live to finish.
 fn remove_abandoned(shelf: &Path) {
     for entry in fs::read_dir(shelf).into_iter().flatten().flatten() {
-        let name = entry.file_name();
-        let maker = name.to_str().and_then(|name| name.strip_prefix("new."));
-        if maker.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+        let is_new = entry.file_name().to_string_lossy().starts_with(NEW);
+        let made = entry.metadata().and_then(|metadata| metadata.modified());
+        let age = made.ok().and_then(|made| made.elapsed().ok());
+        if is_new && age.is_some_and(|age| age > ABANDONED) {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -338,6 +342,11 @@ fn hash(bytes: &[u8]) -> u64 {
     bytes.hash(&mut hasher);
     hasher.finish()
 }
+
+const NEW: &str = "new.";
+
+/// To make a guest takes a minute or two.
+const ABANDONED: Duration = Duration::from_secs(3600);
 
 #[cfg(test)]
 mod tests {

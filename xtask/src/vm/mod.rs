@@ -73,10 +73,10 @@ fn boot(options: &VmOptions) -> Result<u8, Failure> {
 
 /// Names and installs what is missing, and fails if it still is.
 fn prepare(tools: &[Tool], options: &VmOptions) -> Result<(), Failure> {
-    if tool::check(tools).is_err() {
+    tool::check(tools).or_else(|_| {
         tool::prepare(&tools.iter().collect::<Vec<_>>(), !options.no_install);
-    }
-    tool::check(tools)
+        tool::check(tools)
+    })
 }
 
 /// The first release that can be had.
@@ -248,6 +248,7 @@ pub(crate) const TOOLS: &[Tool] = &[tool::QEMU, tool::KMOD, tool::XZ, tool::DEBI
 
 /// What the guest needs of this machine's own root.
 const OWN_ROOT_TOOLS: &[Tool] = &[
+    tool::ZSTD,
     tool::IPROUTE,
     tool::RDMA_CORE,
     tool::IBVERBS_PROVIDERS,
