@@ -1,5 +1,4 @@
 //! What `vm/guest` reports to us, a line at a time.
-#![forbid(unsafe_code)]
 
 /// One report.
 #[derive(Clone, Debug, PartialEq, Eq)]

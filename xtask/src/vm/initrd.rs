@@ -236,7 +236,7 @@ mod tests {
         assert_eq!(&bytes[14..22], b"000081ed"); // 0o100755
         assert_eq!(&bytes[54..62], b"00000005"); // the content's length
         assert_eq!(&bytes[94..102], b"00000005"); // the path's, with its zero
-        assert_eq!(&bytes[110..116], b"init\0\0"[..6].as_ref());
+        assert_eq!(&bytes[110..116], b"init\0\0");
         assert_eq!(&bytes[116..124], b"#!/x\n\0\0\0");
         assert_eq!(bytes.len(), 124);
         let all = initrd.finish();

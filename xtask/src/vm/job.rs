@@ -1,5 +1,4 @@
 //! What a guest is told: two shell scripts, of settings and of the command.
-#![forbid(unsafe_code)]
 
 use std::path::Path;
 

@@ -5,21 +5,21 @@
 //! the ports `stdout`, `stderr` and `report`. QEMU alone holds their other ends,
 //! so they end when it ends. Its ways in are shares and fw_cfg.
 
-use std::fmt;
 use std::io::{self, BufRead, BufReader, PipeReader, Read, Write};
 use std::mem;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use rustix::io::{FdFlags, fcntl_setfd};
 
 use crate::failure::Failure;
+use crate::vm::console::Console;
 use crate::vm::guest_report::{Exit, GuestReport};
 use crate::vm::job::Share;
 
@@ -67,10 +67,6 @@ pub(crate) enum Ending {
     Died(Console),
 }
 
-/// What was last on the console.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) struct Console(String);
-
 /// What the threads tell.
 #[derive(Debug)]
 enum Event {
@@ -86,7 +82,7 @@ struct Running {
     events: Receiver<Event>,
     stdout_bytes: Arc<AtomicU64>,
     stderr_bytes: Arc<AtomicU64>,
-    console: Option<JoinHandle<String>>,
+    console: Option<JoinHandle<Console>>,
     streams: Vec<JoinHandle<()>>,
 }
 
@@ -128,6 +124,9 @@ impl Machine {
 
     fn start(&self) -> Result<Running, Failure> {
         let failed = |error: io::Error| Failure::new(format!("cannot start the guest: {error}"));
+        // Whoever is started meanwhile would inherit the ends below, and the pipes
+        // would not end with this guest.
+        let alone = STARTING.lock();
         let mut command = self.command();
         let mut ends = Vec::new();
         let mut readers = Vec::new();
@@ -153,13 +152,14 @@ impl Machine {
         }
         let child = command.spawn().map_err(failed)?;
         drop(ends);
+        drop(alone);
 
         let mut readers = readers.into_iter();
         let mut next = || readers.next().expect("there are four");
         let (sender, events) = mpsc::channel();
         let (stdout_bytes, stderr_bytes) = <(Arc<AtomicU64>, Arc<AtomicU64>)>::default();
         let console = next();
-        let console = thread::spawn(move || last_lines(console));
+        let console = thread::spawn(move || Console::read(console));
         let streams = vec![
             self.copy(next(), io::stdout(), &stdout_bytes),
             self.copy(next(), io::stderr(), &stderr_bytes),
@@ -179,18 +179,10 @@ impl Machine {
         // If we are killed, the guest is too.
         let mut command = Command::new("setpriv");
         command.args(["--pdeathsig", "KILL", "qemu-system-x86_64"]);
-        command.args(["-M", "q35", "-accel", "tcg,thread=multi", "-cpu", "max"]);
+        command.args("-M q35 -accel tcg,thread=multi -cpu max".split(' '));
         command.arg("-smp").arg(self.cpus.to_string());
         command.arg("-m").arg(self.memory_mib.to_string());
-        command.args([
-            "-display",
-            "none",
-            "-monitor",
-            "none",
-            "-no-reboot",
-            "-nic",
-            "none",
-        ]);
+        command.args("-display none -monitor none -no-reboot -nic none".split(' '));
         command.arg("-kernel").arg(&self.kernel_image);
         command.arg("-initrd").arg(&self.initrd);
         command.args(["-append", KERNEL_ARGUMENTS]);
@@ -268,7 +260,7 @@ impl Running {
     }
 
     fn without_report(&mut self, has_started: bool) -> Ending {
-        let console = Console(self.end());
+        let console = self.end();
         if has_started {
             Ending::Died(console)
         } else {
@@ -277,7 +269,7 @@ impl Running {
     }
 
     /// Ends it; what was on the console.
-    fn end(&mut self) -> String {
+    fn end(&mut self) -> Console {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -292,28 +284,6 @@ impl Running {
 impl Drop for Running {
     fn drop(&mut self) {
         self.end();
-    }
-}
-
-impl Console {
-    /// Whether the emulator failed, not the guest: see [`KERNEL_ARGUMENTS`].
-    pub(crate) fn is_emulators_fault(&self) -> bool {
-        self.0.contains("Oops: int3")
-    }
-
-    /// The line that says why the kernel gave up, if it did.
-    pub(crate) fn verdict(&self) -> Option<&str> {
-        let is_one = |line: &&str| VERDICTS.iter().any(|verdict| line.contains(verdict));
-        self.0.lines().find(is_one)
-    }
-}
-
-/// The last lines, after which the rest of it is not needed.
-impl fmt::Display for Console {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let lines: Vec<_> = self.0.lines().collect();
-        let last = &lines[lines.len().saturating_sub(CONSOLE_LINES)..];
-        last.iter().try_for_each(|line| writeln!(f, "{line}"))
     }
 }
 
@@ -367,21 +337,13 @@ fn listen(from: PipeReader, to: Sender<Event>) -> JoinHandle<()> {
     })
 }
 
-/// Reads to the end and keeps the end.
-fn last_lines(mut from: PipeReader) -> String {
-    let mut kept = Vec::new();
-    let mut buffer = vec![0; 64 * 1024];
-    while let Ok(length @ 1..) = from.read(&mut buffer) {
-        kept.extend_from_slice(&buffer[..length]);
-        kept.drain(..kept.len().saturating_sub(CONSOLE_BYTES));
-    }
-    String::from_utf8_lossy(&kept).replace('\r', "")
-}
-
 /// A value among QEMU's options, which a comma would end.
 fn escaped(value: &str) -> String {
     value.replace(',', ",,")
 }
+
+/// Held while a guest is started.
+static STARTING: Mutex<()> = Mutex::new(());
 
 /// The console on the serial line; a panic ends QEMU, which does not reboot.
 ///
@@ -391,17 +353,11 @@ fn escaped(value: &str) -> String {
 const KERNEL_ARGUMENTS: &str =
     "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable maxcpus=1";
 
-/// An idle machine with two cores boots in 5 s.
+/// Two cores with other work boot it in 20 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Only a reader of ours that stands still makes us wait.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
-
-/// What the kernel and `vm/init` say before they give up, the cause first.
-const VERDICTS: &[&str] = &["Oops: ", "BUG: ", "Kernel panic", "init: "];
-
-const CONSOLE_BYTES: usize = 64 * 1024;
-const CONSOLE_LINES: usize = 40;
 
 #[cfg(test)]
 mod tests {
@@ -418,29 +374,6 @@ mod tests {
         let mut text = Vec::new();
         Labelled::new(&mut text, "").write_all(b"a\nb").unwrap();
         assert_eq!(text, b"a\nb");
-    }
-
-    #[test]
-    fn of_the_console_the_end_is_shown_and_the_cause_is_found() {
-        let (reader, mut writer) = io::pipe().unwrap();
-        let reader = thread::spawn(move || last_lines(reader));
-        write!(writer, "early\r\n").unwrap();
-        for line in 0..10_000 {
-            write!(writer, "line {line}\r\n").unwrap();
-        }
-        write!(writer, "Oops: int3: 0000\r\n").unwrap();
-        for line in 0..100 {
-            write!(writer, "trace {line}\r\n").unwrap();
-        }
-        write!(writer, "Kernel panic - not syncing").unwrap();
-        drop(writer);
-        let console = Console(reader.join().unwrap());
-        assert!(!console.0.contains("early"));
-        assert_eq!(console.verdict(), Some("Oops: int3: 0000"));
-        assert!(console.is_emulators_fault());
-        let shown = console.to_string();
-        assert_eq!(shown.lines().count(), CONSOLE_LINES);
-        assert!(shown.starts_with("trace 61\n") && shown.ends_with("syncing\n"));
     }
 
     #[test]

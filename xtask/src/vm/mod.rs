@@ -6,6 +6,7 @@
 //! there. Nothing but the command writes to our standard output.
 
 mod checks;
+mod console;
 mod guest;
 mod guest_report;
 mod initrd;
@@ -19,6 +20,7 @@ use std::env;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread;
@@ -82,35 +84,29 @@ fn prepare(tools: &[Tool], options: &VmOptions) -> Result<(), Failure> {
 /// The first release that can be had.
 fn choose(options: &VmOptions) -> Result<Guest, Failure> {
     let releases = Release::all()?;
-    let is_wanted = |release: &&Release| {
-        options
-            .release
-            .as_ref()
-            .is_none_or(|name| release.name() == name)
-    };
-    let mut reasons = Vec::new();
-    for release in releases.iter().filter(is_wanted) {
-        let tools = if *release == Release::Host {
-            OWN_ROOT_TOOLS
-        } else {
-            &[]
-        };
-        let guest = prepare(tools, options).and_then(|()| Guest::of(release, options.update));
-        match guest {
-            Ok(guest) => return Ok(guest),
-            Err(failure) => {
-                eprintln!("vm: not {release}: {failure}");
-                reasons.push(format!("{release}: {failure}"));
-            }
-        }
-    }
     let names: Vec<_> = releases.iter().map(Release::name).collect();
     let names = names.join(", ");
-    Err(Failure::new(if reasons.is_empty() {
-        format!("vm/releases has no such release; there are {names}")
-    } else {
-        format!("no guest can be had of {names}; the reasons stand above")
-    }))
+    let wanted = options.release.as_deref();
+    let is_wanted = |release: &&Release| wanted.is_none_or(|name| release.name() == name);
+    let mut wanted = releases.iter().filter(is_wanted).peekable();
+    if wanted.peek().is_none() {
+        return Err(Failure::new(format!(
+            "vm/releases has no such release; there are {names}"
+        )));
+    }
+    for release in wanted {
+        let tools = match release {
+            Release::Debian(_) => &[],
+            Release::Host => OWN_ROOT_TOOLS,
+        };
+        match prepare(tools, options).and_then(|()| Guest::of(release, options.update)) {
+            Ok(guest) => return Ok(guest),
+            Err(failure) => eprintln!("vm: not {release}: {failure}"),
+        }
+    }
+    Err(Failure::new(
+        "no guest can be had; for each release the reason stands above",
+    ))
 }
 
 /// Boots until the command was started, but not for ever.
@@ -224,7 +220,7 @@ fn shares(guest: &Guest) -> Result<Vec<Share>, Failure> {
             there,
         });
     };
-    let text = |path: std::path::PathBuf| {
+    let text = |path: PathBuf| {
         let unusable = || Failure::new(format!("{}: not in UTF-8", path.display()));
         path.to_str().map(String::from).ok_or_else(unusable)
     };
