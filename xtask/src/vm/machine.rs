@@ -350,11 +350,13 @@ static STARTING: Mutex<()> = Mutex::new(());
 /// A kernel patches itself while it boots, and the emulator now and then lets
 /// another CPU run into the breakpoint that guards a patch. So there is no other
 /// CPU until `vm/guest` switches it on, and the clock is not patched at all.
+/// `no_timer_check`, since on a busy machine the timer may well come too late to
+/// convince the kernel that there is one.
 const KERNEL_ARGUMENTS: &str =
-    "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable maxcpus=1";
+    "console=ttyS0 panic=-1 quiet mitigations=off tsc=reliable no_timer_check maxcpus=1";
 
-/// Two cores with other work boot it in 20 s.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// Two cores boot it in 5 s, with much other work in 40 s.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Only a reader of ours that stands still makes us wait.
 const DRAIN_LIMIT: Duration = Duration::from_secs(60);
