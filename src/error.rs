@@ -72,6 +72,7 @@ pub enum AcceptError {
 /// A channel's end could not be opened.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open channel \"{channel}\" with {peer}: {reason}")]
+#[non_exhaustive]
 pub struct OpenError {
     /// The channel's name.
     pub channel: String,

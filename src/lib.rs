@@ -79,7 +79,10 @@ pub use ibex_codec::{Rkyv, message, rkyv};
 /// [`ConnectError::Dial`] holds.
 pub mod bootstrap {
     pub use ibex_bootstrap::{
-        DialError, HandshakeError, HandshakeFailure, Problem, Version, VersionRange,
+        DialError, HandshakeError, HandshakeFailure, Problem, SecurityMode, Version, VersionRange,
+        handshake::Step,
+        message::{MessageError, MessageKind, Text},
+        negotiate::{End, FabricConflict},
     };
 }
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
@@ -89,6 +92,9 @@ pub use ibex_transport::{
         WaitAckedError,
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
-    engine::control::{CloseReason, Role},
-    memory::MemoryError,
+    engine::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, CloseReason, Role},
+    },
+    memory::{MemoryError, MemoryUse},
 };

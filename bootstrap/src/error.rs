@@ -12,6 +12,7 @@ use crate::negotiate::FabricConflict;
 
 /// Why one conversation failed. Both state machines end in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum HandshakeError {
     /// The other end speaks something else.
     #[error(
@@ -101,6 +102,7 @@ pub enum HandshakeError {
 
 /// Why [`dial`](crate::dial) gave no connection.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum DialError {
     /// The address cannot be read as `host:port`.
     #[error("\"{address}\" is not an address ({source}); give host:port, such as replica:7000")]
@@ -176,6 +178,7 @@ pub enum DialError {
     "cannot listen on {address}: {action} failed: {source}{}",
     hint(source)
 )]
+#[non_exhaustive]
 pub struct ListenError {
     /// Where.
     pub address: SocketAddr,
@@ -188,6 +191,7 @@ pub struct ListenError {
 /// One incoming connection that came to nothing.
 #[derive(Debug, thiserror::Error)]
 #[error("incoming connection{}: {problem}", address.map(|a| format!(" from {a}")).unwrap_or_default())]
+#[non_exhaustive]
 pub struct HandshakeFailure {
     /// From where; `None` if it could not even be accepted.
     pub address: Option<SocketAddr>,
@@ -198,6 +202,7 @@ pub struct HandshakeFailure {
 
 /// Why an incoming connection came to nothing.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum Problem {
     /// The conversation failed.
     #[error(transparent)]

@@ -129,6 +129,7 @@ pub struct RuledOut {
 
 /// Why no fabric suits both ends. One of the two configurations has to change.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum FabricConflict {
     /// Two fabrics are required, and a session has one.
     #[error(

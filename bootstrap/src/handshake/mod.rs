@@ -40,6 +40,7 @@ use crate::message::{Offer, Version};
 
 /// What one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Step {
     /// The peer's *Hello*.
     Hello,

@@ -54,6 +54,7 @@ impl VersionRange {
 
 /// How a connection is protected after the Hellos.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SecurityMode {
     /// Not at all: neither authenticated nor encrypted.
     None,

@@ -64,6 +64,7 @@ pub enum Message {
 
 /// The kind of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MessageKind {
     /// [`Message::Hello`]
     Hello = 1,
@@ -83,6 +84,7 @@ pub enum MessageKind {
 
 /// Why bytes are not a message. The sender is at fault: it broke the protocol.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum MessageError {
     /// A length prefix of zero; there is no message without a kind.
     #[error("a message of 0 bytes")]

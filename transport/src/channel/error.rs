@@ -89,6 +89,7 @@ impl fmt::Display for EndCause {
 
 /// A channel that cannot go on: who, why, and how far it came.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Disconnected {
     /// The channel's name.
     pub channel: String,
@@ -120,6 +121,7 @@ impl Error for Disconnected {}
 
 /// The two ends of a channel do not mean the same messages.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct SchemaMismatch {
     /// The channel's name.
     pub channel: String,
@@ -159,6 +161,7 @@ impl fmt::Display for Hex<'_> {
 
 /// The peer did not open its end of a channel within `open_timeout`.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NotOpened {
     /// The channel's name.
     pub channel: String,

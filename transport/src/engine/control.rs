@@ -56,6 +56,7 @@ pub struct ChannelSpec {
 
 /// Why an end closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CloseReason {
     /// Its last handle was dropped or closed.
     Dropped,

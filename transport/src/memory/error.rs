@@ -11,6 +11,7 @@ use rustix::io::Errno;
 /// or limit to change; the kernel's own error is the source.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot get {what} of {bytes} bytes ({step}): {source}; {}", self.next_step())]
+#[non_exhaustive]
 pub struct MemoryError {
     /// What the memory was for.
     pub what: MemoryUse,
@@ -63,6 +64,7 @@ impl MemoryError {
 
 /// What a piece of memory is for; an error names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MemoryUse {
     /// The ring of one channel.
     Ring,
