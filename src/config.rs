@@ -7,13 +7,13 @@ use ibex_transport::{
     driver::{Driver, SessionShared, Wait},
     engine::{
         channel_window::ChannelWindow,
-        control::{ChannelSpec, MAX_NAME_BYTES},
+        control::{ChannelSpec, MAX_NAME_BYTES, Role},
     },
     memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
 };
 
 use crate::{
-    Codec, Fabric, ListenError, Node, OpenError, Receiver, Sender,
+    Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingError,
     node::{ChannelDefaults, NodeSettings},
 };
 
@@ -29,7 +29,8 @@ pub struct NodeBuilder {
     settings: NodeSettings,
     listen: Option<String>,
     insecure_network: bool,
-    error: Option<String>,
+    /// The first setting that was out of its range.
+    error: Option<SettingError>,
 }
 
 impl NodeBuilder {
@@ -103,11 +104,12 @@ impl NodeBuilder {
     /// peers, and lets a silent one keep a place among the 256 that a listener hears at a
     /// time.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        if timeout < Duration::from_millis(10) {
-            self.error.get_or_insert(format!(
-                "handshake_timeout is {timeout:?}; it may be 10 ms or longer"
-            ));
-        }
+        let least = Duration::from_millis(10);
+        self.note(SettingError::check_time(
+            "handshake_timeout",
+            timeout,
+            least,
+        ));
         self.settings.handshake_timeout = timeout;
         self
     }
@@ -128,10 +130,8 @@ impl NodeBuilder {
     /// Channel ends that one peer may have open. Default: 1024, range 1 to 16384. Each
     /// costs a few hundred bytes, and its window once it is used.
     pub fn max_channels(mut self, ends: u32) -> Self {
-        if !(1..=16384).contains(&ends) {
-            self.error
-                .get_or_insert(format!("max_channels is {ends}; it may be 1 to 16384"));
-        }
+        let given = u64::from(ends);
+        self.note(SettingError::check_count("max_channels", given, 1..=16384));
         self.settings.max_channels = ends;
         self
     }
@@ -140,11 +140,12 @@ impl NodeBuilder {
     /// 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network; the
     /// memory is used only by bytes that arrived and were not read.
     pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
-        if !(512 << 10..=1 << 30).contains(&bytes) {
-            self.error.get_or_insert(format!(
-                "session_credit_bytes is {bytes}; it may be 512 KiB to 1 GiB"
-            ));
-        }
+        let range = 512 << 10..=1 << 30;
+        self.note(SettingError::check_bytes(
+            "session_credit_bytes",
+            bytes,
+            range,
+        ));
         self.settings.session_credit_bytes = bytes;
         self
     }
@@ -176,6 +177,11 @@ impl NodeBuilder {
         self
     }
 
+    /// Keeps the first error for `build` to report.
+    fn note(&mut self, checked: Result<(), SettingError>) {
+        self.error = self.error.or(checked.err());
+    }
+
     /// Makes the node.
     ///
     /// # Errors
@@ -184,12 +190,9 @@ impl NodeBuilder {
     /// open to strangers, or the process lacks threads, descriptors or memory.
     pub fn build(self) -> Result<Node, ListenError> {
         if let Some(error) = self.error {
-            return Err(ListenError::Setting(error));
+            return Err(error.into());
         }
-        self.settings
-            .channel
-            .check()
-            .map_err(ListenError::Setting)?;
+        self.settings.channel.check()?;
         let address = match &self.listen {
             None => None,
             Some(listen) => {
@@ -290,13 +293,13 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let spec = self.spec::<T>()?;
+        let refuse = |reason| self.refused(Role::Sender, reason);
+        let spec = self.spec::<T>().map_err(refuse)?;
         let runtime = self.session.runtime();
         let timeout = self.defaults.open_timeout;
-        match runtime.open_sender(&self.session, &self.name, spec, timeout) {
-            Ok(handle) => Ok(Sender::new(handle)),
-            Err(refused) => Err(OpenError::new(&self.name, self.peer(), &refused)),
-        }
+        let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
+        let handle = opened.map_err(|error| refuse(error.into()))?;
+        Ok(Sender::new(handle))
     }
 
     /// Opens the receiving end: announces it and returns.
@@ -308,44 +311,36 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let spec = self.spec::<T>()?;
+        let refuse = |reason| self.refused(Role::Receiver, reason);
+        let spec = self.spec::<T>().map_err(refuse)?;
         let runtime = self.session.runtime();
         let timeout = self.defaults.open_timeout;
-        match runtime.open_receiver(&self.session, &self.name, spec, timeout) {
-            Ok(handle) => Ok(Receiver::new(handle)),
-            Err(refused) => Err(OpenError::new(&self.name, self.peer(), &refused)),
+        let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout);
+        let handle = opened.map_err(|error| refuse(error.into()))?;
+        Ok(Receiver::new(handle))
+    }
+
+    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
+        OpenError {
+            channel: self.name.clone(),
+            peer: self.session.peer().address.to_string(),
+            end,
+            reason,
         }
     }
 
-    fn peer(&self) -> String {
-        self.session.peer().address.to_string()
-    }
-
-    fn spec<T: ?Sized>(&self) -> Result<ChannelSpec, OpenError>
+    fn spec<T: ?Sized>(&self) -> Result<ChannelSpec, OpenFailure>
     where
         C: Codec<T>,
     {
-        let refuse = |reason: String| {
-            Err(OpenError {
-                channel: self.name.clone(),
-                peer: self.peer(),
-                reason,
-            })
-        };
-        if self.name.is_empty() || self.name.len() > MAX_NAME_BYTES {
-            return refuse(format!(
-                "its name has {} bytes; it may have 1 to {MAX_NAME_BYTES}",
-                self.name.len()
-            ));
+        let bytes = self.name.len();
+        if !(1..=MAX_NAME_BYTES).contains(&bytes) {
+            return Err(OpenFailure::Name { bytes });
         }
-        if let Err(reason) = self.defaults.check() {
-            return refuse(reason);
-        }
+        self.defaults.check()?;
         let alignment = C::alignment();
         if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
-            return refuse(format!(
-                "the message type is aligned to {alignment}; channels carry 8, 16, 32 or 64"
-            ));
+            return Err(OpenFailure::Alignment { alignment });
         }
         let schema = C::schema();
         Ok(ChannelSpec {
@@ -359,26 +354,11 @@ impl<C> ChannelBuilder<C> {
 }
 
 impl ChannelDefaults {
-    fn check(&self) -> Result<(), String> {
-        let messages = self.window.messages;
-        if !(1..=1 << 20).contains(&messages) {
-            return Err(format!(
-                "window_messages is {messages}; it may be 1 to 1048576"
-            ));
-        }
-        let bytes = self.window.bytes;
-        if !(1..=LARGEST_RING_BYTES as u64).contains(&bytes) {
-            return Err(format!(
-                "window_bytes is {bytes}; it may be up to {LARGEST_RING_BYTES}"
-            ));
-        }
-        let longest = self.max_message_bytes;
-        if !(1..=1 << 30).contains(&longest) {
-            return Err(format!(
-                "max_message_bytes is {longest}; it may be 1 to 1073741824"
-            ));
-        }
-        Ok(())
+    fn check(&self) -> Result<(), SettingError> {
+        SettingError::check_count("window_messages", self.window.messages, 1..=1 << 20)?;
+        let largest = LARGEST_RING_BYTES as u64;
+        SettingError::check_bytes("window_bytes", self.window.bytes, 1..=largest)?;
+        SettingError::check_bytes("max_message_bytes", self.max_message_bytes, 1..=1 << 30)
     }
 
     /// The window with its bytes rounded up to a ring's size.

@@ -4,8 +4,13 @@ use std::{io, net::SocketAddr};
 
 use ibex_transport::{
     channel::{RecvError, RecvFailure, SendError, SendFailure},
-    engine::session::CannotOpen,
+    engine::{
+        control::{MAX_NAME_BYTES, Role},
+        session::CannotOpen,
+    },
 };
+
+use crate::SettingError;
 
 /// A node could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -30,8 +35,8 @@ pub enum ListenError {
         source: io::Error,
     },
     /// A setting is out of its range.
-    #[error("{0}")]
-    Setting(String),
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The process cannot have another node: threads, descriptors or memory are lacking.
     #[error("cannot start the node: {0}")]
     Environment(#[from] io::Error),
@@ -70,36 +75,67 @@ pub enum AcceptError {
 }
 
 /// A channel's end could not be opened.
-#[derive(Debug, thiserror::Error)]
-#[error("cannot open channel \"{channel}\" with {peer}: {reason}")]
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("cannot open the {end} of channel \"{channel}\" with {peer}: {reason}")]
 #[non_exhaustive]
 pub struct OpenError {
     /// The channel's name.
     pub channel: String,
     /// The peer.
     pub peer: String,
+    /// The end that was to be opened.
+    pub end: Role,
     /// Why.
-    pub reason: String,
+    #[source]
+    pub reason: OpenFailure,
 }
 
-impl OpenError {
-    pub(crate) fn new(channel: &str, peer: String, refused: &CannotOpen) -> Self {
-        let reason = match refused {
-            CannotOpen::AlreadyOpen => {
-                "this end is open already; use or drop the first handle, or clone the sender"
-                    .to_owned()
-            }
-            CannotOpen::TooMany { limit } => format!(
-                "the session has {limit} open ends, its limit; drop some, or raise max_channels \
-                 at both nodes"
-            ),
-            CannotOpen::SessionOver => "the session has ended; connect again".to_owned(),
-            other => other.to_string(),
-        };
-        Self {
-            channel: channel.to_owned(),
-            peer,
-            reason,
+/// Why a channel's end could not be opened.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenFailure {
+    /// This node has this end already. A name may be used once in each direction.
+    #[error("it is open already; use or drop the first handle (a sender can be cloned)")]
+    AlreadyOpen,
+    /// The session has as many open ends as its limit allows.
+    #[error(
+        "the session has {limit} open ends, its limit; drop some, or raise max_channels at both \
+         nodes"
+    )]
+    TooMany {
+        /// The limit, the smaller of both nodes'.
+        limit: usize,
+    },
+    /// The session has ended, or is ending.
+    #[error("the session has ended; connect again")]
+    SessionOver,
+    /// The kernel refused memory; the text says for what, and what would need less.
+    #[error("{0}")]
+    Memory(String),
+    /// The name is empty or too long.
+    #[error("its name has {bytes} bytes; it may have 1 to {MAX_NAME_BYTES}")]
+    Name {
+        /// The name's length.
+        bytes: usize,
+    },
+    /// The message type needs an alignment that channels do not carry.
+    #[error("the message type is aligned to {alignment}; channels carry 8, 16, 32 or 64")]
+    Alignment {
+        /// The alignment, in bytes.
+        alignment: usize,
+    },
+    /// A setting is out of its range.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+}
+
+impl From<CannotOpen> for OpenFailure {
+    fn from(refused: CannotOpen) -> Self {
+        match refused {
+            CannotOpen::AlreadyOpen => OpenFailure::AlreadyOpen,
+            CannotOpen::TooMany { limit } => OpenFailure::TooMany { limit },
+            CannotOpen::SessionOver => OpenFailure::SessionOver,
+            CannotOpen::Memory(why) => OpenFailure::Memory(why),
         }
     }
 }

@@ -57,17 +57,19 @@ mod node;
 mod peer;
 mod receiver;
 mod sender;
+mod setting;
 
 pub use config::{ChannelBuilder, NodeBuilder};
 pub use error::{
-    AcceptError, ConnectError, ListenError, OpenError, RecvTimeoutError, SendTimeoutError,
-    TryRecvError, TrySendError,
+    AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
+    SendTimeoutError, TryRecvError, TrySendError,
 };
 pub use message::Message;
 pub use node::Node;
 pub use peer::{Incoming, Peer, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use sender::{Reservation, Sender, Sequence};
+pub use setting::{SettingError, SettingValue};
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;

@@ -241,9 +241,8 @@ pub struct Footprint {
     pub events: usize,
 }
 
-/// A local end cannot be opened.
+/// A local end cannot be opened. The facade matches every case and has an error for each.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum CannotOpen {
     /// A handle for this end lives already.
     #[error("this end is open already")]

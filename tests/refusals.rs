@@ -1,0 +1,70 @@
+//! What a refused call says, through the facade: the cause as a value, and words that
+//! name who, why and what to do.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use ibex::{ListenError, Node, OpenFailure, Peer, Role, SettingValue};
+
+#[test]
+fn a_setting_out_of_its_range_is_told_with_its_range() {
+    let refused = Node::builder().max_channels(0).session_credit_bytes(1);
+    let Err(ListenError::Setting(error)) = refused.build() else {
+        panic!("0 channels are too few");
+    };
+    // The first counts.
+    assert_eq!(error.setting, "max_channels");
+    assert_eq!(error.value, SettingValue::Count(0));
+    assert_eq!(error.least, SettingValue::Count(1));
+    assert_eq!(error.most, Some(SettingValue::Count(16384)));
+
+    let refused = Node::builder().window_bytes(8 << 20).build();
+    assert_eq!(
+        refused.expect_err("above 4 MiB").to_string(),
+        "window_bytes is 8 MiB; it may be 1 byte to 4 MiB"
+    );
+}
+
+#[test]
+fn an_end_that_cannot_be_opened_says_which_and_why() {
+    let (node, _theirs, peer) = meet();
+    let _log = peer.sender::<u64>("log").expect("the first");
+    let again = peer.sender::<u64>("log").expect_err("the second");
+    assert_eq!(
+        (again.end, &again.reason),
+        (Role::Sender, &OpenFailure::AlreadyOpen)
+    );
+    assert_eq!(
+        again.to_string(),
+        format!(
+            "cannot open the sender of channel \"log\" with {}: it is open already; use or drop \
+             the first handle (a sender can be cloned)",
+            peer.address()
+        )
+    );
+    // The other direction has a channel of its own under the same name.
+    drop(peer.receiver::<u64>("log").expect("the other direction"));
+
+    let nameless = peer.receiver::<u64>("").expect_err("no name");
+    assert_eq!(nameless.reason, OpenFailure::Name { bytes: 0 });
+    let narrow = peer.channel("x").window_messages(0).receiver::<u64>();
+    let OpenFailure::Setting(error) = narrow.expect_err("no window").reason else {
+        panic!("the window is a setting");
+    };
+    assert_eq!(error.setting, "window_messages");
+
+    let _ = node.close(Duration::ZERO);
+    let late = peer.sender::<u64>("late").expect_err("the session is over");
+    assert_eq!(late.reason, OpenFailure::SessionOver);
+}
+
+/// Two nodes of this process: the one that connected, its end of the session, and the
+/// other's.
+fn meet() -> (Node, (Node, Peer), Peer) {
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let client = Node::client().expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let peer = client.connect(address).expect("a session");
+    let theirs = listener.accept().expect("the same session");
+    (client, (listener, theirs), peer)
+}
