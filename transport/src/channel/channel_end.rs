@@ -95,6 +95,7 @@ impl ChannelEnd {
         Unusable::Disconnected(Box::new(Disconnected {
             channel,
             peer,
+            end: self.role,
             cause,
             counts: counts(),
         }))
