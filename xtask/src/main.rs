@@ -1,7 +1,7 @@
 //! The command runner: everything that is done to this repository beside
 //! building it, and the only place where it is written down how.
 //!
-//! `cargo xtask` alone lists the commands. What continuous integration runs is
+//! `cargo xtask` alone lists the commands, as `--help` does. What continuous integration runs is
 //! what a developer runs: `.ci/run` calls `cargo xtask test`.
 #![forbid(unsafe_code)]
 
@@ -70,9 +70,12 @@ const COMMANDS: &[CommandEntry] = &[
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((name, rest)) = arguments.split_first() else {
-        print!("{}", help());
-        return ExitCode::SUCCESS;
+        return print_help();
     };
+    // Wherever it stands: who asks for help wants nothing to be run.
+    if options::ask_for_help(&arguments) {
+        return print_help();
+    }
     let Some(command) = COMMANDS.iter().find(|command| command.name == name) else {
         eprint!("there is no command `{name}`\n\n{}", help());
         return ExitCode::from(USAGE);
@@ -83,7 +86,12 @@ fn main() -> ExitCode {
     })
 }
 
-/// What `cargo xtask` alone prints.
+fn print_help() -> ExitCode {
+    print!("{}", help());
+    ExitCode::SUCCESS
+}
+
+/// What `cargo xtask` alone prints, and `--help` with it.
 fn help() -> String {
     let mut text = String::from("commands:\n");
     for command in COMMANDS {

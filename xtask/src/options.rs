@@ -73,6 +73,14 @@ impl FuzzOptions {
     }
 }
 
+/// Whether the arguments ask for help, as a command's name or behind one.
+pub(crate) fn ask_for_help(arguments: &[String]) -> bool {
+    arguments.first().is_some_and(|first| first == "help")
+        || arguments
+            .iter()
+            .any(|argument| matches!(argument.as_str(), "--help" | "-h"))
+}
+
 /// For a command that takes no arguments.
 pub(crate) fn expect_none(arguments: &[String]) -> Result<(), Failure> {
     arguments
@@ -132,6 +140,16 @@ mod tests {
             "{failure}"
         );
         assert!(TestOptions::parse(&words("--stage")).is_err());
+    }
+
+    #[test]
+    fn help_is_asked_for_with_and_without_a_command() {
+        for line in ["--help", "-h", "help", "test --help", "test --quick -h"] {
+            assert!(ask_for_help(&words(line)), "{line}");
+        }
+        for line in ["test", "fuzz help", "test --stage fmt"] {
+            assert!(!ask_for_help(&words(line)), "{line}");
+        }
     }
 
     #[test]
