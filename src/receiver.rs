@@ -146,6 +146,16 @@ pub struct Iter<'a, T: ?Sized, C: Codec<T>> {
     is_over: bool,
 }
 
+impl<'a, T: ?Sized, C: Codec<T>> IntoIterator for &'a mut Receiver<T, C> {
+    type Item = Result<Message<T, C>, RecvError>;
+    type IntoIter = Iter<'a, T, C>;
+
+    /// As [`Receiver::iter`].
+    fn into_iter(self) -> Iter<'a, T, C> {
+        self.iter()
+    }
+}
+
 impl<T: ?Sized, C: Codec<T>> Iterator for Iter<'_, T, C> {
     type Item = Result<Message<T, C>, RecvError>;
 

@@ -192,6 +192,19 @@ impl Sender<[u8], Raw> {
             .map_err(TrySendError::of)?;
         Ok(Reservation { raw })
     }
+
+    /// The same, waiting for room for up to `timeout`.
+    pub fn reserve_timeout(
+        &mut self,
+        length: usize,
+        timeout: Duration,
+    ) -> Result<Reservation<'_>, SendTimeoutError> {
+        let raw = self
+            .handle
+            .reserve(length, Patience::at_most(timeout))
+            .map_err(SendTimeoutError::of)?;
+        Ok(Reservation { raw })
+    }
 }
 
 impl<T: ?Sized, C> Clone for Sender<T, C> {

@@ -15,6 +15,9 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Schema, SchemaInfo, Slot
 /// implies both. The bytes are in the sender's order, so the fingerprint covers
 /// endianness, size and alignment.
 ///
+/// The derives come from the crate `bytemuck` in your own manifest, or from
+/// `ibex::bytemuck` with `#[bytemuck(crate = "ibex::bytemuck")]` on the type.
+///
 /// ```
 /// use bytemuck::{Pod as PlainOldData, Zeroable};
 /// use ibex_codec::{Codec, Pod, SlotWriter};

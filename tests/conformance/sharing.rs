@@ -44,6 +44,10 @@ fn give_up_in_time(stage: &mut Stage) {
                 thread::yield_now();
             }
             assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
+            match sender.reserve_timeout(8, Duration::from_millis(20)) {
+                Err(SendTimeoutError::Timeout) => {}
+                other => panic!("the window is full: {other:?}"),
+            }
             let in_time = sender.send_timeout(b"", Duration::from_millis(20));
             assert!(
                 matches!(in_time, Err(SendTimeoutError::Timeout)),
