@@ -1,0 +1,256 @@
+//! A completion queue: where the device says what became of work requests.
+//!
+//! One owner polls and arms it, by `&mut`; queue pairs that complete into it only keep it
+//! alive. Waiting without losing a wake-up goes: poll until empty, [`arm`], poll again,
+//! and only then sleep on [`as_fd`](CompletionQueue::channel_fd); after waking, [`drain_events`] and poll.
+//! Without the second poll a completion that came between the first one and arming makes
+//! no event, and its sleeper none the wiser.
+//!
+//! A queue that overflows is lost for good (`CQ_ERR`), so its size is the sum of what can
+//! complete into it: the send queues' depths and the receives posted.
+//!
+//! [`arm`]: CompletionQueue::arm
+//! [`drain_events`]: CompletionQueue::drain_events
+
+use std::ffi::c_int;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rustix::io::Errno;
+
+use super::completion_channel::CompletionChannel;
+use super::device::{Asked, Context, Device};
+use super::error::VerbsError;
+use super::provider::{CompletionHandle, PollQueue, RequestNotify};
+use super::work_completion::WorkCompletion;
+
+/// The owner's end of a completion queue.
+#[derive(Debug)]
+pub struct CompletionQueue {
+    inner: Arc<Completions>,
+    poll: PollQueue,
+    notify: RequestNotify,
+}
+
+/// What queue pairs keep alive.
+#[derive(Debug)]
+pub(super) struct Completions {
+    pub(super) handle: CompletionHandle,
+    entries: u32,
+    tag: u64,
+    /// Events taken from the channel and not acknowledged yet. Written by the owner
+    /// alone; atomic because `drop` may run elsewhere.
+    unacknowledged: AtomicU32,
+    channel: Option<CompletionChannel>,
+    pub(super) context: Arc<Context>,
+}
+
+/// Acknowledging takes a lock, so it is done once for so many events.
+const ACKNOWLEDGE_EVERY: u32 = 64;
+
+impl CompletionQueue {
+    /// A queue that can only be polled.
+    ///
+    /// # Errors
+    /// [`VerbsError`], with the device's limit where that is what stops it.
+    pub fn polled(device: &Device, entries: u32) -> Result<Self, VerbsError> {
+        Self::create(device.context(), entries, None)
+    }
+
+    /// A queue that can be slept on too.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::polled`].
+    pub fn with_channel(device: &Device, entries: u32) -> Result<Self, VerbsError> {
+        let channel = CompletionChannel::new(device.context())?;
+        Self::create(device.context(), entries, Some(channel))
+    }
+
+    fn create(
+        context: &Arc<Context>,
+        entries: u32,
+        channel: Option<CompletionChannel>,
+    ) -> Result<Self, VerbsError> {
+        let tag = context.tag();
+        // SAFETY: context and channel are alive.
+        let made = unsafe {
+            context.provider().create_completion_queue(
+                context.handle(),
+                entries,
+                channel.as_ref().map(|channel| channel.handle),
+                tag,
+            )
+        };
+        let (handle, entries) = made.map_err(|errno| {
+            let limit = context.attributes().max_completions;
+            context.refused(
+                "ibv_create_cq",
+                errno,
+                &[Asked::new(
+                    "a completion queue",
+                    entries,
+                    limit,
+                    "the depth of the send and receive queues",
+                )],
+            )
+        })?;
+        Ok(Self {
+            inner: Arc::new(Completions {
+                handle,
+                entries,
+                tag,
+                unacknowledged: AtomicU32::new(0),
+                channel,
+                context: Arc::clone(context),
+            }),
+            poll: context.opened().hot.poll_queue,
+            notify: context.opened().hot.request_notify,
+        })
+    }
+
+    /// How many completions it holds; at least what was asked for.
+    #[must_use]
+    pub fn entries(&self) -> u32 {
+        self.inner.entries
+    }
+
+    /// The number by which asynchronous events name it.
+    #[must_use]
+    pub fn tag(&self) -> u64 {
+        self.inner.tag
+    }
+
+    /// Takes what is there, as far as it fits, oldest first. Allocates nothing.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the queue is lost, by overflow or with its device.
+    #[inline]
+    pub fn poll<'array>(
+        &mut self,
+        into: &'array mut [WorkCompletion],
+    ) -> Result<&'array [WorkCompletion], VerbsError> {
+        let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
+        // SAFETY:
+        // 1. The queue is alive while `inner` is.
+        // 2. `WorkCompletion` is `Wc` (repr(transparent)), and `into` has `room` of them.
+        let found =
+            unsafe { (self.poll)(self.inner.handle.as_ptr(), room, into.as_mut_ptr().cast()) };
+        match usize::try_from(found) {
+            Ok(found) if found <= into.len() => Ok(&into[..found]),
+            _ => Err(self.lost(found)),
+        }
+    }
+
+    /// Asks for one event when the next completion comes, or, with `solicited_only`, the
+    /// next one whose sender wanted to wake us (a failed one always does).
+    ///
+    /// What is in the queue already makes no event: poll once more after arming.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device is gone.
+    #[inline]
+    pub fn arm(&mut self, solicited_only: bool) -> Result<(), VerbsError> {
+        // SAFETY: the queue is alive while `inner` is.
+        let status =
+            unsafe { (self.notify)(self.inner.handle.as_ptr(), c_int::from(solicited_only)) };
+        if status == 0 {
+            return Ok(());
+        }
+        Err(self.inner.context.failed(
+            "ibv_req_notify_cq",
+            Errno::from_raw_os_error(status.abs()),
+            "the queue has to be polled",
+        ))
+    }
+
+    /// Empties the channel after a wake-up; gives the number of events, which may be 0.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the channel cannot be read.
+    ///
+    /// # Panics
+    /// If the queue was made without a channel.
+    pub fn drain_events(&mut self) -> Result<u32, VerbsError> {
+        let channel = self.channel();
+        let mut events = 0;
+        let mut outcome = Ok(());
+        loop {
+            match channel.take_event() {
+                Ok(true) => events += 1,
+                Ok(false) => break,
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        let owed = self.inner.unacknowledged.load(Ordering::Relaxed) + events;
+        if owed >= ACKNOWLEDGE_EVERY {
+            self.inner.acknowledge(owed);
+            self.inner.unacknowledged.store(0, Ordering::Relaxed);
+        } else {
+            self.inner.unacknowledged.store(owed, Ordering::Relaxed);
+        }
+        outcome.map(|()| events)
+    }
+
+    /// What to sleep on.
+    ///
+    /// # Panics
+    /// If the queue was made without a channel.
+    #[must_use]
+    pub fn channel_fd(&self) -> BorrowedFd<'_> {
+        self.channel().as_fd()
+    }
+
+    fn channel(&self) -> &CompletionChannel {
+        self.inner
+            .channel
+            .as_ref()
+            .expect("the queue was made with a channel")
+    }
+
+    pub(super) fn inner(&self) -> &Arc<Completions> {
+        &self.inner
+    }
+
+    #[cold]
+    fn lost(&self, found: c_int) -> VerbsError {
+        // ibv_poll_cq promises a negative number and no particular one.
+        let errno = match found {
+            ..0 if found > -4096 => Errno::from_raw_os_error(-found),
+            _ => Errno::IO,
+        };
+        self.inner.context.failed(
+            "ibv_poll_cq",
+            errno,
+            "the completion queue is lost, and with it every connection that completes into it",
+        )
+    }
+}
+
+impl Completions {
+    fn acknowledge(&self, events: u32) {
+        if events > 0 {
+            // SAFETY: the queue is alive, and so many events were taken from its channel.
+            unsafe { self.context.provider().acknowledge(self.handle, events) };
+        }
+    }
+}
+
+impl Drop for Completions {
+    fn drop(&mut self) {
+        self.acknowledge(self.unacknowledged.load(Ordering::Relaxed));
+        // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
+        // its channel goes after it, as a field.
+        let destroyed = unsafe {
+            self.context
+                .provider()
+                .destroy_completion_queue(self.handle)
+        };
+        if let Err(errno) = destroyed {
+            self.context.undestroyed("ibv_destroy_cq", errno);
+        }
+    }
+}

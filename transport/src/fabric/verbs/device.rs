@@ -1,0 +1,344 @@
+//! An open RDMA device: what every other object is made from and kept alive by.
+//!
+//! The rule of the whole layer: an object holds an `Arc` of what it was made from, so the
+//! order of destruction is the reverse of the order of making, whatever the order of
+//! drops. The context closes when the last of them is gone.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::io::Errno;
+
+use super::error::VerbsError;
+use super::gid::GidEntry;
+use super::port::{PortAttributes, PortState};
+use super::provider::{
+    ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
+};
+
+/// An open device. Clones are the same device.
+#[derive(Clone, Debug)]
+pub struct Device {
+    context: Arc<Context>,
+}
+
+/// What the objects of a device share.
+#[derive(Debug)]
+pub(super) struct Context {
+    provider: Arc<dyn Provider>,
+    opened: OpenedContext,
+    name: String,
+    attributes: DeviceAttributes,
+    /// Bytes registered with this context now; told when the limit on locked memory
+    /// stops another registration.
+    pub(super) registered_bytes: AtomicU64,
+    /// Tags for completion queues and shared receive queues, by which events name them.
+    next_tag: AtomicU64,
+    /// Whether the one reader of asynchronous events is out.
+    pub(super) events_taken: AtomicBool,
+}
+
+impl Device {
+    /// Opens a device by name.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: there are none, none of that name, it may not be opened, or it
+    /// speaks another protocol.
+    pub fn open(provider: &Arc<dyn Provider>, name: &str) -> Result<Self, VerbsError> {
+        let present = provider.devices()?;
+        let Some(entry) = present.iter().find(|entry| entry.name == name) else {
+            return Err(VerbsError::NoSuchDevice {
+                name: name.to_owned(),
+                present: present.into_iter().map(|entry| entry.name).collect(),
+            });
+        };
+        if entry.transport != Transport::InfiniBand {
+            return Err(VerbsError::WrongTransport {
+                device: name.to_owned(),
+                transport: entry.transport,
+            });
+        }
+        let opened = provider.open(name).map_err(|source| VerbsError::Open {
+            device: name.to_owned(),
+            source,
+        })?;
+        let mut context = Context {
+            provider: Arc::clone(provider),
+            opened,
+            name: name.to_owned(),
+            attributes: DeviceAttributes::default(),
+            registered_bytes: AtomicU64::new(0),
+            next_tag: AtomicU64::new(1),
+            events_taken: AtomicBool::new(false),
+        };
+        // SAFETY: the context was just opened; if this fails, `context` closes it.
+        context.attributes = unsafe { provider.query_device(opened.handle) }.map_err(|errno| {
+            context.failed("ibv_query_device", errno, "the device cannot be used")
+        })?;
+        Ok(Self {
+            context: Arc::new(context),
+        })
+    }
+
+    /// Its name, as in `/sys/class/infiniband`.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.context.name
+    }
+
+    /// What it can do.
+    #[must_use]
+    pub fn attributes(&self) -> &DeviceAttributes {
+        &self.context.attributes
+    }
+
+    /// What a port is like now.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if there is no such port, or the device is gone.
+    pub fn query_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe { self.provider().query_port(self.context.handle(), port) }.map_err(|errno| {
+            self.context
+                .failed("ibv_query_port", errno, "the port cannot be used")
+        })
+    }
+
+    /// The same, for a port that has to carry traffic.
+    ///
+    /// # Errors
+    /// As [`Device::query_port`], and if the port is not active.
+    pub fn query_active_port(&self, port: u8) -> Result<PortAttributes, VerbsError> {
+        let attributes = self.query_port(port)?;
+        match attributes.state {
+            PortState::Active => Ok(attributes),
+            state => Err(VerbsError::PortNotActive {
+                device: self.name().to_owned(),
+                port,
+                state,
+            }),
+        }
+    }
+
+    /// One slot of a port's GID table; `None` if it is empty.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if there is no such port, or the device is gone.
+    pub fn query_gid(&self, port: u8, index: u32) -> Result<Option<GidEntry>, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe {
+            self.provider()
+                .query_gid(self.context.handle(), port, index)
+        }
+        .map_err(|errno| {
+            self.context
+                .failed("ibv_query_gid", errno, "the GID cannot be used")
+        })
+    }
+
+    /// All occupied slots of a port's GID table, as they are now.
+    ///
+    /// # Errors
+    /// As [`Device::query_gid`].
+    pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
+        let length = self.query_port(port)?.gid_table_len;
+        let mut found = Vec::new();
+        for index in 0..length {
+            found.extend(self.query_gid(port, index)?);
+        }
+        Ok(found)
+    }
+
+    /// The GID with the best [preference](GidEntry::preference) among those of one
+    /// network interface, or of any.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoUsableGid`], and as [`Device::query_gid`].
+    pub fn best_gid(&self, port: u8, interface: Option<u32>) -> Result<GidEntry, VerbsError> {
+        let present = self.gids(port)?;
+        present
+            .iter()
+            .filter(|entry| interface.is_none_or(|index| entry.interface_index == index))
+            .filter_map(|entry| entry.preference().map(|rank| (rank, *entry)))
+            .min_by_key(|(rank, entry)| (*rank, entry.index))
+            .map(|(_, entry)| entry)
+            .ok_or_else(|| VerbsError::NoUsableGid {
+                device: self.name().to_owned(),
+                port,
+                netdev: interface.map(|index| format!("interface {index}")),
+                present,
+            })
+    }
+
+    /// A port's partition keys.
+    ///
+    /// # Errors
+    /// As [`Device::query_port`].
+    pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
+        let length = self.query_port(port)?.pkey_table_len;
+        (0..length)
+            .map(|index| {
+                // SAFETY: the context is open while `self` lives.
+                unsafe {
+                    self.provider()
+                        .query_pkey(self.context.handle(), port, index)
+                }
+                .map_err(|errno| {
+                    self.context
+                        .failed("ibv_query_pkey", errno, "the partition cannot be used")
+                })
+            })
+            .collect()
+    }
+
+    pub(super) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    fn provider(&self) -> &dyn Provider {
+        self.context.provider()
+    }
+
+    fn check_port(&self, port: u8) -> Result<(), VerbsError> {
+        let ports = self.attributes().ports;
+        if (1..=ports).contains(&port) {
+            return Ok(());
+        }
+        Err(VerbsError::NoSuchPort {
+            device: self.name().to_owned(),
+            port,
+            ports,
+        })
+    }
+}
+
+impl Context {
+    pub(super) fn provider(&self) -> &dyn Provider {
+        &*self.provider
+    }
+
+    pub(super) fn handle(&self) -> ContextHandle {
+        self.opened.handle
+    }
+
+    pub(super) fn opened(&self) -> &OpenedContext {
+        &self.opened
+    }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(super) fn attributes(&self) -> &DeviceAttributes {
+        &self.attributes
+    }
+
+    /// A number that no other queue of this context has.
+    pub(super) fn tag(&self) -> u64 {
+        self.next_tag.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Readable when an asynchronous event waits.
+    pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context owns the descriptor and closes it with itself, which is
+        // not before `self` is dropped.
+        unsafe { BorrowedFd::borrow_raw(self.opened.async_fd) }
+    }
+
+    /// Takes one asynchronous event, acknowledged already.
+    pub(super) fn next_event(&self) -> Result<Option<RawEvent>, VerbsError> {
+        // SAFETY: the context is open.
+        unsafe { self.provider.async_event(self.handle()) }.map_err(|errno| {
+            self.failed(
+                "ibv_get_async_event",
+                errno,
+                "changes of ports and queues are no longer told",
+            )
+        })
+    }
+
+    pub(super) fn failed(
+        &self,
+        call: &'static str,
+        source: Errno,
+        consequence: &'static str,
+    ) -> VerbsError {
+        VerbsError::Call {
+            device: self.name.clone(),
+            call,
+            source,
+            consequence,
+        }
+    }
+
+    /// A refused creation: told as a limit where what was asked for is beyond one.
+    pub(super) fn refused(
+        &self,
+        call: &'static str,
+        source: Errno,
+        limits: &[Asked],
+    ) -> VerbsError {
+        let beyond = limits.iter().find(|asked| asked.asked > asked.limit);
+        match beyond {
+            Some(asked) => VerbsError::Limit {
+                device: self.name.clone(),
+                what: asked.what,
+                asked: asked.asked,
+                limit: asked.limit,
+                setting: asked.setting,
+            },
+            None => self.failed(
+                call,
+                source,
+                "the device, or the limit on locked memory (ulimit -l), has no room for it",
+            ),
+        }
+    }
+
+    /// Tells the log about an object that could not be destroyed. It stays with the
+    /// kernel until the context is closed, at the latest with the process.
+    pub(super) fn undestroyed(&self, call: &'static str, errno: Errno) {
+        tracing::warn!(
+            device = %self.name,
+            call,
+            error = %errno,
+            "an RDMA object could not be destroyed; it stays until the device is closed"
+        );
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: every object of this context held an `Arc` of it, so all are destroyed.
+        if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
+            self.undestroyed("ibv_close_device", errno);
+        }
+    }
+}
+
+/// One size that was asked for, beside the device's limit.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Asked {
+    /// What it is a size of.
+    pub(super) what: &'static str,
+    /// What was asked for.
+    pub(super) asked: u64,
+    /// What the device has.
+    pub(super) limit: u64,
+    /// What asks for less.
+    pub(super) setting: &'static str,
+}
+
+impl Asked {
+    pub(super) fn new(what: &'static str, asked: u32, limit: u32, setting: &'static str) -> Self {
+        Self {
+            what,
+            asked: asked.into(),
+            limit: limit.into(),
+            setting,
+        }
+    }
+}

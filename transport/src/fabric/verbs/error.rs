@@ -1,0 +1,349 @@
+//! What can be wrong with RDMA on a machine, each told as a diagnosis.
+//!
+//! The errno of a verb says little: `ENOMEM` is a limit on locked memory far more often
+//! than a lack of memory, and `EINVAL` is what a device says to any size it does not
+//! like. So each refusal is turned into what it means, while what was asked for and what
+//! the device allows are at hand, and says what an operator can do.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+
+use rustix::io::Errno;
+use rustix::process::{Resource, getrlimit};
+
+use super::gid::{GidEntry, GidType};
+use super::port::PortState;
+use super::provider::Transport;
+
+pub use super::connection::ConnectError;
+
+/// RDMA cannot be used, or one object of it cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum VerbsError {
+    /// The library is not installed, or cannot be loaded.
+    #[error(
+        "RDMA cannot be used: libibverbs.so.1 cannot be loaded ({reason}); install rdma-core's \
+         libraries (Debian: libibverbs1 ibverbs-providers; Fedora: libibverbs) and start again"
+    )]
+    NoLibrary {
+        /// What the dynamic linker said.
+        reason: String,
+    },
+    /// The kernel has no verbs.
+    #[error(
+        "RDMA cannot be used: the kernel offers no verbs ({source}); `modprobe ib_uverbs`, or, \
+         inside a container, have the host do so"
+    )]
+    NoKernelSupport {
+        /// What the library said.
+        source: Errno,
+    },
+    /// There are none.
+    #[error(
+        "RDMA cannot be used: this machine has no RDMA device; {}",
+        hidden.as_deref().unwrap_or(
+            "`rdma link` lists them; without hardware, `rdma link add rxe0 type rxe netdev <netdev>` \
+             makes a software device"
+        )
+    )]
+    NoDevice {
+        /// Devices that the kernel has and this process cannot see, and why.
+        hidden: Option<String>,
+    },
+    /// The list of devices was refused.
+    #[error("RDMA cannot be used: the list of devices was refused: {source}")]
+    DeviceList {
+        /// What the library said.
+        source: Errno,
+    },
+    /// There are devices, but none of that name.
+    #[error("there is no RDMA device {name:?}; there are: {}", list(present))]
+    NoSuchDevice {
+        /// The name asked for.
+        name: String,
+        /// The names there are.
+        present: Vec<String>,
+    },
+    /// A device is there and cannot be opened.
+    #[error("RDMA device {device} cannot be opened: {source}; {}", open_step(*source))]
+    Open {
+        /// The device.
+        device: String,
+        /// What the library said.
+        source: Errno,
+    },
+    /// A device speaks another protocol.
+    #[error(
+        "RDMA device {device} speaks {transport}; this library needs reliable connections over \
+         InfiniBand or RoCE; choose another device or another fabric"
+    )]
+    WrongTransport {
+        /// The device.
+        device: String,
+        /// What it speaks.
+        transport: Transport,
+    },
+    /// A port number that the device does not have.
+    #[error("RDMA device {device} has no port {port}: it has ports 1 to {ports}")]
+    NoSuchPort {
+        /// The device.
+        device: String,
+        /// The number asked for.
+        port: u8,
+        /// How many there are.
+        ports: u8,
+    },
+    /// A port carries no traffic.
+    #[error(
+        "RDMA device {device} port {port} is {state}, not ACTIVE; {}",
+        state.next_step()
+    )]
+    PortNotActive {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// Its state.
+        state: PortState,
+    },
+    /// No entry of a port's GID table serves.
+    #[error(
+        "RDMA device {device} port {port} has no GID that can be used{}: its table has {}; give \
+         its network interface an address (`ip addr add`)",
+        netdev.as_ref().map(|netdev| format!(" on {netdev}")).unwrap_or_default(),
+        list(present)
+    )]
+    NoUsableGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The network interface that it had to belong to.
+        netdev: Option<String>,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// A GID index with nothing usable behind it.
+    #[error(
+        "RDMA device {device} port {port} has no usable GID at index {index}; its table has {}",
+        list(present)
+    )]
+    NoSuchGid {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The index asked for.
+        index: u32,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// No device belongs to a network interface.
+    #[error(
+        "no RDMA device belongs to the network interface {netdev}{}; devices are at: {}",
+        if parents.is_empty() { String::new() } else { format!(" or what is below it ({})", list(parents)) },
+        list(present)
+    )]
+    NoDeviceForNetdev {
+        /// The interface asked for.
+        netdev: String,
+        /// The interfaces that it stands on.
+        parents: Vec<String>,
+        /// The devices there are, with their interfaces.
+        present: Vec<String>,
+    },
+    /// No network interface has an address.
+    #[error("no network interface of this machine has the address {address}")]
+    NoSuchAddress {
+        /// The address.
+        address: std::net::IpAddr,
+    },
+    /// The two ends use different kinds of GID.
+    #[error(
+        "the two ends speak different versions: ours is {ours}, the peer's {theirs}; choose a GID \
+         of the same type at both ends"
+    )]
+    DifferentGidTypes {
+        /// Ours.
+        ours: GidType,
+        /// The peer's.
+        theirs: GidType,
+    },
+    /// The limit on locked memory is too small.
+    #[error(
+        "cannot register {bytes} bytes with RDMA device {device}: {already} bytes are registered \
+         already and the limit on locked memory is {limit} bytes, so at least {} are needed ({source}); \
+         raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) \
+         or /etc/security/limits.conf",
+        already + bytes
+    )]
+    MemoryLock {
+        /// The device.
+        device: String,
+        /// What was asked for.
+        bytes: u64,
+        /// What this process has registered with the device so far.
+        already: u64,
+        /// The soft limit.
+        limit: u64,
+        /// What the library said.
+        source: Errno,
+    },
+    /// A size or number beyond what the device has.
+    #[error(
+        "RDMA device {device} cannot make {what}: {asked} were asked for and its limit is {limit}; \
+         lower {setting}"
+    )]
+    Limit {
+        /// The device.
+        device: String,
+        /// What was to be made.
+        what: &'static str,
+        /// How many or how large.
+        asked: u64,
+        /// How many or how large it can be.
+        limit: u64,
+        /// What asks for less.
+        setting: &'static str,
+    },
+    /// A verb failed in another way.
+    #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
+    Call {
+        /// The device.
+        device: String,
+        /// The verb.
+        call: &'static str,
+        /// What it said.
+        source: Errno,
+        /// What that means for the caller.
+        consequence: &'static str,
+    },
+    /// A queue pair could not be brought to another state.
+    #[error(transparent)]
+    Connect(#[from] Box<ConnectError>),
+    /// A setting is outside its range.
+    #[error("{setting} is {given}, and can be {allowed}")]
+    Setting {
+        /// Its name.
+        setting: &'static str,
+        /// What was given.
+        given: String,
+        /// What it can be.
+        allowed: &'static str,
+    },
+}
+
+impl VerbsError {
+    /// Whether it is a fact about this machine, so that trying again does not help until
+    /// somebody changes something.
+    #[must_use]
+    pub fn is_absence(&self) -> bool {
+        matches!(
+            self,
+            Self::NoLibrary { .. } | Self::NoKernelSupport { .. } | Self::NoDevice { .. }
+        )
+    }
+
+    /// A refused registration: the limit on locked memory where there is one.
+    pub(super) fn registration(device: &str, bytes: u64, already: u64, source: Errno) -> Self {
+        let limit = getrlimit(Resource::Memlock).current;
+        match (source, limit) {
+            // The kernel answers ENOMEM both for the limit and for a real lack; below the
+            // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c).
+            (Errno::NOMEM | Errno::AGAIN, Some(limit)) if already + bytes > limit => {
+                Self::MemoryLock {
+                    device: device.to_owned(),
+                    bytes,
+                    already,
+                    limit,
+                    source,
+                }
+            }
+            _ => Self::Call {
+                device: device.to_owned(),
+                call: "ibv_reg_mr",
+                source,
+                consequence: "the memory stays unregistered; free memory or register less",
+            },
+        }
+    }
+}
+
+fn open_step(source: Errno) -> &'static str {
+    match source {
+        Errno::ACCESS | Errno::PERM => {
+            "let this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
+             PrivateDevices=no or DeviceAllow=)"
+        }
+        Errno::NOENT | Errno::NODEV | Errno::NXIO => {
+            "its file in /dev/infiniband is missing: give the container --device=/dev/infiniband, \
+             or the service PrivateDevices=no"
+        }
+        Errno::OPNOTSUPP | Errno::NOSYS => {
+            "its provider library is missing or too old for the kernel: install ibverbs-providers"
+        }
+        _ => "see the kernel's log",
+    }
+}
+
+fn list<T: fmt::Display>(items: &[T]) -> String {
+    if items.is_empty() {
+        return "none".to_owned();
+    }
+    let items: Vec<_> = items.iter().map(ToString::to_string).collect();
+    items.join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_library_names_the_packages() {
+        let error = VerbsError::NoLibrary {
+            reason: "cannot open shared object file".to_owned(),
+        };
+        assert!(error.is_absence());
+        assert_eq!(
+            error.to_string(),
+            "RDMA cannot be used: libibverbs.so.1 cannot be loaded (cannot open shared object \
+             file); install rdma-core's libraries (Debian: libibverbs1 ibverbs-providers; \
+             Fedora: libibverbs) and start again"
+        );
+    }
+
+    #[test]
+    fn each_reason_not_to_open_has_its_own_next_step() {
+        let text = |source| {
+            VerbsError::Open {
+                device: "mlx5_0".to_owned(),
+                source,
+            }
+            .to_string()
+        };
+        assert!(text(Errno::ACCESS).contains("group rdma"));
+        assert!(text(Errno::NOENT).contains("--device=/dev/infiniband"));
+        assert!(text(Errno::NOSYS).contains("provider library is missing"));
+    }
+
+    #[test]
+    fn locked_memory_is_blamed_only_beyond_its_limit() {
+        let limit = getrlimit(Resource::Memlock).current;
+        let beyond = VerbsError::registration("rxe0", u64::MAX / 2, 4096, Errno::NOMEM);
+        match limit {
+            Some(limit) => {
+                let text = beyond.to_string();
+                assert!(
+                    text.contains(&format!("the limit on locked memory is {limit} bytes")),
+                    "{text}"
+                );
+                assert!(text.contains(&format!("at least {}", u64::MAX / 2 + 4096)));
+                assert!(text.contains("ulimit -l"));
+            }
+            None => assert!(beyond.to_string().contains("ibv_reg_mr failed")),
+        }
+        let invalid = VerbsError::registration("rxe0", u64::MAX / 2, 0, Errno::INVAL);
+        assert!(invalid.to_string().contains("ibv_reg_mr failed"));
+    }
+}

@@ -1,0 +1,189 @@
+//! Global identifiers: what a port is called by its peers, and which kind is best.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Gid(pub [u8; 16]);
+
+impl Gid {
+    /// The GID that RoCE gives to an address.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        Self(match address {
+            IpAddr::V4(v4) => v4.to_ipv6_mapped().octets(),
+            IpAddr::V6(v6) => v6.octets(),
+        })
+    }
+
+    /// What kind of address it holds.
+    #[must_use]
+    pub fn scope(self) -> GidScope {
+        let v6 = Ipv6Addr::from(self.0);
+        match v6.to_ipv4_mapped() {
+            Some(v4) if v4.is_unspecified() => GidScope::Empty,
+            Some(v4) => GidScope::Ipv4(v4),
+            None if v6.is_unspecified() => GidScope::Empty,
+            None if v6.is_unicast_link_local() => GidScope::LinkLocal,
+            None => GidScope::Global,
+        }
+    }
+}
+
+impl fmt::Display for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Ipv6Addr::from(self.0).fmt(f)
+    }
+}
+
+impl fmt::Debug for Gid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+/// What kind of address a GID holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GidScope {
+    /// An empty slot.
+    Empty,
+    /// A mapped IPv4 address.
+    Ipv4(Ipv4Addr),
+    /// An IPv6 address, or an InfiniBand GID, that is routed.
+    Global,
+    /// An address of one link. On InfiniBand every GID with the default prefix is one.
+    LinkLocal,
+}
+
+/// How packets with a GID travel. Two ends with different kinds cannot talk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum GidType {
+    /// InfiniBand.
+    InfiniBand,
+    /// RoCE version 1: an Ethernet type of its own.
+    RoceV1,
+    /// RoCE version 2: UDP port 4791.
+    RoceV2,
+    /// A number that this version does not know.
+    Unknown(u32),
+}
+
+impl GidType {
+    /// From `enum ibv_gid_type`.
+    #[must_use]
+    pub fn from_raw(raw: u32) -> Self {
+        match raw {
+            0 => Self::InfiniBand,
+            1 => Self::RoceV1,
+            2 => Self::RoceV2,
+            other => Self::Unknown(other),
+        }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::InfiniBand => f.write_str("InfiniBand"),
+            Self::RoceV1 => f.write_str("RoCE v1"),
+            Self::RoceV2 => f.write_str("RoCE v2"),
+            Self::Unknown(raw) => write!(f, "unknown GID type {raw}"),
+        }
+    }
+}
+
+/// One slot of a port's table. Slots move when addresses come and go, so an index is
+/// looked up for every connection and never kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidEntry {
+    /// Its place in the table.
+    pub index: u32,
+    /// The identifier.
+    pub gid: Gid,
+    /// How it travels.
+    pub gid_type: GidType,
+    /// The network interface it belongs to, by index; 0 where it has none.
+    pub interface_index: u32,
+}
+
+impl GidEntry {
+    /// How well an entry serves, the smaller the better; `None` if it cannot be used.
+    ///
+    /// RoCE v2 before v1, because only v2 is routed; within v2 the IPv4-mapped one
+    /// first, because it is the address that operators configured and peers resolve.
+    #[must_use]
+    pub fn preference(&self) -> Option<u8> {
+        Some(match (self.gid_type, self.gid.scope()) {
+            (GidType::Unknown(_), _) | (_, GidScope::Empty) => return None,
+            (GidType::InfiniBand, _) => 0,
+            (GidType::RoceV2, GidScope::Ipv4(_)) => 1,
+            (GidType::RoceV2, GidScope::Global) => 2,
+            (GidType::RoceV2, GidScope::LinkLocal) => 3,
+            (GidType::RoceV1, GidScope::Ipv4(_)) => 4,
+            (GidType::RoceV1, GidScope::Global) => 5,
+            (GidType::RoceV1, GidScope::LinkLocal) => 6,
+        })
+    }
+}
+
+impl fmt::Display for GidEntry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "[{}] {} ({})", self.index, self.gid, self.gid_type)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(gid_type: GidType, address: &str) -> GidEntry {
+        GidEntry {
+            index: 0,
+            gid: Gid::of(address.parse().unwrap()),
+            gid_type,
+            interface_index: 0,
+        }
+    }
+
+    #[test]
+    fn an_address_and_its_gid_tell_the_same() {
+        let gid = Gid::of("192.0.2.1".parse().unwrap());
+        assert_eq!(gid.scope(), GidScope::Ipv4(Ipv4Addr::new(192, 0, 2, 1)));
+        assert_eq!(gid.to_string(), "::ffff:192.0.2.1");
+        assert_eq!(
+            Gid::of("2001:db8::1".parse().unwrap()).scope(),
+            GidScope::Global
+        );
+        assert_eq!(
+            Gid::of("fe80::1".parse().unwrap()).scope(),
+            GidScope::LinkLocal
+        );
+        assert_eq!(Gid::default().scope(), GidScope::Empty);
+    }
+
+    #[test]
+    fn version_two_with_an_ipv4_address_is_preferred() {
+        let order = [
+            entry(GidType::RoceV2, "192.0.2.1"),
+            entry(GidType::RoceV2, "2001:db8::1"),
+            entry(GidType::RoceV2, "fe80::1"),
+            entry(GidType::RoceV1, "192.0.2.1"),
+            entry(GidType::RoceV1, "2001:db8::1"),
+            entry(GidType::RoceV1, "fe80::1"),
+        ];
+        let ranks: Vec<_> = order
+            .iter()
+            .map(|entry| entry.preference().unwrap())
+            .collect();
+        assert!(ranks.is_sorted_by(|one, next| one < next), "{ranks:?}");
+    }
+
+    #[test]
+    fn what_is_empty_or_unknown_cannot_be_used() {
+        assert_eq!(entry(GidType::RoceV2, "::").preference(), None);
+        assert_eq!(entry(GidType::Unknown(9), "192.0.2.1").preference(), None);
+        assert_eq!(GidType::from_raw(9), GidType::Unknown(9));
+    }
+}

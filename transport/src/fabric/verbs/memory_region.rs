@@ -1,0 +1,283 @@
+//! Registered memory: bytes that the device may read and write.
+//!
+//! Rules:
+//! 1. A region owns its memory and gives it up only after it has been deregistered, so a
+//!    request that is still on its way when a region is dropped fails at the device and
+//!    never touches memory that is somebody else's by then. If deregistering fails, the
+//!    memory is leaked.
+//! 2. Nobody holds a reference into registered memory unless he knows that the device
+//!    does not write there: the device writes a receive from its posting until its
+//!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
+//!    hands out an address.
+//! 3. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
+//!    what happens afterwards is rule 1.
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use super::abi::{Sge, access_flags};
+use super::error::VerbsError;
+use super::protection_domain::{Domain, ProtectionDomain};
+use super::provider::RegionHandle;
+use crate::memory::{Mapping, MirroredMapping};
+
+/// Memory that can be registered.
+///
+/// # Safety
+/// `base()..base() + bytes()` is mapped, at the same place and with the same length, from
+/// now until the value is dropped, also when the value moves. Whoever makes references
+/// into it keeps rule 2 of this module.
+pub unsafe trait DeviceMemory: Send + Sync {
+    /// Its first byte.
+    fn base(&self) -> NonNull<u8>;
+    /// Its length.
+    fn bytes(&self) -> usize;
+}
+
+// SAFETY: a mapping is unmapped by its drop alone, and hands out addresses only.
+unsafe impl DeviceMemory for Mapping {
+    fn base(&self) -> NonNull<u8> {
+        Mapping::base(self)
+    }
+
+    fn bytes(&self) -> usize {
+        Mapping::bytes(self)
+    }
+}
+
+// SAFETY: as for `Mapping`. One window is registered: the device needs no second one,
+// since a record over the seam is two scatter entries.
+unsafe impl DeviceMemory for MirroredMapping {
+    fn base(&self) -> NonNull<u8> {
+        MirroredMapping::base(self)
+    }
+
+    fn bytes(&self) -> usize {
+        self.capacity()
+    }
+}
+
+// SAFETY: the value behind the `Arc` does not move and lives as long.
+unsafe impl<M: DeviceMemory> DeviceMemory for Arc<M> {
+    fn base(&self) -> NonNull<u8> {
+        (**self).base()
+    }
+
+    fn bytes(&self) -> usize {
+        (**self).bytes()
+    }
+}
+
+/// What may be done with a region.
+///
+/// Memory that is only sent from carries no rights of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionAccess(u32);
+
+impl RegionAccess {
+    /// We send from it.
+    pub const SEND: Self = Self(0);
+    /// The device writes into it what arrives for us.
+    pub const RECEIVE: Self = Self(access_flags::LOCAL_WRITE);
+    /// The peer writes into it by RDMA, who has the key.
+    pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
+
+    /// Lets writes of the device overtake each other on the bus. For payload that a
+    /// completion announces, never for what is polled; ignored where it is not known.
+    #[must_use]
+    pub const fn relaxed_ordering(self) -> Self {
+        Self(self.0 | access_flags::RELAXED_ORDERING)
+    }
+
+    /// Both.
+    #[must_use]
+    pub const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// As `ibv_reg_mr` takes it.
+    #[must_use]
+    pub const fn bits(self) -> u32 {
+        self.0
+    }
+}
+
+/// Memory that is registered.
+#[derive(Debug)]
+pub struct MemoryRegion<M: DeviceMemory> {
+    memory: ManuallyDrop<M>,
+    handle: RegionHandle,
+    base: NonNull<u8>,
+    bytes: usize,
+    lkey: u32,
+    rkey: u32,
+    domain: Arc<Domain>,
+}
+
+// SAFETY: `base` is an address of `memory`, which is Send; the rest is Send by itself.
+unsafe impl<M: DeviceMemory> Send for MemoryRegion<M> {}
+// SAFETY: `&self` gives out addresses, keys and `&M`, and `M` is Sync.
+unsafe impl<M: DeviceMemory> Sync for MemoryRegion<M> {}
+
+impl<M: DeviceMemory> MemoryRegion<M> {
+    /// Registers memory: pins all of it. Takes long (faults in every page), so it is
+    /// for set-up and for a caller's thread, not for the data path.
+    ///
+    /// # Errors
+    /// [`VerbsError::MemoryLock`] where the limit on locked memory is too small, else
+    /// what the device says. The memory is dropped.
+    pub fn register(
+        domain: &ProtectionDomain,
+        memory: M,
+        access: RegionAccess,
+    ) -> Result<Self, VerbsError> {
+        let domain = Arc::clone(domain.inner());
+        let context = &domain.context;
+        let (base, bytes) = (memory.base(), memory.bytes());
+        // SAFETY: the domain is alive; the range is mapped while `memory` lives
+        // (`DeviceMemory`), and `drop` deregisters before it lets go of it.
+        let registered = unsafe {
+            context
+                .provider()
+                .register(domain.handle, base, bytes, access.bits())
+        }
+        .map_err(|errno| {
+            let already = context.registered_bytes.load(Ordering::Relaxed);
+            VerbsError::registration(context.name(), bytes as u64, already, errno)
+        })?;
+        context
+            .registered_bytes
+            .fetch_add(bytes as u64, Ordering::Relaxed);
+        Ok(Self {
+            memory: ManuallyDrop::new(memory),
+            handle: registered.handle,
+            base,
+            bytes,
+            lkey: registered.lkey,
+            rkey: registered.rkey,
+            domain,
+        })
+    }
+
+    /// The memory itself.
+    #[must_use]
+    pub fn memory(&self) -> &M {
+        &self.memory
+    }
+
+    /// Its length.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Its first byte. What may be done with it: rule 2 of this module.
+    #[must_use]
+    pub fn base(&self) -> NonNull<u8> {
+        self.base
+    }
+
+    /// Where a peer finds the byte at `offset`, to be told to it together with the key.
+    ///
+    /// # Panics
+    /// If the region has no such byte.
+    #[must_use]
+    pub fn remote(&self, offset: usize) -> RemoteAddress {
+        assert!(offset < self.bytes, "byte {offset} of {}", self.bytes);
+        RemoteAddress {
+            address: (self.base.as_ptr().addr() + offset) as u64,
+            rkey: self.rkey,
+        }
+    }
+
+    /// One piece of it, to post.
+    ///
+    /// # Panics
+    /// If the range leaves the region, or is longer than 4 GiB.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, range: Range<usize>) -> ScatterEntry<'_> {
+        assert!(
+            range.start <= range.end && range.end <= self.bytes,
+            "{range:?} leaves a region of {} bytes",
+            self.bytes
+        );
+        let length = u32::try_from(range.end - range.start).expect("a piece below 4 GiB");
+        ScatterEntry {
+            sge: Sge {
+                addr: (self.base.as_ptr().addr() + range.start) as u64,
+                length,
+                lkey: self.lkey,
+            },
+            registered: true,
+            memory: PhantomData,
+        }
+    }
+}
+
+impl<M: DeviceMemory> Drop for MemoryRegion<M> {
+    fn drop(&mut self) {
+        let context = &self.domain.context;
+        // SAFETY: the region is registered; nobody uses its handle after this.
+        match unsafe { context.provider().deregister(self.handle) } {
+            Ok(()) => {
+                context
+                    .registered_bytes
+                    .fetch_sub(self.bytes as u64, Ordering::Relaxed);
+                // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
+                // `self.memory` is not touched after this.
+                unsafe { ManuallyDrop::drop(&mut self.memory) };
+            }
+            Err(errno) => context.undestroyed("ibv_dereg_mr", errno),
+        }
+    }
+}
+
+/// A place in a peer's memory, and the key to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteAddress {
+    /// The address there.
+    pub address: u64,
+    /// The key that lets us write there.
+    pub rkey: u32,
+}
+
+/// One piece of memory of a work request.
+#[derive(Clone, Copy, Debug)]
+pub struct ScatterEntry<'memory> {
+    pub(super) sge: Sge,
+    pub(super) registered: bool,
+    memory: PhantomData<&'memory [u8]>,
+}
+
+impl<'memory> ScatterEntry<'memory> {
+    /// Memory that is not registered, for inline sends only: the bytes are copied while
+    /// they are posted.
+    ///
+    /// # Panics
+    /// If it is longer than 4 GiB.
+    #[inline]
+    #[must_use]
+    pub fn unregistered(bytes: &'memory [u8]) -> Self {
+        Self {
+            sge: Sge {
+                addr: bytes.as_ptr().addr() as u64,
+                length: u32::try_from(bytes.len()).expect("a piece below 4 GiB"),
+                lkey: 0,
+            },
+            registered: false,
+            memory: PhantomData,
+        }
+    }
+
+    /// Its length.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> u32 {
+        self.sge.length
+    }
+}

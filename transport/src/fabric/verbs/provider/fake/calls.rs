@@ -1,0 +1,829 @@
+//! The calls of the fake: those of the control path as methods, those of the data path as
+//! C functions.
+//!
+//! Rules:
+//! 1. A handle is a pointer to a leaked box of [`Handle`], made here and taken back by
+//!    the call that destroys the object. In between nobody writes to it.
+//! 2. The C functions read what their arguments point to and keep none of it, but for the
+//!    addresses inside of scatter entries, which are followed only where a registered
+//!    region covers them (`world`).
+
+use std::collections::VecDeque;
+use std::ffi::{c_int, c_void};
+use std::os::fd::{AsRawFd, RawFd};
+use std::ptr::NonNull;
+use std::slice;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::super::super::abi::{RecvWr, SendWr, Sge, Wc, send_flags};
+use super::super::super::error::VerbsError;
+use super::super::super::gid::GidEntry;
+use super::super::super::port::PortAttributes;
+use super::super::super::queue_pair_state::{
+    AttributeMask, QueuePairAttributes, QueuePairState, check_transition,
+};
+use super::super::{
+    ChannelHandle, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry,
+    DomainHandle, HotCalls, OpenedContext, PairHandle, Provider, QueuePairInit, RawEvent,
+    RegionHandle, RegisteredRegion, SharedReceiveHandle, sealed,
+};
+use super::world::{
+    FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State, World,
+    bell, unring,
+};
+use super::{Call, FakeProvider, Modification, PostedReceive, PostedSend};
+
+/// What a handle points to.
+struct Handle {
+    world: Arc<World>,
+    id: u64,
+}
+
+impl FakeProvider {
+    fn handle(&self, id: u64) -> *mut Handle {
+        Box::into_raw(Box::new(Handle {
+            world: Arc::clone(&self.world),
+            id,
+        }))
+    }
+}
+
+/// Which object a handle names.
+///
+/// # Safety
+/// `pointer` is a handle that has not been taken back (rule 1).
+unsafe fn id_of(pointer: *mut Handle) -> u64 {
+    // SAFETY: the caller's contract.
+    unsafe { (*pointer).id }
+}
+
+/// Ends a handle.
+///
+/// # Safety
+/// `pointer` is a handle that has not been taken back, and is not used again (rule 1).
+unsafe fn take_back(pointer: *mut Handle) {
+    // SAFETY: the caller's contract; it was made by `Box::into_raw`.
+    drop(unsafe { Box::from_raw(pointer) });
+}
+
+fn refuse_if(busy: bool) -> Result<(), Errno> {
+    if busy { Err(Errno::BUSY) } else { Ok(()) }
+}
+
+impl sealed::Sealed for FakeProvider {}
+
+// Each `unsafe` below turns a handle into the number of its object, which the trait's
+// contract allows: it came from here and has not been destroyed. Where an object is
+// destroyed, the contract adds that its handle is not used again.
+impl Provider for FakeProvider {
+    fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
+        let mut state = self.world.lock();
+        state.grant(Call::Devices).map_err(|source| match source {
+            Errno::NOSYS => VerbsError::NoKernelSupport { source },
+            source => VerbsError::DeviceList { source },
+        })?;
+        let entry = |device: &super::FakeDevice| DeviceEntry {
+            name: device.name.clone(),
+            transport: device.transport,
+        };
+        Ok(state.devices.iter().map(entry).collect())
+    }
+
+    fn open(&self, name: &str) -> Result<OpenedContext, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Open)?;
+        if !state.devices.iter().any(|device| device.name == name) {
+            return Err(Errno::NODEV);
+        }
+        let fd = bell()?;
+        let async_fd = fd.as_raw_fd();
+        let id = state.new_id();
+        state.contexts.insert(
+            id,
+            FakeContext {
+                device: name.to_owned(),
+                events: VecDeque::new(),
+                fd,
+            },
+        );
+        Ok(OpenedContext {
+            handle: ContextHandle::new(self.handle(id)).expect("a box"),
+            hot: HOT,
+            async_fd,
+        })
+    }
+
+    unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Close)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let busy = state.domains.values().any(|of| *of == id)
+            || state.completions.values().any(|queue| queue.context == id)
+            || state.channels.values().any(|channel| channel.context == id);
+        refuse_if(busy)?;
+        state.contexts.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(context.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn query_device(&self, context: ContextHandle) -> Result<DeviceAttributes, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QueryDevice)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        Ok(state.device_of(id).attributes.clone())
+    }
+
+    unsafe fn query_port(&self, context: ContextHandle, port: u8) -> Result<PortAttributes, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QueryPort)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let ports = &state.device_of(id).ports;
+        let port = ports.get(usize::from(port).wrapping_sub(1));
+        port.map(|port| port.attributes).ok_or(Errno::INVAL)
+    }
+
+    unsafe fn query_gid(
+        &self,
+        context: ContextHandle,
+        port: u8,
+        index: u32,
+    ) -> Result<Option<GidEntry>, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QueryGid)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let ports = &state.device_of(id).ports;
+        let port = ports
+            .get(usize::from(port).wrapping_sub(1))
+            .ok_or(Errno::INVAL)?;
+        Ok(port.gids.iter().find(|gid| gid.index == index).copied())
+    }
+
+    unsafe fn query_pkey(
+        &self,
+        context: ContextHandle,
+        port: u8,
+        index: u16,
+    ) -> Result<u16, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::QueryPkey)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let ports = &state.device_of(id).ports;
+        let port = ports
+            .get(usize::from(port).wrapping_sub(1))
+            .ok_or(Errno::INVAL)?;
+        let pkey = port.pkeys.get(usize::from(index));
+        pkey.copied().ok_or(Errno::INVAL)
+    }
+
+    unsafe fn async_event(&self, context: ContextHandle) -> Result<Option<RawEvent>, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::AsyncEvent)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let context = state.contexts.get_mut(&id).ok_or(Errno::BADF)?;
+        let event = context.events.pop_front();
+        if event.is_some() {
+            unring(&context.fd);
+        }
+        Ok(event)
+    }
+
+    unsafe fn create_domain(&self, context: ContextHandle) -> Result<DomainHandle, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateDomain)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        let id = state.new_id();
+        state.domains.insert(id, context);
+        Ok(DomainHandle::new(self.handle(id)).expect("a box"))
+    }
+
+    unsafe fn destroy_domain(&self, domain: DomainHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyDomain)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(domain.as_ptr()) };
+        let busy = state.regions.values().any(|region| region.domain == id)
+            || state.shared.values().any(|queue| queue.domain == id)
+            || state.pairs.values().any(|pair| pair.domain == id);
+        refuse_if(busy)?;
+        state.domains.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(domain.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn register(
+        &self,
+        domain: DomainHandle,
+        base: NonNull<u8>,
+        bytes: usize,
+        access: u32,
+    ) -> Result<RegisteredRegion, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Register)?;
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        let id = state.new_id();
+        state.regions.insert(
+            id,
+            FakeRegion {
+                domain,
+                base: base.as_ptr().expose_provenance() as u64,
+                bytes: bytes as u64,
+                access,
+            },
+        );
+        Ok(RegisteredRegion {
+            handle: RegionHandle::new(self.handle(id)).expect("a box"),
+            lkey: id as u32,
+            rkey: id as u32,
+        })
+    }
+
+    unsafe fn deregister(&self, region: RegionHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::Deregister)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(region.as_ptr()) };
+        state.regions.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(region.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn create_channel(
+        &self,
+        context: ContextHandle,
+    ) -> Result<(ChannelHandle, RawFd), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateChannel)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        let fd = bell()?;
+        let raw = fd.as_raw_fd();
+        let id = state.new_id();
+        state.channels.insert(
+            id,
+            FakeChannel {
+                context,
+                events: VecDeque::new(),
+                fd,
+            },
+        );
+        let handle = ChannelHandle::new(self.handle(id)).expect("a box");
+        Ok((handle, raw))
+    }
+
+    unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyChannel)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(channel.as_ptr()) };
+        let mut queues = state.completions.values();
+        refuse_if(queues.any(|queue| queue.channel == Some(id)))?;
+        state.channels.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(channel.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ChannelEvent)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(channel.as_ptr()) };
+        let channel = state.channels.get_mut(&id).ok_or(Errno::BADF)?;
+        let Some(queue) = channel.events.pop_front() else {
+            return Ok(false);
+        };
+        unring(&channel.fd);
+        if let Some(queue) = state.completions.get_mut(&queue) {
+            queue.unacknowledged += 1;
+        }
+        Ok(true)
+    }
+
+    unsafe fn create_completion_queue(
+        &self,
+        context: ContextHandle,
+        entries: u32,
+        channel: Option<ChannelHandle>,
+        tag: u64,
+    ) -> Result<(CompletionHandle, u32), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateCompletionQueue)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        // SAFETY: the trait's contract.
+        let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
+        if entries == 0 || entries > state.device_of(context).attributes.max_completions {
+            return Err(Errno::INVAL);
+        }
+        let capacity = rounded(entries);
+        let id = state.new_id();
+        state.completions.insert(
+            id,
+            FakeCompletions {
+                context,
+                tag,
+                capacity: capacity as usize,
+                ready: VecDeque::new(),
+                channel,
+                armed: None,
+                unacknowledged: 0,
+            },
+        );
+        let handle = CompletionHandle::new(self.handle(id)).expect("a box");
+        Ok((handle, capacity))
+    }
+
+    unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        if let Some(queue) = state.completions.get_mut(&id) {
+            queue.unacknowledged = queue
+                .unacknowledged
+                .checked_sub(events)
+                .expect("no more acknowledgements than events");
+        }
+        state.acknowledged += u64::from(events);
+        state.acknowledgements += 1;
+    }
+
+    unsafe fn destroy_completion_queue(&self, queue: CompletionHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyCompletionQueue)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        let busy = state
+            .pairs
+            .values()
+            .any(|pair| pair.send_completions == id || pair.receive_completions == id);
+        // The library would wait for acknowledgements for ever; here it shows at once.
+        refuse_if(busy || state.completions[&id].unacknowledged > 0)?;
+        state.completions.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(queue.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn create_shared_receive(
+        &self,
+        domain: DomainHandle,
+        requests: u32,
+        entries: u32,
+        tag: u64,
+    ) -> Result<(SharedReceiveHandle, u32, u32), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateSharedReceive)?;
+        // SAFETY: the trait's contract.
+        let domain = unsafe { id_of(domain.as_ptr()) };
+        let context = state.domains[&domain];
+        let limits = &state.device_of(context).attributes;
+        if limits.max_shared_receive_queues == 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        if requests > limits.max_shared_receive_requests
+            || entries > limits.max_shared_receive_entries
+        {
+            return Err(Errno::INVAL);
+        }
+        let capacity = rounded(requests);
+        let id = state.new_id();
+        state.shared.insert(
+            id,
+            FakeReceives {
+                domain,
+                context,
+                tag,
+                capacity: capacity as usize,
+                entries: entries as usize,
+                limit: 0,
+                posted: VecDeque::new(),
+            },
+        );
+        let handle = SharedReceiveHandle::new(self.handle(id)).expect("a box");
+        Ok((handle, capacity, entries))
+    }
+
+    unsafe fn arm_shared_receive_limit(
+        &self,
+        queue: SharedReceiveHandle,
+        limit: u32,
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ArmSharedReceiveLimit)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        let queue = state.shared.get_mut(&id).ok_or(Errno::BADF)?;
+        queue.limit = limit as usize;
+        Ok(())
+    }
+
+    unsafe fn destroy_shared_receive(&self, queue: SharedReceiveHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroySharedReceive)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(queue.as_ptr()) };
+        refuse_if(state.pairs.values().any(|pair| pair.shared == Some(id)))?;
+        state.shared.remove(&id);
+        // SAFETY: the trait's contract.
+        unsafe { take_back(queue.as_ptr()) };
+        Ok(())
+    }
+
+    unsafe fn create_pair(
+        &self,
+        domain: DomainHandle,
+        init: &QueuePairInit,
+    ) -> Result<CreatedPair, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreatePair)?;
+        // SAFETY: the trait's contract.
+        let (domain, send_completions, receive_completions, shared) = unsafe {
+            (
+                id_of(domain.as_ptr()),
+                id_of(init.send_queue.as_ptr()),
+                id_of(init.receive_queue.as_ptr()),
+                init.shared.map(|queue| id_of(queue.as_ptr())),
+            )
+        };
+        let context = state.domains[&domain];
+        let device = state.device_of(context);
+        let (limits, mut sizes) = (&device.attributes, init.sizes);
+        let most = limits.max_queue_pair_requests;
+        if sizes.send_requests > most
+            || sizes.receive_requests > most
+            || sizes.send_entries.max(sizes.receive_entries) > limits.max_entries
+            || sizes.inline_bytes > device.max_inline_bytes
+        {
+            return Err(Errno::INVAL);
+        }
+        if state.pairs.len() >= limits.max_queue_pairs as usize {
+            return Err(Errno::NOMEM);
+        }
+        sizes.send_requests = rounded(sizes.send_requests);
+        if shared.is_none() {
+            sizes.receive_requests = rounded(sizes.receive_requests);
+        }
+        let id = state.new_id();
+        state.pairs.insert(
+            id,
+            FakePair {
+                context,
+                domain,
+                state: QueuePairState::Reset,
+                sizes,
+                send_completions,
+                receive_completions,
+                shared,
+                destination: 0,
+                access: 0,
+                sends: VecDeque::new(),
+                silent: 0,
+                receives: VecDeque::new(),
+            },
+        );
+        Ok(CreatedPair {
+            handle: PairHandle::new(self.handle(id)).expect("a box"),
+            number: id as u32,
+            sizes,
+        })
+    }
+
+    unsafe fn modify_pair(
+        &self,
+        pair: PairHandle,
+        attributes: &QueuePairAttributes,
+        mask: AttributeMask,
+    ) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(pair.as_ptr()) };
+        state.modifications.push(Modification {
+            queue_pair: id as u32,
+            attributes: *attributes,
+            mask,
+        });
+        state.grant(Call::ModifyPair)?;
+        state.modify(id, attributes, mask)
+    }
+
+    unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::DestroyPair)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(pair.as_ptr()) };
+        if let Some(pair) = state.pairs.remove(&id) {
+            // Completions of a destroyed queue pair are taken out of its queues
+            // (ibv_destroy_qp(3)).
+            for queue in [pair.send_completions, pair.receive_completions] {
+                if let Some(queue) = state.completions.get_mut(&queue) {
+                    queue.ready.retain(|wc| u64::from(wc.qp_num) != id);
+                }
+            }
+        }
+        // SAFETY: the trait's contract.
+        unsafe { take_back(pair.as_ptr()) };
+        Ok(())
+    }
+}
+
+impl State {
+    fn modify(
+        &mut self,
+        id: u64,
+        attributes: &QueuePairAttributes,
+        mask: AttributeMask,
+    ) -> Result<(), Errno> {
+        let pair = &self.pairs[&id];
+        check_transition(pair.state, attributes.state, mask).map_err(|_| Errno::INVAL)?;
+        if let (true, Some(route)) = (
+            mask.contains(AttributeMask::ADDRESS),
+            attributes.address.route,
+        ) {
+            // As the kernel does when the index has moved.
+            let ports = &self.device_of(pair.context).ports;
+            let port = ports.get(usize::from(attributes.address.port).wrapping_sub(1));
+            let gids = &port.ok_or(Errno::INVAL)?.gids;
+            let index = u32::from(route.source_index);
+            if !gids.iter().any(|gid| gid.index == index) {
+                return Err(Errno::NODATA);
+            }
+        }
+        let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
+        if mask.contains(AttributeMask::DESTINATION) {
+            pair.destination = attributes.destination.into();
+        }
+        if mask.contains(AttributeMask::ACCESS_FLAGS) {
+            pair.access = attributes.access_flags;
+        }
+        match attributes.state {
+            QueuePairState::Error => self.die(id),
+            QueuePairState::Reset => {
+                pair.state = QueuePairState::Reset;
+                pair.sends.clear();
+                pair.receives.clear();
+                pair.silent = 0;
+            }
+            other => {
+                pair.state = other;
+                self.progress();
+            }
+        }
+        Ok(())
+    }
+
+    fn post_send(&mut self, id: u64, request: &SendWr) -> Result<(), Errno> {
+        self.grant(Call::PostSend)?;
+        let doorbell = self.send_doorbells;
+        let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
+        if !matches!(
+            pair.state,
+            QueuePairState::ReadyToSend | QueuePairState::Error
+        ) {
+            return Err(Errno::INVAL);
+        }
+        if pair.sends.len() + pair.silent >= pair.sizes.send_requests as usize {
+            return Err(Errno::NOMEM);
+        }
+        // SAFETY: the caller's contract, ibv_post_send(3)'s.
+        let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
+        let is_inline = request.send_flags & send_flags::INLINE != 0;
+        let bytes: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
+        if entries.len() > pair.sizes.send_entries as usize
+            || (is_inline && bytes > pair.sizes.inline_bytes.into())
+        {
+            return Err(Errno::INVAL);
+        }
+        let inline = is_inline.then(|| {
+            let mut copied = Vec::new();
+            for entry in entries {
+                // SAFETY: the caller's contract: inline data is mapped during the call.
+                copied.extend_from_slice(unsafe {
+                    slice::from_raw_parts(entry.addr as usize as *const u8, entry.length as usize)
+                });
+            }
+            copied
+        });
+        let posted = PostedSend {
+            queue_pair: id as u32,
+            wr_id: request.wr_id,
+            opcode: request.opcode,
+            flags: request.send_flags,
+            immediate: request.imm_data,
+            remote: (request.remote_addr, request.rkey),
+            entries: entries.to_vec(),
+            inline,
+            doorbell,
+        };
+        pair.sends.push_back(posted.clone());
+        self.posted.push(posted);
+        Ok(())
+    }
+
+    fn post_receive(&mut self, queue: &mut ReceiveTarget, request: &RecvWr) -> Result<(), Errno> {
+        self.grant(Call::PostReceive)?;
+        // SAFETY: the caller's contract, ibv_post_recv(3)'s.
+        let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
+        let (posted, capacity, most_entries) = match queue {
+            ReceiveTarget::Shared(id) => {
+                let queue = self.shared.get_mut(id).ok_or(Errno::BADF)?;
+                (&mut queue.posted, queue.capacity, queue.entries)
+            }
+            ReceiveTarget::Pair(id) => {
+                let pair = self.pairs.get_mut(id).ok_or(Errno::BADF)?;
+                if pair.shared.is_some() || pair.state == QueuePairState::Reset {
+                    return Err(Errno::INVAL);
+                }
+                let sizes = pair.sizes;
+                (
+                    &mut pair.receives,
+                    sizes.receive_requests as usize,
+                    sizes.receive_entries as usize,
+                )
+            }
+        };
+        if entries.len() > most_entries {
+            return Err(Errno::INVAL);
+        }
+        if posted.len() >= capacity {
+            return Err(Errno::NOMEM);
+        }
+        posted.push_back(PostedReceive {
+            wr_id: request.wr_id,
+            entries: entries.to_vec(),
+        });
+        Ok(())
+    }
+}
+
+/// Where receives are posted to.
+enum ReceiveTarget {
+    Shared(u64),
+    Pair(u64),
+}
+
+/// What a list of a request points to.
+///
+/// # Safety
+/// `list` points to `count` entries, unless `count` is 0.
+unsafe fn entries_of<'entries>(list: *mut Sge, count: c_int) -> &'entries [Sge] {
+    match usize::try_from(count) {
+        Ok(count @ 1..) => {
+            // SAFETY: the caller's contract.
+            unsafe { slice::from_raw_parts(list, count) }
+        }
+        _ => &[],
+    }
+}
+
+/// Devices round sizes up; soft-RoCE to one less than a power of two.
+fn rounded(size: u32) -> u32 {
+    (size + 1).next_power_of_two() - 1
+}
+
+const HOT: HotCalls = HotCalls {
+    post_send,
+    post_receive,
+    post_shared_receive,
+    poll_queue,
+    request_notify,
+};
+
+/// # Safety
+/// ibv_post_send(3), with a handle of this provider.
+unsafe extern "C" fn post_send(
+    pair: *mut c_void,
+    mut request: *mut SendWr,
+    refused: *mut *mut SendWr,
+) -> c_int {
+    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
+    let handle = unsafe { &*pair.cast::<Handle>() };
+    let mut state = handle.world.lock();
+    state.send_doorbells += 1;
+    let mut status = 0;
+    while !request.is_null() {
+        // SAFETY: the caller's contract: a list that ends in null.
+        let one = unsafe { &*request };
+        if let Err(errno) = state.post_send(handle.id, one) {
+            // SAFETY: the caller's contract.
+            unsafe { *refused = request };
+            status = errno.raw_os_error();
+            break;
+        }
+        request = one.next;
+    }
+    if state.pairs[&handle.id].state == QueuePairState::Error {
+        state.flush(handle.id);
+    }
+    state.progress();
+    status
+}
+
+/// # Safety
+/// ibv_post_recv(3), with a handle of this provider.
+unsafe extern "C" fn post_receive(
+    pair: *mut c_void,
+    request: *mut RecvWr,
+    refused: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let id = unsafe { id_of(pair.cast()) };
+    // SAFETY: the caller's contract.
+    unsafe { post_receives(pair, ReceiveTarget::Pair(id), request, refused) }
+}
+
+/// # Safety
+/// ibv_post_srq_recv(3), with a handle of this provider.
+unsafe extern "C" fn post_shared_receive(
+    queue: *mut c_void,
+    request: *mut RecvWr,
+    refused: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: the caller's contract.
+    let id = unsafe { id_of(queue.cast()) };
+    // SAFETY: the caller's contract.
+    unsafe { post_receives(queue, ReceiveTarget::Shared(id), request, refused) }
+}
+
+/// # Safety
+/// As the two above.
+unsafe fn post_receives(
+    handle: *mut c_void,
+    mut target: ReceiveTarget,
+    mut request: *mut RecvWr,
+    refused: *mut *mut RecvWr,
+) -> c_int {
+    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
+    let handle = unsafe { &*handle.cast::<Handle>() };
+    let mut state = handle.world.lock();
+    state.receive_doorbells += 1;
+    let mut status = 0;
+    while !request.is_null() {
+        // SAFETY: the caller's contract: a list that ends in null.
+        let one = unsafe { &*request };
+        if let Err(errno) = state.post_receive(&mut target, one) {
+            // SAFETY: the caller's contract.
+            unsafe { *refused = request };
+            status = errno.raw_os_error();
+            break;
+        }
+        request = one.next;
+    }
+    if let ReceiveTarget::Pair(id) = target
+        && state.pairs[&id].state == QueuePairState::Error
+    {
+        state.flush(id);
+    }
+    state.progress();
+    status
+}
+
+/// # Safety
+/// ibv_poll_cq(3), with a handle of this provider.
+unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) -> c_int {
+    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
+    let handle = unsafe { &*queue.cast::<Handle>() };
+    let mut state = handle.world.lock();
+    if let Err(errno) = state.grant(Call::PollQueue) {
+        return -errno.raw_os_error();
+    }
+    let Some(queue) = state.completions.get_mut(&handle.id) else {
+        return -Errno::BADF.raw_os_error();
+    };
+    let mut found = 0;
+    while found < room
+        && let Some(completion) = queue.ready.pop_front()
+    {
+        // SAFETY: the caller's contract: `into` has `room` places.
+        unsafe { into.add(found as usize).write(completion) };
+        found += 1;
+    }
+    found
+}
+
+/// # Safety
+/// ibv_req_notify_cq(3), with a handle of this provider.
+unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -> c_int {
+    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
+    let handle = unsafe { &*queue.cast::<Handle>() };
+    let mut state = handle.world.lock();
+    if let Err(errno) = state.grant(Call::RequestNotify) {
+        return errno.raw_os_error();
+    }
+    if let Some(queue) = state.completions.get_mut(&handle.id) {
+        queue.armed = Some(solicited_only != 0);
+    }
+    0
+}

@@ -1,0 +1,111 @@
+//! What a fake device says of itself.
+#![forbid(unsafe_code)]
+
+use super::super::super::gid::{Gid, GidEntry, GidType};
+use super::super::super::port::{LinkLayer, Mtu, PortAttributes, PortState};
+use super::super::{DeviceAttributes, Transport};
+
+/// A device.
+#[derive(Clone, Debug)]
+pub struct FakeDevice {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub transport: Transport,
+    /// What it can do.
+    pub attributes: DeviceAttributes,
+    /// The longest inline send; asking for more is `EINVAL`.
+    pub max_inline_bytes: u32,
+    /// Its ports, from number 1.
+    pub ports: Vec<FakePort>,
+}
+
+/// A port of a device.
+#[derive(Clone, Debug)]
+pub struct FakePort {
+    /// What it is like.
+    pub attributes: PortAttributes,
+    /// Its GIDs; the table is as long as `attributes` say.
+    pub gids: Vec<GidEntry>,
+    /// Its partitions.
+    pub pkeys: Vec<u16>,
+}
+
+impl FakeDevice {
+    /// A device like soft-RoCE on a network interface with that index and IPv4 address:
+    /// one active port, an IPv6 link-local GID and the IPv4-mapped one.
+    #[must_use]
+    pub fn soft_roce(name: &str, interface_index: u32, address: [u8; 4]) -> Self {
+        let gid = |index, address: std::net::IpAddr| GidEntry {
+            index,
+            gid: Gid::of(address),
+            gid_type: GidType::RoceV2,
+            interface_index,
+        };
+        let port = FakePort {
+            attributes: PortAttributes {
+                state: PortState::Active,
+                max_mtu: Mtu::Bytes4096,
+                active_mtu: Mtu::Bytes1024,
+                gid_table_len: 8,
+                pkey_table_len: 1,
+                lid: 0,
+                max_message_bytes: 1 << 31,
+                link_layer: LinkLayer::Ethernet,
+                needs_global_route: true,
+            },
+            gids: vec![
+                gid(0, [0xfe80, 0, 0, 0, 0, 0, 0, 1].into()),
+                gid(1, address.into()),
+            ],
+            pkeys: vec![0xffff],
+        };
+        Self {
+            name: name.to_owned(),
+            transport: Transport::InfiniBand,
+            attributes: DeviceAttributes {
+                firmware: "0.0.0".to_owned(),
+                node_guid: 0x0002_c903_0000_0001,
+                vendor_id: 0x00ff_ffff,
+                vendor_part_id: 0,
+                max_queue_pairs: 1024,
+                max_queue_pair_requests: 4096,
+                max_entries: 32,
+                max_completion_queues: 1024,
+                max_completions: 32767,
+                max_memory_regions: 4096,
+                max_memory_region_bytes: u64::MAX,
+                max_shared_receive_queues: 1024,
+                max_shared_receive_requests: 4096,
+                max_shared_receive_entries: 27,
+                max_responder_resources: 128,
+                max_initiator_depth: 128,
+                ports: 1,
+            },
+            max_inline_bytes: 512,
+            ports: vec![port],
+        }
+    }
+
+    /// A device like an InfiniBand adapter's: a LID, one GID, no Ethernet.
+    #[must_use]
+    pub fn infiniband(name: &str, lid: u16) -> Self {
+        let mut device = Self::soft_roce(name, 0, [0; 4]);
+        device.attributes.vendor_id = 0x02c9;
+        let port = &mut device.ports[0];
+        port.attributes.lid = lid;
+        port.attributes.active_mtu = Mtu::Bytes4096;
+        port.attributes.link_layer = LinkLayer::InfiniBand;
+        port.attributes.needs_global_route = false;
+        port.attributes.gid_table_len = 1;
+        port.gids = vec![GidEntry {
+            index: 0,
+            gid: Gid([
+                0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 2, 0xc9, 3, 0, 0, 0, lid as u8,
+            ]),
+            gid_type: GidType::InfiniBand,
+            interface_index: 0,
+        }];
+        device
+    }
+}

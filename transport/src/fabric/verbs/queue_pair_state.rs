@@ -1,0 +1,442 @@
+//! The states of a reliable queue pair: which change wants which attributes.
+//!
+//! The table is ibv_modify_qp(3)'s for `IBV_QPT_RC`, without alternate paths and
+//! without the SQD state, neither of which is used. A change that is not in it, or whose
+//! attributes are not exactly right, is refused before the device hears of it: a device
+//! says `EINVAL` to all of these, and not which attribute it meant.
+#![forbid(unsafe_code)]
+
+use std::fmt::{self, Write as _};
+use std::ops::BitOr;
+
+use super::gid::Gid;
+use super::port::Mtu;
+
+/// `enum ibv_qp_state`, as far as it is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QueuePairState {
+    /// Made, and nothing else.
+    Reset,
+    /// Takes receives; nothing arrives.
+    Init,
+    /// Receives, and answers the peer.
+    ReadyToReceive,
+    /// Sends too.
+    ReadyToSend,
+    /// Dead: whatever is posted comes back flushed.
+    Error,
+}
+
+impl QueuePairState {
+    /// To the C enumeration.
+    #[must_use]
+    pub fn to_raw(self) -> u32 {
+        match self {
+            Self::Reset => 0,
+            Self::Init => 1,
+            Self::ReadyToReceive => 2,
+            Self::ReadyToSend => 3,
+            Self::Error => 6,
+        }
+    }
+}
+
+impl fmt::Display for QueuePairState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "RESET",
+            Self::Init => "INIT",
+            Self::ReadyToReceive => "RTR",
+            Self::ReadyToSend => "RTS",
+            Self::Error => "ERR",
+        })
+    }
+}
+
+/// Bits of `enum ibv_qp_attr_mask`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeMask(u32);
+
+impl AttributeMask {
+    /// The state to go to: in every change.
+    pub const STATE: Self = Self(1 << 0);
+    /// Which remote operations are let in.
+    pub const ACCESS_FLAGS: Self = Self(1 << 3);
+    /// The partition.
+    pub const PKEY_INDEX: Self = Self(1 << 4);
+    /// The port.
+    pub const PORT: Self = Self(1 << 5);
+    /// The way to the peer.
+    pub const ADDRESS: Self = Self(1 << 7);
+    /// Payload per packet.
+    pub const PATH_MTU: Self = Self(1 << 8);
+    /// How long to wait for an acknowledgement.
+    pub const TIMEOUT: Self = Self(1 << 9);
+    /// How often to try again.
+    pub const RETRY_COUNT: Self = Self(1 << 10);
+    /// How often to try again when the peer has no receive.
+    pub const RNR_RETRY: Self = Self(1 << 11);
+    /// The peer's first sequence number.
+    pub const RECEIVE_SEQUENCE: Self = Self(1 << 12);
+    /// Reads and atomics of ours outstanding.
+    pub const INITIATOR_DEPTH: Self = Self(1 << 13);
+    /// How long the peer is asked to wait when we have no receive.
+    pub const MIN_RNR_TIMER: Self = Self(1 << 15);
+    /// Our first sequence number.
+    pub const SEND_SEQUENCE: Self = Self(1 << 16);
+    /// Reads and atomics of the peer that we serve at a time.
+    pub const RESPONDER_RESOURCES: Self = Self(1 << 17);
+    /// The peer's queue pair.
+    pub const DESTINATION: Self = Self(1 << 20);
+
+    const NONE: Self = Self(0);
+
+    const NAMES: [(Self, &'static str); 15] = [
+        (Self::STATE, "STATE"),
+        (Self::ACCESS_FLAGS, "ACCESS_FLAGS"),
+        (Self::PKEY_INDEX, "PKEY_INDEX"),
+        (Self::PORT, "PORT"),
+        (Self::ADDRESS, "AV"),
+        (Self::PATH_MTU, "PATH_MTU"),
+        (Self::TIMEOUT, "TIMEOUT"),
+        (Self::RETRY_COUNT, "RETRY_CNT"),
+        (Self::RNR_RETRY, "RNR_RETRY"),
+        (Self::RECEIVE_SEQUENCE, "RQ_PSN"),
+        (Self::INITIATOR_DEPTH, "MAX_QP_RD_ATOMIC"),
+        (Self::MIN_RNR_TIMER, "MIN_RNR_TIMER"),
+        (Self::SEND_SEQUENCE, "SQ_PSN"),
+        (Self::RESPONDER_RESOURCES, "MAX_DEST_RD_ATOMIC"),
+        (Self::DESTINATION, "DEST_QPN"),
+    ];
+
+    /// The bits, as `ibv_modify_qp` takes them.
+    #[must_use]
+    pub fn bits(self) -> u32 {
+        self.0
+    }
+
+    /// Whether nothing is in it.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// Whether all of `other` is in it.
+    #[must_use]
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// What is in it and not in `other`.
+    #[must_use]
+    pub const fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    const fn and(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl BitOr for AttributeMask {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        self.and(other)
+    }
+}
+
+impl fmt::Display for AttributeMask {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut first = true;
+        for (bit, name) in Self::NAMES {
+            if self.contains(bit) {
+                if !first {
+                    f.write_char('|')?;
+                }
+                first = false;
+                f.write_str(name)?;
+            }
+        }
+        if first {
+            f.write_str("none")?;
+        }
+        Ok(())
+    }
+}
+
+/// One legal change of state.
+#[derive(Clone, Copy, Debug)]
+pub struct Transition {
+    /// From here.
+    pub from: QueuePairState,
+    /// To here.
+    pub to: QueuePairState,
+    /// Attributes that it must have.
+    pub required: AttributeMask,
+    /// Attributes that it may have.
+    pub optional: AttributeMask,
+}
+
+/// Every legal change between different states, but those to RESET and to ERR, which any
+/// state allows and which take no attributes.
+pub const TRANSITIONS: [Transition; 3] = [
+    Transition {
+        from: QueuePairState::Reset,
+        to: QueuePairState::Init,
+        required: AttributeMask::PKEY_INDEX
+            .and(AttributeMask::PORT)
+            .and(AttributeMask::ACCESS_FLAGS),
+        optional: AttributeMask::NONE,
+    },
+    Transition {
+        from: QueuePairState::Init,
+        to: QueuePairState::ReadyToReceive,
+        required: AttributeMask::ADDRESS
+            .and(AttributeMask::PATH_MTU)
+            .and(AttributeMask::DESTINATION)
+            .and(AttributeMask::RECEIVE_SEQUENCE)
+            .and(AttributeMask::RESPONDER_RESOURCES)
+            .and(AttributeMask::MIN_RNR_TIMER),
+        optional: AttributeMask::ACCESS_FLAGS.and(AttributeMask::PKEY_INDEX),
+    },
+    Transition {
+        from: QueuePairState::ReadyToReceive,
+        to: QueuePairState::ReadyToSend,
+        required: AttributeMask::SEND_SEQUENCE
+            .and(AttributeMask::TIMEOUT)
+            .and(AttributeMask::RETRY_COUNT)
+            .and(AttributeMask::RNR_RETRY)
+            .and(AttributeMask::INITIATOR_DEPTH),
+        optional: AttributeMask::ACCESS_FLAGS.and(AttributeMask::MIN_RNR_TIMER),
+    },
+];
+
+/// Checks a change of state against the table.
+///
+/// # Errors
+/// [`IllegalTransition`], with what is missing and what does not belong there.
+pub fn check_transition(
+    from: QueuePairState,
+    to: QueuePairState,
+    given: AttributeMask,
+) -> Result<(), IllegalTransition> {
+    let given = given.without(AttributeMask::STATE);
+    let (legal, required, optional) = match to {
+        QueuePairState::Reset | QueuePairState::Error => {
+            (true, AttributeMask::NONE, AttributeMask::NONE)
+        }
+        _ => TRANSITIONS
+            .iter()
+            .find(|row| row.from == from && row.to == to)
+            .map_or((false, AttributeMask::NONE, AttributeMask::NONE), |row| {
+                (true, row.required, row.optional)
+            }),
+    };
+    let refused = IllegalTransition {
+        from,
+        to,
+        in_table: legal,
+        missing: required.without(given),
+        unexpected: given.without(required | optional),
+    };
+    if legal && refused.missing.is_empty() && refused.unexpected.is_empty() {
+        Ok(())
+    } else {
+        Err(refused)
+    }
+}
+
+/// A change of state that no device would take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IllegalTransition {
+    /// From here.
+    pub from: QueuePairState,
+    /// To here.
+    pub to: QueuePairState,
+    /// Whether these two states follow each other at all.
+    pub in_table: bool,
+    /// Attributes that it must have and has not.
+    pub missing: AttributeMask,
+    /// Attributes that it has and must not have.
+    pub unexpected: AttributeMask,
+}
+
+impl fmt::Display for IllegalTransition {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} -> {} ", self.from, self.to)?;
+        if !self.in_table {
+            return f.write_str("is no legal change of state");
+        }
+        write!(
+            f,
+            "lacks {}, and {} does not belong there",
+            self.missing, self.unexpected
+        )
+    }
+}
+
+impl std::error::Error for IllegalTransition {}
+
+/// The way to a peer: `ibv_ah_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The peer's local identifier; 0 on RoCE.
+    pub lid: u16,
+    /// The global route; always on RoCE.
+    pub route: Option<GlobalRoute>,
+    /// Service level, 0 to 15.
+    pub service_level: u8,
+    /// Our port.
+    pub port: u8,
+}
+
+/// `ibv_global_route`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's GID.
+    pub destination: Gid,
+    /// Our GID's place in the table of our port.
+    pub source_index: u8,
+    /// How many routers a packet may pass.
+    pub hop_limit: u8,
+    /// Traffic class: on RoCE v2 the DSCP, two bits up.
+    pub traffic_class: u8,
+}
+
+/// `ibv_qp_attr`, as far as it is used. What is not in the mask is not looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueuePairAttributes {
+    /// The state to go to.
+    pub state: QueuePairState,
+    /// Our port.
+    pub port: u8,
+    /// Our place in the table of partitions.
+    pub pkey_index: u16,
+    /// `enum ibv_access_flags` that the peer may use.
+    pub access_flags: u32,
+    /// The way to the peer.
+    pub address: AddressVector,
+    /// Payload per packet.
+    pub path_mtu: Mtu,
+    /// The peer's queue pair.
+    pub destination: u32,
+    /// The peer's first sequence number.
+    pub receive_sequence: u32,
+    /// Our first sequence number.
+    pub send_sequence: u32,
+    /// Reads and atomics of the peer that we serve at a time.
+    pub responder_resources: u8,
+    /// Reads and atomics of ours outstanding.
+    pub initiator_depth: u8,
+    /// Code of the RNR timer.
+    pub min_rnr_timer: u8,
+    /// Code of the time-out.
+    pub timeout: u8,
+    /// Tries after the first.
+    pub retry_count: u8,
+    /// Tries after the first, when the peer has no receive.
+    pub rnr_retry: u8,
+}
+
+impl QueuePairAttributes {
+    /// Attributes of a change to `state`, all others at zero.
+    #[must_use]
+    pub fn to(state: QueuePairState) -> Self {
+        Self {
+            state,
+            port: 0,
+            pkey_index: 0,
+            access_flags: 0,
+            address: AddressVector::default(),
+            path_mtu: Mtu::Bytes256,
+            destination: 0,
+            receive_sequence: 0,
+            send_sequence: 0,
+            responder_resources: 0,
+            initiator_depth: 0,
+            min_rnr_timer: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use QueuePairState::{Error, Init, ReadyToReceive, ReadyToSend, Reset};
+
+    const STATES: [QueuePairState; 5] = [Reset, Init, ReadyToReceive, ReadyToSend, Error];
+
+    /// Every pair of states, with what it wants; the diff shows a change of the machine.
+    #[test]
+    fn the_whole_table() {
+        let mut text = String::new();
+        for from in STATES {
+            for to in STATES {
+                match check_transition(from, to, AttributeMask::NONE) {
+                    Ok(()) => writeln!(text, "{from} -> {to}: free").unwrap(),
+                    Err(refused) if refused.in_table => {
+                        writeln!(text, "{from} -> {to}: {}", refused.missing).unwrap();
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        assert_eq!(
+            text,
+            "RESET -> RESET: free\n\
+             RESET -> INIT: ACCESS_FLAGS|PKEY_INDEX|PORT\n\
+             RESET -> ERR: free\n\
+             INIT -> RESET: free\n\
+             INIT -> RTR: AV|PATH_MTU|RQ_PSN|MIN_RNR_TIMER|MAX_DEST_RD_ATOMIC|DEST_QPN\n\
+             INIT -> ERR: free\n\
+             RTR -> RESET: free\n\
+             RTR -> RTS: TIMEOUT|RETRY_CNT|RNR_RETRY|MAX_QP_RD_ATOMIC|SQ_PSN\n\
+             RTR -> ERR: free\n\
+             RTS -> RESET: free\n\
+             RTS -> ERR: free\n\
+             ERR -> RESET: free\n\
+             ERR -> ERR: free\n"
+        );
+    }
+
+    #[test]
+    fn each_required_attribute_is_missed_and_each_foreign_one_refused() {
+        for row in TRANSITIONS {
+            assert_eq!(check_transition(row.from, row.to, row.required), Ok(()));
+            assert_eq!(
+                check_transition(row.from, row.to, row.required | row.optional),
+                Ok(())
+            );
+            for (bit, name) in AttributeMask::NAMES {
+                if row.required.contains(bit) {
+                    let refused = check_transition(row.from, row.to, row.required.without(bit));
+                    assert_eq!(refused.unwrap_err().missing, bit, "{name}");
+                } else if bit != AttributeMask::STATE && !row.optional.contains(bit) {
+                    let refused = check_transition(row.from, row.to, row.required | bit);
+                    assert_eq!(refused.unwrap_err().unexpected, bit, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_refusal_says_what_is_wrong() {
+        let given = AttributeMask::PORT | AttributeMask::TIMEOUT;
+        assert_eq!(
+            check_transition(Reset, Init, given)
+                .unwrap_err()
+                .to_string(),
+            "RESET -> INIT lacks ACCESS_FLAGS|PKEY_INDEX, and TIMEOUT does not belong there"
+        );
+        assert_eq!(
+            check_transition(Reset, ReadyToSend, given)
+                .unwrap_err()
+                .to_string(),
+            "RESET -> RTS is no legal change of state"
+        );
+    }
+}

@@ -1,0 +1,318 @@
+//! A receive queue: memory posted for what arrives, shared by queue pairs or one's own.
+//!
+//! One type for both, because not every device has shared receive queues (in rdma-core
+//! 65, efa, erdma, ionic and mana have none): the engine refills either the same way, in
+//! batches, and learns from completions what was used. Limits are counted here and known
+//! before the device is asked.
+
+use std::marker::PhantomData;
+use std::sync::Arc;
+
+use rustix::io::Errno;
+
+use super::abi::RecvWr;
+use super::device::{Asked, Context};
+use super::error::VerbsError;
+use super::protection_domain::{Domain, ProtectionDomain};
+use super::provider::{PairHandle, PostReceive, SharedReceiveHandle};
+use super::work_request::{PushError, ReceiveRequest, RequestTable};
+
+/// A queue of receives.
+#[derive(Debug)]
+pub struct ReceiveQueue {
+    target: Target,
+    post: PostReceive,
+    table: RequestTable<RecvWr>,
+    capacity: u32,
+    outstanding: u32,
+}
+
+/// Whose queue it is.
+#[derive(Clone, Debug)]
+enum Target {
+    Shared(Arc<SharedReceives>),
+    /// Lives inside its queue pair, and so no longer than that.
+    Pair(PairHandle),
+}
+
+/// What queue pairs on a shared receive queue keep alive.
+#[derive(Debug)]
+pub(super) struct SharedReceives {
+    pub(super) handle: SharedReceiveHandle,
+    tag: u64,
+    domain: Arc<Domain>,
+}
+
+/// Receives posted with one call, at most.
+pub const RECEIVE_BATCH: usize = 64;
+
+impl ReceiveQueue {
+    /// A queue for all queue pairs of a protection domain that are made with it.
+    ///
+    /// # Errors
+    /// [`VerbsError`], with the device's limit where that is what stops it; a device
+    /// without shared receive queues has the limit 0.
+    pub fn shared(
+        domain: &ProtectionDomain,
+        requests: u32,
+        entries: u32,
+    ) -> Result<Self, VerbsError> {
+        let domain = Arc::clone(domain.inner());
+        let context = Arc::clone(&domain.context);
+        let tag = context.tag();
+        let limits = context.attributes();
+        let limits = [
+            Asked::new(
+                "a shared receive queue",
+                1,
+                limits.max_shared_receive_queues,
+                "it: use the queue pairs' own receive queues",
+            ),
+            Asked::new(
+                "a shared receive queue of that depth",
+                requests,
+                limits.max_shared_receive_requests,
+                "its depth",
+            ),
+            Asked::new(
+                "a shared receive queue with that many scatter entries",
+                entries,
+                limits.max_shared_receive_entries,
+                "the entries of one receive",
+            ),
+        ];
+        // SAFETY: the domain is alive.
+        let made = unsafe {
+            context
+                .provider()
+                .create_shared_receive(domain.handle, requests, entries, tag)
+        };
+        let (handle, capacity, entries) =
+            made.map_err(|errno| context.refused("ibv_create_srq", errno, &limits))?;
+        Ok(Self {
+            target: Target::Shared(Arc::new(SharedReceives {
+                handle,
+                tag,
+                domain,
+            })),
+            post: context.opened().hot.post_shared_receive,
+            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
+            capacity,
+            outstanding: 0,
+        })
+    }
+
+    /// The own queue of a queue pair, which it must not outlive.
+    pub(super) fn of_pair(
+        context: &Context,
+        pair: PairHandle,
+        capacity: u32,
+        entries: u32,
+    ) -> Self {
+        Self {
+            target: Target::Pair(pair),
+            post: context.opened().hot.post_receive,
+            table: RequestTable::new(RECEIVE_BATCH, entries as usize),
+            capacity,
+            outstanding: 0,
+        }
+    }
+
+    /// How many receives it holds; at least what was asked for.
+    #[must_use]
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// Receives that are posted and not [retired](Self::retire).
+    #[must_use]
+    pub fn outstanding(&self) -> u32 {
+        self.outstanding
+    }
+
+    /// Takes notice of so many completed receives, failed ones included.
+    ///
+    /// # Panics
+    /// If there were not so many outstanding.
+    #[inline]
+    pub fn retire(&mut self, receives: u32) {
+        self.outstanding = self
+            .outstanding
+            .checked_sub(receives)
+            .expect("no more receives complete than were posted");
+    }
+
+    /// Begins a batch.
+    #[inline]
+    #[must_use = "a batch that is dropped posts nothing"]
+    pub fn batch<'memory>(&mut self) -> ReceiveBatch<'_, 'memory> {
+        self.table.clear();
+        ReceiveBatch {
+            queue: self,
+            memory: PhantomData,
+        }
+    }
+
+    /// Posts one request into the place that callers are not told of.
+    pub(super) fn post_beyond_capacity(
+        &mut self,
+        request: &ReceiveRequest<'_>,
+    ) -> Result<(), PostError> {
+        self.table.clear();
+        self.table
+            .push_receive(request)
+            .expect("a request without entries fits into an empty table");
+        self.post_table().map(|_| ())
+    }
+
+    #[inline]
+    fn post_table(&mut self) -> Result<u32, PostError> {
+        let requests = self.table.len();
+        if requests == 0 {
+            return Ok(0);
+        }
+        let head = self.table.link();
+        let mut refused = std::ptr::null_mut();
+        let target = match &self.target {
+            Target::Shared(shared) => shared.handle.as_ptr(),
+            Target::Pair(pair) => pair.as_ptr(),
+        };
+        // SAFETY:
+        // 1. The queue is alive: `shared` is held; an own queue lives inside its pair.
+        // 2. `head` is a list of `requests` requests with their entries, in the table.
+        // 3. The memory is mapped now (rule 2 of `work_request`), registered (`push`
+        //    checked), and deregistered before it is unmapped (`memory_region`).
+        let status = unsafe { (self.post)(target, head, &mut refused) };
+        let accepted = if status == 0 {
+            requests
+        } else {
+            self.table.accepted(refused)
+        };
+        PostError::check("ibv_post_recv", status, requests, accepted)
+    }
+
+    /// Asks for one event when fewer than `limit` receives are left.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device refuses.
+    ///
+    /// # Panics
+    /// If it is a queue pair's own queue, which has no such event.
+    pub fn arm_limit(&mut self, limit: u32) -> Result<(), VerbsError> {
+        let shared = self.shared_inner().expect("a shared receive queue");
+        let context = &shared.domain.context;
+        // SAFETY: the queue is alive.
+        unsafe {
+            context
+                .provider()
+                .arm_shared_receive_limit(shared.handle, limit)
+        }
+        .map_err(|errno| {
+            context.failed(
+                "ibv_modify_srq",
+                errno,
+                "running out of receives is not announced",
+            )
+        })
+    }
+
+    /// The number by which asynchronous events name it; `None` for a queue pair's own.
+    #[must_use]
+    pub fn tag(&self) -> Option<u64> {
+        self.shared_inner().map(|shared| shared.tag)
+    }
+
+    pub(super) fn shared_inner(&self) -> Option<&Arc<SharedReceives>> {
+        match &self.target {
+            Target::Shared(shared) => Some(shared),
+            Target::Pair(_) => None,
+        }
+    }
+}
+
+impl Drop for SharedReceives {
+    fn drop(&mut self) {
+        let context = &self.domain.context;
+        // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed.
+        if let Err(errno) = unsafe { context.provider().destroy_shared_receive(self.handle) } {
+            context.undestroyed("ibv_destroy_srq", errno);
+        }
+    }
+}
+
+/// Receives that are about to be posted, with one call. Dropped, it posts nothing.
+#[derive(Debug)]
+pub struct ReceiveBatch<'queue, 'memory> {
+    queue: &'queue mut ReceiveQueue,
+    memory: PhantomData<&'memory [u8]>,
+}
+
+impl<'memory> ReceiveBatch<'_, 'memory> {
+    /// Adds one.
+    ///
+    /// # Errors
+    /// [`PushError`]; the batch is as it was.
+    #[inline]
+    pub fn push(&mut self, request: &ReceiveRequest<'memory>) -> Result<(), PushError> {
+        let pending = self.queue.table.len() as u32;
+        if self.queue.outstanding + pending >= self.queue.capacity {
+            return Err(PushError::QueueFull {
+                capacity: self.queue.capacity,
+            });
+        }
+        self.queue.table.push_receive(request)
+    }
+
+    /// Posts what is in it; gives how many.
+    ///
+    /// # Errors
+    /// [`PostError`], which says how many were posted all the same.
+    #[inline]
+    pub fn post(self) -> Result<u32, PostError> {
+        let outcome = self.queue.post_table();
+        self.queue.outstanding += match &outcome {
+            Ok(posted) => *posted,
+            Err(error) => error.accepted,
+        };
+        outcome
+    }
+}
+
+/// The device refused a batch from some request on. A dead queue pair does not refuse:
+/// it flushes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{call} refused request {} of {requests}: {source}; {accepted} are posted and the rest is not",
+    accepted + 1
+)]
+pub struct PostError {
+    /// The verb.
+    pub call: &'static str,
+    /// Requests of the batch.
+    pub requests: u32,
+    /// How many of them, from the first on, were posted.
+    pub accepted: u32,
+    /// What the device said.
+    pub source: Errno,
+}
+
+impl PostError {
+    #[inline]
+    pub(super) fn check(
+        call: &'static str,
+        status: i32,
+        requests: usize,
+        accepted: usize,
+    ) -> Result<u32, Self> {
+        if status == 0 {
+            return Ok(accepted as u32);
+        }
+        Err(Self {
+            call,
+            requests: requests as u32,
+            accepted: accepted as u32,
+            // Verbs return the errno; some old providers its negative, or -1.
+            source: Errno::from_raw_os_error(status.saturating_abs().clamp(1, 4095)),
+        })
+    }
+}
