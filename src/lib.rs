@@ -55,6 +55,8 @@ mod error;
 mod message;
 mod node;
 mod peer;
+#[cfg(feature = "verbs")]
+pub mod rdma;
 mod receiver;
 mod sender;
 mod setting;

@@ -1,2 +1,52 @@
-//! x
-fn main() {}
+//! What a program with the feature `verbs` sees of this machine's RDMA devices, and which
+//! one it would take for a connection.
+//!
+//! ```text
+//! cargo run --features verbs --example devices                 everything
+//! cargo run --features verbs --example devices -- eth0         which one belongs to eth0
+//! cargo run --features verbs --example devices -- --peer HOST  which one leads to HOST
+//! ```
+
+use std::error::Error;
+use std::process::ExitCode;
+
+use clap::Parser;
+use ibex::rdma::{Wish, address_towards, choose, discover};
+
+/// Lists RDMA devices, or says which one would be taken.
+#[derive(Debug, Parser)]
+struct Options {
+    /// A network interface; VLANs, bonds and the like are resolved to what they stand on.
+    #[arg(conflicts_with = "peer")]
+    netdev: Option<String>,
+
+    /// A host: the device is the one on the way there.
+    #[arg(long)]
+    peer: Option<String>,
+}
+
+fn main() -> ExitCode {
+    match run(&Options::parse()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(options: &Options) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let inventory = discover()?;
+    let wish = match (&options.netdev, &options.peer) {
+        (Some(netdev), _) => Wish::Netdev(netdev.clone()),
+        (None, Some(host)) => Wish::Address(
+            address_towards(host).map_err(|error| format!("no way to {host}: {error}"))?,
+        ),
+        (None, None) => {
+            print!("{inventory}");
+            return Ok(());
+        }
+    };
+    println!("{}", choose(&inventory, &wish)?);
+    Ok(())
+}

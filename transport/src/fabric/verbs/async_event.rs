@@ -44,7 +44,7 @@ impl AsyncEvents {
     ///
     /// # Errors
     /// [`VerbsError`] if the device is gone.
-    pub fn next(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
+    pub fn take(&mut self) -> Result<Option<AsyncEvent>, VerbsError> {
         let event = self.context.next_event()?;
         Ok(event.map(AsyncEvent::from_raw))
     }

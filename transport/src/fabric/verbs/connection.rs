@@ -221,8 +221,9 @@ impl ConnectionSettings {
         mtu: Mtu,
         most_resources: u32,
     ) -> (QueuePairAttributes, AttributeMask) {
-        let route = local.attributes.needs_global_route.then(|| GlobalRoute {
+        let route = local.attributes.needs_global_route.then_some(GlobalRoute {
             destination: remote.gid,
+            // Entries beyond 8 bits are never chosen (`GidEntry::preference`).
             source_index: local.gid.index as u8,
             hop_limit: self.hop_limit,
             traffic_class: self.traffic_class,

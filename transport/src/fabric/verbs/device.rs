@@ -139,38 +139,18 @@ impl Device {
         })
     }
 
-    /// All occupied slots of a port's GID table, as they are now.
+    /// The occupied slots of a port's GID table, as they are now, as far as a connection
+    /// can name them.
     ///
     /// # Errors
     /// As [`Device::query_gid`].
     pub fn gids(&self, port: u8) -> Result<Vec<GidEntry>, VerbsError> {
         let length = self.query_port(port)?.gid_table_len;
         let mut found = Vec::new();
-        for index in 0..length {
+        for index in 0..length.min(GidEntry::LAST_INDEX + 1) {
             found.extend(self.query_gid(port, index)?);
         }
         Ok(found)
-    }
-
-    /// The GID with the best [preference](GidEntry::preference) among those of one
-    /// network interface, or of any.
-    ///
-    /// # Errors
-    /// [`VerbsError::NoUsableGid`], and as [`Device::query_gid`].
-    pub fn best_gid(&self, port: u8, interface: Option<u32>) -> Result<GidEntry, VerbsError> {
-        let present = self.gids(port)?;
-        present
-            .iter()
-            .filter(|entry| interface.is_none_or(|index| entry.interface_index == index))
-            .filter_map(|entry| entry.preference().map(|rank| (rank, *entry)))
-            .min_by_key(|(rank, entry)| (*rank, entry.index))
-            .map(|(_, entry)| entry)
-            .ok_or_else(|| VerbsError::NoUsableGid {
-                device: self.name().to_owned(),
-                port,
-                netdev: interface.map(|index| format!("interface {index}")),
-                present,
-            })
     }
 
     /// A port's partition keys.

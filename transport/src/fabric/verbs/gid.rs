@@ -109,12 +109,18 @@ pub struct GidEntry {
 }
 
 impl GidEntry {
+    /// A connection names its GID by 8 bits (`ibv_global_route::sgid_index`).
+    pub const LAST_INDEX: u32 = u8::MAX as u32;
+
     /// How well an entry serves, the smaller the better; `None` if it cannot be used.
     ///
     /// RoCE v2 before v1, because only v2 is routed; within v2 the IPv4-mapped one
     /// first, because it is the address that operators configured and peers resolve.
     #[must_use]
     pub fn preference(&self) -> Option<u8> {
+        if self.index > Self::LAST_INDEX {
+            return None;
+        }
         Some(match (self.gid_type, self.gid.scope()) {
             (GidType::Unknown(_), _) | (_, GidScope::Empty) => return None,
             (GidType::InfiniBand, _) => 0,
@@ -184,6 +190,11 @@ mod tests {
     fn what_is_empty_or_unknown_cannot_be_used() {
         assert_eq!(entry(GidType::RoceV2, "::").preference(), None);
         assert_eq!(entry(GidType::Unknown(9), "192.0.2.1").preference(), None);
+        let mut last = entry(GidType::RoceV2, "192.0.2.1");
+        last.index = 255;
+        assert!(last.preference().is_some());
+        last.index = 256;
+        assert_eq!(last.preference(), None);
         assert_eq!(GidType::from_raw(9), GidType::Unknown(9));
     }
 }

@@ -1,1 +1,234 @@
-//! placeholder
+//! Which RDMA devices there are, and which one to take.
+//!
+//! [`discover`] makes an [`Inventory`] of everything at one moment: devices, ports, GIDs
+//! with their type and network interface, partitions, limits. [`Inventory::choose`] takes
+//! one port and GID of it, by the address that a connection runs from, by a network
+//! interface, or by name, and records why. GID indices move when addresses change, so an
+//! inventory is for choosing, and the index is looked up again for each connection.
+
+mod choice;
+mod local_address;
+mod sysfs;
+
+use std::fmt;
+use std::sync::Arc;
+
+use super::device::Device;
+use super::error::VerbsError;
+use super::gid::GidEntry;
+use super::port::{PortAttributes, PortState};
+use super::provider::{DeviceAttributes, Provider, Transport};
+
+pub use choice::{Choice, Wish};
+#[cfg(feature = "verbs")]
+pub use local_address::local_addresses;
+pub use local_address::{LocalAddress, address_towards};
+pub use sysfs::{DeviceKind, Sysfs};
+
+/// All devices of a machine, at one moment.
+#[derive(Clone, Debug)]
+pub struct Inventory {
+    /// The devices.
+    pub devices: Vec<DeviceInfo>,
+    sysfs: Sysfs,
+}
+
+/// One device.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub name: String,
+    /// What it speaks.
+    pub transport: Transport,
+    /// Whether it is hardware.
+    pub kind: DeviceKind,
+    /// The NUMA node that it is nearest to.
+    pub numa_node: Option<u32>,
+    /// What it can do, and its ports; or why it cannot be used.
+    pub details: Result<DeviceDetails, Obstacle>,
+}
+
+/// Why a device cannot be used, as a text: errors are not cloned, inventories are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Obstacle(pub String);
+
+/// What only an open device tells.
+#[derive(Clone, Debug)]
+pub struct DeviceDetails {
+    /// What it can do.
+    pub attributes: DeviceAttributes,
+    /// Its ports.
+    pub ports: Vec<PortInfo>,
+}
+
+/// One port.
+#[derive(Clone, Debug)]
+pub struct PortInfo {
+    /// Its number.
+    pub number: u8,
+    /// What it is like.
+    pub attributes: PortAttributes,
+    /// Its GIDs.
+    pub gids: Vec<GidInfo>,
+    /// Its partitions.
+    pub pkeys: Vec<u16>,
+    /// Network interfaces that belong to it, GIDs or not.
+    pub netdevs: Vec<String>,
+}
+
+/// One GID.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GidInfo {
+    /// The table's slot.
+    pub entry: GidEntry,
+    /// The network interface that it belongs to.
+    pub netdev: Option<String>,
+}
+
+/// Takes the inventory. A device that cannot be used is in it, with the reason.
+///
+/// # Errors
+/// [`VerbsError`] if there is no library, no kernel support or no device at all.
+pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory, VerbsError> {
+    let entries = provider.devices()?;
+    if entries.is_empty() {
+        return Err(VerbsError::NoDevice {
+            hidden: sysfs.why_hidden(),
+        });
+    }
+    let devices = entries
+        .into_iter()
+        .map(|entry| DeviceInfo {
+            kind: sysfs.kind(&entry.name),
+            numa_node: sysfs.numa_node(&entry.name),
+            details: details(provider, sysfs, &entry.name)
+                .map_err(|error| Obstacle(error.to_string())),
+            transport: entry.transport,
+            name: entry.name,
+        })
+        .collect();
+    Ok(Inventory {
+        devices,
+        sysfs: sysfs.clone(),
+    })
+}
+
+fn details(
+    provider: &Arc<dyn Provider>,
+    sysfs: &Sysfs,
+    name: &str,
+) -> Result<DeviceDetails, VerbsError> {
+    let device = Device::open(provider, name)?;
+    let ports = (1..=device.attributes().ports)
+        .map(|number| {
+            let gids = device.gids(number)?.into_iter().map(|entry| GidInfo {
+                netdev: sysfs
+                    .gid_netdev(name, number, entry.index)
+                    .or_else(|| sysfs.interface_name(entry.interface_index)),
+                entry,
+            });
+            Ok(PortInfo {
+                number,
+                attributes: device.query_port(number)?,
+                gids: gids.collect(),
+                pkeys: device.pkeys(number)?,
+                netdevs: sysfs.port_netdevs(name, number),
+            })
+        })
+        .collect::<Result<_, VerbsError>>()?;
+    Ok(DeviceDetails {
+        attributes: device.attributes().clone(),
+        ports,
+    })
+}
+
+impl DeviceInfo {
+    /// Its ports; none if it cannot be used.
+    pub fn ports(&self) -> impl Iterator<Item = &PortInfo> {
+        self.details.iter().flat_map(|details| &details.ports)
+    }
+}
+
+impl PortInfo {
+    /// Whether it carries traffic.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.attributes.state == PortState::Active
+    }
+}
+
+impl fmt::Display for Inventory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for device in &self.devices {
+            write!(f, "{device}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for DeviceInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = match self.kind {
+            DeviceKind::Hardware => "hardware",
+            DeviceKind::Software => "software",
+        };
+        write!(f, "{}: {kind}, {}", self.name, self.transport)?;
+        if let Some(node) = self.numa_node {
+            write!(f, ", NUMA node {node}")?;
+        }
+        let details = match &self.details {
+            Ok(details) => details,
+            Err(obstacle) => return writeln!(f, "\n  cannot be used: {}", obstacle.0),
+        };
+        let can = &details.attributes;
+        writeln!(
+            f,
+            ", firmware {}, vendor {:#06x} part {}",
+            can.firmware, can.vendor_id, can.vendor_part_id
+        )?;
+        writeln!(
+            f,
+            "  up to {} queue pairs of {} requests, {} scatter entries; {} completions per queue",
+            can.max_queue_pairs, can.max_queue_pair_requests, can.max_entries, can.max_completions
+        )?;
+        match can.max_shared_receive_queues {
+            0 => writeln!(f, "  no shared receive queues")?,
+            queues => writeln!(
+                f,
+                "  up to {queues} shared receive queues of {} requests",
+                can.max_shared_receive_requests
+            )?,
+        }
+        details
+            .ports
+            .iter()
+            .try_for_each(|port| write!(f, "{port}"))
+    }
+}
+
+impl fmt::Display for PortInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let port = &self.attributes;
+        write!(
+            f,
+            "  port {}: {}, {}, MTU {} of {}",
+            self.number, port.state, port.link_layer, port.active_mtu, port.max_mtu
+        )?;
+        if port.lid != 0 {
+            write!(f, ", LID {}", port.lid)?;
+        }
+        if !self.netdevs.is_empty() {
+            write!(f, ", on {}", self.netdevs.join(", "))?;
+        }
+        let pkeys: Vec<_> = self.pkeys.iter().map(|key| format!("{key:#06x}")).collect();
+        writeln!(f, ", P_Keys {}", pkeys.join(" "))?;
+        for gid in &self.gids {
+            write!(f, "    GID {}", gid.entry)?;
+            match &gid.netdev {
+                Some(netdev) => writeln!(f, " on {netdev}")?,
+                None => writeln!(f)?,
+            }
+        }
+        Ok(())
+    }
+}

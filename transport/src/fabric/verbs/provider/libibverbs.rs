@@ -80,7 +80,7 @@ impl Provider for Libibverbs {
                 .map(|device| DeviceEntry {
                     name: device_name(*device),
                     // SAFETY: an entry of a list that exists.
-                    transport: Transport::from_raw(unsafe { (**device).transport_type } as i32),
+                    transport: Transport::from_raw(unsafe { (**device).transport_type }),
                 })
                 .collect()
         })

@@ -15,7 +15,7 @@ mod calls;
 mod device;
 mod world;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use rustix::io::Errno;
@@ -140,7 +140,7 @@ impl FakeProvider {
         state
             .refusals
             .entry(call)
-            .or_insert_with(VecDeque::new)
+            .or_default()
             .push_back((granted, errno));
     }
 

@@ -1,0 +1,286 @@
+//! Choosing one port and GID of an inventory, and saying why.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::IpAddr;
+
+use super::local_address::LocalAddress;
+use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
+use crate::fabric::verbs::error::VerbsError;
+use crate::fabric::verbs::gid::{Gid, GidEntry};
+
+/// What a device is wanted for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Wish {
+    /// Connections from this address of ours, as the bootstrap connection's.
+    Address(IpAddr),
+    /// This network interface, or what it stands on.
+    Netdev(String),
+    /// This device; its first active port and best GID, unless they are named too.
+    Device {
+        /// The device.
+        name: String,
+        /// The port.
+        port: Option<u8>,
+        /// The GID's place in the port's table.
+        gid_index: Option<u32>,
+    },
+}
+
+/// A port and a GID, and why these.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The device.
+    pub device: String,
+    /// Whether it is hardware.
+    pub kind: DeviceKind,
+    /// The port.
+    pub port: u8,
+    /// The GID. Its index is looked up again, by its value, for each connection.
+    pub gid: GidEntry,
+    /// The network interface of the GID.
+    pub netdev: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl fmt::Display for Choice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} port {} with GID {}: {}",
+            self.device, self.port, self.gid, self.reason
+        )
+    }
+}
+
+/// A port that might do.
+#[derive(Clone, Copy)]
+struct Candidate<'inventory> {
+    device: &'inventory DeviceInfo,
+    port: &'inventory PortInfo,
+    gid: &'inventory GidInfo,
+}
+
+impl Inventory {
+    /// Chooses. `addresses` are those of this machine; only
+    /// [`Wish::Address`] asks for them.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: nothing fits, with what there is.
+    pub fn choose(&self, wish: &Wish, addresses: &[LocalAddress]) -> Result<Choice, VerbsError> {
+        match wish {
+            Wish::Address(address) => self.by_address(*address, addresses),
+            Wish::Netdev(netdev) => {
+                self.by_netdev(netdev, None, &format!("{netdev} was asked for"))
+            }
+            Wish::Device {
+                name,
+                port,
+                gid_index,
+            } => self.by_name(name, *port, *gid_index),
+        }
+    }
+
+    fn by_address(
+        &self,
+        address: IpAddr,
+        addresses: &[LocalAddress],
+    ) -> Result<Choice, VerbsError> {
+        let gid = Gid::of(address);
+        let owner = addresses.iter().find(|entry| entry.address == address);
+        match owner {
+            Some(owner) => {
+                let why = format!("the address {address} is on {}", owner.netdev);
+                self.by_netdev(&owner.netdev, Some(gid), &why)
+            }
+            None => Err(VerbsError::NoSuchAddress { address }),
+        }
+    }
+
+    /// By an interface, then by what it stands on; `preferred` is the GID of the address
+    /// in question, which is taken before all others.
+    fn by_netdev(
+        &self,
+        netdev: &str,
+        preferred: Option<Gid>,
+        why: &str,
+    ) -> Result<Choice, VerbsError> {
+        let below = self.sysfs.below(netdev);
+        let mut inactive = None;
+        for interface in std::iter::once(netdev).chain(below.iter().map(String::as_str)) {
+            let mut found = self.candidates_on(interface);
+            found.sort_by_key(|one| {
+                let exact = preferred == Some(one.gid.entry.gid);
+                let hardware = one.device.kind == DeviceKind::Hardware;
+                (
+                    !exact,
+                    !hardware,
+                    one.gid.entry.preference(),
+                    one.gid.entry.index,
+                )
+            });
+            let active = found.iter().find(|one| one.port.is_active());
+            inactive = inactive.or(found.first().copied());
+            if let Some(one) = active {
+                let stands = if interface == netdev {
+                    String::new()
+                } else {
+                    format!(", which stands on {interface}")
+                };
+                return Ok(one.choice(format!("{why}{stands}")));
+            }
+        }
+        if let Some(one) = inactive {
+            return Err(VerbsError::PortNotActive {
+                device: one.device.name.clone(),
+                port: one.port.number,
+                state: one.port.attributes.state,
+            });
+        }
+        // A port may belong there and have no GID that serves.
+        for device in &self.devices {
+            for port in device.ports() {
+                let named = |name: &String| name == netdev || below.contains(name);
+                if port.netdevs.iter().any(named) {
+                    return Err(no_usable_gid(device, port, Some(netdev)));
+                }
+            }
+        }
+        Err(VerbsError::NoDeviceForNetdev {
+            netdev: netdev.to_owned(),
+            parents: below,
+            present: self.places(),
+        })
+    }
+
+    fn by_name(
+        &self,
+        name: &str,
+        port: Option<u8>,
+        gid_index: Option<u32>,
+    ) -> Result<Choice, VerbsError> {
+        let device = self.devices.iter().find(|device| device.name == name);
+        let Some(device) = device else {
+            return Err(VerbsError::NoSuchDevice {
+                name: name.to_owned(),
+                present: self.devices.iter().map(|one| one.name.clone()).collect(),
+            });
+        };
+        let count = device.ports().count() as u8;
+        let found = match port {
+            Some(number) => device.ports().find(|port| port.number == number),
+            // The first one, if none is active, so that the error is about a port.
+            None => device
+                .ports()
+                .find(|port| port.is_active())
+                .or(device.ports().next()),
+        };
+        let Some(found) = found else {
+            return Err(VerbsError::NoSuchPort {
+                device: name.to_owned(),
+                port: port.unwrap_or(1),
+                ports: count,
+            });
+        };
+        if !found.is_active() {
+            return Err(VerbsError::PortNotActive {
+                device: name.to_owned(),
+                port: found.number,
+                state: found.attributes.state,
+            });
+        }
+        let usable = found
+            .gids
+            .iter()
+            .filter(|gid| gid.entry.preference().is_some());
+        let gid = match gid_index {
+            Some(index) => usable.into_iter().find(|gid| gid.entry.index == index),
+            None => usable.min_by_key(|gid| (gid.entry.preference(), gid.entry.index)),
+        };
+        match (gid, gid_index) {
+            (Some(gid), _) => {
+                let one = Candidate {
+                    device,
+                    port: found,
+                    gid,
+                };
+                Ok(one.choice(format!("{name} was asked for")))
+            }
+            (None, Some(index)) => Err(VerbsError::NoSuchGid {
+                device: name.to_owned(),
+                port: found.number,
+                index,
+                present: entries(found),
+            }),
+            (None, None) => Err(no_usable_gid(device, found, None)),
+        }
+    }
+
+    /// Usable GIDs of one interface; where no GID says which interface is its own, as on
+    /// InfiniBand, all of the port that the interface belongs to.
+    fn candidates_on(&self, interface: &str) -> Vec<Candidate<'_>> {
+        let mut found = Vec::new();
+        for device in &self.devices {
+            for port in device.ports() {
+                let whole_port = port.netdevs.iter().any(|netdev| netdev == interface);
+                for gid in &port.gids {
+                    let belongs = match &gid.netdev {
+                        Some(netdev) => netdev == interface,
+                        None => whole_port,
+                    };
+                    if belongs && gid.entry.preference().is_some() {
+                        found.push(Candidate { device, port, gid });
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    /// Where devices are, for an error.
+    fn places(&self) -> Vec<String> {
+        let mut places = Vec::new();
+        for device in &self.devices {
+            let mut netdevs: Vec<&str> = Vec::new();
+            for port in device.ports() {
+                netdevs.extend(port.netdevs.iter().map(String::as_str));
+                netdevs.extend(port.gids.iter().filter_map(|gid| gid.netdev.as_deref()));
+            }
+            netdevs.sort_unstable();
+            netdevs.dedup();
+            let place = match netdevs.as_slice() {
+                [] => "no interface".to_owned(),
+                netdevs => netdevs.join(" and "),
+            };
+            places.push(format!("{} at {place}", device.name));
+        }
+        places
+    }
+}
+
+impl Candidate<'_> {
+    fn choice(&self, reason: String) -> Choice {
+        Choice {
+            device: self.device.name.clone(),
+            kind: self.device.kind,
+            port: self.port.number,
+            gid: self.gid.entry,
+            netdev: self.gid.netdev.clone(),
+            reason,
+        }
+    }
+}
+
+fn no_usable_gid(device: &DeviceInfo, port: &PortInfo, netdev: Option<&str>) -> VerbsError {
+    VerbsError::NoUsableGid {
+        device: device.name.clone(),
+        port: port.number,
+        netdev: netdev.map(str::to_owned),
+        present: entries(port),
+    }
+}
+
+fn entries(port: &PortInfo) -> Vec<GidEntry> {
+    port.gids.iter().map(|gid| gid.entry).collect()
+}

@@ -1,0 +1,211 @@
+//! What the kernel tells of devices and network interfaces in `/sys`.
+//!
+//! The library knows devices, ports and GIDs; which network interface is whose, what it
+//! stands on, and whether a device is hardware, only the kernel's files say. Anything may
+//! be missing here (a sandbox hides it, a device has no such file), and then the answer
+//! is nothing and never an error.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The kernel's files, at their usual place or at a test's.
+#[derive(Clone, Debug)]
+pub struct Sysfs {
+    sys: PathBuf,
+    dev: PathBuf,
+}
+
+/// Whether a device is made of silicon.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceKind {
+    /// It sits on a bus.
+    Hardware,
+    /// It is a driver above a network interface, such as soft-RoCE: slower than the
+    /// kernel's tcp on the same machine, and good for tests.
+    Software,
+}
+
+impl Default for Sysfs {
+    fn default() -> Self {
+        Self::at("/sys", "/dev")
+    }
+}
+
+impl Sysfs {
+    /// With other roots than `/sys` and `/dev`.
+    #[must_use]
+    pub fn at(sys: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
+        Self {
+            sys: sys.into(),
+            dev: dev.into(),
+        }
+    }
+
+    /// The devices that the kernel has, which may be more than a process can see.
+    #[must_use]
+    pub fn devices(&self) -> Vec<String> {
+        names(&self.sys.join("class/infiniband"))
+    }
+
+    /// Why devices that the kernel has are not in the library's list; `None` if the
+    /// kernel has none either.
+    #[must_use]
+    pub fn why_hidden(&self) -> Option<String> {
+        let devices = self.devices();
+        if devices.is_empty() {
+            return (!self.sys.join("class").is_dir()).then(|| {
+                "and /sys is not mounted here, without which none is found: mount it".to_owned()
+            });
+        }
+        let devices = devices.join(", ");
+        let why = if !self.sys.join("class/infiniband_verbs").is_dir() {
+            "ib_uverbs is not loaded: `modprobe ib_uverbs`"
+        } else if !self.dev.join("infiniband").is_dir() {
+            "/dev/infiniband is not here: give a container --device=/dev/infiniband, or a \
+             systemd service PrivateDevices=no"
+        } else {
+            "no provider library knows them: install ibverbs-providers"
+        };
+        Some(format!("the kernel has {devices}, but {why}"))
+    }
+
+    /// Whether a device is hardware: one that sits on a bus has a link to it.
+    #[must_use]
+    pub fn kind(&self, device: &str) -> DeviceKind {
+        if self.device(device).join("device").exists() {
+            DeviceKind::Hardware
+        } else {
+            DeviceKind::Software
+        }
+    }
+
+    /// The NUMA node that a device is nearest to.
+    #[must_use]
+    pub fn numa_node(&self, device: &str) -> Option<u32> {
+        // -1 where the machine has only one.
+        read(&self.device(device).join("device/numa_node"))?
+            .parse()
+            .ok()
+    }
+
+    /// The network interface of one GID, by name.
+    #[must_use]
+    pub fn gid_netdev(&self, device: &str, port: u8, index: u32) -> Option<String> {
+        let file = format!("ports/{port}/gid_attrs/ndevs/{index}");
+        read(&self.device(device).join(file))
+    }
+
+    /// The network interfaces of a port, whatever its GIDs say: those on the same bus
+    /// device and port (InfiniBand's `ib0`), and the one below a software device.
+    #[must_use]
+    pub fn port_netdevs(&self, device: &str, port: u8) -> Vec<String> {
+        let directory = self.device(device);
+        let on_port = |netdev: &String| {
+            let dev_port = self.netdev_number(netdev, "dev_port");
+            // Older kernels number InfiniBand interfaces by `dev_id` instead.
+            let number = match dev_port {
+                Some(0) | None => self.netdev_hex(netdev, "dev_id").or(dev_port),
+                some => some,
+            };
+            number.is_none_or(|number| number + 1 == u32::from(port))
+        };
+        let mut found: Vec<_> = names(&directory.join("device/net"))
+            .into_iter()
+            .filter(on_port)
+            .collect();
+        found.extend(read(&directory.join("parent")));
+        found
+    }
+
+    /// A network interface's index.
+    #[must_use]
+    pub fn interface_index(&self, netdev: &str) -> Option<u32> {
+        self.netdev_number(netdev, "ifindex")
+    }
+
+    /// The network interface with an index.
+    #[must_use]
+    pub fn interface_name(&self, index: u32) -> Option<String> {
+        names(&self.sys.join("class/net"))
+            .into_iter()
+            .find(|netdev| self.interface_index(netdev) == Some(index))
+    }
+
+    /// Whether there is such a network interface.
+    #[must_use]
+    pub fn has_netdev(&self, netdev: &str) -> bool {
+        self.netdev(netdev).exists()
+    }
+
+    /// What a network interface stands on, nearest first: the interface below a VLAN or a
+    /// macvlan, the members of a bond or bridge (a bond's active one first), the parent
+    /// of an InfiniBand child, and theirs.
+    #[must_use]
+    pub fn below(&self, netdev: &str) -> Vec<String> {
+        let mut found: Vec<String> = Vec::new();
+        let mut queue = VecDeque::from([netdev.to_owned()]);
+        while let Some(next) = queue.pop_front() {
+            for lower in self.directly_below(&next) {
+                // A tree from a test or a broken kernel may go in circles.
+                if lower != netdev && !found.contains(&lower) {
+                    found.push(lower.clone());
+                    queue.push_back(lower);
+                }
+            }
+        }
+        found
+    }
+
+    fn directly_below(&self, netdev: &str) -> Vec<String> {
+        let directory = self.netdev(netdev);
+        let mut lower: Vec<_> = names(&directory)
+            .iter()
+            .filter_map(|name| name.strip_prefix("lower_"))
+            .map(str::to_owned)
+            .collect();
+        lower.sort();
+        if let Some(active) = read(&directory.join("bonding/active_slave")) {
+            lower.sort_by_key(|name| *name != active);
+        }
+        // An InfiniBand child has no `lower_` link, but a file with its parent.
+        lower.extend(read(&directory.join("parent")));
+        lower
+    }
+
+    fn device(&self, device: &str) -> PathBuf {
+        self.sys.join("class/infiniband").join(device)
+    }
+
+    fn netdev(&self, netdev: &str) -> PathBuf {
+        self.sys.join("class/net").join(netdev)
+    }
+
+    fn netdev_number(&self, netdev: &str, file: &str) -> Option<u32> {
+        read(&self.netdev(netdev).join(file))?.parse().ok()
+    }
+
+    fn netdev_hex(&self, netdev: &str, file: &str) -> Option<u32> {
+        let text = read(&self.netdev(netdev).join(file))?;
+        u32::from_str_radix(text.trim_start_matches("0x"), 16).ok()
+    }
+}
+
+fn names(directory: &Path) -> Vec<String> {
+    let Ok(entries) = fs::read_dir(directory) else {
+        return Vec::new();
+    };
+    let mut names: Vec<_> = entries
+        .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
+        .collect();
+    names.sort();
+    names
+}
+
+/// A file of one line, if it is there and says something.
+fn read(file: &Path) -> Option<String> {
+    let text = fs::read_to_string(file).ok()?;
+    let text = text.trim();
+    (!text.is_empty()).then(|| text.to_owned())
+}
