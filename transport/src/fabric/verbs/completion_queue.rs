@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rustix::io::Errno;
 
 use super::completion_channel::CompletionChannel;
-use super::device::{Asked, Context, Device};
+use super::device::{Asked, Context, Device, new_tag};
 use super::error::VerbsError;
 use super::provider::{CompletionHandle, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
@@ -72,7 +72,7 @@ impl CompletionQueue {
         entries: u32,
         channel: Option<CompletionChannel>,
     ) -> Result<Self, VerbsError> {
-        let tag = context.tag();
+        let tag = new_tag();
         // SAFETY: context and channel are alive.
         let made = unsafe {
             context.provider().create_completion_queue(

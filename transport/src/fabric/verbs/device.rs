@@ -33,8 +33,6 @@ pub(super) struct Context {
     /// Bytes registered with this context now; told when the limit on locked memory
     /// stops another registration.
     pub(super) registered_bytes: AtomicU64,
-    /// Tags for completion queues and shared receive queues, by which events name them.
-    next_tag: AtomicU64,
     /// Whether the one reader of asynchronous events is out.
     pub(super) events_taken: AtomicBool,
 }
@@ -69,7 +67,6 @@ impl Device {
             name: name.to_owned(),
             attributes: DeviceAttributes::default(),
             registered_bytes: AtomicU64::new(0),
-            next_tag: AtomicU64::new(1),
             events_taken: AtomicBool::new(false),
         };
         // SAFETY: the context was just opened; if this fails, `context` closes it.
@@ -216,11 +213,6 @@ impl Context {
         &self.attributes
     }
 
-    /// A number that no other queue of this context has.
-    pub(super) fn tag(&self) -> u64 {
-        self.next_tag.fetch_add(1, Ordering::Relaxed)
-    }
-
     /// Readable when an asynchronous event waits.
     pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context owns the descriptor and closes it with itself, which is
@@ -297,6 +289,12 @@ impl Drop for Context {
             self.undestroyed("ibv_close_device", errno);
         }
     }
+}
+
+/// A number that no other queue of this process has, by which events name it.
+pub(super) fn new_tag() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 /// One size that was asked for, beside the device's limit.

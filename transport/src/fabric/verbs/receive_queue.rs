@@ -11,7 +11,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::abi::RecvWr;
-use super::device::{Asked, Context};
+use super::device::{Asked, Context, new_tag};
 use super::error::VerbsError;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::{PairHandle, PostReceive, SharedReceiveHandle};
@@ -59,7 +59,7 @@ impl ReceiveQueue {
     ) -> Result<Self, VerbsError> {
         let domain = Arc::clone(domain.inner());
         let context = Arc::clone(&domain.context);
-        let tag = context.tag();
+        let tag = new_tag();
         let limits = context.attributes();
         let limits = [
             Asked::new(

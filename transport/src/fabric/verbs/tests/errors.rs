@@ -1,0 +1,164 @@
+//! What users meet first, each with its text.
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::fabric::verbs::VerbsError;
+use crate::fabric::verbs::provider::Transport;
+use crate::fabric::verbs::provider::fake::Call;
+
+fn open_error(fake: &FakeProvider, name: &str) -> String {
+    Device::open(&fake.provider(), name)
+        .unwrap_err()
+        .to_string()
+}
+
+#[test]
+fn a_kernel_without_verbs() {
+    let fake = one_device();
+    fake.refuse(Call::Devices, Errno::NOSYS);
+    let error = Device::open(&fake.provider(), DEVICE).unwrap_err();
+    assert!(error.is_absence());
+    assert!(error.to_string().contains("modprobe ib_uverbs"), "{error}");
+}
+
+#[test]
+fn a_device_of_another_name() {
+    let fake = FakeProvider::new(vec![
+        FakeDevice::soft_roce("rxe0", 7, ADDRESS),
+        FakeDevice::infiniband("mlx5_0", 3),
+    ]);
+    assert_eq!(
+        open_error(&fake, "mlx5_1"),
+        "there is no RDMA device \"mlx5_1\"; there are: rxe0, mlx5_0"
+    );
+}
+
+#[test]
+fn a_device_that_may_not_be_opened() {
+    let fake = one_device();
+    fake.refuse(Call::Open, Errno::ACCESS);
+    assert_eq!(
+        open_error(&fake, DEVICE),
+        "RDMA device rxe0 cannot be opened: Permission denied (os error 13); let this user read \
+         and write /dev/infiniband/uverbs* (group rdma; systemd: PrivateDevices=no or \
+         DeviceAllow=)"
+    );
+}
+
+#[test]
+fn a_transport_that_is_neither_infiniband_nor_roce() {
+    for (transport, name) in [
+        (Transport::Iwarp, "iWARP"),
+        (Transport::Unspecified, "EFA"),
+        (Transport::Unknown(42), "unknown (42)"),
+    ] {
+        let fake = one_device();
+        fake.change(DEVICE, |device| device.transport = transport);
+        let text = open_error(&fake, DEVICE);
+        assert!(
+            text.contains(name) && text.contains("choose another device"),
+            "{text}"
+        );
+        assert!(fake.alive().is_empty(), "it was not even opened");
+    }
+}
+
+#[test]
+fn a_port_that_is_not_there() {
+    let fake = one_device();
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    for port in [0, 2] {
+        assert_eq!(
+            device.query_port(port).unwrap_err().to_string(),
+            format!("RDMA device rxe0 has no port {port}: it has ports 1 to 1")
+        );
+    }
+}
+
+#[test]
+fn limits_of_queues_say_what_was_asked_for_and_what_there_is() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.attributes.max_completions = 100;
+        device.attributes.max_queue_pair_requests = 50;
+        device.attributes.max_shared_receive_requests = 60;
+    });
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    assert_eq!(
+        CompletionQueue::polled(&device, 101)
+            .unwrap_err()
+            .to_string(),
+        "RDMA device rxe0 cannot make a completion queue: 101 were asked for and its limit is \
+         100; lower the depth of the send and receive queues"
+    );
+    assert_eq!(
+        ReceiveQueue::shared(&domain, 61, 1)
+            .unwrap_err()
+            .to_string(),
+        "RDMA device rxe0 cannot make a shared receive queue of that depth: 61 were asked for \
+         and its limit is 60; lower its depth"
+    );
+    let completions = CompletionQueue::polled(&device, 100).unwrap();
+    let builder = QueuePairBuilder::new(&domain, &completions).send_requests(50);
+    let error = builder.build(1, ConnectionSettings::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RDMA device rxe0 cannot make a queue pair with that many sends: 51 were asked for and \
+         its limit is 50; lower send_requests"
+    );
+}
+
+#[test]
+fn a_device_without_shared_receive_queues_names_the_other_way() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.attributes.max_shared_receive_queues = 0;
+    });
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let text = ReceiveQueue::shared(&domain, 16, 1)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.contains("the queue pairs' own receive queues"),
+        "{text}"
+    );
+}
+
+#[test]
+fn no_more_queue_pairs() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| device.attributes.max_queue_pairs = 1);
+    let end = End::new(&fake.provider(), USUAL);
+    let domain = ProtectionDomain::new(&end.device).unwrap();
+    let error = QueuePairBuilder::new(&domain, &end.completions)
+        .build(1, ConnectionSettings::default())
+        .unwrap_err();
+    let VerbsError::Call { call, source, .. } = error else {
+        panic!("no limit was exceeded by what was asked for: {error}");
+    };
+    assert_eq!((call, source), ("ibv_create_qp", Errno::NOMEM));
+}
+
+#[test]
+fn registered_bytes_are_counted_for_the_limit_on_locked_memory() {
+    let fake = one_device();
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let register = || MemoryRegion::register(&domain, memory(), RegionAccess::SEND);
+    let first = register().unwrap();
+    let registered = || {
+        let context = device.context();
+        context
+            .registered_bytes
+            .load(std::sync::atomic::Ordering::Relaxed)
+    };
+    assert_eq!(registered(), 64 << 10);
+    fake.refuse(Call::Register, Errno::NOMEM);
+    assert!(register().is_err());
+    assert_eq!(registered(), 64 << 10);
+    drop(first);
+    assert_eq!(registered(), 0);
+}
