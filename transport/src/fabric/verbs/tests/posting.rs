@@ -187,10 +187,11 @@ fn a_full_send_queue_is_known_without_the_device() {
         batch.push(&SendRequest::send(send_id(slot), &[])).unwrap();
         batch.post().unwrap();
     }
-    let mut batch = one.pair.send_batch();
-    let refused = batch.push(&SendRequest::send(send_id(room), &[]));
+    let refused = one
+        .pair
+        .send_batch()
+        .push(&SendRequest::send(send_id(room), &[]));
     assert_eq!(refused, Err(PushError::QueueFull { capacity: room }));
-    drop(batch);
     one.pair.retire_sends(1);
     assert_eq!(one.pair.send_room(), 1);
 }
@@ -199,9 +200,8 @@ fn a_full_send_queue_is_known_without_the_device() {
 fn a_dropped_batch_posts_nothing_and_leaves_nothing_behind() {
     let fake = one_device();
     let (mut one, _other) = connected(&fake, USUAL);
-    let mut batch = one.pair.send_batch();
-    batch.push(&SendRequest::send(send_id(0), &[])).unwrap();
-    drop(batch);
+    let dropped = SendRequest::send(send_id(0), &[]);
+    one.pair.send_batch().push(&dropped).unwrap();
     assert!(fake.posted().is_empty());
     let mut batch = one.pair.send_batch();
     batch.push(&SendRequest::send(send_id(1), &[])).unwrap();
@@ -266,12 +266,10 @@ fn receives_are_posted_in_batches_to_either_kind_of_queue() {
             );
         }
 
-        let mut batch = other.receive_queue().batch();
-        let id = WorkId::new(Operation::Receive, 99, 0);
-        let refused = batch.push(&ReceiveRequest::new(id, &[]));
+        let one_more = ReceiveRequest::new(WorkId::new(Operation::Receive, 99, 0), &[]);
+        let refused = other.receive_queue().batch().push(&one_more);
         let capacity = capacity as u32;
         assert_eq!(refused, Err(PushError::QueueFull { capacity }));
-        drop(batch);
         other.receive_queue().retire(1);
         assert_eq!(other.receive_queue().outstanding(), capacity - 1);
     }

@@ -1,0 +1,341 @@
+//! The verbs layer on this machine's device, where there is one; else what it says of that.
+//!
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
+//! it, in this process.
+#![cfg(feature = "verbs")]
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
+use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
+use ibex_transport::fabric::verbs::{
+    AsyncEvents, CompletionKind, CompletionQueue, CompletionStatus, ConnectionSettings, Device,
+    Fault, FirstSequence, LocalPort, MemoryRegion, Operation, ProtectionDomain, QueuePair,
+    QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess, ScatterEntry, SendRequest,
+    Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
+};
+use ibex_transport::memory::{Mapping, MemoryUse};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// Nothing here takes long; a guest under emulation may.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The device to test on, or nothing where the machine has none and says so well.
+fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
+    let wanted = std::env::var("IBEX_TEST_DEVICE").ok();
+    let found = Libibverbs::load().and_then(|library| {
+        let provider: Arc<dyn Provider> = Arc::new(library);
+        let inventory = discover(&provider, &Sysfs::default())?;
+        let first = inventory.devices[0].name.clone();
+        let wish = Wish::Device {
+            name: wanted.clone().unwrap_or(first),
+            port: None,
+            gid_index: None,
+        };
+        let choice = inventory.choose(&wish, &[])?;
+        Ok((provider, choice))
+    });
+    match found {
+        Ok(found) => Some(found),
+        Err(error) => {
+            assert_eq!(wanted, None, "{error}");
+            assert!(error.is_absence(), "{error}");
+            assert!(
+                error.to_string().starts_with("RDMA cannot be used"),
+                "{error}"
+            );
+            None
+        }
+    }
+}
+
+struct End {
+    device: Device,
+    choice: Choice,
+    completions: CompletionQueue,
+    shared: Option<ReceiveQueue>,
+    memory: MemoryRegion<Mapping>,
+    pair: QueuePair,
+}
+
+impl End {
+    fn new(
+        provider: &Arc<dyn Provider>,
+        choice: &Choice,
+        shared: bool,
+    ) -> Result<Self, VerbsError> {
+        let device = Device::open(provider, &choice.device)?;
+        let domain = ProtectionDomain::new(&device)?;
+        let completions = CompletionQueue::with_channel(&device, 256)?;
+        let mut builder = QueuePairBuilder::new(&domain, &completions)
+            .send_requests(32)
+            .receives(32, 1)
+            .remote_access(RegionAccess::REMOTE_WRITE);
+        let shared = match shared {
+            true => Some(ReceiveQueue::shared(&domain, 64, 1)?),
+            false => None,
+        };
+        if let Some(shared) = &shared {
+            builder = builder.shared_receive_queue(shared);
+        }
+        let memory = Mapping::anonymous(MemoryUse::ArrivalBlock, 64 << 10).unwrap();
+        Ok(Self {
+            pair: builder.build(choice.port, ConnectionSettings::default())?,
+            memory: MemoryRegion::register(&domain, memory, RegionAccess::REMOTE_WRITE)?,
+            choice: choice.clone(),
+            shared,
+            completions,
+            device,
+        })
+    }
+
+    fn local(&self) -> LocalPort {
+        let gid = self.choice.gid.gid;
+        LocalPort::with_gid(&self.device, self.choice.port, |entry| entry.gid == gid).unwrap()
+    }
+
+    /// Receives of 1 KiB in slots 0 to `count`, in the first half of the memory.
+    fn post_receives(&mut self, count: usize) {
+        let queue = match &mut self.shared {
+            Some(shared) => shared,
+            None => self.pair.receive_queue().unwrap(),
+        };
+        let entries: Vec<_> = (0..count)
+            .map(|slot| [self.memory.entry(slot * 1024..(slot + 1) * 1024)])
+            .collect();
+        let mut batch = queue.batch();
+        for (slot, entries) in entries.iter().enumerate() {
+            let id = WorkId::new(Operation::Receive, slot as u32, 1);
+            batch.push(&ReceiveRequest::new(id, entries)).unwrap();
+        }
+        assert_eq!(batch.post(), Ok(count as u32));
+    }
+
+    /// Sleeps until so many completions are there.
+    fn wait(&mut self, count: usize) -> Vec<WorkCompletion> {
+        let deadline = Instant::now() + PATIENCE;
+        let mut found = Vec::new();
+        while found.len() < count {
+            assert!(
+                Instant::now() < deadline,
+                "{} of {count} completions",
+                found.len()
+            );
+            let mut room = [WorkCompletion::EMPTY; 16];
+            let before = found.len();
+            found.extend_from_slice(self.completions.poll(&mut room).unwrap());
+            if found.len() > before {
+                continue;
+            }
+            self.completions.arm(false).unwrap();
+            found.extend_from_slice(self.completions.poll(&mut room).unwrap());
+            if found.len() == before {
+                let fd = self.completions.channel_fd();
+                let limit = Timespec {
+                    tv_sec: PATIENCE.as_secs() as i64,
+                    tv_nsec: 0,
+                };
+                poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
+                self.completions.drain_events().unwrap();
+            }
+        }
+        found
+    }
+
+    fn put(&self, offset: usize, bytes: &[u8]) {
+        assert!(offset + bytes.len() <= self.memory.bytes());
+        // SAFETY: in bounds; no receive is posted there and nobody has a reference to it.
+        unsafe {
+            let place = self.memory.base().as_ptr().add(offset);
+            place.copy_from(bytes.as_ptr(), bytes.len());
+        }
+    }
+
+    fn get(&self, offset: usize, length: usize) -> Vec<u8> {
+        assert!(offset + length <= self.memory.bytes());
+        let mut bytes = vec![0; length];
+        // SAFETY: in bounds; the completion of what arrived there has been seen.
+        unsafe {
+            let place = self.memory.base().as_ptr().add(offset);
+            place.copy_to(bytes.as_mut_ptr(), length);
+        }
+        bytes
+    }
+}
+
+fn connected(provider: &Arc<dyn Provider>, choice: &Choice, shared: bool) -> (End, End) {
+    let mut one = End::new(provider, choice, shared).unwrap();
+    let mut other = End::new(provider, choice, shared).unwrap();
+    let (local_one, local_other) = (one.local(), other.local());
+    let psn = FirstSequence::from_random(std::process::id().wrapping_mul(0x9e37_79b9));
+    let endpoint_one = one.pair.endpoint(psn, &local_one);
+    let endpoint_other = other.pair.endpoint(psn, &local_other);
+    one.pair.connect(psn, local_one, endpoint_other).unwrap();
+    other.pair.connect(psn, local_other, endpoint_one).unwrap();
+    (one, other)
+}
+
+fn id(slot: u32) -> WorkId {
+    WorkId::new(Operation::Send, slot, 7)
+}
+
+fn tear_down(end: End) {
+    let End {
+        device,
+        mut completions,
+        pair,
+        ..
+    } = end;
+    let mut events = AsyncEvents::of(&device).unwrap().unwrap();
+    let now = Instant::now();
+    let mut teardown = Teardown::begin(pair, 1, now, PATIENCE);
+    let verdict = loop {
+        let mut room = [WorkCompletion::EMPTY; 16];
+        let found = completions.poll(&mut room).unwrap();
+        if found.is_empty() {
+            teardown.handle_empty_poll();
+        }
+        for completion in found {
+            teardown.handle_completion(completion);
+        }
+        while let Some(event) = events.take().unwrap() {
+            teardown.handle_event(&event);
+        }
+        match teardown.verdict(Instant::now()) {
+            Verdict::Draining => std::thread::yield_now(),
+            verdict => break verdict,
+        }
+    };
+    assert_eq!(verdict, Verdict::Drained);
+}
+
+#[test]
+fn messages_arrive_through_either_kind_of_receive_queue() {
+    let Some((provider, choice)) = chosen() else {
+        return;
+    };
+    for shared in [true, false] {
+        let (mut one, mut other) = connected(&provider, &choice, shared);
+        other.post_receives(8);
+        one.put(40_000, b"over the seam");
+        let seam = [
+            one.memory.entry(40_000..40_005),
+            one.memory.entry(40_005..40_013),
+        ];
+        let inline = [ScatterEntry::unregistered(b"inline")];
+        let remote = other.memory.remote(50_000);
+        let block = [one.memory.entry(40_000..40_004)];
+        let mut batch = one.pair.send_batch();
+        batch.push(&SendRequest::send(id(0), &seam)).unwrap();
+        batch
+            .push(
+                &SendRequest::send(id(1), &inline)
+                    .inline()
+                    .with_immediate(0xdead_beef),
+            )
+            .unwrap();
+        batch
+            .push(
+                &SendRequest::write(id(2), &block, remote)
+                    .with_immediate(3)
+                    .signaled(),
+            )
+            .unwrap();
+        assert_eq!(batch.post(), Ok(3));
+
+        let arrived: Vec<_> = other
+            .wait(3)
+            .iter()
+            .map(|wc| (wc.id().slot(), wc.outcome().unwrap()))
+            .map(|(slot, done)| (slot, done.kind, done.bytes, done.immediate))
+            .collect();
+        assert_eq!(arrived[0], (0, CompletionKind::Receive, 13, None));
+        let second = (1, CompletionKind::Receive, 6, Some(0xdead_beef));
+        assert_eq!(arrived[1], second);
+        assert_eq!(arrived[2].1, CompletionKind::ReceiveWrite);
+        assert_eq!(arrived[2].3, Some(3));
+        assert_eq!(other.get(0, 13), b"over the seam");
+        assert_eq!(other.get(1024, 6), b"inline");
+        assert_eq!(other.get(50_000, 4), b"over");
+        let sent = one.wait(1);
+        assert_eq!((sent.len(), sent[0].id()), (1, id(2)));
+        one.pair.retire_sends(3);
+        tear_down(one);
+        tear_down(other);
+    }
+}
+
+#[test]
+fn faults_are_told_as_what_they_are() {
+    let Some((provider, choice)) = chosen() else {
+        return;
+    };
+    // A wrong key: the peer refuses, and our queue pair is dead.
+    let (mut one, other) = connected(&provider, &choice, true);
+    let mut remote = other.memory.remote(50_000);
+    remote.rkey = remote.rkey.wrapping_add(0x1000);
+    let block = [one.memory.entry(40_000..40_004)];
+    let mut batch = one.pair.send_batch();
+    batch
+        .push(&SendRequest::write(id(0), &block, remote).signaled())
+        .unwrap();
+    batch.post().unwrap();
+    let failure = one.wait(1)[0].outcome().unwrap_err();
+    assert_eq!(failure.id, id(0));
+    assert_eq!(failure.status, CompletionStatus::RemoteAccess, "{failure}");
+    tear_down(one);
+    tear_down(other);
+
+    // A message that is longer than its receive.
+    let (mut one, mut other) = connected(&provider, &choice, true);
+    other.post_receives(1);
+    let long = [one.memory.entry(32_768..34_000)];
+    let mut batch = one.pair.send_batch();
+    batch
+        .push(&SendRequest::send(id(1), &long).signaled())
+        .unwrap();
+    batch.post().unwrap();
+    let failure = one.wait(1)[0].outcome().unwrap_err();
+    assert_eq!(failure.status.fault(), Fault::Protocol, "{failure}");
+    assert!(other.wait(1)[0].outcome().is_err());
+    tear_down(one);
+    tear_down(other);
+}
+
+#[test]
+fn a_size_beyond_the_device_is_told_with_its_limit() {
+    let Some((provider, choice)) = chosen() else {
+        return;
+    };
+    let device = Device::open(&provider, &choice.device).unwrap();
+    let limit = device.attributes().max_completions;
+    let error = CompletionQueue::polled(&device, limit + 1).unwrap_err();
+    let told = format!("{} were asked for and its limit is {limit}", limit + 1);
+    assert!(error.to_string().contains(&told), "{error}");
+}
+
+#[test]
+fn a_gid_index_that_is_not_there_ends_the_connection_with_all_there_is() {
+    let Some((provider, choice)) = chosen() else {
+        return;
+    };
+    let mut one = End::new(&provider, &choice, false).unwrap();
+    let mut local = one.local();
+    if !local.attributes.needs_global_route {
+        return;
+    }
+    local.gid.index = 200;
+    let psn = FirstSequence::from_random(1);
+    let endpoint = one.pair.endpoint(psn, &local);
+    let text = one
+        .pair
+        .connect(psn, local, endpoint)
+        .unwrap_err()
+        .to_string();
+    assert!(text.contains("INIT -> RTR failed"), "{text}");
+    assert!(
+        text.contains("[200]") && text.contains("DEST_QPN"),
+        "{text}"
+    );
+}
