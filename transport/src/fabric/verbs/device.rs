@@ -30,9 +30,6 @@ pub(super) struct Context {
     opened: OpenedContext,
     name: String,
     attributes: DeviceAttributes,
-    /// Bytes registered with this context now; told when the limit on locked memory
-    /// stops another registration.
-    pub(super) registered_bytes: AtomicU64,
     /// Whether the one reader of asynchronous events is out.
     pub(super) events_taken: AtomicBool,
 }
@@ -66,7 +63,6 @@ impl Device {
             opened,
             name: name.to_owned(),
             attributes: DeviceAttributes::default(),
-            registered_bytes: AtomicU64::new(0),
             events_taken: AtomicBool::new(false),
         };
         // SAFETY: the context was just opened; if this fails, `context` closes it.

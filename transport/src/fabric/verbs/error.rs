@@ -9,9 +9,9 @@
 use std::fmt;
 
 use rustix::io::Errno;
-use rustix::process::{Resource, getrlimit};
 
 use super::gid::{GidEntry, GidType};
+use super::locked_memory::LockedMemory;
 use super::port::PortState;
 use super::provider::Transport;
 
@@ -172,18 +172,18 @@ pub enum VerbsError {
     },
     /// The limit on locked memory is too small.
     #[error(
-        "cannot register {bytes} bytes with RDMA device {device}: {already} bytes are registered \
-         already and the limit on locked memory is {limit} bytes, so at least {} are needed ({source}); \
-         raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) \
+        "cannot register {bytes} bytes with RDMA device {device}: {already} bytes are pinned \
+         already and the limit on locked memory is {limit} bytes, so at least {} are needed \
+         ({source}); raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) \
          or /etc/security/limits.conf",
-        already + bytes
+        already.saturating_add(*bytes)
     )]
     MemoryLock {
         /// The device.
         device: String,
         /// What was asked for.
         bytes: u64,
-        /// What this process has registered with the device so far.
+        /// What devices have pinned for this process so far.
         already: u64,
         /// The soft limit.
         limit: u64,
@@ -245,21 +245,23 @@ impl VerbsError {
         )
     }
 
-    /// A refused registration: the limit on locked memory where there is one.
-    pub(super) fn registration(device: &str, bytes: u64, already: u64, source: Errno) -> Self {
-        let limit = getrlimit(Resource::Memlock).current;
-        match (source, limit) {
-            // The kernel answers ENOMEM both for the limit and for a real lack; below the
-            // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c).
-            (Errno::NOMEM | Errno::AGAIN, Some(limit)) if already + bytes > limit => {
-                Self::MemoryLock {
-                    device: device.to_owned(),
-                    bytes,
-                    already,
-                    limit,
-                    source,
-                }
-            }
+    /// A refused registration: the limit on locked memory where that is what stops it.
+    pub(super) fn registration(
+        device: &str,
+        bytes: u64,
+        locked: LockedMemory,
+        source: Errno,
+    ) -> Self {
+        // The kernel answers ENOMEM both for the limit and for a real lack; below the
+        // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c).
+        match (source, locked.limit_passed_by(bytes)) {
+            (Errno::NOMEM | Errno::AGAIN, Some(limit)) => Self::MemoryLock {
+                device: device.to_owned(),
+                bytes,
+                already: locked.pinned,
+                limit,
+                source,
+            },
             _ => Self::Call {
                 device: device.to_owned(),
                 call: "ibv_reg_mr",
@@ -277,8 +279,9 @@ fn open_step(source: Errno) -> &'static str {
              PrivateDevices=no or DeviceAllow=)"
         }
         Errno::NOENT | Errno::NODEV | Errno::NXIO => {
-            "its file in /dev/infiniband is missing: give the container --device=/dev/infiniband, \
-             or the service PrivateDevices=no"
+            "its file in /dev/infiniband is missing, or not this user's to read and write: give \
+             the container --device=/dev/infiniband, the service PrivateDevices=no, the user the \
+             file's group (rdma)"
         }
         Errno::OPNOTSUPP | Errno::NOSYS => {
             "its provider library is missing or too old for the kernel: install ibverbs-providers"
@@ -329,21 +332,21 @@ mod tests {
 
     #[test]
     fn locked_memory_is_blamed_only_beyond_its_limit() {
-        let limit = getrlimit(Resource::Memlock).current;
-        let beyond = VerbsError::registration("rxe0", u64::MAX / 2, 4096, Errno::NOMEM);
-        match limit {
-            Some(limit) => {
-                let text = beyond.to_string();
-                assert!(
-                    text.contains(&format!("the limit on locked memory is {limit} bytes")),
-                    "{text}"
-                );
-                assert!(text.contains(&format!("at least {}", u64::MAX / 2 + 4096)));
-                assert!(text.contains("ulimit -l"));
-            }
-            None => assert!(beyond.to_string().contains("ibv_reg_mr failed")),
+        let locked = LockedMemory {
+            pinned: 4096,
+            limit: Some(65_536),
+        };
+        let text =
+            |bytes, source| VerbsError::registration("rxe0", bytes, locked, source).to_string();
+        assert_eq!(
+            text(65_536, Errno::NOMEM),
+            "cannot register 65536 bytes with RDMA device rxe0: 4096 bytes are pinned already and \
+             the limit on locked memory is 65536 bytes, so at least 69632 are needed (Cannot \
+             allocate memory (os error 12)); raise it with `ulimit -l`, LimitMEMLOCK=infinity \
+             (systemd), --ulimit memlock=-1 (docker) or /etc/security/limits.conf"
+        );
+        for text in [text(4096, Errno::NOMEM), text(65_536, Errno::INVAL)] {
+            assert!(text.contains("ibv_reg_mr failed"), "{text}");
         }
-        let invalid = VerbsError::registration("rxe0", u64::MAX / 2, 0, Errno::INVAL);
-        assert!(invalid.to_string().contains("ibv_reg_mr failed"));
     }
 }

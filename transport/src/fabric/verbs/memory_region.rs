@@ -17,10 +17,10 @@ use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use super::abi::{Sge, access_flags};
 use super::error::VerbsError;
+use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::RegionHandle;
 use crate::memory::{Mapping, MirroredMapping};
@@ -146,12 +146,8 @@ impl<M: DeviceMemory> MemoryRegion<M> {
                 .register(domain.handle, base, bytes, access.bits())
         }
         .map_err(|errno| {
-            let already = context.registered_bytes.load(Ordering::Relaxed);
-            VerbsError::registration(context.name(), bytes as u64, already, errno)
+            VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
-        context
-            .registered_bytes
-            .fetch_add(bytes as u64, Ordering::Relaxed);
         Ok(Self {
             memory: ManuallyDrop::new(memory),
             handle: registered.handle,
@@ -225,9 +221,6 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
         // SAFETY: the region is registered; nobody uses its handle after this.
         match unsafe { context.provider().deregister(self.handle) } {
             Ok(()) => {
-                context
-                    .registered_bytes
-                    .fetch_sub(self.bytes as u64, Ordering::Relaxed);
                 // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
                 // `self.memory` is not touched after this.
                 unsafe { ManuallyDrop::drop(&mut self.memory) };

@@ -32,6 +32,7 @@ pub mod device;
 pub mod discovery;
 pub mod error;
 mod gid;
+mod locked_memory;
 pub mod memory_region;
 mod port;
 mod protection_domain;

@@ -70,7 +70,7 @@ pub struct PortInfo {
     pub attributes: PortAttributes,
     /// Its GIDs.
     pub gids: Vec<GidInfo>,
-    /// Its partitions.
+    /// Its partitions; empty where they cannot be read.
     pub pkeys: Vec<u16>,
     /// Network interfaces that belong to it, GIDs or not.
     pub netdevs: Vec<String>,
@@ -131,7 +131,9 @@ fn details(
                 number,
                 attributes: device.query_port(number)?,
                 gids: gids.collect(),
-                pkeys: device.pkeys(number)?,
+                // Older libraries read them from /sys, which may be hidden. They are
+                // shown and not needed.
+                pkeys: device.pkeys(number).unwrap_or_default(),
                 netdevs: sysfs.port_netdevs(name, number),
             })
         })
@@ -171,6 +173,7 @@ impl fmt::Display for DeviceInfo {
         let kind = match self.kind {
             DeviceKind::Hardware => "hardware",
             DeviceKind::Software => "software",
+            DeviceKind::Unknown => "unknown whether hardware (/sys is hidden)",
         };
         write!(f, "{}: {kind}, {}", self.name, self.transport)?;
         if let Some(node) = self.numa_node {
@@ -221,7 +224,10 @@ impl fmt::Display for PortInfo {
             write!(f, ", on {}", self.netdevs.join(", "))?;
         }
         let pkeys: Vec<_> = self.pkeys.iter().map(|key| format!("{key:#06x}")).collect();
-        writeln!(f, ", P_Keys {}", pkeys.join(" "))?;
+        match pkeys.as_slice() {
+            [] => writeln!(f, ", P_Keys unknown")?,
+            pkeys => writeln!(f, ", P_Keys {}", pkeys.join(" "))?,
+        }
         for gid in &self.gids {
             write!(f, "    GID {}", gid.entry)?;
             match &gid.netdev {

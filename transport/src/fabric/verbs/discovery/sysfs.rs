@@ -25,6 +25,8 @@ pub enum DeviceKind {
     /// It is a driver above a network interface, such as soft-RoCE: slower than the
     /// kernel's tcp on the same machine, and good for tests.
     Software,
+    /// The kernel's files are hidden. Not to be preferred to anything by itself.
+    Unknown,
 }
 
 impl Default for Sysfs {
@@ -62,8 +64,8 @@ impl Sysfs {
         let devices = devices.join(", ");
         let why = if !self.sys.join("class/infiniband_verbs").is_dir() {
             "ib_uverbs is not loaded: `modprobe ib_uverbs`"
-        } else if !self.dev.join("infiniband").is_dir() {
-            "/dev/infiniband is not here: give a container --device=/dev/infiniband, or a \
+        } else if !self.has_device_files() {
+            "its files in /dev/infiniband are not here: give a container --device=/dev/infiniband, or a \
              systemd service PrivateDevices=no"
         } else {
             "no provider library knows them: install ibverbs-providers"
@@ -74,11 +76,17 @@ impl Sysfs {
     /// Whether a device is hardware: one that sits on a bus has a link to it.
     #[must_use]
     pub fn kind(&self, device: &str) -> DeviceKind {
-        if self.device(device).join("device").exists() {
-            DeviceKind::Hardware
-        } else {
-            DeviceKind::Software
+        let directory = self.device(device);
+        match directory.is_dir() {
+            true if directory.join("device").exists() => DeviceKind::Hardware,
+            true => DeviceKind::Software,
+            false => DeviceKind::Unknown,
         }
+    }
+
+    fn has_device_files(&self) -> bool {
+        let files = names(&self.dev.join("infiniband"));
+        files.iter().any(|name| name.starts_with("uverbs"))
     }
 
     /// The NUMA node that a device is nearest to.

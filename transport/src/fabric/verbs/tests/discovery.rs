@@ -315,12 +315,33 @@ fn no_device_is_told_by_what_hides_it() {
     );
     fs::create_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
     let hidden = text(&tree);
-    assert!(hidden.contains("/dev/infiniband is not here"), "{hidden}");
-    fs::create_dir_all(tree.path("dev/infiniband")).unwrap();
+    assert!(
+        hidden.contains("files in /dev/infiniband are not here"),
+        "{hidden}"
+    );
+    // A sandbox may leave the directory.
+    tree.file("dev/infiniband/rdma_cm", "");
+    assert_eq!(text(&tree), hidden);
+    tree.file("dev/infiniband/uverbs0", "");
     let unknown = text(&tree);
     assert!(unknown.contains("install ibverbs-providers"), "{unknown}");
 
     fs::remove_dir_all(tree.path("sys")).unwrap();
     let unmounted = text(&tree);
     assert!(unmounted.contains("/sys is not mounted"), "{unmounted}");
+}
+
+#[test]
+fn a_machine_with_its_files_hidden_still_has_its_devices() {
+    let (fake, _) = machine();
+    let tree = SysfsTree::new();
+    fake.refuse(Call::QueryPkey, Errno::NOENT);
+    let inventory = inventory(&fake, &tree);
+    assert_eq!(inventory.devices[0].kind, DeviceKind::Unknown);
+    let text = inventory.to_string();
+    assert!(text.contains("mlx5_0: unknown whether hardware"), "{text}");
+    assert!(
+        text.contains("P_Keys unknown\n    GID [0] fe80::1 (RoCE v2)\n"),
+        "{text}"
+    );
 }
