@@ -196,7 +196,7 @@ impl Node {
     /// A connection that becomes no session (a foreign protocol, another version, a peer
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
     /// and logged as a [`tracing`] warning whose field `failure` is a
-    /// [`HandshakeFailure`](ibex_bootstrap::HandshakeFailure).
+    /// [`HandshakeFailure`](crate::bootstrap::HandshakeFailure).
     pub fn accept(&self) -> Result<Peer, AcceptError> {
         self.accept_until(None)
     }
