@@ -15,6 +15,7 @@ mod stages;
 mod step;
 mod tool;
 mod twins;
+mod verbs;
 mod vm;
 mod watchdog;
 mod workspace;

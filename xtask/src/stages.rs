@@ -8,7 +8,7 @@ use crate::stage::{Stage, Work};
 use crate::step::Step;
 use crate::tool::{CLIPPY, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, twins, vm};
+use crate::{fuzz, twins, verbs, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -33,9 +33,9 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "features",
         about: "each feature of the facade works alone, and all work together",
-        budget: seconds(60),
+        budget: seconds(120),
         quick: false,
-        tools: &[CLIPPY],
+        tools: verbs::BINDING_TOOLS,
         work: Work::Function(features),
     },
     Stage {
@@ -107,6 +107,14 @@ pub(crate) const STAGES: &[Stage] = &[
         quick: false,
         tools: vm::TOOLS,
         work: Work::Function(vm::stage),
+    },
+    Stage {
+        name: "verbs",
+        about: "the verbs layer, over a fake device and on the guest's",
+        budget: seconds(240),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::stage),
     },
     Stage {
         name: "examples",

@@ -49,6 +49,10 @@ pub(crate) const CXX: Tool = Tool {
     source: Source::Package("g++"),
 };
 
+// What the bindings to libibverbs need to build.
+pub(crate) const CMAKE: Tool = Tool::package("cmake", "cmake --version");
+pub(crate) const LIBCLANG: Tool = Tool::package("libclang-dev", "dpkg-query -W libclang-dev");
+
 /// The machine that `cargo xtask vm` boots.
 pub(crate) const QEMU: Tool = Tool::package("qemu-system-x86", "qemu-system-x86_64 --version");
 /// depmod(8).

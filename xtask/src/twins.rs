@@ -145,7 +145,7 @@ fn names() -> BTreeSet<&'static str> {
 }
 
 /// The program in cargo's messages. The path is ours, so it has no escapes.
-fn executable(messages: &str) -> Option<&str> {
+pub(crate) fn executable(messages: &str) -> Option<&str> {
     messages
         .split_once("\"executable\":\"")?
         .1
