@@ -187,31 +187,33 @@ impl QueuePairBuilder {
                 ],
             )
         })?;
-        let receives = self.shared.is_none().then(|| {
+        let inner = Arc::new(Pair {
+            handle: created.handle,
+            shared: self.shared,
+            _send_completions: self.send_completions,
+            _receive_completions: self.receive_completions,
+            domain: self.domain,
+        });
+        let receives = inner.shared.is_none().then(|| {
             ReceiveQueue::of_pair(
-                context,
-                created.handle,
+                &inner,
                 created.sizes.receive_requests.saturating_sub(1),
                 created.sizes.receive_entries,
             )
         });
         let mut pair = QueuePair {
-            handle: created.handle,
             number: created.number,
             state: QueuePairState::Reset,
             sizes: created.sizes,
             settings,
             local: None,
             remote: None,
-            post: context.opened().hot.post_send,
+            post: inner.domain.context.opened().hot.post_send,
             table: RequestTable::new(self.batch, created.sizes.send_entries as usize),
             capacity: created.sizes.send_requests.saturating_sub(1),
             outstanding: 0,
             receives,
-            shared: self.shared,
-            _send_completions: self.send_completions,
-            _receive_completions: self.receive_completions,
-            domain: self.domain,
+            inner,
         };
         let (attributes, mask) = settings.to_init(port, self.access.bits());
         pair.modify(&attributes, mask)?;
@@ -229,7 +231,7 @@ pub(super) enum Queue {
 /// One end of a reliable connection.
 #[derive(Debug)]
 pub struct QueuePair {
-    handle: PairHandle,
+    inner: Arc<Pair>,
     number: u32,
     sizes: QueuePairSizes,
 
@@ -248,12 +250,18 @@ pub struct QueuePair {
 
     // Receiving.
     receives: Option<ReceiveQueue>,
+}
+
+/// The object itself, which an own receive queue keeps alive too.
+#[derive(Debug)]
+pub(super) struct Pair {
+    pub(super) handle: PairHandle,
     shared: Option<Arc<SharedReceives>>,
+    pub(super) domain: Arc<Domain>,
 
     // Only kept alive.
     _send_completions: Arc<Completions>,
     _receive_completions: Arc<Completions>,
-    domain: Arc<Domain>,
 }
 
 impl QueuePair {
@@ -296,7 +304,7 @@ impl QueuePair {
     /// Whether it takes from a shared receive queue.
     #[must_use]
     pub fn has_shared_receives(&self) -> bool {
-        self.shared.is_some()
+        self.inner.shared.is_some()
     }
 
     /// What the peer has to know of it.
@@ -325,7 +333,7 @@ impl QueuePair {
             .mtu_between(local.attributes.active_mtu, remote.mtu)?;
         self.local = Some(local);
         self.remote = Some(remote);
-        let limits = self.domain.context.attributes();
+        let limits = self.inner.domain.context.attributes();
         let (resources, depth) = (limits.max_responder_resources, limits.max_initiator_depth);
         let (attributes, mask) = self.settings.to_receive(&local, &remote, mtu, resources);
         self.modify(&attributes, mask)?;
@@ -417,11 +425,11 @@ impl QueuePair {
         let head = self.table.link();
         let mut refused = std::ptr::null_mut();
         // SAFETY:
-        // 1. The queue pair is alive while `self` is.
+        // 1. The queue pair is alive while `inner` is.
         // 2. `head` is a list of `requests` requests with their entries, in the table.
         // 3. The memory is mapped now (rule 2 of `work_request`); what is not inline is
         //    registered, and deregistered before it is unmapped (`memory_region`).
-        let status = unsafe { (self.post)(self.handle.as_ptr(), head, &mut refused) };
+        let status = unsafe { (self.post)(self.inner.handle.as_ptr(), head, &mut refused) };
         let accepted = if status == 0 {
             requests
         } else {
@@ -439,9 +447,9 @@ impl QueuePair {
         let cause = match check_transition(self.state, attributes.state, mask) {
             Err(illegal) => ConnectCause::Illegal(illegal),
             Ok(()) => {
-                let provider = self.domain.context.provider();
-                // SAFETY: the queue pair is alive while `self` is.
-                match unsafe { provider.modify_pair(self.handle, attributes, mask) } {
+                let provider = self.inner.domain.context.provider();
+                // SAFETY: the queue pair is alive while `inner` is.
+                match unsafe { provider.modify_pair(self.inner.handle, attributes, mask) } {
                     Ok(()) => {
                         self.state = attributes.state;
                         return Ok(());
@@ -451,7 +459,7 @@ impl QueuePair {
             }
         };
         Err(VerbsError::Connect(Box::new(ConnectError {
-            device: self.domain.context.name().to_owned(),
+            device: self.inner.domain.context.name().to_owned(),
             queue_pair: self.number,
             from: self.state,
             attributes: *attributes,
@@ -463,11 +471,11 @@ impl QueuePair {
     }
 }
 
-impl Drop for QueuePair {
+impl Drop for Pair {
     fn drop(&mut self) {
         let context = &self.domain.context;
-        // SAFETY: nothing is made from a queue pair but its own receive queue, which is
-        // a field. What it was made from is held by fields too, and goes after it.
+        // SAFETY: nothing is made from a queue pair but its own receive queue, which held
+        // an `Arc` of it. What it was made from is held by fields, and goes after it.
         if let Err(errno) = unsafe { context.provider().destroy_pair(self.handle) } {
             context.undestroyed("ibv_destroy_qp", errno);
         }
@@ -475,6 +483,31 @@ impl Drop for QueuePair {
 }
 
 /// Sends that are about to be posted, with one call. Dropped, it posts nothing.
+///
+/// What it sends is borrowed until it is posted:
+///
+/// ```compile_fail,E0505
+/// # use ibex_transport::{fabric::verbs::*, memory::Mapping};
+/// fn late(pair: &mut QueuePair, region: MemoryRegion<Mapping>, id: WorkId) {
+///     let entries = [region.entry(0..8)];
+///     let mut batch = pair.send_batch();
+///     batch.push(&SendRequest::send(id, &entries)).unwrap();
+///     drop(region);
+///     batch.post().unwrap();
+/// }
+/// ```
+///
+/// And there is one at a time:
+///
+/// ```compile_fail,E0499
+/// # use ibex_transport::fabric::verbs::*;
+/// fn two(pair: &mut QueuePair) {
+///     let one = pair.send_batch();
+///     let other = pair.send_batch();
+///     one.post().unwrap();
+///     other.post().unwrap();
+/// }
+/// ```
 #[derive(Debug)]
 pub struct SendBatch<'pair, 'memory> {
     pair: &'pair mut QueuePair,

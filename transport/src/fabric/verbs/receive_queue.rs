@@ -11,10 +11,11 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::abi::RecvWr;
-use super::device::{Asked, Context, new_tag};
+use super::device::{Asked, new_tag};
 use super::error::VerbsError;
 use super::protection_domain::{Domain, ProtectionDomain};
-use super::provider::{PairHandle, PostReceive, SharedReceiveHandle};
+use super::provider::{PostReceive, SharedReceiveHandle};
+use super::queue_pair::Pair;
 use super::work_request::{PushError, ReceiveRequest, RequestTable};
 
 /// A queue of receives.
@@ -31,8 +32,7 @@ pub struct ReceiveQueue {
 #[derive(Clone, Debug)]
 enum Target {
     Shared(Arc<SharedReceives>),
-    /// Lives inside its queue pair, and so no longer than that.
-    Pair(PairHandle),
+    Pair(Arc<Pair>),
 }
 
 /// What queue pairs on a shared receive queue keep alive.
@@ -102,16 +102,11 @@ impl ReceiveQueue {
         })
     }
 
-    /// The own queue of a queue pair, which it must not outlive.
-    pub(super) fn of_pair(
-        context: &Context,
-        pair: PairHandle,
-        capacity: u32,
-        entries: u32,
-    ) -> Self {
+    /// The own queue of a queue pair.
+    pub(super) fn of_pair(pair: &Arc<Pair>, capacity: u32, entries: u32) -> Self {
         Self {
-            target: Target::Pair(pair),
-            post: context.opened().hot.post_receive,
+            target: Target::Pair(Arc::clone(pair)),
+            post: pair.domain.context.opened().hot.post_receive,
             table: RequestTable::new(RECEIVE_BATCH, entries as usize),
             capacity,
             outstanding: 0,
@@ -175,10 +170,10 @@ impl ReceiveQueue {
         let mut refused = std::ptr::null_mut();
         let target = match &self.target {
             Target::Shared(shared) => shared.handle.as_ptr(),
-            Target::Pair(pair) => pair.as_ptr(),
+            Target::Pair(pair) => pair.handle.as_ptr(),
         };
         // SAFETY:
-        // 1. The queue is alive: `shared` is held; an own queue lives inside its pair.
+        // 1. The queue is alive: `target` holds it, or the queue pair that it is part of.
         // 2. `head` is a list of `requests` requests with their entries, in the table.
         // 3. The memory is mapped now (rule 2 of `work_request`), registered (`push`
         //    checked), and deregistered before it is unmapped (`memory_region`).

@@ -52,6 +52,25 @@ fn a_region_keeps_its_domain_and_its_device_alive() {
 }
 
 #[test]
+fn a_receive_queue_taken_out_of_its_queue_pair_keeps_that_alive() {
+    let fake = one_device();
+    let provider = fake.provider();
+    let own = Shape {
+        shared: false,
+        ..USUAL
+    };
+    let (mut one, mut other) = (End::new(&provider, own), End::new(&provider, own));
+    std::mem::swap(one.receive_queue(), other.receive_queue());
+    let number = other.pair.number();
+    drop(other);
+    assert_eq!(fake.alive()["queue pairs"], 2);
+    one.post_receives(1);
+    assert_eq!(fake.own_receives(number).len(), 1);
+    drop(one);
+    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+}
+
+#[test]
 fn a_half_made_object_leaves_nothing() {
     let calls = [
         Call::QueryDevice,
