@@ -10,12 +10,11 @@ use std::fmt;
 
 use rustix::io::Errno;
 
+use super::connect_error::ConnectError;
 use super::gid::{GidEntry, GidType};
 use super::locked_memory::LockedMemory;
 use super::port::PortState;
 use super::provider::Transport;
-
-pub use super::connection::ConnectError;
 
 /// RDMA cannot be used, or one object of it cannot be had.
 #[derive(Debug, thiserror::Error)]

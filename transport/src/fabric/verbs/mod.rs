@@ -27,6 +27,7 @@ pub mod abi;
 mod async_event;
 mod completion_channel;
 mod completion_queue;
+mod connect_error;
 mod connection;
 pub mod device;
 pub mod discovery;
@@ -48,9 +49,8 @@ mod work_request;
 pub use async_event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::CompletionQueue;
-pub use connection::{
-    ConnectCause, ConnectError, ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint,
-};
+pub use connect_error::{ConnectCause, ConnectError};
+pub use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
 pub use device::Device;
 pub use error::VerbsError;
 pub use gid::{Gid, GidEntry, GidScope, GidType};

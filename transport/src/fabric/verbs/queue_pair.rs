@@ -15,9 +15,8 @@ use std::sync::Arc;
 
 use super::abi::SendWr;
 use super::completion_queue::{CompletionQueue, Completions};
-use super::connection::{
-    ConnectCause, ConnectError, ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint,
-};
+use super::connect_error::{ConnectCause, ConnectError};
+use super::connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
 use super::device::Asked;
 use super::error::VerbsError;
 use super::memory_region::RegionAccess;

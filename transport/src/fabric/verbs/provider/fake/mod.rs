@@ -11,8 +11,10 @@
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
-mod calls;
+mod control;
 mod device;
+mod handle;
+mod hot;
 mod world;
 
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! The state of all fake devices, and how bytes move between their queue pairs.
 //!
 //! Everything is under one lock. Objects are known by numbers; a handle is a pointer to
-//! a box with the number and the world in it (`calls`).
+//! a box with the number and the world in it (`handle`).
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::os::fd::OwnedFd;

@@ -1,23 +1,15 @@
-//! The calls of the fake: those of the control path as methods, those of the data path as
-//! C functions.
+//! The calls of the control path.
 //!
-//! Rules:
-//! 1. A handle is a pointer to a leaked box of [`Handle`], made here and taken back by
-//!    the call that destroys the object. In between nobody writes to it.
-//! 2. The C functions read what their arguments point to and keep none of it, but for the
-//!    addresses inside of scatter entries, which are followed only where a registered
-//!    region covers them (`world`).
+//! Each `unsafe` below turns a handle into the number of its object, which the trait's
+//! contract allows: it came from here and has not been destroyed. Where an object is
+//! destroyed, the contract adds that its handle is not used again.
 
 use std::collections::VecDeque;
-use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
-use std::slice;
-use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::super::super::abi::{RecvWr, SendWr, Sge, Wc, send_flags};
 use super::super::super::error::VerbsError;
 use super::super::super::gid::GidEntry;
 use super::super::super::port::PortAttributes;
@@ -26,47 +18,16 @@ use super::super::super::queue_pair_state::{
 };
 use super::super::{
     ChannelHandle, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry,
-    DomainHandle, HotCalls, OpenedContext, PairHandle, Provider, QueuePairInit, RawEvent,
-    RegionHandle, RegisteredRegion, SharedReceiveHandle, sealed,
+    DomainHandle, OpenedContext, PairHandle, Provider, QueuePairInit, RawEvent, RegionHandle,
+    RegisteredRegion, SharedReceiveHandle, sealed,
 };
+use super::handle::{id_of, take_back};
+use super::hot::HOT;
 use super::world::{
-    FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State, World,
-    bell, unring,
+    FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State, bell,
+    unring,
 };
-use super::{Call, FakeProvider, Modification, PostedReceive, PostedSend};
-
-/// What a handle points to.
-struct Handle {
-    world: Arc<World>,
-    id: u64,
-}
-
-impl FakeProvider {
-    fn handle(&self, id: u64) -> *mut Handle {
-        Box::into_raw(Box::new(Handle {
-            world: Arc::clone(&self.world),
-            id,
-        }))
-    }
-}
-
-/// Which object a handle names.
-///
-/// # Safety
-/// `pointer` is a handle that has not been taken back (rule 1).
-unsafe fn id_of(pointer: *mut Handle) -> u64 {
-    // SAFETY: the caller's contract.
-    unsafe { (*pointer).id }
-}
-
-/// Ends a handle.
-///
-/// # Safety
-/// `pointer` is a handle that has not been taken back, and is not used again (rule 1).
-unsafe fn take_back(pointer: *mut Handle) {
-    // SAFETY: the caller's contract; it was made by `Box::into_raw`.
-    drop(unsafe { Box::from_raw(pointer) });
-}
+use super::{Call, FakeProvider, Modification};
 
 fn refuse_if(busy: bool) -> Result<(), Errno> {
     if busy { Err(Errno::BUSY) } else { Ok(()) }
@@ -74,9 +35,6 @@ fn refuse_if(busy: bool) -> Result<(), Errno> {
 
 impl sealed::Sealed for FakeProvider {}
 
-// Each `unsafe` below turns a handle into the number of its object, which the trait's
-// contract allows: it came from here and has not been destroyed. Where an object is
-// destroyed, the contract adds that its handle is not used again.
 impl Provider for FakeProvider {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
         let mut state = self.world.lock();
@@ -583,247 +541,9 @@ impl State {
         }
         Ok(())
     }
-
-    fn post_send(&mut self, id: u64, request: &SendWr) -> Result<(), Errno> {
-        self.grant(Call::PostSend)?;
-        let doorbell = self.send_doorbells;
-        let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
-        if !matches!(
-            pair.state,
-            QueuePairState::ReadyToSend | QueuePairState::Error
-        ) {
-            return Err(Errno::INVAL);
-        }
-        if pair.sends.len() + pair.silent >= pair.sizes.send_requests as usize {
-            return Err(Errno::NOMEM);
-        }
-        // SAFETY: the caller's contract, ibv_post_send(3)'s.
-        let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
-        let is_inline = request.send_flags & send_flags::INLINE != 0;
-        let bytes: u64 = entries.iter().map(|entry| u64::from(entry.length)).sum();
-        if entries.len() > pair.sizes.send_entries as usize
-            || (is_inline && bytes > pair.sizes.inline_bytes.into())
-        {
-            return Err(Errno::INVAL);
-        }
-        let inline = is_inline.then(|| {
-            let mut copied = Vec::new();
-            for entry in entries {
-                // SAFETY: the caller's contract: inline data is mapped during the call.
-                copied.extend_from_slice(unsafe {
-                    slice::from_raw_parts(entry.addr as usize as *const u8, entry.length as usize)
-                });
-            }
-            copied
-        });
-        let posted = PostedSend {
-            queue_pair: id as u32,
-            wr_id: request.wr_id,
-            opcode: request.opcode,
-            flags: request.send_flags,
-            immediate: request.imm_data,
-            remote: (request.remote_addr, request.rkey),
-            entries: entries.to_vec(),
-            inline,
-            doorbell,
-        };
-        pair.sends.push_back(posted.clone());
-        self.posted.push(posted);
-        Ok(())
-    }
-
-    fn post_receive(&mut self, queue: &mut ReceiveTarget, request: &RecvWr) -> Result<(), Errno> {
-        self.grant(Call::PostReceive)?;
-        // SAFETY: the caller's contract, ibv_post_recv(3)'s.
-        let entries = unsafe { entries_of(request.sg_list, request.num_sge) };
-        let (posted, capacity, most_entries) = match queue {
-            ReceiveTarget::Shared(id) => {
-                let queue = self.shared.get_mut(id).ok_or(Errno::BADF)?;
-                (&mut queue.posted, queue.capacity, queue.entries)
-            }
-            ReceiveTarget::Pair(id) => {
-                let pair = self.pairs.get_mut(id).ok_or(Errno::BADF)?;
-                if pair.shared.is_some() || pair.state == QueuePairState::Reset {
-                    return Err(Errno::INVAL);
-                }
-                let sizes = pair.sizes;
-                (
-                    &mut pair.receives,
-                    sizes.receive_requests as usize,
-                    sizes.receive_entries as usize,
-                )
-            }
-        };
-        if entries.len() > most_entries {
-            return Err(Errno::INVAL);
-        }
-        if posted.len() >= capacity {
-            return Err(Errno::NOMEM);
-        }
-        posted.push_back(PostedReceive {
-            wr_id: request.wr_id,
-            entries: entries.to_vec(),
-        });
-        Ok(())
-    }
-}
-
-/// Where receives are posted to.
-enum ReceiveTarget {
-    Shared(u64),
-    Pair(u64),
-}
-
-/// What a list of a request points to.
-///
-/// # Safety
-/// `list` points to `count` entries, unless `count` is 0.
-unsafe fn entries_of<'entries>(list: *mut Sge, count: c_int) -> &'entries [Sge] {
-    match usize::try_from(count) {
-        Ok(count @ 1..) => {
-            // SAFETY: the caller's contract.
-            unsafe { slice::from_raw_parts(list, count) }
-        }
-        _ => &[],
-    }
 }
 
 /// Devices round sizes up; soft-RoCE to one less than a power of two.
 fn rounded(size: u32) -> u32 {
     (size + 1).next_power_of_two() - 1
-}
-
-const HOT: HotCalls = HotCalls {
-    post_send,
-    post_receive,
-    post_shared_receive,
-    poll_queue,
-    request_notify,
-};
-
-/// # Safety
-/// ibv_post_send(3), with a handle of this provider.
-unsafe extern "C" fn post_send(
-    pair: *mut c_void,
-    mut request: *mut SendWr,
-    refused: *mut *mut SendWr,
-) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
-    let handle = unsafe { &*pair.cast::<Handle>() };
-    let mut state = handle.world.lock();
-    state.send_doorbells += 1;
-    let mut status = 0;
-    while !request.is_null() {
-        // SAFETY: the caller's contract: a list that ends in null.
-        let one = unsafe { &*request };
-        if let Err(errno) = state.post_send(handle.id, one) {
-            // SAFETY: the caller's contract.
-            unsafe { *refused = request };
-            status = errno.raw_os_error();
-            break;
-        }
-        request = one.next;
-    }
-    if state.pairs[&handle.id].state == QueuePairState::Error {
-        state.flush(handle.id);
-    }
-    state.progress();
-    status
-}
-
-/// # Safety
-/// ibv_post_recv(3), with a handle of this provider.
-unsafe extern "C" fn post_receive(
-    pair: *mut c_void,
-    request: *mut RecvWr,
-    refused: *mut *mut RecvWr,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    let id = unsafe { id_of(pair.cast()) };
-    // SAFETY: the caller's contract.
-    unsafe { post_receives(pair, ReceiveTarget::Pair(id), request, refused) }
-}
-
-/// # Safety
-/// ibv_post_srq_recv(3), with a handle of this provider.
-unsafe extern "C" fn post_shared_receive(
-    queue: *mut c_void,
-    request: *mut RecvWr,
-    refused: *mut *mut RecvWr,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    let id = unsafe { id_of(queue.cast()) };
-    // SAFETY: the caller's contract.
-    unsafe { post_receives(queue, ReceiveTarget::Shared(id), request, refused) }
-}
-
-/// # Safety
-/// As the two above.
-unsafe fn post_receives(
-    handle: *mut c_void,
-    mut target: ReceiveTarget,
-    mut request: *mut RecvWr,
-    refused: *mut *mut RecvWr,
-) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
-    let handle = unsafe { &*handle.cast::<Handle>() };
-    let mut state = handle.world.lock();
-    state.receive_doorbells += 1;
-    let mut status = 0;
-    while !request.is_null() {
-        // SAFETY: the caller's contract: a list that ends in null.
-        let one = unsafe { &*request };
-        if let Err(errno) = state.post_receive(&mut target, one) {
-            // SAFETY: the caller's contract.
-            unsafe { *refused = request };
-            status = errno.raw_os_error();
-            break;
-        }
-        request = one.next;
-    }
-    if let ReceiveTarget::Pair(id) = target
-        && state.pairs[&id].state == QueuePairState::Error
-    {
-        state.flush(id);
-    }
-    state.progress();
-    status
-}
-
-/// # Safety
-/// ibv_poll_cq(3), with a handle of this provider.
-unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
-    let handle = unsafe { &*queue.cast::<Handle>() };
-    let mut state = handle.world.lock();
-    if let Err(errno) = state.grant(Call::PollQueue) {
-        return -errno.raw_os_error();
-    }
-    let Some(queue) = state.completions.get_mut(&handle.id) else {
-        return -Errno::BADF.raw_os_error();
-    };
-    let mut found = 0;
-    while found < room
-        && let Some(completion) = queue.ready.pop_front()
-    {
-        // SAFETY: the caller's contract: `into` has `room` places.
-        unsafe { into.add(found as usize).write(completion) };
-        found += 1;
-    }
-    found
-}
-
-/// # Safety
-/// ibv_req_notify_cq(3), with a handle of this provider.
-unsafe extern "C" fn request_notify(queue: *mut c_void, solicited_only: c_int) -> c_int {
-    // SAFETY: the caller's contract; nobody writes to a handle (rule 1).
-    let handle = unsafe { &*queue.cast::<Handle>() };
-    let mut state = handle.world.lock();
-    if let Err(errno) = state.grant(Call::RequestNotify) {
-        return errno.raw_os_error();
-    }
-    if let Some(queue) = state.completions.get_mut(&handle.id) {
-        queue.armed = Some(solicited_only != 0);
-    }
-    0
 }
