@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr};
 
 use ibex_transport::{
-    channel::{RecvError, RecvFailure, SendError, SendFailure},
+    channel::{NotOpened, RecvError, RecvFailure, SendError, SendFailure},
     engine::{
         control::{MAX_NAME_BYTES, Role},
         session::CannotOpen,
@@ -165,29 +165,42 @@ impl TrySendError {
     pub(crate) fn of(failure: SendFailure) -> Self {
         match failure {
             SendFailure::Full | SendFailure::TimedOut => TrySendError::Full,
-            SendFailure::NotOpen => TrySendError::NotOpen,
+            SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => TrySendError::NotOpen,
             SendFailure::Failed(error) => TrySendError::Failed(error),
         }
     }
 }
 
-/// `send_timeout` did not send. The value stays with the caller.
+/// `send_timeout` did not send, or `opened` did not see the peer's end. The value stays
+/// with the caller.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SendTimeoutError {
-    /// The channel stayed full, or its other end unopened.
-    #[error("not sent within the time-out")]
+    /// The channel stayed full.
+    #[error("not sent within the time-out: the channel stayed full, its receiver falls behind")]
     Timeout,
+    /// The peer did not open its end within the time-out.
+    #[error(transparent)]
+    NotOpen(Box<NotOpened>),
     /// It will not work.
     #[error(transparent)]
     Failed(#[from] SendError),
 }
 
 impl SendTimeoutError {
+    /// Whether a later attempt may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        !matches!(self, SendTimeoutError::Failed(_))
+    }
+
     pub(crate) fn of(failure: SendFailure) -> Self {
         match failure {
             SendFailure::Failed(error) => SendTimeoutError::Failed(error),
-            _ => SendTimeoutError::Timeout,
+            SendFailure::NotOpenInTime(error) => SendTimeoutError::NotOpen(error),
+            SendFailure::Full | SendFailure::NotOpen | SendFailure::TimedOut => {
+                SendTimeoutError::Timeout
+            }
         }
     }
 }
@@ -225,29 +238,41 @@ impl TryRecvError {
     pub(crate) fn of(failure: RecvFailure) -> Self {
         match failure {
             RecvFailure::Empty | RecvFailure::TimedOut => TryRecvError::Empty,
-            RecvFailure::NotOpen => TryRecvError::NotOpen,
+            RecvFailure::NotOpen | RecvFailure::NotOpenInTime(_) => TryRecvError::NotOpen,
             RecvFailure::Failed(error) => TryRecvError::Failed(error),
         }
     }
 }
 
-/// `recv_timeout` got no message.
+/// `recv_timeout` got no message, or `opened` did not see the peer's end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvTimeoutError {
     /// Nothing came.
     #[error("no message came within the time-out")]
     Timeout,
+    /// The peer did not open its end within the time-out.
+    #[error(transparent)]
+    NotOpen(Box<NotOpened>),
     /// No message will come.
     #[error(transparent)]
     Failed(#[from] RecvError),
 }
 
 impl RecvTimeoutError {
+    /// Whether a later attempt may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        !matches!(self, RecvTimeoutError::Failed(_))
+    }
+
     pub(crate) fn of(failure: RecvFailure) -> Self {
         match failure {
             RecvFailure::Failed(error) => RecvTimeoutError::Failed(error),
-            _ => RecvTimeoutError::Timeout,
+            RecvFailure::NotOpenInTime(error) => RecvTimeoutError::NotOpen(error),
+            RecvFailure::Empty | RecvFailure::NotOpen | RecvFailure::TimedOut => {
+                RecvTimeoutError::Timeout
+            }
         }
     }
 }

@@ -4,7 +4,9 @@
 
 use std::time::Duration;
 
-use ibex::{ListenError, Node, OpenFailure, Peer, Role, SettingValue};
+use ibex::{
+    ListenError, Node, OpenFailure, Peer, RecvTimeoutError, Role, SendTimeoutError, SettingValue,
+};
 
 #[test]
 fn a_setting_out_of_its_range_is_told_with_its_range() {
@@ -57,6 +59,49 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
     let late = peer.sender::<u64>("late").expect_err("the session is over");
     assert_eq!(late.reason, OpenFailure::SessionOver);
 }
+
+#[test]
+fn a_peer_that_does_not_open_its_end_in_time_is_named() {
+    let (_node, _theirs, peer) = meet();
+    let mut sender = peer.sender::<u64>("log").expect("an end");
+    let error = sender.opened(MOMENT).expect_err("nobody opened it");
+    assert!(error.is_transient());
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "channel \"log\": {} did not open a receiver of this name within 20ms; check the \
+             name there, or wait longer (open_timeout is 10s)",
+            peer.address()
+        )
+    );
+    let error = sender.send_timeout(&1, MOMENT).expect_err("nobody there");
+    assert!(matches!(error, SendTimeoutError::NotOpen(_)), "{error}");
+
+    let hasty = peer.channel("log").open_timeout(MOMENT);
+    let mut receiver = hasty.receiver::<u64>().expect("the other direction");
+    let error = receiver.opened(Duration::from_secs(60));
+    let Err(RecvTimeoutError::Failed(error)) = error else {
+        panic!("open_timeout is over, and waiting longer is of no use: {error:?}");
+    };
+    assert!(
+        error
+            .to_string()
+            .ends_with("within 20ms; check the name there, or raise open_timeout")
+    );
+}
+
+#[test]
+fn a_channel_that_stays_full_is_no_unopened_one() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let narrow = peer.channel("log").window_messages(1);
+    let mut sender = narrow.sender::<u64>().expect("an end");
+    let _receiver = theirs.receiver::<u64>("log").expect("the other");
+    sender.send(&1).expect("one fits");
+    let error = sender.send_timeout(&2, MOMENT).expect_err("two do not");
+    assert!(matches!(error, SendTimeoutError::Timeout), "{error}");
+}
+
+const MOMENT: Duration = Duration::from_millis(20);
 
 /// Two nodes of this process: the one that connected, its end of the session, and the
 /// other's.

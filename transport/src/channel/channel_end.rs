@@ -50,8 +50,8 @@ pub(super) enum Unusable {
 pub(super) enum Unopened {
     /// Waiting was not asked for.
     NotYet,
-    /// The caller's time was up.
-    TimedOut,
+    /// The caller's time was up; `open_timeout` was not.
+    TimedOut(Box<NotOpened>),
     /// It will not open.
     Failed(Unusable),
 }
@@ -120,26 +120,28 @@ impl ChannelEnd {
             self.session.poll();
             return look().unwrap_or(Err(Unopened::NotYet));
         };
-        let give_up = Instant::now() + self.open_timeout;
+        let now = Instant::now();
+        let give_up = now + self.open_timeout;
         let until = deadline.map_or(give_up, |deadline| deadline.min(give_up));
         self.session
             .wait(&self.waiters, Some(until), look)
             .unwrap_or_else(|_| {
                 Err(if until < give_up {
-                    Unopened::TimedOut
+                    Unopened::TimedOut(self.not_opened(until - now))
                 } else {
-                    Unopened::Failed(self.not_opened())
+                    Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
                 })
             })
     }
 
-    fn not_opened(&self) -> Unusable {
-        Unusable::NotOpened(Box::new(NotOpened {
+    fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+        Box::new(NotOpened {
             channel: self.name.clone(),
             peer: self.session.peer_name(),
             missing: self.role.opposite(),
-            waited: self.open_timeout,
-        }))
+            waited,
+            open_timeout: self.open_timeout,
+        })
     }
 }
 
@@ -167,7 +169,7 @@ impl From<Unopened> for SendFailure {
     fn from(unopened: Unopened) -> Self {
         match unopened {
             Unopened::NotYet => SendFailure::NotOpen,
-            Unopened::TimedOut => SendFailure::TimedOut,
+            Unopened::TimedOut(error) => SendFailure::NotOpenInTime(error),
             Unopened::Failed(unusable) => SendFailure::Failed(unusable.into()),
         }
     }
@@ -177,7 +179,7 @@ impl From<Unopened> for RecvFailure {
     fn from(unopened: Unopened) -> Self {
         match unopened {
             Unopened::NotYet => RecvFailure::NotOpen,
-            Unopened::TimedOut => RecvFailure::TimedOut,
+            Unopened::TimedOut(error) => RecvFailure::NotOpenInTime(error),
             Unopened::Failed(unusable) => RecvFailure::Failed(unusable.into()),
         }
     }

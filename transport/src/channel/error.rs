@@ -213,7 +213,7 @@ impl fmt::Display for Hex<'_> {
     }
 }
 
-/// The peer did not open its end of a channel within `open_timeout`.
+/// The peer did not open its end of a channel in time.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct NotOpened {
@@ -225,6 +225,8 @@ pub struct NotOpened {
     pub missing: Role,
     /// How long the call waited.
     pub waited: Duration,
+    /// How long it would have, if the caller had let it.
+    pub open_timeout: Duration,
 }
 
 impl fmt::Display for NotOpened {
@@ -234,13 +236,27 @@ impl fmt::Display for NotOpened {
             peer,
             missing,
             waited,
+            open_timeout,
         } = self;
         write!(
             f,
-            "channel \"{channel}\": {peer} did not open a {missing} of this name within \
-             {waited:?}; check the name there, or raise open_timeout"
-        )
+            "channel \"{channel}\": {peer} did not open a {missing} of this name within {:?}; \
+             check the name there, ",
+            rounded(*waited)
+        )?;
+        if waited < open_timeout {
+            write!(f, "or wait longer (open_timeout is {open_timeout:?})")
+        } else {
+            f.write_str("or raise open_timeout")
+        }
     }
+}
+
+/// A time-out loses a little on its way through a deadline; here it gets that back.
+fn rounded(time: Duration) -> Duration {
+    let unit = if time.as_millis() < 10 { 100 } else { 1000 };
+    let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    Duration::from_micros(micros.div_ceil(unit).saturating_mul(unit))
 }
 
 impl Error for NotOpened {}
@@ -290,6 +306,8 @@ pub enum SendFailure {
     Full,
     /// The peer has not opened its end, and waiting was not asked for.
     NotOpen,
+    /// The peer did not open its end before the caller's time was up.
+    NotOpenInTime(Box<NotOpened>),
     /// The caller's time was up.
     TimedOut,
     /// It will not work.
@@ -316,8 +334,11 @@ pub enum WaitAckedError {
         /// The first message that will not be acknowledged.
         sequence: u64,
     },
-    /// The caller's time was up.
-    #[error("not answered within the time-out")]
+    /// The caller's time was up: the receiver is not that far, or has not opened its end.
+    #[error(
+        "the receiver did not get that far within the time-out; what was sent stays sent, and a \
+         later call may succeed"
+    )]
     Timeout,
     /// The channel failed before the answer came.
     #[error(transparent)]
@@ -364,6 +385,8 @@ pub enum RecvFailure {
     Empty,
     /// The peer has not opened its end, and waiting was not asked for.
     NotOpen,
+    /// The peer did not open its end before the caller's time was up.
+    NotOpenInTime(Box<NotOpened>),
     /// The caller's time was up.
     TimedOut,
     /// It will not work.
