@@ -5,7 +5,8 @@
 use std::time::Duration;
 
 use ibex::{
-    ListenError, Node, OpenFailure, Peer, RecvTimeoutError, Role, SendTimeoutError, SettingValue,
+    ListenError, Node, OpenFailure, Peer, Raw, RecvTimeoutError, Role, SendError, SendTimeoutError,
+    SettingValue, TrySendError,
 };
 
 #[test]
@@ -99,6 +100,24 @@ fn a_channel_that_stays_full_is_no_unopened_one() {
     sender.send(&1).expect("one fits");
     let error = sender.send_timeout(&2, MOMENT).expect_err("two do not");
     assert!(matches!(error, SendTimeoutError::Timeout), "{error}");
+}
+
+#[test]
+fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let raw = peer.channel("log").codec::<Raw>();
+    let mut sender = raw.sender::<[u8]>().expect("an end");
+    let raw = theirs.channel("log").codec::<Raw>();
+    let _receiver = raw.receiver::<[u8]>().expect("the other");
+    let mut clone = sender.clone();
+    let reservation = sender.reserve(8).expect("room");
+    let Err(TrySendError::Failed(error)) = clone.try_send(&[1]) else {
+        panic!("it cannot be this clone's turn");
+    };
+    assert!(matches!(error, SendError::Nested), "{error}");
+    assert!(error.to_string().contains("a reservation of another clone"));
+    assert_eq!(reservation.send(), 1);
+    assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
 }
 
 const MOMENT: Duration = Duration::from_millis(20);

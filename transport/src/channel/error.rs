@@ -294,8 +294,13 @@ pub enum SendError {
     /// There is no memory for the ring or the message. Nothing was sent.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// A serializer sent on the channel that it is serializing for.
-    #[error("a value's serializer sent on the channel that the value is being sent on")]
+    /// This thread is in the middle of a message of the same channel: it holds a
+    /// reservation of another clone, or this call comes out of a value's serializer.
+    /// Waiting for its own turn, it would wait for ever.
+    #[error(
+        "nothing was sent: this thread is already building a message of the same channel, in a \
+         reservation of another clone or in a value's serializer; finish that first"
+    )]
     Nested,
 }
 
