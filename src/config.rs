@@ -31,6 +31,8 @@ pub struct NodeBuilder {
     insecure_network: bool,
     /// The first setting that was out of its range.
     error: Option<SettingError>,
+    /// The first fabric that is required and not compiled in.
+    absent: Option<Fabric>,
 }
 
 impl NodeBuilder {
@@ -40,6 +42,7 @@ impl NodeBuilder {
             listen: None,
             insecure_network: false,
             error: None,
+            absent: None,
         }
     }
 
@@ -82,12 +85,20 @@ impl NodeBuilder {
     }
 
     /// Whether a fabric must, should or must not be used. Default: chosen by the place of
-    /// the peer (same host: shared memory; else tcp).
+    /// the peer (same host and user: shared memory; else tcp).
+    ///
+    /// A fabric whose cargo feature is off is never used; to require it is an error of
+    /// [`build`](Self::build).
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
-        match fabric {
-            Fabric::Shm => self.settings.shm = policy,
-            Fabric::Tcp => self.settings.tcp = policy,
-            Fabric::Verbs => self.settings.verbs = policy,
+        let wish = match fabric {
+            Fabric::Shm => &mut self.settings.shm,
+            Fabric::Tcp => &mut self.settings.tcp,
+            Fabric::Verbs => &mut self.settings.verbs,
+        };
+        if is_compiled_in(fabric) {
+            *wish = policy;
+        } else if policy == Policy::Require {
+            self.absent = self.absent.or(Some(fabric));
         }
         self
     }
@@ -192,6 +203,9 @@ impl NodeBuilder {
         if let Some(error) = self.error {
             return Err(error.into());
         }
+        if let Some(fabric) = self.absent {
+            return Err(ListenError::NotCompiledIn { fabric });
+        }
         self.settings.channel.check()?;
         let address = match &self.listen {
             None => None,
@@ -211,6 +225,15 @@ impl NodeBuilder {
             }
         };
         Node::start(self.settings, address)
+    }
+}
+
+/// Whether the cargo feature of a fabric is on.
+fn is_compiled_in(fabric: Fabric) -> bool {
+    match fabric {
+        Fabric::Shm => cfg!(feature = "shm"),
+        Fabric::Tcp => cfg!(feature = "tcp"),
+        Fabric::Verbs => cfg!(feature = "verbs"),
     }
 }
 

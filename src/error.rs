@@ -10,7 +10,7 @@ use ibex_transport::{
     },
 };
 
-use crate::SettingError;
+use crate::{Fabric, SettingError};
 
 /// A node could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -37,6 +37,15 @@ pub enum ListenError {
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// A fabric is required that this build does not have.
+    #[error(
+        "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \
+         the crate ibex, or do not require it"
+    )]
+    NotCompiledIn {
+        /// The fabric, and the feature's name.
+        fabric: Fabric,
+    },
     /// The process cannot have another node: threads, descriptors or memory are lacking.
     #[error("cannot start the node: {0}")]
     Environment(#[from] io::Error),

@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use ibex::{
-    ListenError, Node, OpenFailure, Peer, Raw, RecvTimeoutError, Role, SendError, SendTimeoutError,
-    SettingValue, TrySendError,
+    Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError, Role, SendError,
+    SendTimeoutError, SettingValue, TrySendError,
 };
 
 #[test]
@@ -26,6 +26,23 @@ fn a_setting_out_of_its_range_is_told_with_its_range() {
         refused.expect_err("above 4 MiB").to_string(),
         "window_bytes is 8 MiB; it may be 1 byte to 4 MiB"
     );
+}
+
+#[test]
+#[cfg(not(feature = "verbs"))]
+fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
+    let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
+    let error = required.build().expect_err("it is not there");
+    assert!(matches!(
+        error,
+        ListenError::NotCompiledIn {
+            fabric: Fabric::Verbs
+        }
+    ));
+    assert!(error.to_string().contains("enable the feature `verbs`"));
+    // What is only preferred gives way.
+    let preferred = Node::builder().fabric(Fabric::Verbs, Policy::Prefer);
+    preferred.build().expect("another fabric will do");
 }
 
 #[test]

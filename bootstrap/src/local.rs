@@ -25,6 +25,9 @@ pub struct Local {
     pub tcp: Policy,
     /// Wish for RDMA. Default: [`Policy::Auto`].
     pub verbs: Policy,
+    /// Fabrics that this build does not have. They are left out of the offer, so that a
+    /// peer can tell them from forbidden ones. Default: none.
+    pub absent: Vec<FabricKind>,
 
     // What it can take.
     /// How much a peer may ask of this node.
@@ -61,6 +64,7 @@ impl Local {
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,
+            absent: Vec::new(),
             limits: Limits::default(),
             versions: VersionRange::SUPPORTED,
             features: 0,
@@ -85,16 +89,18 @@ impl Local {
             policy,
             device: None,
         };
+        let mut fabrics = vec![
+            fabric(FabricKind::Shm, self.shm),
+            fabric(FabricKind::Tcp, self.tcp),
+            fabric(FabricKind::Verbs, self.verbs),
+        ];
+        fabrics.retain(|fabric| !self.absent.contains(&fabric.kind));
         Offer {
             identity: self.identity,
             incarnation: self.incarnation,
             host,
             limits: self.limits,
-            fabrics: vec![
-                fabric(FabricKind::Shm, self.shm),
-                fabric(FabricKind::Tcp, self.tcp),
-                fabric(FabricKind::Verbs, self.verbs),
-            ],
+            fabrics,
         }
     }
 }

@@ -204,10 +204,12 @@ impl Meeting<'_> {
             .into_iter()
             .find(|(_, offer)| offer.fabric(fabric).is_none())
         {
-            return Some(format!("the {end} does not have it"));
+            return Some(format!(
+                "{fabric} is not compiled into the {end} (feature `{fabric}`)"
+            ));
         }
         if let Some(end) = self.wishes(fabric, Policy::Forbid) {
-            return Some(format!("the {end} forbids it"));
+            return Some(format!("the {end}'s policy forbids {fabric}"));
         }
         if let Some(tried) = self.ruled_out.iter().find(|tried| tried.fabric == fabric) {
             return Some(tried.why.clone());

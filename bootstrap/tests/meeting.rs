@@ -75,7 +75,7 @@ fn over_tcp_when_shm_is_forbidden() {
         assert!(end.unix.is_none() && end.peer.pid.is_none());
         assert!(
             end.reason
-                .starts_with("tcp: not shm: the listening node forbids it; ")
+                .starts_with("tcp: not shm: the listening node's policy forbids shm; ")
         );
     }
 }
@@ -144,8 +144,8 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
     let error = dial(&listening.address, &strict, LONG, &|| false).unwrap_err();
     assert!(
         error.to_string().ends_with(
-            "the connecting node insists on shm, which cannot be had: the listening node \
-             forbids it; use `Prefer` to allow another fabric"
+            "the connecting node insists on shm, which cannot be had: the listening node's \
+             policy forbids shm; use `Prefer` to allow another fabric"
         ),
         "{error}"
     );

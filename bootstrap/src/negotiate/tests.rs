@@ -3,7 +3,7 @@
 use super::*;
 use crate::fabric::FabricOffer;
 use crate::identity::{HostHint, NodeIdentity};
-use crate::local::Limits;
+use crate::local::{Limits, Local};
 
 const POLICIES: [Policy; 4] = [
     Policy::Auto,
@@ -157,7 +157,7 @@ fn a_requirement_that_cannot_be_had_says_whose_and_why() {
         Err(FabricConflict::Unavailable {
             by: End::Acceptor,
             fabric: FabricKind::Shm,
-            why: "the connecting node forbids it".to_string(),
+            why: "the connecting node's policy forbids shm".to_string(),
         })
     );
     assert_eq!(
@@ -197,9 +197,24 @@ fn a_node_without_a_fabric_is_no_match_for_it() {
         .retain(|fabric| fabric.kind == FabricKind::Tcp);
     assert_eq!(
         chosen(&plain(1), &tcp_only),
-        "tcp: not shm: the listening node does not have it; \
-         not verbs: the listening node does not have it"
+        "tcp: not shm: shm is not compiled into the listening node (feature `shm`); \
+         not verbs: verbs is not compiled into the listening node (feature `verbs`)"
     );
+    let verbs = node(1, [Policy::Auto, Policy::Auto, Policy::Require], None);
+    assert_eq!(
+        fabric(&verbs, &tcp_only, &[]).unwrap_err().to_string(),
+        "the connecting node insists on verbs, which cannot be had: verbs is not compiled into \
+         the listening node (feature `verbs`); use `Prefer` to allow another fabric"
+    );
+}
+
+#[test]
+fn what_a_build_lacks_is_not_offered() {
+    let mut local = Local::new(NodeIdentity([1; 16]), 1);
+    local.absent = vec![FabricKind::Verbs];
+    let offer = local.offer(plain(1).host);
+    let kinds: Vec<FabricKind> = offer.fabrics.iter().map(|fabric| fabric.kind).collect();
+    assert_eq!(kinds, [FabricKind::Shm, FabricKind::Tcp]);
 }
 
 /// Every combination of policies and circumstances, against the rules in words.
