@@ -14,13 +14,9 @@ use ibex_transport::{
 
 use crate::{
     Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingError,
+    message::DefaultCodec,
     node::{ChannelDefaults, NodeSettings},
 };
-
-#[cfg(feature = "rkyv")]
-type DefaultCodec = ibex_codec::Rkyv;
-#[cfg(not(feature = "rkyv"))]
-type DefaultCodec = ibex_codec::Raw;
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
 #[derive(Clone, Debug)]

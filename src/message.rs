@@ -5,10 +5,11 @@ use std::{fmt, ops::Deref};
 use ibex_codec::Codec;
 use ibex_transport::channel::RawMessage;
 
+/// The codec of channels that name none.
 #[cfg(feature = "rkyv")]
-type DefaultCodec = ibex_codec::Rkyv;
+pub(crate) type DefaultCodec = ibex_codec::Rkyv;
 #[cfg(not(feature = "rkyv"))]
-type DefaultCodec = ibex_codec::Raw;
+pub(crate) type DefaultCodec = ibex_codec::Raw;
 
 /// A message in the ring, segment or arrival block where it came in, checked.
 ///

@@ -11,13 +11,9 @@ use ibex_transport::{
 use crate::{
     Message,
     error::{RecvTimeoutError, TryRecvError, recv_error},
+    message::DefaultCodec,
     sender::Sequence,
 };
-
-#[cfg(feature = "rkyv")]
-type DefaultCodec = ibex_codec::Rkyv;
-#[cfg(not(feature = "rkyv"))]
-type DefaultCodec = ibex_codec::Raw;
 
 /// Receives messages of type `T`, encoded by `C`.
 ///

@@ -12,12 +12,10 @@ use ibex_transport::{
     driver::Patience,
 };
 
-use crate::error::{SendTimeoutError, TrySendError, send_error};
-
-#[cfg(feature = "rkyv")]
-type DefaultCodec = ibex_codec::Rkyv;
-#[cfg(not(feature = "rkyv"))]
-type DefaultCodec = ibex_codec::Raw;
+use crate::{
+    error::{SendTimeoutError, TrySendError, send_error},
+    message::DefaultCodec,
+};
 
 /// A message's place in its channel. The first is 1.
 pub type Sequence = u64;
