@@ -109,6 +109,24 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
 }
 
 #[test]
+fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let _other = theirs.sender::<u64>("log").expect("an end");
+    // Its announcement may still be on its way.
+    while peer.incoming().is_empty() {
+        std::thread::yield_now();
+    }
+    let mut sender = peer.sender::<u64>("log").expect("an end");
+    let error = sender.opened(MOMENT).expect_err("no receiver");
+    assert!(
+        error
+            .to_string()
+            .ends_with("it opened a sender as well: one of the two must be a receiver"),
+        "{error}"
+    );
+}
+
+#[test]
 fn a_channel_that_stays_full_is_no_unopened_one() {
     let (_node, (_listener, theirs), peer) = meet();
     let narrow = peer.channel("log").window_messages(1);

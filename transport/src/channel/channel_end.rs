@@ -135,10 +135,14 @@ impl ChannelEnd {
     }
 
     fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+        let ours = (self.name.as_str(), self.role);
+        let peers = self.session.incoming();
+        let is_same_there = peers.iter().any(|(name, role)| (&**name, *role) == ours);
         Box::new(NotOpened {
             channel: self.name.clone(),
             peer: self.session.peer_name(),
             missing: self.role.opposite(),
+            is_same_there,
             waited,
             open_timeout: self.open_timeout,
         })

@@ -223,6 +223,9 @@ pub struct NotOpened {
     pub peer: String,
     /// The end that is missing there.
     pub missing: Role,
+    /// The peer opened the same end of this name that this node has: two senders, or two
+    /// receivers, wait for each other.
+    pub is_same_there: bool,
     /// How long the call waited.
     pub waited: Duration,
     /// How long it would have, if the caller had let it.
@@ -235,15 +238,23 @@ impl fmt::Display for NotOpened {
             channel,
             peer,
             missing,
+            is_same_there,
             waited,
             open_timeout,
         } = self;
         write!(
             f,
-            "channel \"{channel}\": {peer} did not open a {missing} of this name within {:?}; \
-             check the name there, ",
+            "channel \"{channel}\": {peer} did not open a {missing} of this name within {:?}; ",
             rounded(*waited)
         )?;
+        if *is_same_there {
+            let same = missing.opposite();
+            return write!(
+                f,
+                "it opened a {same} as well: one of the two must be a {missing}"
+            );
+        }
+        f.write_str("check the name there, ")?;
         if waited < open_timeout {
             write!(f, "or wait longer (open_timeout is {open_timeout:?})")
         } else {
