@@ -143,7 +143,7 @@ impl NodeBuilder {
         self
     }
 
-    /// Bytes that one tcp session lets its peer keep in flight. Default: 4 MiB, range
+    /// Bytes that one tcp session lets its peer keep in flight. Default: 2 MiB, range
     /// 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network; the
     /// memory is used only by bytes that arrived and were not read.
     pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
@@ -157,7 +157,8 @@ impl NodeBuilder {
         self
     }
 
-    /// Default window and limits of this node's channels; see [`ChannelBuilder`].
+    /// Default window in messages of this node's channels; see
+    /// [`ChannelBuilder::window_messages`].
     pub fn window_messages(mut self, messages: u64) -> Self {
         self.settings.channel.window.messages = messages;
         self
@@ -258,7 +259,25 @@ impl ChannelBuilder {
 }
 
 impl<C> ChannelBuilder<C> {
-    /// How messages are encoded. Default: `Rkyv`.
+    /// How messages are encoded. Default: `Rkyv` (without the feature `rkyv`: `Raw`).
+    ///
+    /// ```
+    /// use ibex::{Peer, Pod, Raw};
+    ///
+    /// # fn channels(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+    /// // Plain old data, sent as it lies in memory and read as it lies there: `Pod`.
+    /// let mut samples = peer.channel("samples").codec::<Pod>().sender::<[f64]>()?;
+    /// samples.send(&[0.5, 1.0, 1.5])?;
+    ///
+    /// // Bytes and nothing else: `Raw`.
+    /// let mut blobs = peer.channel("blobs").codec::<Raw>().sender::<[u8]>()?;
+    /// blobs.send(b"anything")?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// A struct of one's own goes by `Pod` if it derives `Pod` and `Zeroable` of the crate
+    /// bytemuck (its feature `derive`) and [`Schema`](derive@crate::Schema).
     pub fn codec<D>(self) -> ChannelBuilder<D> {
         let Self {
             session,
@@ -296,18 +315,27 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
-    /// How long the first blocking call waits for the peer to open its end. Default: 10 s.
+    /// How long a blocking call waits for the peer to open its end. Default: 10 s, for each
+    /// call anew, until the peer has opened it; a call with a shorter time-out of its own
+    /// waits no longer than that. The end stays open when the time is up.
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
         self.defaults.open_timeout = timeout;
         self
     }
 
-    /// Opens the sending end: announces it and returns.
+    /// Opens the sending end: announces it and returns, without waiting for the peer.
+    ///
+    /// A name may be used once in each direction: the peer opens the
+    /// [`receiver`](Self::receiver) of this channel, and this node may open a receiver of
+    /// the same name as the end of another channel. Where both open a sender, both wait,
+    /// and [`NotOpened`](crate::NotOpened) says so. Once both ends are gone, the name may
+    /// be opened again as a new channel.
     ///
     /// # Errors
     ///
-    /// [`OpenError`]: the end is open already, the session has ended or is at its limit,
-    /// or a setting is out of its range.
+    /// [`OpenError`], whose reason says: the end is open already, the session has ended or
+    /// is at its limit, memory was refused, or the name, the type or a setting cannot be
+    /// had. A peer whose type differs is told of by the first call that waits for it.
     pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
     where
         C: Codec<T>,

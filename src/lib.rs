@@ -42,6 +42,36 @@
 //! carries [counters](Counts): what was sent is exact, what was received and acknowledged
 //! is at least so much. A session ends when its connection breaks; reconnecting and
 //! sending again what was not acknowledged is the application's part.
+//!
+//! # Without a thread
+//!
+//! Under [`Driver::Caller`] a node has no thread, and runs when it is called. In a
+//! program's own event loop its descriptor says when. Messages over shared memory come
+//! through no descriptor, so such a node leaves that fabric to others:
+//!
+//! ```
+//! use ibex::{Driver, Fabric, Node, Policy, Raw};
+//! use rustix::event::{PollFd, PollFlags, poll};
+//!
+//! fn event_loop(address: &str) -> Result<(), Box<dyn std::error::Error>> {
+//!     let node = Node::builder()
+//!         .driver(Driver::Caller)
+//!         .fabric(Fabric::Shm, Policy::Forbid)
+//!         .build()?;
+//!     let peer = node.connect(address)?;
+//!     let mut bytes = peer.channel("bytes").codec::<Raw>().receiver::<[u8]>()?;
+//!     loop {
+//!         match bytes.try_recv() {
+//!             Ok(message) => { message.ack(); continue }
+//!             Err(nothing) if nothing.is_transient() => {}
+//!             Err(over) => return Err(over.into()),
+//!         }
+//!         if !node.poll() {    // nothing moved: sleep until something may
+//!             poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None)?;
+//!         }
+//!     }
+//! }
+//! ```
 
 // The macros speak of `::ibex`; so do the examples in this crate's own tests.
 #[allow(

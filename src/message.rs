@@ -23,6 +23,26 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// Dropping it (also by unwinding) gives its room back and acknowledges nothing: from
 /// there on the sender's [`wait_acked`](crate::Sender::wait_acked) answers
 /// `Unacknowledged`. Leaking it with `mem::forget` leaks memory and room, never safety.
+///
+/// What has to outlive the message is taken out of it:
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use ibex::{Message, rkyv::{self, rancor::Error}};
+///
+/// #[ibex::message]
+/// struct Entry { offset: u64, data: Vec<u8> }
+///
+/// fn owned(message: Message<Entry>) -> Result<Entry, Error> {
+///     let offset: u64 = message.offset.into();          // one field, converted when read
+///     let entry: Entry = rkyv::deserialize::<Entry, Error>(&*message)?;
+///     assert_eq!(entry.offset, offset);
+///     message.ack();
+///     Ok(entry)
+/// }
+/// # }
+/// ```
 pub struct Message<T: ?Sized, C: Codec<T> = DefaultCodec> {
     held: C::Held,
     raw: RawMessage,
@@ -36,7 +56,9 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     /// Tells the sender that the application is done with the message.
     ///
     /// Acknowledgement is a prefix: it reaches the sender once every message before this
-    /// one is acknowledged too, and ends at the first that was dropped without.
+    /// one is acknowledged too, and ends at the first that was dropped without. Nothing
+    /// is waited for. Once the channel or its session has ended it releases the message
+    /// and has no other effect: nobody is there to be told.
     #[inline]
     pub fn ack(self) {
         self.raw.acknowledge();

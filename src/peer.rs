@@ -69,7 +69,11 @@ impl Peer {
 
     /// Opens the sending end of a channel with the default settings and codec.
     ///
-    /// Announces it and returns; see [`Sender`].
+    /// Announces it and returns; see [`Sender`]. A name may be used once in each direction.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::sender`].
     #[cfg(feature = "rkyv")]
     pub fn sender<T: ?Sized>(&self, name: &str) -> Result<Sender<T>, OpenError>
     where
@@ -80,7 +84,11 @@ impl Peer {
 
     /// Opens the receiving end of a channel with the default settings and codec.
     ///
-    /// Announces it and returns; see [`Receiver`].
+    /// Announces it and returns; see [`Receiver`]. A name may be used once in each direction.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::receiver`].
     #[cfg(feature = "rkyv")]
     pub fn receiver<T: ?Sized>(&self, name: &str) -> Result<Receiver<T>, OpenError>
     where
@@ -94,7 +102,8 @@ impl Peer {
         ChannelBuilder::new(self.session.clone(), name, self.defaults)
     }
 
-    /// Names of channels that the peer opened and this node did not, as of now.
+    /// Names of channels that the peer opened and this node did not, as of now. A name is
+    /// listed also where this node has the same end of it, which pairs with nothing.
     #[must_use]
     pub fn incoming(&self) -> Vec<Incoming> {
         let incoming = self.session.incoming().into_iter();

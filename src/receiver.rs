@@ -17,10 +17,34 @@ use crate::{
 
 /// Receives messages of type `T`, encoded by `C`.
 ///
-/// Opening announces the end and does not wait for the peer to open its own: the first
-/// blocking call does, for up to the channel's `open_timeout`.
+/// Opening announces the end and does not wait for the peer to open its own: blocking
+/// calls do, each for up to the channel's `open_timeout`, until it has.
+///
+/// A call that waits is woken by a message, the peer's open, the end of the channel or of
+/// its session, and [`Node::close`](crate::Node::close) from another thread; nothing else
+/// cancels it. A wait that has timed out loses no message.
 ///
 /// Dropping it gives senders `Disconnected`; messages that are held stay valid.
+///
+/// ```
+/// use std::time::Duration;
+/// use ibex::{Raw, Receiver, RecvError, RecvTimeoutError};
+///
+/// /// Takes what comes, and does something else each second in which nothing does.
+/// fn serve(bytes: &mut Receiver<[u8], Raw>) -> Result<(), RecvError> {
+///     loop {
+///         match bytes.recv_timeout(Duration::from_secs(1)) {
+///             Ok(message) => {
+///                 println!("{} bytes", message.len());
+///                 message.ack();
+///             }
+///             Err(RecvTimeoutError::Failed(RecvError::Ended)) => return Ok(()),
+///             Err(RecvTimeoutError::Failed(error)) => return Err(error),
+///             Err(quiet) => println!("{quiet}"),
+///         }
+///     }
+/// }
+/// ```
 #[derive(Debug)]
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     handle: ReceiveHandle,
@@ -43,8 +67,9 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     ///
     /// # Errors
     ///
-    /// [`RecvError`]: the session broke (everything that arrived was handed out before),
-    /// the peer's type differs, or one message is not valid (the next call goes on).
+    /// [`RecvError`]: the peer did not open its end within `open_timeout` or has another
+    /// type, the session broke (everything that arrived was handed out before), or one
+    /// message is not valid (the next call goes on).
     #[inline(always)]
     #[allow(
         clippy::should_implement_trait,
@@ -58,14 +83,24 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         }
     }
 
-    /// The next message; the orderly end is [`RecvError::Ended`].
+    /// The next message; waits as [`next`](Self::next) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next); the orderly end is [`RecvError::Ended`].
     #[inline(always)]
     pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
         self.open(raw)
     }
 
-    /// The next message if one is there now.
+    /// The next message if one is there now. Never waits; under `Driver::Caller` it runs a
+    /// turn when nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError::Empty`] or [`TryRecvError::NotOpen`] while there may be one later;
+    /// else [`TryRecvError::Failed`] with what [`recv`](Self::recv) says.
     #[inline]
     pub fn try_recv(&mut self) -> Result<Message<T, C>, TryRecvError> {
         let raw = self
@@ -76,6 +111,12 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     }
 
     /// The next message, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError::Timeout`] if none came, [`RecvTimeoutError::NotOpen`] if the peer
+    /// has not opened its end; else [`RecvTimeoutError::Failed`] with what
+    /// [`recv`](Self::recv) says.
     pub fn recv_timeout(&mut self, timeout: Duration) -> Result<Message<T, C>, RecvTimeoutError> {
         let raw = self
             .handle
@@ -93,7 +134,14 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         }
     }
 
-    /// Waits until the peer has opened its end, for up to `timeout`.
+    /// Waits until the peer has opened its end, for up to `timeout` and not beyond
+    /// `open_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError::NotOpen`] if it has not within `timeout`;
+    /// [`RecvTimeoutError::Failed`] if it has not within `open_timeout`, has another type,
+    /// or the session has ended.
     pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
         self.handle
             .opened(Patience::at_most(timeout))

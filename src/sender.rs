@@ -22,11 +22,30 @@ pub type Sequence = u64;
 
 /// Sends messages of type `T`, encoded by `C`.
 ///
-/// Opening announces the end and does not wait for the peer to open its own: the first
-/// blocking call does, for up to the channel's `open_timeout`.
+/// Opening announces the end and does not wait for the peer to open its own: blocking
+/// calls do, each for up to the channel's `open_timeout`, until it has.
+///
+/// A call that waits is woken by what it waits for, the end of the channel or of its
+/// session, and [`Node::close`](crate::Node::close) from another thread; nothing else
+/// cancels it.
 ///
 /// A sender is exclusive (`send` takes `&mut self`), so it costs no lock. To send from
-/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns.
+/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns, and
+/// every sending call, `try_` and `_timeout` ones too, first waits for its turn: until the
+/// clone that is building or waiting to send a message is done with it.
+///
+/// ```
+/// use std::thread;
+/// use ibex::{Raw, SendError, Sender};
+///
+/// fn from_two_threads(mut bytes: Sender<[u8], Raw>) -> Result<(), SendError> {
+///     let mut clone = bytes.clone();
+///     let other = thread::spawn(move || clone.send(b"from there"));
+///     bytes.send(b"from here")?;
+///     other.join().expect("it does not panic")?;
+///     Ok(())
+/// }   // the last clone goes: the channel ends in order
+/// ```
 ///
 /// Dropping the last clone ends the channel in order: the receiver gets everything that
 /// was sent, then `None`.
@@ -56,14 +75,34 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// # Errors
     ///
-    /// [`SendError`]; nothing was sent then. A panic of the value's serializer sends
-    /// nothing either, and the channel goes on.
+    /// [`SendError`]; nothing was sent then: the peer did not open its end within
+    /// `open_timeout` or has another type, the message is above the limit or cannot be
+    /// encoded, memory was refused, or the channel has ended. A panic of the value's
+    /// serializer comes through; it sends nothing either, and the channel goes on.
     #[inline]
     pub fn send(&mut self, value: &T) -> Result<Sequence, SendError> {
         self.send_with(value, Patience::FOREVER).map_err(send_error)
     }
 
     /// Sends a message if there is room for it now.
+    ///
+    /// ```
+    /// use ibex::{Raw, Sender, TrySendError};
+    ///
+    /// /// Sends the newest sample, or none: a late one is of no use.
+    /// fn sample(bytes: &mut Sender<[u8], Raw>, sample: &[u8]) -> Result<bool, TrySendError> {
+    ///     match bytes.try_send(sample) {
+    ///         Ok(_sequence) => Ok(true),
+    ///         Err(error) if error.is_transient() => Ok(false),
+    ///         Err(error) => Err(error),
+    ///     }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] or [`TrySendError::NotOpen`] while it may work later; else
+    /// [`TrySendError::Failed`] with what [`send`](Self::send) says.
     #[inline]
     pub fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
         self.send_with(value, Patience::None)
@@ -71,6 +110,12 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     }
 
     /// Sends a message, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`SendTimeoutError::Timeout`] if the channel stayed full,
+    /// [`SendTimeoutError::NotOpen`] if the peer has not opened its end; else
+    /// [`SendTimeoutError::Failed`] with what [`send`](Self::send) says.
     pub fn send_timeout(
         &mut self,
         value: &T,
@@ -92,7 +137,14 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         })
     }
 
-    /// Waits until the peer has opened its end, for up to `timeout`.
+    /// Waits until the peer has opened its end, for up to `timeout` and not beyond
+    /// `open_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`SendTimeoutError::NotOpen`] if it has not within `timeout`;
+    /// [`SendTimeoutError::Failed`] if it has not within `open_timeout`, has another type,
+    /// or the session has ended.
     pub fn opened(&mut self, timeout: Duration) -> Result<(), SendTimeoutError> {
         self.handle
             .opened(Patience::at_most(timeout))
@@ -101,29 +153,44 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     /// Waits until the peer's engine holds everything that was sent. On shared memory
     /// publishing is delivery, and this returns at once.
+    ///
+    /// # Errors
+    ///
+    /// [`WaitAckedError::Failed`] if the channel ended before; its counters say how far it
+    /// came.
     pub fn flush(&mut self) -> Result<(), WaitAckedError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::FOREVER)
     }
 
     /// The same for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush), and [`WaitAckedError::Timeout`].
     pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), WaitAckedError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::at_most(timeout))
     }
 
     /// Waits until the receiving application has acknowledged everything up to
-    /// `sequence`. `wait_acked(0)` returns at once.
+    /// `sequence`. `wait_acked(0)` returns at once; a sequence beyond the last that was
+    /// sent is waited for until a clone has sent it and it is acknowledged.
     ///
     /// # Errors
     ///
     /// [`WaitAckedError::Unacknowledged`] if a message up to `sequence` was dropped there
-    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before.
+    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before. What
+    /// was acknowledged before the end still answers with `Ok`.
     pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitAckedError> {
         self.handle.wait_acked(sequence, Patience::FOREVER)
     }
 
     /// The same for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked), and [`WaitAckedError::Timeout`].
     pub fn wait_acked_timeout(
         &mut self,
         sequence: Sequence,
@@ -160,6 +227,10 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// if it is the last).
     ///
     /// Dropping the handle ends it as well; this tells whether delivery was seen.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush). The handle is gone in any case.
     pub fn close(mut self) -> Result<(), WaitAckedError> {
         self.flush()
     }
@@ -172,6 +243,22 @@ impl Sender<[u8], Raw> {
     /// Dropping the reservation gives the room back. While it lives, clones of this
     /// sender wait. Leaking it with `mem::forget` closes the channel at this handle's
     /// next use or drop, with [`EndCause::SlotLeaked`](crate::EndCause::SlotLeaked).
+    ///
+    /// ```
+    /// use std::io::{Read, Result};
+    /// use ibex::{Raw, Sender, Sequence};
+    ///
+    /// /// Reads from a file straight into the memory that is sent from.
+    /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<Sequence> {
+    ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
+    ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
+    ///     Ok(page.send())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
     #[inline(always)]
     pub fn reserve(&mut self, length: usize) -> Result<Reservation<'_>, SendError> {
         let raw = self
@@ -182,6 +269,10 @@ impl Sender<[u8], Raw> {
     }
 
     /// The same if there is room now.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send).
     #[inline]
     pub fn try_reserve(&mut self, length: usize) -> Result<Reservation<'_>, TrySendError> {
         let raw = self
