@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use ibex::{
-    Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError, Role, SendError,
-    SendTimeoutError, SettingValue, TrySendError,
+    ListenError, Node, OpenFailure, Peer, Raw, RecvTimeoutError, Role, SendError, SendTimeoutError,
+    SettingValue, TrySendError,
 };
 
 #[test]
@@ -31,6 +31,7 @@ fn a_setting_out_of_its_range_is_told_with_its_range() {
 #[test]
 #[cfg(not(feature = "verbs"))]
 fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
+    use ibex::{Fabric, Policy};
     let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     let error = required.build().expect_err("it is not there");
     assert!(matches!(
@@ -151,7 +152,7 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     };
     assert!(matches!(error, SendError::Nested), "{error}");
     assert!(error.to_string().contains("a reservation of another clone"));
-    assert_eq!(reservation.send(), 1);
+    assert_eq!(reservation.send().unwrap(), 1);
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
 }
 
