@@ -168,7 +168,7 @@ impl fmt::Display for AsyncEvent {
 
 /// Which element of `union ibv_async_event::element` a kind of event has set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum EventElement {
+pub enum EventElement {
     /// `cq`.
     CompletionQueue,
     /// `qp`.
@@ -181,14 +181,17 @@ pub(super) enum EventElement {
     Nothing,
 }
 
-/// By `enum ibv_event_type` (ibv_get_async_event(3)).
-pub(super) fn element_of(event_type: u32) -> EventElement {
-    match event_type {
-        0 => EventElement::CompletionQueue,
-        1..=7 | 16 => EventElement::QueuePair,
-        9..=13 | 17 | 18 | 20 => EventElement::Port,
-        14 | 15 => EventElement::ReceiveQueue,
-        _ => EventElement::Nothing,
+impl EventElement {
+    /// By `enum ibv_event_type` (ibv_get_async_event(3)).
+    #[must_use]
+    pub fn of(event_type: u32) -> Self {
+        match event_type {
+            0 => Self::CompletionQueue,
+            1..=7 | 16 => Self::QueuePair,
+            9..=13 | 17 | 18 | 20 => Self::Port,
+            14 | 15 => Self::ReceiveQueue,
+            _ => Self::Nothing,
+        }
     }
 }
 
@@ -212,7 +215,7 @@ mod tests {
                 AsyncEvent::Port(3, _) => EventElement::Port,
                 _ => EventElement::Nothing,
             };
-            assert_eq!(told, element_of(event_type), "{event_type}: {event}");
+            assert_eq!(told, EventElement::of(event_type), "{event_type}: {event}");
         }
         let unknown = AsyncEvent::from_raw(RawEvent {
             event_type: 39,

@@ -18,6 +18,12 @@ impl Gid {
         })
     }
 
+    /// Whether it is all zeros, as in an empty slot of a port's table.
+    #[must_use]
+    pub fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
     /// What kind of address it holds.
     #[must_use]
     pub fn scope(self) -> GidScope {
@@ -167,6 +173,7 @@ mod tests {
             GidScope::LinkLocal
         );
         assert_eq!(Gid::default().scope(), GidScope::Empty);
+        assert!(Gid::default().is_empty() && !gid.is_empty());
     }
 
     #[test]

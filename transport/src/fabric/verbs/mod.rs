@@ -46,7 +46,7 @@ mod work_completion;
 mod work_id;
 mod work_request;
 
-pub use async_event::{AsyncEvent, AsyncEvents, PortEvent, QueuePairEvent};
+pub use async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::CompletionQueue;
 pub use connect_error::{ConnectCause, ConnectError};

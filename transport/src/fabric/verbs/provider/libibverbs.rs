@@ -13,7 +13,7 @@ use rdma_sys as sys;
 use rustix::io::Errno;
 
 use super::super::abi::{RecvWr, SendWr, Sge, Wc};
-use super::super::async_event::{EventElement, element_of};
+use super::super::async_event::EventElement;
 use super::super::error::VerbsError;
 use super::super::gid::{Gid, GidEntry, GidType};
 use super::super::port::{LinkLayer, Mtu, PortAttributes, PortState};
@@ -21,7 +21,7 @@ use super::super::queue_pair_state::{AddressVector, AttributeMask, QueuePairAttr
 use super::{
     ChannelHandle, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry,
     DomainHandle, HotCalls, OpenedContext, PairHandle, Provider, QueuePairInit, QueuePairSizes,
-    RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle, Transport, occupied, sealed,
+    RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle, Transport, sealed,
 };
 
 /// The system's library.
@@ -196,7 +196,7 @@ impl Provider for Libibverbs {
         }
         // SAFETY: every bit pattern is a value of both fields of the union.
         let gid = Gid(unsafe { raw.gid.raw });
-        Ok(occupied(gid).then(|| GidEntry {
+        Ok((!gid.is_empty()).then(|| GidEntry {
             index,
             gid,
             gid_type: GidType::from_raw(raw.gid_type),
@@ -236,7 +236,7 @@ impl Provider for Libibverbs {
         unsafe {
             let event_type = (&raw const (*raw.as_ptr()).event_type).cast::<u32>().read();
             let element = &raw const (*raw.as_ptr()).element;
-            let element = match element_of(event_type) {
+            let element = match EventElement::of(event_type) {
                 EventElement::QueuePair => (*(*element).qp).qp_num.into(),
                 EventElement::CompletionQueue => (*(*element).cq).cq_context.addr() as u64,
                 EventElement::ReceiveQueue => (*(*element).srq).srq_context.addr() as u64,
@@ -489,7 +489,7 @@ unsafe fn query_gid_in_parts(
         (0, _) => GidType::RoceV1,
         _ => GidType::Unknown(u32::MAX),
     };
-    Ok(occupied(gid).then_some(GidEntry {
+    Ok((!gid.is_empty()).then_some(GidEntry {
         index,
         gid,
         gid_type,

@@ -32,7 +32,7 @@ use rustix::io::Errno;
 
 use super::abi::{RecvWr, SendWr, Wc};
 use super::error::VerbsError;
-use super::gid::{Gid, GidEntry};
+use super::gid::GidEntry;
 use super::port::PortAttributes;
 use super::queue_pair_state::{AttributeMask, QueuePairAttributes};
 
@@ -381,9 +381,4 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     ) -> Result<(), Errno>;
     /// `ibv_destroy_qp`.
     unsafe fn destroy_pair(&self, pair: PairHandle) -> Result<(), Errno>;
-}
-
-/// A GID of all zeros marks an empty slot of a port's table.
-pub(super) fn occupied(gid: Gid) -> bool {
-    gid != Gid::default()
 }
