@@ -6,6 +6,18 @@
 //! cargo run --features verbs --example devices -- eth0         which one belongs to eth0
 //! cargo run --features verbs --example devices -- --peer HOST  which one leads to HOST
 //! ```
+//!
+//! With soft-RoCE on an interface `v0`, the first and the second say:
+//!
+//! ```text
+//! rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
+//!   up to 1048560 queue pairs of 1048576 requests, 32 scatter entries; 32767 completions per queue
+//!   up to 917503 shared receive queues of 1048576 requests
+//!   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
+//!     GID [0] fe80::243c:26ff:fed3:8651 (RoCE v2) on v0
+//!     GID [1] ::ffff:192.0.2.1 (RoCE v2) on v0
+//! rxe0 port 1 with GID [1] ::ffff:192.0.2.1 (RoCE v2) and MTU 1024: v0 was asked for
+//! ```
 
 use std::error::Error;
 use std::process::ExitCode;

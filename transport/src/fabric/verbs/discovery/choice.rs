@@ -8,6 +8,7 @@ use super::local_address::LocalAddress;
 use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::gid::{Gid, GidEntry};
+use crate::fabric::verbs::port::Mtu;
 
 /// What a device is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub struct Choice {
     pub gid: GidEntry,
     /// The network interface of the GID.
     pub netdev: Option<String>,
+    /// What the port carries now. A connection takes the smaller of both ends'.
+    pub mtu: Mtu,
     /// Why.
     pub reason: String,
 }
@@ -48,8 +51,8 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} port {} with GID {}: {}",
-            self.device, self.port, self.gid, self.reason
+            "{} port {} with GID {} and MTU {}: {}",
+            self.device, self.port, self.gid, self.mtu, self.reason
         )
     }
 }
@@ -267,6 +270,7 @@ impl Candidate<'_> {
             port: self.port.number,
             gid: self.gid.entry,
             netdev: self.gid.netdev.clone(),
+            mtu: self.port.attributes.active_mtu,
             reason,
         }
     }

@@ -102,7 +102,7 @@ fn by_interface_the_best_gid_of_that_interface() {
     assert_eq!(soft.kind, DeviceKind::Software);
     assert_eq!(
         soft.to_string(),
-        "rxe0 port 1 with GID [1] ::ffff:192.0.2.1 (RoCE v2): v0 was asked for"
+        "rxe0 port 1 with GID [1] ::ffff:192.0.2.1 (RoCE v2) and MTU 1024: v0 was asked for"
     );
 }
 
