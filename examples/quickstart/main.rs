@@ -4,9 +4,19 @@
 //! see both ends, run `quickstart replica 127.0.0.1:7070` in one terminal and
 //! `quickstart primary 127.0.0.1:7070` in another, in any order.
 
-use std::{env, error::Error, fs, io::Write, process::Command};
+use std::{
+    env,
+    error::Error,
+    fs,
+    io::{BufRead, BufReader, Write},
+    net::SocketAddr,
+    path::Path,
+    process::{self, Child, Command, ExitCode, Stdio},
+};
 
 use ibex::Node;
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 // [message]
 #[ibex::message] // rkyv derives + schema fingerprint
@@ -16,10 +26,7 @@ struct Entry {
 }
 // [message]
 
-fn primary(
-    replica: &str,
-    entries: impl Iterator<Item = Entry>,
-) -> Result<u64, Box<dyn Error + Send + Sync>> {
+fn primary(replica: &str, entries: impl Iterator<Item = Entry>) -> Result<u64> {
     // [primary]
     let node = Node::client()?;
     let mut log = node.connect(replica)?.sender::<Entry>("wal")?; // waits for a replica that starts later
@@ -33,9 +40,10 @@ fn primary(
     Ok(last)
 }
 
-fn replica(addr: &str, mut file: fs::File) -> Result<(), Box<dyn Error + Send + Sync>> {
+fn replica(addr: &str, mut file: fs::File) -> Result<()> {
     // [replica]
     let node = Node::listen(addr)?;
+    announce(node.local_addr()); // port 0 in `addr` is any that is free
     let mut log = node.accept()?.receiver::<Entry>("wal")?;
     while let Some(entry) = log.next()? {
         // None: orderly end; Err: who, what, counts
@@ -47,36 +55,54 @@ fn replica(addr: &str, mut file: fs::File) -> Result<(), Box<dyn Error + Send + 
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error + Send + Sync>> {
+fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
-    let path = env::temp_dir().join(format!("ibex-quickstart-{}.log", std::process::id()));
-    match arguments.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["replica", addr] => replica(addr, fs::File::create(path)?),
-        ["replica", addr, path] => replica(addr, fs::File::create(path)?),
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let path = env::temp_dir().join(format!("ibex-quickstart-{}.log", process::id()));
+    let result = match arguments[..] {
+        [] => both(&path),
         ["primary", addr] => run_primary(addr),
+        ["replica", addr] => run_replica(addr, &path),
+        ["replica", addr, path] => run_replica(addr, path.as_ref()),
         _ => {
-            let addr = format!("127.0.0.1:{}", free_port()?);
-            let mut other = Command::new(env::current_exe()?)
-                .args(["replica", &addr])
-                .arg(&path)
-                .spawn()?;
-            let result = run_primary(&addr);
-            if result.is_err() {
-                other.kill()?;
-            }
-            other.wait()?;
-            println!(
-                "the replica wrote {} bytes to {}",
-                fs::metadata(&path)?.len(),
-                path.display()
-            );
-            fs::remove_file(path)?;
-            result
+            eprintln!("usage: quickstart [primary HOST:PORT | replica HOST:PORT [FILE]]");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {}", with_sources(&*error));
+            ExitCode::FAILURE
         }
     }
 }
 
-fn run_primary(addr: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
+/// Starts the replica as a process of its own, and is the primary.
+fn both(path: &Path) -> Result<()> {
+    let mut other = Command::new(env::current_exe()?)
+        .args(["replica", "127.0.0.1:0"])
+        .arg(path)
+        .stdout(Stdio::piped())
+        .spawn()?;
+    let result = announced(&mut other).and_then(|addr| run_primary(&addr));
+    if result.is_err() {
+        other.kill()?;
+    }
+    let status = other.wait()?;
+    if result.is_ok() {
+        let bytes = fs::metadata(path)?.len();
+        println!("the replica wrote {bytes} bytes to {}", path.display());
+    }
+    // A replica that could not even make it has said so.
+    let _ = fs::remove_file(path);
+    if result.is_ok() && !status.success() {
+        return Err(format!("the replica failed, {status}").into());
+    }
+    result
+}
+
+fn run_primary(addr: &str) -> Result<()> {
     let entries = (0..100).map(|offset| Entry {
         offset,
         data: vec![b'.'; 100],
@@ -86,9 +112,42 @@ fn run_primary(addr: &str) -> Result<(), Box<dyn Error + Send + Sync>> {
     Ok(())
 }
 
-/// A port that is free now; the replica binds it a moment later.
-fn free_port() -> std::io::Result<u16> {
-    Ok(std::net::TcpListener::bind("127.0.0.1:0")?
-        .local_addr()?
-        .port())
+fn run_replica(addr: &str, path: &Path) -> Result<()> {
+    let file = fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    replica(addr, file)
+}
+
+/// Says where this node listens.
+fn announce(addr: Option<SocketAddr>) {
+    if let Some(addr) = addr {
+        println!("{ANNOUNCEMENT}{addr}");
+    }
+}
+
+/// Where the other process listens, once it does.
+fn announced(replica: &mut Child) -> Result<String> {
+    let mut line = String::new();
+    if let Some(output) = replica.stdout.take() {
+        BufReader::new(output).read_line(&mut line)?;
+    }
+    match line.trim_end().strip_prefix(ANNOUNCEMENT) {
+        Some(addr) => Ok(addr.to_owned()),
+        None => Err("the replica ended before it listened; its own message is above".into()),
+    }
+}
+
+const ANNOUNCEMENT: &str = "listening on ";
+
+/// An error and what it came from, as far as it does not say so itself.
+fn with_sources(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text += &format!(": {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }
