@@ -6,11 +6,8 @@
 //! two cores is measured beside each pair: figures of near and far cores, which a
 //! virtual machine may change at any time, stand in lines of their own.
 
-#[path = "../examples/pingpong/channels.rs"]
-mod channels;
-#[path = "../examples/pingpong/session.rs"]
-#[allow(dead_code, reason = "a benchmark serves no other host")]
-mod session;
+#[path = "../examples/pingpong/measurement/mod.rs"]
+mod measurement;
 
 use std::{env, process::ExitCode};
 
@@ -24,9 +21,9 @@ use ibex_harness::{
     row::{bytes, duration},
 };
 
-use crate::{
+use crate::measurement::{
     channels::CodecName,
-    session::{DriverName, FabricName, Order, Setup},
+    session::{self, DriverName, FabricName, Order, Setup},
 };
 
 fn main() -> ExitCode {
@@ -117,7 +114,7 @@ impl BenchRow {
             cores,
             PAIRS,
             || Limit::from(fabric).measure(cores, job),
-            || session::measure_here(cores, setup, order).map(|outcome| outcome.figures),
+            || session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order)),
         )
     }
 

@@ -4,10 +4,10 @@
 //! every fabric of this machine beside the raw limit, and prints a table. See
 //! `--help` for the rest.
 
-mod channels;
+mod measurement;
 mod options;
+mod other_host;
 mod progress;
-mod session;
 
 use std::process::ExitCode;
 
@@ -24,9 +24,9 @@ use ibex_harness::{
 };
 
 use crate::{
+    measurement::session::{self, FabricName, Order, Setup},
     options::{Options, Plan, VerbsOnly},
     progress::Progress,
-    session::{FabricName, Order, Setup},
 };
 
 fn main() -> ExitCode {
@@ -51,7 +51,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             driver: options.driver,
             fabric: options.required_fabric(),
         };
-        return session::answer_at(address, cores[1], setup).map(|()| true);
+        return other_host::serve(address, cores[1], setup).map(|()| true);
     }
     let Plan {
         fabrics,
@@ -123,7 +123,9 @@ impl Measuring<'_> {
             },
             || {
                 self.progress.step(&title, "ibex");
-                Ok(session::measure_here(self.cores, setup, Order { job, codec })?.figures)
+                session::with_peer(self.cores, setup, |peer| {
+                    session::measure(peer, self.cores[0], Order { job, codec })
+                })
             },
         )?;
         let chosen = run
@@ -152,17 +154,15 @@ impl Measuring<'_> {
             .job(setup.fabric.unwrap_or(FabricName::Tcp), mode, size);
         self.progress
             .step(&format!("{} {size} B", mode.name()), address);
-        // A thread that the node starts may run on either core; we pin ourselves later.
-        cores::keep_to(&self.cores)?;
         let order = Order {
             job,
             codec: self.options.codec,
         };
-        let outcome = session::measure_with(address, self.cores[0], setup, order)?;
+        let (figures, fabric) = other_host::measure(address, self.cores, setup, order)?;
         Ok(Row::new(
-            self.subject(outcome.fabric),
+            self.subject(fabric),
             &self.cores[..1],
-            &outcome.figures,
+            &figures,
             None,
         ))
     }
@@ -179,10 +179,12 @@ impl Measuring<'_> {
             job,
             codec: self.options.codec,
         };
-        let outcome = session::measure_here(self.cores, setup, order)?;
-        self.progress
-            .note(&format!("auto: {} ({})", outcome.fabric, outcome.reason));
-        match outcome.fabric {
+        let (fabric, reason) = session::with_peer(self.cores, setup, |peer| {
+            session::measure(peer, self.cores[0], order)?;
+            Ok((peer.fabric(), peer.fabric_reason().to_owned()))
+        })?;
+        self.progress.note(&format!("auto: {fabric} ({reason})"));
+        match fabric {
             Fabric::Shm => Ok(FabricName::Shm),
             Fabric::Tcp => Ok(FabricName::Tcp),
             other => Err(Error::subject(format!(

@@ -6,7 +6,7 @@ use ibex_harness::{
     job::{Job, Mode},
 };
 
-use crate::{
+use crate::measurement::{
     channels::CodecName,
     session::{DriverName, FabricName, usual_iters},
 };

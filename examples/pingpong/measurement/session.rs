@@ -5,7 +5,7 @@
 //! while anything is timed. So the same code serves a peer process on this host and
 //! a listener on another one.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::SocketAddr;
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Wait};
 use ibex_harness::{
@@ -20,7 +20,7 @@ use ibex_harness::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use crate::channels::{CodecName, RawChannels, RkyvChannels, Side};
+use super::channels::{CodecName, RawChannels, RkyvChannels, Side};
 
 /// How a node is made; the same on both sides of a local pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -100,37 +100,25 @@ pub(crate) struct Order {
     pub(crate) codec: CodecName,
 }
 
-/// Figures, and what carried the messages.
-#[derive(Debug)]
-pub(crate) struct Outcome {
-    /// What was measured.
-    pub(crate) figures: Figures,
-    /// The fabric in use.
-    pub(crate) fabric: Fabric,
-    /// Why it was chosen.
-    pub(crate) reason: String,
-}
-
-/// Measures between this process and a peer process that it starts.
-pub(crate) fn measure_here(cores: Cores, setup: Setup, order: Order) -> Result<Outcome, Error> {
+/// Does `work` with a peer process on this host, which answers one [`Order`].
+pub(crate) fn with_peer<R>(
+    cores: Cores,
+    setup: Setup,
+    work: impl FnOnce(&Peer) -> Result<R, Error>,
+) -> Result<R, Error> {
     let task = serde_json::to_value(setup).map_err(Error::subject)?;
     let mut pair = Pair::start(cores, Task::Subject(task))?;
     let address: SocketAddr = pair.receive("the address of its node")?;
-    let outcome = measure_with(address, cores[0], setup, order)?;
-    pair.finish()?;
-    Ok(outcome)
-}
-
-/// Measures between this process and whoever listens at `address`.
-pub(crate) fn measure_with(
-    address: impl ToString,
-    core: usize,
-    setup: Setup,
-    order: Order,
-) -> Result<Outcome, Error> {
     let node = setup.builder().build().map_err(Error::subject)?;
     let peer = node.connect(address).map_err(Error::subject)?;
-    tell(&peer, "order", &order)?;
+    let result = work(&peer)?;
+    pair.finish()?;
+    Ok(result)
+}
+
+/// Measures between this thread, on `core`, and the node of `peer`.
+pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures, Error> {
+    tell(peer, "order", &order)?;
     // Only now: threads that the node started are not to share this core.
     cores::keep_to(&[core])?;
     let honest = Job {
@@ -140,20 +128,16 @@ pub(crate) fn measure_with(
     let mut tally = Tally::default();
     let stopped = match order.codec {
         CodecName::Raw => {
-            let mut link = RawChannels::open(&peer, honest, Side::Measuring)?;
+            let mut link = RawChannels::open(peer, honest, Side::Measuring)?;
             link::measure(&order.job, &mut link, &mut tally)
         }
         CodecName::Rkyv => {
-            let mut link = RkyvChannels::open(&peer, honest, Side::Measuring)?;
+            let mut link = RkyvChannels::open(peer, honest, Side::Measuring)?;
             link::measure(&order.job, &mut link, &mut tally)
         }
     }?;
-    let theirs: Tally = listen(&peer, "outcome")?;
-    Ok(Outcome {
-        figures: stopped.figures(tally, &theirs),
-        fabric: peer.fabric(),
-        reason: peer.fabric_reason().to_owned(),
-    })
+    let theirs: Tally = listen(peer, "outcome")?;
+    Ok(stopped.figures(tally, &theirs))
 }
 
 /// The task of a peer process: one session, one order.
@@ -169,31 +153,8 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     answer(&peer, cores[1])
 }
 
-/// Serves orders from other hosts, one after the other, for ever.
-pub(crate) fn answer_at(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
-    let mut builder = setup.builder().listen(address);
-    let reachable = address.to_socket_addrs().map_err(Error::subject)?;
-    if reachable
-        .into_iter()
-        .any(|address| !address.ip().is_loopback())
-    {
-        eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
-        builder = builder.insecure_network();
-    }
-    let node = builder.build().map_err(Error::subject)?;
-    if let Some(address) = node.local_addr() {
-        eprintln!("listening on {address}; stop with Ctrl-C");
-    }
-    loop {
-        let peer = node.accept().map_err(Error::subject)?;
-        match answer(&peer, core) {
-            Ok(tally) => eprintln!("{}: {} bytes checked", peer.address(), tally.bytes),
-            Err(error) => eprintln!("{}: {error}", peer.address()),
-        }
-    }
-}
-
-fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
+/// Does what the peer orders, on `core`; what was checked here.
+pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
     let Order { job, codec } = listen(peer, "order")?;
     cores::keep_to(&[core])?;
     let tally = match codec {
@@ -205,7 +166,8 @@ fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
 }
 
 impl Setup {
-    fn builder(self) -> NodeBuilder {
+    /// A node, as far as both sides want it alike.
+    pub(crate) fn builder(self) -> NodeBuilder {
         let builder = match self.driver {
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
