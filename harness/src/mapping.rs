@@ -11,6 +11,7 @@
 //! trust both sides to keep the rules.
 
 use std::{
+    cell::Cell,
     fs::{File, OpenOptions},
     hint,
     os::fd::{AsRawFd, OwnedFd, RawFd},
@@ -32,6 +33,8 @@ pub(crate) struct Mapping {
     bytes: usize,
     file: OwnedFd,
     watch: Watch,
+    /// Turns of an empty loop before the first look for a reply.
+    delay: Cell<u64>,
 }
 
 impl Mapping {
@@ -95,6 +98,27 @@ impl Mapping {
         }
     }
 
+    /// Polls for a reply: like [`above`](Self::above), but the first look comes after as
+    /// long as the last replies took.
+    ///
+    /// That delay is learnt: a reply that was there at the first look shortens it by one
+    /// step, and one that was not lengthens it by four. So most first looks find it, and
+    /// the delay follows a peer that becomes quicker.
+    #[inline]
+    pub(crate) fn reply(&self, offset: usize, value: u64) -> Result<u64, Error> {
+        let delay = self.delay.get();
+        for turn in 0..delay {
+            hint::black_box(turn);
+        }
+        let came = self.word(offset).load(Ordering::Acquire) > value;
+        self.delay.set(if came {
+            delay.saturating_sub(DELAY_STEP)
+        } else {
+            (delay + 4 * DELAY_STEP).min(MAX_DELAY)
+        });
+        self.above(offset, value, 1)
+    }
+
     /// The word at `offset`, a multiple of 8.
     #[inline]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
@@ -154,6 +178,7 @@ impl Mapping {
             bytes,
             file,
             watch: Watch::default(),
+            delay: Cell::new(0),
         })
     }
 }
@@ -166,9 +191,34 @@ impl Drop for Mapping {
     }
 }
 
+/// Turns of an empty loop, about 5 ns.
+const DELAY_STEP: u64 = 4;
+/// About 1 µs: who is not back by then is not waited for by the nanosecond.
+const MAX_DELAY: u64 = 1000;
+
 #[cfg(test)]
 mod tests {
+    use std::{thread, time::Duration};
+
     use super::*;
+
+    #[test]
+    fn a_delay_grows_until_replies_are_there_and_shrinks_after() {
+        let memory = Mapping::create(4096).unwrap();
+        let word = memory.word(0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(Duration::from_millis(20));
+                word.store(1, Ordering::Release);
+            });
+            assert_eq!(memory.reply(0, 0).unwrap(), 1);
+        });
+        assert_eq!(memory.delay.get(), 4 * DELAY_STEP, "it was not there");
+        for left in (0..4).rev().chain([0]) {
+            assert_eq!(memory.reply(0, 0).unwrap(), 1);
+            assert_eq!(memory.delay.get(), left * DELAY_STEP, "it was there");
+        }
+    }
 
     #[test]
     fn two_mappings_of_one_memory() {

@@ -1,16 +1,15 @@
 //! The limit of shared memory: two processes, one memfd, no library.
 //!
-//! *Latency*: slots each way. A slot begins on a cache line with its header word, and
-//! the payload follows in that line. Who sends fills the slot and stores the header,
-//! release, nothing else: no fence, no index line, no credit (the answer is one). Who
-//! receives polls the header and reads in place. Short messages have two slots; long
-//! ones become visible part by part, in slots for `RING` bytes: lines that left both
-//! CPUs' own caches are quicker to write than those that one of them still shares.
+//! *Latency*: slots each way. A slot begins on a cache line with its header word; the payload
+//! follows in that line. Who sends fills the slot and stores the header, release, nothing else.
+//! Who receives polls the header and reads in place. It waits first for as long as the last
+//! replies took (`Mapping::reply`): a look that comes too early takes the line from a peer that is
+//! about to write there. Short messages have two slots; long ones become visible part by part, in
+//! slots for `RING` bytes, since lines that left both CPUs' own caches are quicker to write.
 //!
-//! *Stream*: a ring of packed messages and two words on lines of their own: PUBLISHED,
-//! stored every 16 messages or `STREAM_PART` bytes, whichever is less, and ROOM, stored
-//! every quarter ring. Each end looks at the other's word when it stores its own, and
-//! backs off for 100 pauses if there is no news, so as not to pull back busy lines.
+//! *Stream*: a ring of packed messages and two words on lines of their own: PUBLISHED, stored
+//! every 16 messages or `STREAM_PART` bytes if that is less, and ROOM, stored every quarter ring.
+//! An end looks at the other's word when it stores its own, and backs off if there is no news.
 
 use std::sync::atomic::Ordering::Release;
 
@@ -54,7 +53,7 @@ impl RawShm {
     #[cold]
     fn exchange(&mut self, words: [usize; 2], told: u64, step: u64) -> Result<(), Error> {
         self.memory.word(words[0]).store(told, Release);
-        let limit = self.memory.above(words[1], self.done, BACK_OFF)?;
+        let limit = self.memory.above(words[1], self.done, 100)?;
         self.next = limit.min(self.done + step);
         Ok(())
     }
@@ -90,7 +89,9 @@ impl Link for RawShm {
         let parts = self.job.parts(if ping { PING_PART } else { STREAM_PART });
         let capacity = self.messages * parts.len() as u64;
         for (part, before) in parts.zip(sequence << 32..) {
-            if ping {
+            if ping && part.start == 0 {
+                self.memory.reply(slot - HEADER, before)?;
+            } else if ping {
                 self.memory.above(slot - HEADER, before, 1)?;
             } else if self.done == self.next {
                 self.exchange([ROOM, PUBLISHED], self.done + capacity, capacity / 4 + 1)?;
@@ -117,4 +118,3 @@ const DATA: usize = 256;
 const PING_PART: usize = 8 << 10;
 const RING: usize = 4 << 20;
 const STREAM_PART: usize = 64 << 10;
-const BACK_OFF: u32 = 100;
