@@ -23,12 +23,14 @@ pub(crate) struct Options {
     #[arg(long, value_enum)]
     fabric: Option<FabricChoice>,
 
-    /// Payload of a message; may be repeated. Default: two sizes per mode.
-    #[arg(long = "size", value_name = "BYTES")]
+    /// Payload of a message, at most 67108864 (64 MiB); may be repeated. Default: two
+    /// sizes per mode.
+    #[arg(long = "size", value_name = "BYTES", value_parser = parse_size)]
     sizes: Vec<usize>,
 
-    /// Round trips or messages to time. Default: about half a second's worth.
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..))]
+    /// Round trips or messages to time, at most 1000000000. Default: about half a
+    /// second's worth.
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u64).range(1..=Job::MAX_ITERS))]
     iters: Option<u64>,
 
     /// Who runs the engine.
@@ -149,6 +151,16 @@ impl Options {
             iters,
             flip: self.flip_byte,
         }
+    }
+}
+
+fn parse_size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size) if size <= Job::MAX_SIZE => Ok(size),
+        _ => Err(format!(
+            "a message may have 0 to {} bytes, in digits",
+            Job::MAX_SIZE
+        )),
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::io;
 
+use crate::job::Job;
+
 /// Why a measurement could not be made.
 ///
 /// A payload that arrived damaged is not an error of this kind: it is counted
@@ -56,6 +58,20 @@ pub enum Error {
     OneCore {
         /// The CPUs of this process's affinity mask.
         allowed: Vec<usize>,
+    },
+
+    /// A measurement that would need too much memory, or never end.
+    #[error(
+        "{iters} messages of {size} bytes cannot be measured: a message may have at most \
+         {} bytes, and there may be 1 to {} of them",
+        Job::MAX_SIZE,
+        Job::MAX_ITERS
+    )]
+    Job {
+        /// Payload of a message, in bytes.
+        size: usize,
+        /// Messages or round trips.
+        iters: u64,
     },
 
     /// A failure of the code under measurement, in its own words.

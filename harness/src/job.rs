@@ -7,6 +7,7 @@ use std::{ops::Range, time::Duration};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    Error,
     check::{Tally, fill_part},
     histogram::Percentiles,
 };
@@ -46,6 +47,23 @@ pub struct Job {
 }
 
 impl Job {
+    /// The longest payload: a limit, and ibex, hold up to four of them at a time.
+    pub const MAX_SIZE: usize = 64 << 20;
+
+    /// The most messages. With the warm-up, sequence numbers stay within 32 bits, and
+    /// the bytes of all messages within 64.
+    pub const MAX_ITERS: u64 = 1_000_000_000;
+
+    /// Whether the size and the count are within their ranges: for a job that comes
+    /// from elsewhere.
+    pub fn check(&self) -> Result<(), Error> {
+        let (size, iters) = (self.size, self.iters);
+        if size > Job::MAX_SIZE || !(1..=Job::MAX_ITERS).contains(&iters) {
+            return Err(Error::Job { size, iters });
+        }
+        Ok(())
+    }
+
     /// The sequence numbers of the warm-up, and those of the timed messages.
     ///
     /// The warm-up touches all memory and opens TCP's windows. It is checked like
@@ -163,6 +181,31 @@ mod tests {
         assert_eq!(parts(0), [(0, 0)]);
         assert_eq!(parts(64), [(0, 64)]);
         assert_eq!(parts(130), [(0, 64), (64, 128), (128, 130)]);
+    }
+
+    #[test]
+    fn the_largest_job_overflows_nothing_and_one_beyond_is_refused() {
+        let largest = Job {
+            mode: Mode::Latency,
+            size: Job::MAX_SIZE,
+            iters: Job::MAX_ITERS,
+            flip: false,
+        };
+        largest.check().unwrap();
+        assert!(largest.sequences().end < 1 << 32);
+        let bytes = u128::from(largest.sequences().end) * Job::MAX_SIZE as u128;
+        assert_eq!(u128::from(largest.bytes_to_check()), 2 * bytes);
+        let refused = |size, iters| {
+            let job = Job {
+                size,
+                iters,
+                ..largest
+            };
+            job.check().unwrap_err().to_string()
+        };
+        assert!(refused(Job::MAX_SIZE + 1, 1).contains("at most 67108864"));
+        assert!(refused(0, Job::MAX_ITERS + 1).contains("1 to 1000000000"));
+        assert!(refused(0, 0).contains("1 to 1000000000"));
     }
 
     #[test]

@@ -156,6 +156,7 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
 /// Does what the peer orders, on `core`; what was checked here.
 pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
     let Order { job, codec } = listen(peer, "order")?;
+    job.check()?;
     cores::keep_to(&[core])?;
     let tally = match codec {
         CodecName::Raw => link::answer(&job, &mut RawChannels::open(peer, job, Side::Answering)?),
