@@ -51,11 +51,12 @@ pub(crate) struct Options {
     pub(crate) cores: Option<Cores>,
 
     /// Serve measurements for other hosts at HOST:PORT, until stopped.
-    #[arg(long, value_name = "ADDR", conflicts_with_all = ["connect", "sizes", "iters", "mode"])]
+    #[arg(long, value_name = "ADDR", value_parser = |text: &str| parse_address(text, 0),
+        conflicts_with_all = ["connect", "sizes", "iters", "mode"])]
     pub(crate) listen: Option<String>,
 
-    /// Measure with a listener on another host (no raw limit then).
-    #[arg(long, value_name = "ADDR")]
+    /// Measure with a listener on another host, at HOST:PORT (no raw limit then).
+    #[arg(long, value_name = "ADDR", value_parser = |text: &str| parse_address(text, 1))]
     pub(crate) connect: Option<String>,
 
     /// One JSON object per row on standard output, and nothing else there.
@@ -160,6 +161,22 @@ fn parse_size(text: &str) -> Result<usize, String> {
         _ => Err(format!(
             "a message may have 0 to {} bytes, in digits",
             Job::MAX_SIZE
+        )),
+    }
+}
+
+/// The address as it is, if it has a host and a port that is at least `lowest_port`.
+fn parse_address(text: &str, lowest_port: u16) -> Result<String, String> {
+    let is_host = |host: &str| {
+        let in_brackets = host.starts_with('[') && host.ends_with(']');
+        !host.is_empty() && (in_brackets || !host.contains(':'))
+    };
+    let is_port = |port: &str| port.parse().is_ok_and(|port: u16| port >= lowest_port);
+    match text.rsplit_once(':') {
+        Some((host, port)) if is_host(host) && is_port(port) => Ok(text.to_owned()),
+        _ => Err(format!(
+            "give HOST:PORT, such as 127.0.0.1:7000 or [::1]:7000, with a port from {lowest_port} \
+             to 65535"
         )),
     }
 }

@@ -22,7 +22,8 @@ pub(crate) fn measure(
     // A thread that the node starts may run on either core; the measurement pins us later.
     cores::keep_to(&cores)?;
     let node = setup.builder().build().map_err(Error::subject)?;
-    let peer = node.connect(address).map_err(Error::subject)?;
+    let refused = |error| Error::subject(format!("--connect: {error}"));
+    let peer = node.connect(address).map_err(refused)?;
     let figures = session::measure(&peer, cores[0], order)?;
     Ok((figures, peer.fabric()))
 }
@@ -30,7 +31,11 @@ pub(crate) fn measure(
 /// Serves orders from other hosts, one after the other, for ever.
 pub(crate) fn serve(address: &str, core: usize, setup: Setup) -> Result<(), Error> {
     let mut builder = setup.builder().listen(address);
-    let reachable = address.to_socket_addrs().map_err(Error::subject)?;
+    let reachable = address.to_socket_addrs().map_err(|error| {
+        Error::subject(format!(
+            "--listen {address}: {error}; name an address of this host, or 0.0.0.0 for all"
+        ))
+    })?;
     if reachable
         .into_iter()
         .any(|address| !address.ip().is_loopback())
@@ -38,7 +43,8 @@ pub(crate) fn serve(address: &str, core: usize, setup: Setup) -> Result<(), Erro
         eprintln!("note: whoever can reach {address} can use this listener; nothing is encrypted");
         builder = builder.insecure_network();
     }
-    let node = builder.build().map_err(Error::subject)?;
+    let refused = |error| Error::subject(format!("--listen: {error}"));
+    let node = builder.build().map_err(refused)?;
     if let Some(address) = node.local_addr() {
         eprintln!("listening on {address}; stop with Ctrl-C");
     }
