@@ -1,8 +1,8 @@
 //! How fast is ibex here, and how close to what the hardware can do?
 //!
 //! `cargo run --release --example pingpong` starts its own peer process, measures
-//! every fabric of this machine beside the raw limit, and prints a table. See
-//! `--help` for the rest.
+//! every fabric of this machine beside the raw limit, and prints a table, each row as
+//! soon as it is measured. See `--help` for the rest.
 
 mod measurement;
 mod options;
@@ -20,7 +20,7 @@ use ibex_harness::{
     job::{Job, Mode},
     limit::Limit,
     pair,
-    row::{Row, Subject, Table},
+    row::{FOOTING, HEADING, Row, Subject},
 };
 
 use crate::{
@@ -63,7 +63,11 @@ fn run(options: &Options) -> Result<bool, Error> {
         cores,
         progress: Progress::new(fabrics.len() * shapes.len() * PAIRS, !options.json),
     };
-    let mut rows = Vec::new();
+    let has_table = !options.json && !fabrics.is_empty();
+    if has_table {
+        measuring.progress.print(&HEADING)?;
+    }
+    let mut all_sound = true;
     for fabric in fabrics {
         let setup = Setup {
             driver: options.driver,
@@ -74,26 +78,28 @@ fn run(options: &Options) -> Result<bool, Error> {
                 Some(address) => measuring.with_another_host(address, setup, mode, size)?,
                 None => measuring.here(setup, mode, size)?,
             };
+            all_sound &= row.is_sound();
             if options.json {
-                println!("{}", row.to_json());
+                measuring.progress.print(&row.to_json())?;
+            } else {
+                measuring.progress.print(&row)?;
             }
-            rows.push(row);
         }
     }
     measuring.progress.finish();
-    if !options.json && !rows.is_empty() {
-        println!("{}", Table(&rows));
+    if has_table {
+        measuring.progress.print(&FOOTING)?;
     }
     if verbs.is_some() {
         let note = format!("verbs: {WITHOUT_VERBS}");
         if options.json {
-            eprintln!("{note}");
+            measuring.progress.note(&note);
         } else {
-            println!("{note}");
+            measuring.progress.print(&note)?;
         }
     }
     let all_asked_for = !matches!(verbs, Some(VerbsOnly(true)));
-    Ok(all_asked_for && rows.iter().all(Row::is_sound))
+    Ok(all_asked_for && all_sound)
 }
 
 /// What all rows of a run have in common.

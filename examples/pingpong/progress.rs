@@ -1,6 +1,13 @@
-//! The bar on standard error. It is drawn only between measurements, because the
-//! cores that it would be drawn on are busy during them.
+//! What is seen of a run: results on standard output as soon as they are there, and a bar
+//! on standard error. The bar is drawn only between measurements, because the cores that it
+//! would be drawn on are busy during them.
 
+use std::{
+    fmt::Display,
+    io::{self, Write},
+};
+
+use ibex_harness::Error;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Shows which row is measured, if anybody looks.
@@ -26,6 +33,16 @@ impl Progress {
     pub(crate) fn step(&self, row: &str, what: &str) {
         self.bar.set_message(format!("{row}: {what}"));
         self.bar.inc(1);
+    }
+
+    /// A line of the result, which whoever reads our output gets at once.
+    pub(crate) fn print(&self, line: &impl Display) -> Result<(), Error> {
+        self.bar.suspend(|| {
+            let mut output = io::stdout().lock();
+            writeln!(output, "{line}")
+                .and_then(|()| output.flush())
+                .map_err(Error::io("writing the result"))
+        })
     }
 
     /// Something worth knowing, on standard error.

@@ -137,48 +137,48 @@ impl Row {
     }
 }
 
-/// Rows for a reader, with a heading.
-pub struct Table<'a>(pub &'a [Row]);
-
-impl fmt::Display for Table<'_> {
+/// The row for a reader, below [`HEADING`].
+impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{HEADING}")?;
-        for row in self.0 {
-            let mode = row.mode.name();
-            let Row {
-                fabric,
-                driver,
-                codec,
-                ..
-            } = row;
-            write!(
-                f,
-                "{fabric:6} {driver:7} {codec:5} {mode:7} {:>8}",
-                bytes(row.size as f64)
-            )?;
-            let times = row.one_way_ns.map(|t| [t.p50, t.p90, t.p99, t.p999, t.max]);
-            for column in 0..5 {
-                match times {
-                    Some(times) => write!(f, " {:>8}", duration(times[column]))?,
-                    None => write!(f, " {:>8}", "-")?,
-                }
+        let mode = self.mode.name();
+        let Row {
+            fabric,
+            driver,
+            codec,
+            ..
+        } = self;
+        write!(
+            f,
+            "{fabric:6} {driver:7} {codec:5} {mode:7} {:>8}",
+            bytes(self.size as f64)
+        )?;
+        let times = self
+            .one_way_ns
+            .map(|t| [t.p50, t.p90, t.p99, t.p999, t.max]);
+        for column in 0..5 {
+            match times {
+                Some(times) => write!(f, " {:>8}", duration(times[column]))?,
+                None => write!(f, " {:>8}", "-")?,
             }
-            write!(f, " {:>9}", count(row.msgs_per_s))?;
-            write!(f, " {:>11}", format!("{}/s", bytes(row.bytes_per_s)))?;
-            let limit = match (row.mode, row.raw_one_way_ns_p50, row.raw_bytes_per_s) {
-                (Mode::Latency, Some(ns), _) => duration(ns),
-                (Mode::Stream, _, Some(rate)) => format!("{}/s", bytes(rate)),
-                _ => "-".to_owned(),
-            };
-            let ratio = row
-                .ratio
-                .map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
-            let regime = row
-                .regime
-                .map_or("-".to_owned(), |regime| regime.to_string());
-            writeln!(f, " {limit:>11} {ratio:>7} {regime:>6}  {}", row.data_check)?;
         }
-        f.write_str(FOOTING)
+        write!(f, " {:>9}", count(self.msgs_per_s))?;
+        write!(f, " {:>11}", format!("{}/s", bytes(self.bytes_per_s)))?;
+        let limit = match (self.mode, self.raw_one_way_ns_p50, self.raw_bytes_per_s) {
+            (Mode::Latency, Some(ns), _) => duration(ns),
+            (Mode::Stream, _, Some(rate)) => format!("{}/s", bytes(rate)),
+            _ => "-".to_owned(),
+        };
+        let ratio = self
+            .ratio
+            .map_or("-".to_owned(), |ratio| format!("{ratio:.2} x"));
+        let regime = self
+            .regime
+            .map_or("-".to_owned(), |regime| regime.to_string());
+        write!(
+            f,
+            " {limit:>11} {ratio:>7} {regime:>6}  {}",
+            self.data_check
+        )
     }
 }
 
@@ -215,11 +215,13 @@ fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$}{}", units[unit])
 }
 
-const HEADING: &str = "\
+/// What stands above the rows of a table.
+pub const HEADING: &str = "\
 fabric driver  codec mode        size      p50      p90      p99    p99.9      max    msgs/s       \
 bytes       limit   ratio regime  data";
 
-const FOOTING: &str = "\
+/// What the columns mean, to stand below the last row.
+pub const FOOTING: &str = "\
 Times are one way, half a round trip; rates are per direction. The limit is the same work without
 a library, measured in turn with it on the same cores: its p50 (latency; a ratio of 1 is the limit,
 more is slower) or its bytes per second (stream; a ratio of 1 is the limit, less is slower).";
@@ -277,8 +279,10 @@ mod tests {
 
     #[test]
     fn a_table_names_ratio_and_limit() {
-        let table = Table(&[row(Mode::Latency), row(Mode::Stream)]).to_string();
+        let (latency, stream) = (row(Mode::Latency), row(Mode::Stream));
+        let table = format!("{HEADING}\n{latency}\n{stream}");
         let lines: Vec<_> = table.lines().collect();
+        assert_eq!(lines.len(), 3, "a row is one line");
         assert!(
             lines[1].contains("61 ns") && lines[1].contains("1.53 x"),
             "{table}"
