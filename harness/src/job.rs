@@ -47,7 +47,8 @@ pub struct Job {
 }
 
 impl Job {
-    /// The longest payload: a limit, and ibex, hold up to four of them at a time.
+    /// The longest payload: a limit holds up to four of them at a time, and what is
+    /// compared to it a few, too.
     pub const MAX_SIZE: usize = 64 << 20;
 
     /// The most messages. With the warm-up, sequence numbers stay within 32 bits, and

@@ -5,7 +5,7 @@
 //! while anything is timed. So the same code serves a peer process on this host and
 //! a listener on another one.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Wait};
 use ibex_harness::{
@@ -183,7 +183,8 @@ impl Setup {
 /// Sends one value over a channel of its own, and closes it.
 fn tell(peer: &Peer, name: &str, value: &impl Serialize) -> Result<(), Error> {
     let bytes = serde_json::to_vec(value).map_err(Error::subject)?;
-    let channel = peer.channel(name).codec::<Raw>().sender::<[u8]>();
+    let channel = peer.channel(name).codec::<Raw>().open_timeout(PATIENCE);
+    let channel = channel.sender::<[u8]>();
     let mut sender = channel.map_err(Error::subject)?;
     sender.send(&bytes).map_err(Error::subject)?;
     sender.close().map_err(Error::subject)
@@ -199,3 +200,7 @@ fn listen<T: DeserializeOwned>(peer: &Peer, name: &str) -> Result<T, Error> {
     while receiver.next().map_err(Error::subject)?.is_some() {}
     Ok(value)
 }
+
+/// Who has sent a stream may be this far ahead of who still checks it: some messages of
+/// [`Job::MAX_SIZE`], in a build without optimization.
+const PATIENCE: Duration = Duration::from_secs(120);
