@@ -11,6 +11,7 @@ mod common;
 mod acknowledging;
 mod bootstrapping;
 mod carrying;
+mod driving;
 mod ending;
 mod flowing;
 mod forging;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         opening::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,
+        driving::SCENARIOS,
         bootstrapping::SCENARIOS,
     ]
     .concat();

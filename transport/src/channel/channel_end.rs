@@ -121,15 +121,17 @@ impl ChannelEnd {
             return look().unwrap_or(Err(Unopened::NotYet));
         };
         let now = Instant::now();
-        let give_up = now + self.open_timeout;
-        let until = deadline.map_or(give_up, |deadline| deadline.min(give_up));
+        // A time that the clock cannot express is for ever.
+        let give_up = now.checked_add(self.open_timeout);
+        let until = [deadline, give_up].into_iter().flatten().min();
         self.session
-            .wait(&self.waiters, Some(until), look)
+            .wait(&self.waiters, until, look)
             .unwrap_or_else(|_| {
-                Err(if until < give_up {
-                    Unopened::TimedOut(self.not_opened(until - now))
-                } else {
+                Err(if until == give_up {
                     Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
+                } else {
+                    let waited = until.map_or(Duration::ZERO, |until| until - now);
+                    Unopened::TimedOut(self.not_opened(waited))
                 })
             })
     }

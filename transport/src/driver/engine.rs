@@ -57,7 +57,7 @@ pub(crate) struct Engine {
     // The turn.
     turns: u64,
     marks: Vec<Mark>,
-    closing: Option<Instant>,
+    closing: Closing,
     undelivered: Vec<Undelivered>,
 }
 
@@ -230,6 +230,9 @@ const TOKEN_CONTROL: u64 = 1;
 
 /// Turns between two questions to epoll while nobody sleeps.
 const TURNS_PER_EPOLL: u64 = 64;
+/// Who waits for longer wakes up for nothing once in a while: `epoll_wait` counts
+/// milliseconds in an `int`, and what counts further is missing before Linux 5.11.
+const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Turns that a socket stays hot after something moved there.
 const HOT_TURNS: u32 = 256;
 
@@ -256,7 +259,7 @@ impl Engine {
             control_deadline: None,
             turns: 0,
             marks: Vec::new(),
-            closing: None,
+            closing: Closing::No,
             undelivered: Vec::new(),
         })
     }
@@ -434,7 +437,7 @@ impl Engine {
     fn remove(&mut self, session: u64) {
         if let Some(link) = self.links.remove(&session) {
             link.unregister(&self.epoll);
-            if self.closing.is_some() {
+            if self.closing != Closing::No {
                 self.undelivered.extend(link.undelivered());
             }
         }
@@ -481,7 +484,7 @@ impl Engine {
             .filter_map(|id| self.links.get(id)?.deadline());
         let next = deadlines
             .chain(self.control_deadline)
-            .chain(self.closing)
+            .chain(self.closing.deadline())
             .min();
         if next.is_some_and(|next| next <= now) {
             None
@@ -499,10 +502,11 @@ impl Engine {
         let mut events = [nothing; READY_WIRES];
         let mut ready = Ready::NOTHING;
         let timeout = timeout.map(|timeout| {
-            Timespec::try_from(timeout).unwrap_or(Timespec {
-                tv_sec: 3600,
-                tv_nsec: 0,
-            })
+            let timeout = timeout.min(LONGEST_SLEEP);
+            Timespec {
+                tv_sec: timeout.as_secs() as i64,
+                tv_nsec: timeout.subsec_nanos().into(),
+            }
         });
         match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
             Ok(count) => {
@@ -542,7 +546,7 @@ impl Engine {
         admission: Admission,
         context: &mut Context<'_>,
     ) -> io::Result<Arc<SessionShared>> {
-        if self.closing.is_some() {
+        if self.closing != Closing::No {
             return Err(io::Error::other("the node is closing"));
         }
         let id = self.next_session;
@@ -610,9 +614,15 @@ impl Engine {
 
     // ---- The end ---------------------------------------------------------------------
 
-    /// Ends every session in order; by `deadline` it is over in any case.
-    pub(crate) fn begin_close(&mut self, deadline: Instant, context: &mut Context<'_>) {
-        self.closing = Some(deadline);
+    /// Ends every session in order; by `deadline` it is over in any case, or for ever if
+    /// there is none. Said again, the earliest deadline counts.
+    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
+        self.closing = match self.closing {
+            Closing::No => Closing::Until(deadline),
+            Closing::Until(before) => {
+                Closing::Until([before, deadline].into_iter().flatten().min())
+            }
+        };
         self.control = None;
         self.control_deadline = None;
         let sessions: Vec<u64> = self.links.keys().copied().collect();
@@ -623,14 +633,17 @@ impl Engine {
         }
     }
 
-    /// Whether every session has ended.
-    pub(crate) fn is_closed(&self) -> bool {
-        self.links.is_empty()
+    /// Whether closing is over at `now`, as every session has ended or time is up; else
+    /// until when it may take.
+    pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
+        let deadline = self.closing.deadline();
+        let is_over = self.links.is_empty() || deadline.is_some_and(|deadline| deadline <= now);
+        (!is_over).then_some(deadline)
     }
 
     /// Whether the I/O thread has nothing more to do.
     pub(crate) fn is_finished(&self) -> bool {
-        self.closing.is_some() && self.links.is_empty()
+        self.closing != Closing::No && self.links.is_empty()
     }
 
     /// Ends what is left, and says what was not delivered.
@@ -646,6 +659,23 @@ impl Engine {
         self.hot.clear();
         self.timed.clear();
         report
+    }
+}
+
+/// Whether the node is being closed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Closing {
+    No,
+    /// Until then at the latest, or for as long as it takes.
+    Until(Option<Instant>),
+}
+
+impl Closing {
+    fn deadline(self) -> Option<Instant> {
+        match self {
+            Closing::No => None,
+            Closing::Until(deadline) => deadline,
+        }
     }
 }
 

@@ -533,23 +533,25 @@ impl Runtime {
         if self.closed.swap(true, Ordering::AcqRel) {
             return CloseReport::default();
         }
-        let deadline = Instant::now() + timeout;
+        // A time that the clock cannot express is for ever.
+        let deadline = Instant::now().checked_add(timeout);
         self.with_engine(|engine, context| {
             engine.begin_close(deadline, context);
             self.accept_waiters.take(&mut context.wakers);
         });
         // Let the I/O thread take up the new deadline, or drive it ourselves.
         self.bell.wake();
-        while Instant::now() < deadline && !self.with_engine(|engine, _| engine.is_closed()) {
+        let until = || self.with_engine(|engine, _| engine.closing_ends(Instant::now()));
+        while let Some(deadline) = until() {
             if self.driver() == Driver::Caller {
-                if !self.try_lead(Some(deadline)) {
+                if !self.try_lead(deadline) {
                     thread::yield_now();
                 }
             } else {
-                let until = deadline.min(Instant::now() + CLOSE_POLL);
-                let _ = self.wait(&self.accept_waiters, Some(until), false, || {
-                    self.with_engine(|engine, _| engine.is_closed())
-                        .then_some(())
+                let soon = Instant::now() + CLOSE_POLL;
+                let soon = deadline.map_or(soon, |deadline| deadline.min(soon));
+                let _ = self.wait(&self.accept_waiters, Some(soon), false, || {
+                    until().is_none().then_some(())
                 });
             }
         }

@@ -487,13 +487,16 @@ impl Link {
 
     // ---- The end of the session ------------------------------------------------------
 
-    /// Closes every end in order and says goodbye; over at `deadline` in any case.
-    pub(crate) fn begin_close(&mut self, deadline: Instant, context: &mut Context<'_>) {
+    /// Closes every end in order and says goodbye; over at `deadline`, if there is one, in
+    /// any case.
+    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
         if self.phase != Phase::Up {
             return;
         }
         self.phase = Phase::Closing;
-        self.timers.set(Timer::Linger, deadline);
+        if let Some(deadline) = deadline {
+            self.timers.set(Timer::Linger, deadline);
+        }
         for (&id, sender) in &mut self.senders {
             sender.end.state.end(End::Cause(EndCause::NodeClosed));
             sender.end.waiters.take(&mut context.wakers);
