@@ -253,9 +253,13 @@ impl Node {
         self.runtime.as_fd()
     }
 
-    /// Ends every channel and session in order, waiting for up to `timeout` until what
-    /// was sent is delivered, and says what was not. Calls that wait in other threads
-    /// return with errors. Closing again does nothing.
+    /// Ends every channel and session in order, waiting for up to `timeout`
+    /// ([`Duration::MAX`]: for ever) until what was sent is delivered, and says what was
+    /// not. Calls that wait in other threads return with errors.
+    ///
+    /// Closing again returns the report of the first call. While that is still under way
+    /// in another thread it is waited for, and the earlier of the two deadlines counts for
+    /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
         self.runtime.close(timeout)
     }

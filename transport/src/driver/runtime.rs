@@ -11,7 +11,7 @@
 use std::{
     fmt, io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering, fence},
     },
     task::Waker,
@@ -66,6 +66,9 @@ pub struct Runtime {
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
     closed: AtomicBool,
+    /// Of the first `close`, for whoever closes again.
+    close_report: Mutex<Option<CloseReport>>,
+    close_reported: Condvar,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     control_thread: ControlThread,
     pub(crate) ring_arena: RingArena,
@@ -111,6 +114,8 @@ impl Runtime {
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
             closed: AtomicBool::new(false),
+            close_report: Mutex::new(None),
+            close_reported: Condvar::new(),
             io_thread: Mutex::new(None),
             control_thread: ControlThread::default(),
             ring_arena: RingArena::new(),
@@ -529,10 +534,11 @@ impl Runtime {
 
     /// Closes every channel and session in order: delivers what was sent, for up to
     /// `timeout`, and says what was not. Blocked calls of other threads return.
+    ///
+    /// Closing again gives the same report, at once or as soon as the first call has it;
+    /// if it is still under way, the earlier of the two deadlines counts for both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
-        if self.closed.swap(true, Ordering::AcqRel) {
-            return CloseReport::default();
-        }
+        let is_first = !self.closed.swap(true, Ordering::AcqRel);
         // A time that the clock cannot express is for ever.
         let deadline = Instant::now().checked_add(timeout);
         self.with_engine(|engine, context| {
@@ -541,6 +547,9 @@ impl Runtime {
         });
         // Let the I/O thread take up the new deadline, or drive it ourselves.
         self.bell.wake();
+        if !is_first {
+            return self.await_close_report();
+        }
         let until = || self.with_engine(|engine, _| engine.closing_ends(Instant::now()));
         while let Some(deadline) = until() {
             if self.driver() == Driver::Caller {
@@ -556,6 +565,9 @@ impl Runtime {
             }
         }
         let report = self.with_engine(Engine::finish_close);
+        // Before the I/O thread is waited for: it may be who closes again, in a waker.
+        *lock(&self.close_report) = Some(report.clone());
+        self.close_reported.notify_all();
         self.bell.wake();
         if let Some(thread) = lock(&self.io_thread).take()
             && thread.thread().id() != thread::current().id()
@@ -565,6 +577,20 @@ impl Runtime {
         self.control_thread.stop();
         orphans::sweep();
         report
+    }
+
+    /// What the first [`close`](Self::close) says, once it has.
+    fn await_close_report(&self) -> CloseReport {
+        let mut report = lock(&self.close_report);
+        loop {
+            if let Some(report) = &*report {
+                return report.clone();
+            }
+            report = self
+                .close_reported
+                .wait(report)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
     }
 }
 
