@@ -11,7 +11,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{Acceptor, Established, FabricKind, Local, NodeIdentity, Policy, dial};
+use ibex_bootstrap::{
+    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Policy, dial,
+};
 use ibex_transport::{
     driver::{
         Admission, CloseReport, ControlSource, Driver, PeerDescription, Runtime, RuntimeConfig,
@@ -169,7 +171,10 @@ impl Node {
     /// Connects to the node that listens on `address` (`host:port`, an IPv6 address in
     /// brackets, or a [`SocketAddr`]), trying every address of a name.
     ///
-    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later.
+    /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
+    /// [`Driver::Caller`] it keeps running turns meanwhile: sessions go on and peers are let
+    /// in, so a node may connect to itself and two nodes to each other. Only a host name
+    /// that is being looked up stops everything.
     ///
     /// # Errors
     ///
@@ -177,12 +182,11 @@ impl Node {
     /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
     pub fn connect(&self, address: impl ToString) -> Result<Peer, ConnectError> {
         let address = address.to_string();
-        let cancelled = || self.runtime.is_closed();
         let established = dial(
             &address,
             &self.local,
             self.settings.connect_timeout,
-            &cancelled,
+            &Dialing(&self.runtime),
         )?;
         let admission = admission(established, self.settings.max_channels);
         match self.runtime.admit(admission) {
@@ -206,7 +210,8 @@ impl Node {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
-    /// The next peer that connected, if there is one.
+    /// The next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
+    /// turn; letting a peer in takes several.
     pub fn try_accept(&self) -> Result<Option<Peer>, AcceptError> {
         self.check_listening()?;
         Ok(self.runtime.try_accept().map(|session| self.peer(session)))
@@ -277,6 +282,25 @@ impl fmt::Debug for Node {
             .field("local_addr", &self.local_addr)
             .field("settings", &self.settings)
             .finish_non_exhaustive()
+    }
+}
+
+/// What goes on while the node connects.
+struct Dialing<'a>(&'a Runtime);
+
+impl Meanwhile for Dialing<'_> {
+    fn is_cancelled(&self) -> bool {
+        self.0.is_closed()
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        (self.0.driver() == Driver::Caller).then(|| self.0.as_fd())
+    }
+
+    /// Where callers drive the engine, it is this one's turn: its sessions go on, and its
+    /// listener may be whom it connects to.
+    fn turn(&self) -> bool {
+        self.0.driver() == Driver::Caller && self.0.poll_ready()
     }
 }
 

@@ -37,6 +37,6 @@ pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Proble
 pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
-pub use io::{Acceptor, dial};
+pub use io::{Acceptor, Meanwhile, dial};
 pub use local::{Limits, Local};
 pub use message::{SecurityMode, Version, VersionRange, parse_message};

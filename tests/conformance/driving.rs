@@ -13,6 +13,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("waiting_for_ever", waiting_for_ever),
     Scenario::new("close_reports_twice", close_reports_twice),
     Scenario::new("close_in_two_threads", close_in_two_threads),
+    Scenario::new("connecting_to_oneself", to_oneself),
+    Scenario::new("connecting_to_each_other", to_each_other),
+    Scenario::new("connecting_while_serving", while_serving),
+    Scenario::new("accepting_without_waiting", accepting_without_waiting),
 ];
 
 /// `Duration::MAX` is for ever, wherever a time can be given.
@@ -122,6 +126,97 @@ fn close_in_two_threads(stage: &mut Stage) {
                 out.recv().expect("what is on its way arrives");
             }
             stage.tell("received");
+        }
+    }
+}
+
+/// A node is its own peer as well as anybody's, with one thread.
+fn to_oneself(stage: &mut Stage) {
+    if !stage.is_dialer() {
+        return;
+    }
+    let builder = stage.builder().listen("127.0.0.1:0");
+    let node = builder.build().expect("a node");
+    let address = node.local_addr().expect("it listens");
+    let there = node.connect(address).expect("a session");
+    let here = node.accept().expect("the same session");
+    let (mut out, mut arriving) = (sender(&there, "out"), receiver(&here, "out"));
+    out.send(b"to myself").expect("sent");
+    assert_eq!(&arriving.recv().expect("a message")[..], b"to myself");
+}
+
+/// Two nodes that connect to each other before either accepts.
+fn to_each_other(stage: &mut Stage) {
+    let builder = stage.builder().listen("127.0.0.1:0");
+    let node = builder.build().expect("a node");
+    stage.tell_address(&node);
+    let out = stage.dial(&node);
+    let peer = node.accept().expect("the peer's session");
+    stage.check_peer(&peer);
+    let (mut out, mut arriving) = (sender(&out, "out"), receiver(&peer, "out"));
+    out.send(b"hello").expect("sent");
+    assert_eq!(&arriving.recv().expect("a message")[..], b"hello");
+    stage.rendezvous("met", &node);
+}
+
+/// A node that waits in `connect` for somebody who is not there keeps its sessions going:
+/// a peer opens a channel, has a message received and says so, all meanwhile.
+fn while_serving(stage: &mut Stage) {
+    let settings = |builder: ibex::NodeBuilder| builder.connect_timeout(Duration::MAX);
+    let (node, peer) = stage.meet_as(settings);
+    match stage.side {
+        Side::Dialer => {
+            let mut out = sender(&peer, "out");
+            out.opened(LONG).expect("the peer opens");
+            // Nobody reads; its engine takes them in, and answers.
+            out.send(b"to somebody busy").expect("sent");
+            out.flush().expect("received while it connects");
+            let mut late = sender(&peer, "late");
+            late.opened(LONG).expect("the peer opened it before");
+            node.close(LONG);
+        }
+        Side::Listener => {
+            let (out, _late) = (receiver(&peer, "out"), receiver(&peer, "late"));
+            let nobody = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+            let address = nobody.local_addr().expect("its address");
+            drop(nobody);
+            thread::scope(|scope| {
+                let connecting = scope.spawn(|| node.connect(address).map(|_| ()));
+                while !peer.is_gone() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                node.close(MOMENT);
+                let end = connecting.join().expect("no panic");
+                end.expect_err("nobody is there");
+            });
+            drop(out);
+        }
+    }
+}
+
+/// `try_accept` alone, called again and again, lets a peer in.
+fn accepting_without_waiting(stage: &mut Stage) {
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let peer = stage.dial(&node);
+            sender(&peer, "out").send(b"hello").expect("sent");
+            stage.hear("met", &node);
+        }
+        Side::Listener => {
+            let builder = stage.builder().listen("127.0.0.1:0");
+            let node = builder.build().expect("a node");
+            stage.tell_address(&node);
+            let peer = loop {
+                if let Some(peer) = node.try_accept().expect("it listens") {
+                    break peer;
+                }
+                // A program that has other things to do.
+                thread::sleep(Duration::from_millis(1));
+            };
+            let message = receiver(&peer, "out").recv().expect("a message");
+            assert_eq!(&message[..], b"hello");
+            stage.tell("met");
         }
     }
 }

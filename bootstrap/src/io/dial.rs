@@ -3,7 +3,7 @@
 //! Rules: whoever is not there yet is waited for, so refusals and connections
 //! closed before a word was said are tried again; whoever answers wrongly is
 //! wrong for good, so that is an error at once; no wait is longer than
-//! [`GLANCE`] without a look at `cancelled`.
+//! [`GLANCE`] without a look at what else the thread has to do.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -35,22 +35,23 @@ use crate::local::Local;
 /// connection without a word is taken for one that is starting, ending or
 /// crowded, and is tried again.
 ///
-/// `cancelled` is asked about every 20 ms; true ends the call with
-/// [`DialError::Cancelled`]. Resolving a name is up to the system's resolver and
-/// is neither cancelled nor bounded by `timeout`.
+/// `meanwhile` is asked about every 20 ms whether the call is cancelled, which
+/// ends it with [`DialError::Cancelled`], and turned whenever its descriptor is
+/// readable. Resolving a name is up to the system's resolver: it is neither
+/// cancelled nor bounded by `timeout`, and nothing is turned meanwhile.
 ///
-/// The peer's acceptor has to be turned meanwhile: a node may dial itself, from
-/// another thread than the one that turns its acceptor.
+/// The peer's acceptor has to be turned, by whoever has it or by `meanwhile`: so
+/// a node that has one thread may dial itself.
 pub fn dial(
     address: &str,
     local: &Local,
     timeout: Duration,
-    cancelled: &dyn Fn() -> bool,
+    meanwhile: &dyn Meanwhile,
 ) -> Result<Established, DialError> {
     let started = Instant::now();
     let patience = Patience {
         deadline: after(started, timeout),
-        cancelled,
+        meanwhile,
     };
     let mut dial = Dial {
         address,
@@ -77,8 +78,32 @@ pub fn dial(
         let pause = back_off.next_delay(random[0]).min(left / 2);
         dial.patience
             .until(now + pause)
-            .wait(&mut [])
+            .wait(&[])
             .map_err(|Cancelled| dial.cancelled())?;
+    }
+}
+
+/// What else the thread that dials has to do.
+///
+/// A closure is the least of it: it only says whether the call is cancelled.
+pub trait Meanwhile {
+    /// True ends the call.
+    fn is_cancelled(&self) -> bool;
+
+    /// Readable when [`turn`](Self::turn) has something to do.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Does what can be done without waiting, and says whether there was anything.
+    fn turn(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Fn() -> bool> Meanwhile for F {
+    fn is_cancelled(&self) -> bool {
+        self()
     }
 }
 
@@ -299,13 +324,10 @@ impl<'a> Conversation<'a> {
         if !self.outbox.is_empty() {
             wanted |= PollFlags::OUT;
         }
-        let stream = PollFd::from_borrowed_fd(self.stream.as_fd(), wanted);
+        let stream = (self.stream.as_fd(), wanted);
         match self.awaited_unix() {
-            Some(unix) => self.patience.wait(&mut [
-                stream,
-                PollFd::from_borrowed_fd(unix.as_fd(), PollFlags::IN),
-            ]),
-            None => self.patience.wait(&mut [stream]),
+            Some(unix) => self.patience.wait(&[stream, (unix.as_fd(), PollFlags::IN)]),
+            None => self.patience.wait(&[stream]),
         }
     }
 
@@ -342,44 +364,66 @@ impl<'a> Conversation<'a> {
     }
 }
 
-/// How long to wait, and who may end it earlier.
+/// How long to wait, who may end it earlier, and what goes on until then.
 #[derive(Clone, Copy)]
 struct Patience<'a> {
     deadline: Instant,
-    cancelled: &'a dyn Fn() -> bool,
+    meanwhile: &'a dyn Meanwhile,
 }
 
 struct Cancelled;
+
+/// A descriptor, and what it is to be ready for.
+type BorrowedWire<'a> = (BorrowedFd<'a>, PollFlags);
 
 impl<'a> Patience<'a> {
     /// The same with an earlier deadline, if `deadline` is earlier.
     fn until(&self, deadline: Instant) -> Patience<'a> {
         Patience {
             deadline: self.deadline.min(deadline),
-            cancelled: self.cancelled,
+            meanwhile: self.meanwhile,
         }
     }
 
     /// Waits until one of the descriptors is ready or the deadline has passed.
-    fn wait(&self, descriptors: &mut [PollFd<'_>]) -> Result<(), Cancelled> {
+    fn wait(&self, descriptors: &[BorrowedWire<'_>]) -> Result<(), Cancelled> {
+        let mut all: Vec<PollFd<'_>> = descriptors
+            .iter()
+            .map(|&(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted))
+            .collect();
+        if let Some(fd) = self.meanwhile.fd() {
+            all.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
         loop {
-            if (self.cancelled)() {
+            if self.meanwhile.is_cancelled() {
                 return Err(Cancelled);
             }
             let left = self.deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Ok(());
             }
-            let slice = left.min(GLANCE);
+            // One turn between two looks at our own descriptors, however much
+            // there is to do; what its descriptor does not tell of (a deadline,
+            // say) is found every `GLANCE`.
+            let slice = match self.meanwhile.turn() {
+                true => Duration::ZERO,
+                false => left.min(GLANCE),
+            };
             let slice = Timespec {
                 tv_sec: 0,
                 tv_nsec: slice.subsec_nanos().into(),
             };
-            match poll(descriptors, Some(&slice)) {
+            match poll(&mut all, Some(&slice)) {
                 Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => {
+                    let ours = &all[..descriptors.len()];
+                    if ours.iter().any(|fd| !fd.revents().is_empty()) {
+                        return Ok(());
+                    }
+                }
                 // An error of poll itself cannot be waited out; the caller's
                 // next read or write on the descriptor meets its cause.
-                Ok(_) | Err(_) => return Ok(()),
+                Err(_) => return Ok(()),
             }
         }
     }
@@ -398,7 +442,7 @@ fn connect(
     match socket.connect(&address.into()) {
         Ok(()) => {}
         Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {
-            if let Err(Cancelled) = patience.wait(&mut [writable(socket.as_fd())]) {
+            if let Err(Cancelled) = patience.wait(&[(socket.as_fd(), PollFlags::OUT)]) {
                 return Err(Broken::Cancelled);
             }
             match socket.take_error() {
@@ -423,17 +467,13 @@ fn connect(
     Ok(Ok(stream))
 }
 
-fn writable(descriptor: BorrowedFd<'_>) -> PollFd<'_> {
-    PollFd::from_borrowed_fd(descriptor, PollFlags::OUT)
-}
-
 fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
     getrandom::fill(bytes).map_err(io::Error::other)
 }
 
 const RANDOM: &str = "draw random bytes";
 
-/// Longest wait without asking `cancelled`. Dialing is rare and short, so the
+/// Longest wait without asking [`Meanwhile::is_cancelled`]. Dialing is rare and short, so the
 /// wake-ups cost nothing, and a closing node is not kept waiting.
 const GLANCE: Duration = Duration::from_millis(20);
 

@@ -12,7 +12,7 @@ mod unix;
 use std::time::{Duration, Instant};
 
 pub use acceptor::Acceptor;
-pub use dial::dial;
+pub use dial::{Meanwhile, dial};
 
 /// `duration` from `now`; a time that the clock cannot express is as good as
 /// never, and a century will do.

@@ -195,7 +195,8 @@ impl Runtime {
     /// The next session that a peer dialed, if one is there.
     pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
         if self.driver() == Driver::Caller {
-            self.poll();
+            // Only epoll knows of peers at the door.
+            self.poll_ready();
         }
         lock(&self.accepted).pop_front()
     }
