@@ -3,7 +3,7 @@
 //! Every session has a tcp connection for life, which carries control and liveness on
 //! every fabric (`link`), and data too where the fabric is [`tcp`]. With [`shm`] data
 //! goes through memory that both processes map and never through a link. `sim` moves no
-//! bytes between processes at all: it drives two engines from a seed. [`verbs`] is the layer
+//! bytes between processes at all: it drives two engines from a seed. `verbs` is the layer
 //! over RDMA devices; built in tests too, over a device made of memory.
 
 pub(crate) mod link;
