@@ -245,17 +245,32 @@ impl Node {
     }
 
     /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.
-    /// Returns whether anything moved. Of use under [`Driver::Caller`]; under
-    /// [`Driver::Threads`] it helps the I/O thread.
+    /// Of use under [`Driver::Caller`]; under [`Driver::Threads`] it helps the I/O thread.
+    ///
+    /// Returns whether there was anything to do: bytes moved, a peer rang or knocked, or a
+    /// message may have come. Whatever made [`as_fd`](Self::as_fd) readable is taken in, as
+    /// far as one turn goes; `while node.poll() {}` takes in all of it.
     pub fn poll(&self) -> bool {
         self.runtime.poll_ready()
     }
 
     /// Readable when [`poll`](Self::poll) has something to do; for a program's own event
-    /// loop under [`Driver::Caller`].
+    /// loop under [`Driver::Caller`], level- or edge-triggered:
+    ///
+    /// 1. call `poll` until it returns false;
+    /// 2. take what is there (`try_accept`, `try_recv`) until nothing is;
+    /// 3. sleep until the descriptor is readable.
+    ///
+    /// In this order: what arrives after the last `poll` makes the descriptor readable, and
+    /// what came before it is found in the second step. What this program sends between
+    /// the last `poll` and sleeping is in no descriptor, nor is a time that runs out (a
+    /// handshake's, say): call `poll` after sending, and once a second in any case.
+    ///
+    /// From the first call of this method on, peers ring for each message in shared memory
+    /// that follows a pause, which costs them a system call.
     #[must_use]
     pub fn as_fd(&self) -> BorrowedFd<'_> {
-        self.runtime.as_fd()
+        self.runtime.watch()
     }
 
     /// Ends every channel and session in order, waiting for up to `timeout`

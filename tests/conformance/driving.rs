@@ -1,10 +1,20 @@
 //! What a node's calls promise to whoever drives it: that waiting may take for ever, that
 //! closing twice says the same twice, that a program's own event loop is enough.
 
-use std::{thread, time::Duration};
+use std::{os::fd::OwnedFd, thread, time::Duration};
+
+use ibex::{Driver, Node, RecvError, TryRecvError};
+use rustix::{
+    buffer::spare_capacity,
+    event::{
+        PollFd, PollFlags, Timespec,
+        epoll::{self, CreateFlags, EventData, EventFlags},
+        poll,
+    },
+};
 
 use crate::common::{
-    kernel,
+    kernel, payload,
     scenario::{Scenario, Side},
     stage::{LONG, MOMENT, Stage, receiver, sender},
 };
@@ -17,6 +27,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("connecting_to_each_other", to_each_other),
     Scenario::new("connecting_while_serving", while_serving),
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
+    Scenario::new("own_event_loop", own_event_loop),
 ];
 
 /// `Duration::MAX` is for ever, wherever a time can be given.
@@ -219,4 +230,90 @@ fn accepting_without_waiting(stage: &mut Stage) {
             stage.tell("met");
         }
     }
+}
+
+/// A program that sleeps on `as_fd` alone, edge-triggered, lets a peer in, gets each
+/// message and the end.
+fn own_event_loop(stage: &mut Stage) {
+    if stage.driver() != Driver::Caller {
+        return;
+    }
+    let last = stage.count(500);
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let peer = stage.dial(&node);
+            let mut out = sender(&peer, "out");
+            for sequence in 1..=last {
+                out.send(&payload::numbered(sequence, 100)).expect("sent");
+                // Now and then the other side has nothing more to do, and sleeps.
+                if sequence % 3 == 0 {
+                    out.wait_acked(sequence).expect("acknowledged");
+                }
+            }
+            out.close().expect("delivered");
+            assert_eq!(stage.hear_any(), "received");
+        }
+        Side::Listener => {
+            let builder = stage.builder().listen("127.0.0.1:0");
+            let node = builder.build().expect("a node");
+            let edges = Edges::of(&node);
+            stage.tell_address(&node);
+            let peer = loop {
+                match node.try_accept().expect("it listens") {
+                    Some(peer) => break peer,
+                    None => edges.next(&node),
+                }
+            };
+            let mut out = receiver(&peer, "out");
+            let mut received = 0;
+            loop {
+                match out.try_recv() {
+                    Ok(message) => {
+                        received += 1;
+                        payload::check(received, &message);
+                        message.ack();
+                    }
+                    Err(TryRecvError::Empty | TryRecvError::NotOpen) => edges.next(&node),
+                    Err(TryRecvError::Failed(RecvError::Ended)) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            assert_eq!(received, last);
+            stage.tell("received");
+        }
+    }
+}
+
+/// The descriptor of a node, watched for edges.
+struct Edges(OwnedFd);
+
+impl Edges {
+    fn of(node: &Node) -> Self {
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("an epoll set");
+        let edges = EventFlags::IN | EventFlags::ET;
+        epoll::add(&epoll, node.as_fd(), EventData::new_u64(0), edges).expect("room in it");
+        Self(epoll)
+    }
+
+    /// Sleeps until the next edge and polls until there is nothing more to do. What the
+    /// descriptor announces is taken in, and `poll` says so.
+    fn next(&self, node: &Node) {
+        let mut events = Vec::with_capacity(1);
+        let count = epoll::wait(&self.0, spare_capacity(&mut events), None);
+        assert_eq!(count, Ok(1), "slept for an edge");
+        while is_readable(node) {
+            assert!(node.poll(), "it was readable and there was nothing to do");
+        }
+        while node.poll() {}
+    }
+}
+
+fn is_readable(node: &Node) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)];
+    let now = Timespec {
+        tv_sec: 0,
+        tv_nsec: 0,
+    };
+    poll(&mut fds, Some(&now)).expect("a valid descriptor") == 1
 }

@@ -112,7 +112,6 @@ pub(crate) enum Mark {
 pub(crate) struct Readiness {
     token: u64,
     readable: bool,
-    writable: bool,
 }
 
 /// What epoll said, all of it; on the stack, so that sleeping allocates nothing.
@@ -130,7 +129,6 @@ impl Ready {
         wires: [Readiness {
             token: 0,
             readable: false,
-            writable: false,
         }; READY_WIRES],
         count: 0,
     };
@@ -274,7 +272,7 @@ impl Engine {
     pub(crate) fn turn(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         self.turns += 1;
         let mut progress = self.take_marks(context);
-        self.take_readiness(ready, context);
+        progress |= self.take_readiness(ready, context);
         progress |= self.turn_hot_links(context);
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -306,16 +304,21 @@ impl Engine {
         any
     }
 
-    /// What epoll said to the leader, or says now that it is asked again.
-    fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) {
+    /// What epoll said to the leader, or says now that it is asked again. Returns whether
+    /// it said anything: whatever makes the set readable is taken in by this turn, and
+    /// more may stand behind it.
+    fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
+        let asked_again;
+        let ready = if ready.count == 0 && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+            asked_again = Self::sleep(&self.epoll, Some(Duration::ZERO));
+            &asked_again
+        } else {
+            ready
+        };
         for &readiness in ready.as_slice() {
             self.handle_readiness(readiness, context);
         }
-        if ready.count == 0 && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            for &readiness in Self::sleep(&self.epoll, Some(Duration::ZERO)).as_slice() {
-                self.handle_readiness(readiness, context);
-            }
-        }
+        ready.count > 0
     }
 
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
@@ -333,9 +336,15 @@ impl Engine {
                     return;
                 };
                 match token & 3 {
-                    bell if bell == Wire::Bell as u64 => link.bell_rang(context),
+                    bell if bell == Wire::Bell as u64 => {
+                        link.bell_rang(context);
+                        if context.runtime.is_watched() {
+                            // Whoever runs this turn looks for messages after it.
+                            link.arm_receivers();
+                        }
+                    }
                     unix if unix == Wire::Unix as u64 => link.unix_is_ready(context),
-                    _ => link.tcp_is_ready(readiness.readable, readiness.writable),
+                    _ => link.tcp_is_ready(readiness.readable),
                 }
             }
         }
@@ -447,6 +456,13 @@ impl Engine {
 
     // ---- Sleeping --------------------------------------------------------------------
 
+    /// Arms what the peers of a program that sleeps on the epoll set itself have to ring
+    /// for. Returns whether it armed anything: then the program must look again.
+    pub(crate) fn arm_receivers(&mut self) -> bool {
+        let links = self.links.values_mut();
+        links.fold(false, |any, link| link.arm_receivers() | any)
+    }
+
     /// Arms every ring and looks once more. `None`: something is there, do not sleep;
     /// else when to wake up at the latest.
     pub(crate) fn prepare_sleep(
@@ -516,7 +532,6 @@ impl Engine {
                     *wire = Readiness {
                         token: data.u64(),
                         readable: flags.intersects(EventFlags::IN | closed),
-                        writable: flags.contains(EventFlags::OUT),
                     };
                 }
                 ready.count = count;

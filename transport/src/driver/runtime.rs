@@ -10,6 +10,7 @@
 
 use std::{
     fmt, io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering, fence},
@@ -60,12 +61,14 @@ pub struct Runtime {
     /// Threads that wait while another leads (`Driver::Caller`).
     followers: WaitSlot,
     bell: BellLease,
-    epoll: Arc<std::os::fd::OwnedFd>,
+    epoll: Arc<OwnedFd>,
     marks: Mutex<Vec<Mark>>,
     has_marks: AtomicBool,
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
     closed: AtomicBool,
+    /// A program sleeps on the epoll set itself (`watch`).
+    watched: AtomicBool,
     /// Of the first `close`, for whoever closes again.
     close_report: Mutex<Option<CloseReport>>,
     close_reported: Condvar,
@@ -114,6 +117,7 @@ impl Runtime {
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
             closed: AtomicBool::new(false),
+            watched: AtomicBool::new(false),
             close_report: Mutex::new(None),
             close_reported: Condvar::new(),
             io_thread: Mutex::new(None),
@@ -158,9 +162,20 @@ impl Runtime {
 
     /// The epoll set: readable when a turn has something to do.
     #[must_use]
-    pub fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
-        use std::os::fd::AsFd;
+    pub fn as_fd(&self) -> BorrowedFd<'_> {
         self.epoll.as_fd()
+    }
+
+    /// The epoll set, for a program that sleeps on it between turns: from now on peers ring
+    /// for messages in shared memory although nobody waits in a call for them.
+    #[must_use]
+    pub fn watch(&self) -> BorrowedFd<'_> {
+        self.watched.store(true, Ordering::Relaxed);
+        self.as_fd()
+    }
+
+    pub(crate) fn is_watched(&self) -> bool {
+        self.driver() == Driver::Caller && self.watched.load(Ordering::Relaxed)
     }
 
     // ---- Sessions and channels -------------------------------------------------------
@@ -240,14 +255,15 @@ impl Runtime {
 
     // ---- Turns -----------------------------------------------------------------------
 
-    /// Asks epoll and runs a turn, unless someone is running one now. Returns whether it
-    /// did anything.
+    /// Asks epoll and runs a turn, unless someone is running one now. Returns whether there
+    /// was anything to do: when it says no, the epoll set tells of whatever comes.
     pub fn poll_ready(&self) -> bool {
-        let Some(engine) = self.try_engine() else {
-            return false;
-        };
-        let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
-        self.turn(engine, &ready)
+        let moved = self.try_engine().is_some_and(|engine| {
+            let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
+            self.turn(engine, &ready)
+        });
+        // What was armed just now may have come just before.
+        moved || self.is_watched() && lock(&self.engine).arm_receivers()
     }
 
     /// Runs a turn, unless someone is running one now. Returns whether it did anything.

@@ -461,6 +461,43 @@ impl Link {
         }
     }
 
+    /// Arms the receivers that no thread waits in, for a program that sleeps on the epoll
+    /// set and takes messages without waiting. Returns whether any was: then the program
+    /// must look again before it sleeps.
+    ///
+    /// The word belongs to the handle, which may be arming it at this moment on another
+    /// thread. So it is replaced only if it is still what was seen here, spent and nobody's;
+    /// and the upper half of the generations is ours, so that none comes twice.
+    pub(crate) fn arm_receivers(&mut self) -> bool {
+        if self.local.is_none() {
+            return false;
+        }
+        let mut any = false;
+        for receiver in self.receivers.values_mut() {
+            let end = &receiver.end;
+            let (Some(theirs), Some(ours)) = (end.theirs.get(), end.ours.get()) else {
+                continue;
+            };
+            let seen = ours.armed.load(Ordering::Relaxed);
+            let is_spent = seen == 0 || theirs.rung.is_for(&ours.armed);
+            if !is_spent || end.waiters.is_waiting() {
+                continue;
+            }
+            let next = receiver.armed_for_caller.wrapping_add(1) | ARMED_FOR_CALLER;
+            receiver.armed_for_caller = next;
+            let replaced =
+                ours.armed
+                    .compare_exchange(seen, next, Ordering::Relaxed, Ordering::Relaxed);
+            any |= replaced.is_ok();
+        }
+        if any {
+            // DOORBELL, the heavy half for all words set above; pairs with the light half
+            // in `Doorbell::is_due`.
+            self.shared.asymmetry().heavy();
+        }
+        any
+    }
+
     /// The peer rang: wakes whoever has what it waits for, and answers senders that ask.
     pub(crate) fn bell_rang(&mut self, context: &mut Context<'_>) {
         let Some(local) = &self.local else { return };
@@ -502,6 +539,8 @@ enum Counterpart<'a> {
     Gone,
 }
 
+/// The generations of armings that no handle has made.
+const ARMED_FOR_CALLER: u32 = 1 << 31;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: 256 channel ends each.

@@ -197,11 +197,11 @@ impl Link {
     }
 
     /// epoll said so.
-    pub(crate) fn tcp_is_ready(&mut self, readable: bool, writable: bool) {
+    ///
+    /// That the socket takes more again needs no note: the turn that follows writes, and
+    /// [`watch_writable`](Self::watch_writable) then ends the watch if nothing is left.
+    pub(crate) fn tcp_is_ready(&mut self, readable: bool) {
         self.readable |= readable;
-        if writable {
-            self.waits_for_writable = false;
-        }
     }
 
     fn watch_writable(&mut self, tools: &Tools<'_>) {

@@ -34,6 +34,8 @@ pub(super) struct ReceiveLink {
     compact: Compact,
     /// The peer's asked word as it was when we last answered (shm).
     pub(super) answered: u32,
+    /// The last arming on behalf of a program that sleeps on the epoll set (shm).
+    pub(super) armed_for_caller: u32,
     /// The ring was given to the handle (shm).
     pub(super) has_ring: bool,
 }
@@ -64,6 +66,7 @@ impl ReceiveLink {
             large: VecDeque::new(),
             compact: Compact::default(),
             answered: 0,
+            armed_for_caller: 0,
             has_ring: false,
         }
     }
