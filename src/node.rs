@@ -26,6 +26,28 @@ use crate::{AcceptError, ConnectError, ListenError, NodeBuilder, Peer};
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
 ///
+/// # When a peer ends
+///
+/// A node that is closed says goodbye, and a process that ends or is killed leaves it to
+/// its kernel to close the connection: either is known here within a round trip. A host
+/// that loses power or its network says nothing, and is found out by silence alone:
+///
+/// - On an idle connection the kernel asks after 10 s, and again every 3 s; the third
+///   question without an answer ends the session, 19 s after the last sign of life.
+/// - While bytes are on their way that nobody acknowledges, the kernel does not ask but
+///   sends them again, with growing pauses, until it gives up: with Linux's default
+///   (`net.ipv4.tcp_retries2` = 15) after 924 s at the least, so 15 minutes or more. The
+///   administrator may lower it; 8 makes it 100 s or so.
+///
+/// Until then the session counts as alive: senders go on until their window is full and
+/// then wait, receivers wait, and only the time-outs given to calls end them. When the
+/// kernel gives up the session ends at once, with everything that had arrived handed out
+/// before the error; it does not come back, and a peer that returns is a new session. A
+/// process that is stopped or does not read, on a host that lives, is never taken for
+/// dead.
+///
+/// # Waiting and closing
+///
 /// Every call that waits can be interrupted by [`close`](Self::close) from another
 /// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
 /// was sent is delivered; handles that outlive it get errors, messages stay valid.
@@ -196,6 +218,10 @@ impl Node {
     }
 
     /// The next peer that connected; waits for one.
+    ///
+    /// Peers are handed out in the order in which they connected, those included that have
+    /// gone since: what such a peer sent before is still to be had from its channels, and
+    /// [`Peer::is_gone`] says that no more will come.
     ///
     /// A connection that becomes no session (a foreign protocol, another version, a peer
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
