@@ -252,7 +252,7 @@ impl Sender<[u8], Raw> {
     /// fn send_page(bytes: &mut Sender<[u8], Raw>, file: &mut impl Read) -> Result<Sequence> {
     ///     let mut page = bytes.reserve(4096).map_err(std::io::Error::other)?;
     ///     file.read_exact(&mut page)?;    // a failure here drops it: nothing is sent
-    ///     Ok(page.send())
+    ///     page.send().map_err(std::io::Error::other)
     /// }
     /// ```
     ///
