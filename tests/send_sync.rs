@@ -6,9 +6,10 @@
 
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Iter,
-    ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, Peer, PeerId, Pod, Raw,
-    Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
-    SendTimeoutError, Sender, SessionStats, TryRecvError, TrySendError, WaitAckedError,
+    ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, OpenFailure, Peer, PeerId,
+    Pod, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
+    SendTimeoutError, Sender, SessionStats, SettingError, TryRecvError, TrySendError,
+    WaitAckedError,
 };
 
 #[ibex::message]
@@ -103,11 +104,13 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<ListenError>();
     is_error::<MemoryError>();
     is_error::<OpenError>();
+    is_error::<OpenFailure>();
     is_error::<RecvError>();
     is_error::<RecvTimeoutError>();
     is_error::<SchemaMismatch>();
     is_error::<SendError>();
     is_error::<SendTimeoutError>();
+    is_error::<SettingError>();
     is_error::<TryRecvError>();
     is_error::<TrySendError>();
     is_error::<WaitAckedError>();
