@@ -225,6 +225,13 @@ impl NodeBuilder {
     }
 }
 
+/// The fabrics whose cargo features are off.
+pub(crate) fn absent_fabrics() -> Vec<Fabric> {
+    let mut absent = Fabric::FASTEST_FIRST.to_vec();
+    absent.retain(|fabric| !is_compiled_in(*fabric));
+    absent
+}
+
 /// Whether the cargo feature of a fabric is on.
 fn is_compiled_in(fabric: Fabric) -> bool {
     match fabric {

@@ -22,7 +22,7 @@ use ibex_transport::{
     engine::channel_window::ChannelWindow,
 };
 
-use crate::{AcceptError, ConnectError, ListenError, NodeBuilder, Peer};
+use crate::{AcceptError, ConnectError, ListenError, NodeBuilder, Peer, config::absent_fabrics};
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
 ///
@@ -89,16 +89,8 @@ impl Default for NodeSettings {
             driver: Driver::default(),
             wait: None,
             cores: Vec::new(),
-            shm: if cfg!(feature = "shm") {
-                Policy::Auto
-            } else {
-                Policy::Forbid
-            },
-            tcp: if cfg!(feature = "tcp") {
-                Policy::Auto
-            } else {
-                Policy::Forbid
-            },
+            shm: Policy::Auto,
+            tcp: Policy::Auto,
             verbs: Policy::Auto,
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(5),
@@ -120,6 +112,10 @@ impl Default for NodeSettings {
 
 impl Node {
     /// A node that connects to others and does not listen.
+    ///
+    /// # Errors
+    ///
+    /// [`ListenError::Environment`]: the process lacks threads, descriptors or memory.
     pub fn client() -> Result<Self, ListenError> {
         Self::builder().build()
     }
@@ -131,6 +127,8 @@ impl Node {
     ///
     /// [`ListenError::InsecureAddress`] if other hosts can reach the address: nothing
     /// authenticates them, so that has to be allowed on the [`builder`](Self::builder).
+    /// [`ListenError::Address`] if it cannot be resolved or bound, and
+    /// [`ListenError::Environment`].
     pub fn listen(address: impl ToString) -> Result<Self, ListenError> {
         Self::builder().listen(address).build()
     }
@@ -155,6 +153,7 @@ impl Node {
         local.shm = settings.shm;
         local.tcp = settings.tcp;
         local.verbs = settings.verbs;
+        local.absent = absent_fabrics();
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
         local.limits.session_credit_bytes = settings.session_credit_bytes;
@@ -227,17 +226,30 @@ impl Node {
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,
     /// and logged as a [`tracing`] warning whose field `failure` is a
     /// [`HandshakeFailure`](crate::bootstrap::HandshakeFailure).
+    ///
+    /// # Errors
+    ///
+    /// [`AcceptError`]: the node does not listen, or was closed; closing it from another
+    /// thread ends the wait.
     pub fn accept(&self) -> Result<Peer, AcceptError> {
         self.accept_until(None)
     }
 
     /// The next peer that connected, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept), and [`AcceptError::Timeout`].
     pub fn accept_timeout(&self, timeout: Duration) -> Result<Peer, AcceptError> {
         self.accept_until(Instant::now().checked_add(timeout))
     }
 
     /// The next peer that connected, if there is one. Under [`Driver::Caller`] it runs one
     /// turn; letting a peer in takes several.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
     pub fn try_accept(&self) -> Result<Option<Peer>, AcceptError> {
         self.check_listening()?;
         Ok(self.runtime.try_accept().map(|session| self.peer(session)))
@@ -313,7 +325,8 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
-        self.close(self.settings.linger);
+        // Nobody is there to be told what was not delivered.
+        let _ = self.close(self.settings.linger);
     }
 }
 

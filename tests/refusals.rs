@@ -47,6 +47,23 @@ fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
 }
 
 #[test]
+#[cfg(all(feature = "shm", not(feature = "verbs")))]
+fn a_fabric_that_is_not_compiled_in_is_named_so_to_the_peer() {
+    use ibex::{Fabric, Policy};
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let no_shm = Node::builder().fabric(Fabric::Shm, Policy::Forbid);
+    let client = no_shm.build().expect("a node");
+    let peer = client
+        .connect(listener.local_addr().expect("it listens"))
+        .expect("over tcp");
+    assert_eq!(
+        peer.fabric_reason(),
+        "tcp: not shm: the connecting node's policy forbids shm; \
+         not verbs: verbs is not compiled into the connecting node (feature `verbs`)"
+    );
+}
+
+#[test]
 fn an_end_that_cannot_be_opened_says_which_and_why() {
     let (node, _theirs, peer) = meet();
     let _log = peer.sender::<u64>("log").expect("the first");

@@ -184,7 +184,7 @@ fn while_serving(stage: &mut Stage) {
             out.flush().expect("received while it connects");
             let mut late = sender(&peer, "late");
             late.opened(LONG).expect("the peer opened it before");
-            node.close(LONG);
+            let _ = node.close(LONG);
         }
         Side::Listener => {
             let (out, _late) = (receiver(&peer, "out"), receiver(&peer, "late"));
@@ -196,7 +196,7 @@ fn while_serving(stage: &mut Stage) {
                 while !peer.is_gone() {
                     thread::sleep(Duration::from_millis(1));
                 }
-                node.close(MOMENT);
+                let _ = node.close(MOMENT);
                 let end = connecting.join().expect("no panic");
                 end.expect_err("nobody is there");
             });

@@ -413,7 +413,7 @@ fn close_interrupts(stage: &mut Stage) {
         }
         drop(started);
         threads.into_iter().for_each(kernel::wait_until_asleep);
-        node.close(Duration::from_millis(200));
+        let _ = node.close(Duration::from_millis(200));
         stage.tell("closed");
     });
     assert!(matches!(node.try_accept(), Err(AcceptError::Closed)));

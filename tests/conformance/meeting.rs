@@ -333,7 +333,7 @@ fn interrupted(stage: &mut Stage) {
     std::thread::scope(|scope| {
         let address = free_address();
         let connecting = scope.spawn(|| node.connect(address).map(|_| ()));
-        node.close(MOMENT);
+        let _ = node.close(MOMENT);
         let said = connecting
             .join()
             .expect("no panic")

@@ -94,7 +94,7 @@ fn interrupted(stage: &mut Stage) {
                 });
                 entered.recv().expect("said");
                 thread::sleep(Duration::from_millis(50));
-                node.close(Duration::ZERO);
+                let _ = node.close(Duration::ZERO);
                 let refused = waiting.join().expect("no panic").expect_err("closed");
                 assert!(is_closed(&refused), "{refused}");
             });
@@ -131,7 +131,7 @@ fn both_leaked(stage: &mut Stage) {
             thread::scope(|scope| {
                 let waiting = scope.spawn(|| sender.send(b""));
                 thread::sleep(Duration::from_millis(50));
-                node.close(Duration::ZERO);
+                let _ = node.close(Duration::ZERO);
                 let refused = waiting.join().expect("no panic").expect_err("closed");
                 assert!(is_closed(&refused), "{refused}");
             });

@@ -79,6 +79,7 @@ pub struct Runtime {
 }
 
 /// What a closed node could not deliver.
+#[must_use = "it says what was not delivered"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloseReport {
     /// Per channel with something undelivered.
