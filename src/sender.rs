@@ -30,9 +30,9 @@ pub type Sequence = u64;
 /// cancels it.
 ///
 /// A sender is exclusive (`send` takes `&mut self`), so it costs no lock. To send from
-/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns, and
-/// every sending call, `try_` and `_timeout` ones too, first waits for its turn: until the
-/// clone that is building or waiting to send a message is done with it.
+/// several threads, [`clone`](Clone::clone) it: from then on all clones take turns, and a
+/// sending call first waits for the clone that is building or waiting to send a message,
+/// within its own time-out; `try_` calls answer `Full` then.
 ///
 /// ```
 /// use std::thread;
