@@ -614,7 +614,14 @@ impl Runtime {
 
 impl Drive for Runtime {
     fn drive(&self) {
-        self.poll();
+        match self.try_engine() {
+            Some(engine) => {
+                self.turn(engine, &Ready::NOTHING);
+            }
+            // Whoever has the engine may have looked at the guards already and be on its
+            // way to sleep: it looks at this once more (SLEEP).
+            None => self.has_marks.store(true, Ordering::Release),
+        }
         self.rouse_leader();
     }
 }
