@@ -13,9 +13,7 @@ use std::ptr::NonNull;
 use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
-use crate::engine::record::{
-    HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind, UnknownKind,
-};
+use crate::engine::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, UnknownKind};
 use crate::sync::Ordering;
 
 /// Reads records from a ring, in order.
@@ -191,11 +189,11 @@ impl<M: RingBytes> Consumer<M> {
         let offset = self.offset(self.position);
         // PUBLISH, as in `record_at`.
         let word = self.memory.load(offset, Ordering::Acquire);
-        let expected = self.sequence as u32;
-        if (word >> 60) != RecordKind::Data as u64 || word as u32 != expected {
+        let header = RecordHeader::from_word(word)?.ok()?;
+        if header.kind != RecordKind::Data || header.sequence_low != self.sequence as u32 {
             return None;
         }
-        let length = (word >> 32) as usize & MAX_LENGTH as usize;
+        let length = header.length as usize;
         let size = self.layout.size(length);
         if size > self.capacity - HEADER_BYTES {
             return None;
