@@ -130,39 +130,24 @@ fn flow_for(sender: &mut Sender<[u8], Raw>, time: Duration) {
 
 /// Never reads the first channel, always the second.
 fn stay_stuck(party: &mut Party, beside: Beside) {
-    let stuck = party
-        .peer
-        .channel("stuck")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
-    let flow = party
-        .peer
-        .channel("flow")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
+    let stuck = receiver(party, "stuck");
+    let flow = receiver(party, "flow");
     receive(party, flow, beside);
     drop(stuck);
 }
 
 /// Holds the first channel's only message all the time, and always reads the second.
 fn hold_one(party: &mut Party) {
-    let mut stuck = party
-        .peer
-        .channel("stuck")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
-    let flow = party
-        .peer
-        .channel("flow")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .unwrap();
+    let mut stuck = receiver(party, "stuck");
+    let flow = receiver(party, "flow");
     let held = stuck.recv().unwrap();
     receive(party, flow, Beside::Held);
     assert_eq!(held[..], [7; MESSAGE]);
+}
+
+fn receiver(party: &Party, name: &str) -> Receiver<[u8], Raw> {
+    let channel = party.peer.channel(name).codec::<Raw>();
+    channel.receiver::<[u8]>().unwrap()
 }
 
 fn receive(party: &mut Party, mut flow: Receiver<[u8], Raw>, beside: Beside) {

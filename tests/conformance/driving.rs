@@ -3,7 +3,7 @@
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
-use ibex::{Driver, Node, RecvError, TryRecvError};
+use ibex::{Driver, Node, Peer, RecvError, TryRecvError};
 use rustix::{
     buffer::spare_capacity,
     event::{
@@ -95,14 +95,17 @@ fn close_reports_twice(stage: &mut Stage) {
             stage.resume_other();
             assert_eq!(stage.hear_any(), "received");
         }
-        Side::Listener => {
-            let mut out = receiver(&peer, "out");
-            for _ in 0..10 {
-                out.recv().expect("what is on its way arrives");
-            }
-            stage.tell("received");
-        }
+        Side::Listener => receive_ten(stage, &peer),
     }
+}
+
+/// The side that is stopped: what was on its way is there when it runs again.
+fn receive_ten(stage: &mut Stage, peer: &Peer) {
+    let mut out = receiver(peer, "out");
+    for _ in 0..10 {
+        out.recv().expect("what is on its way arrives");
+    }
+    stage.tell("received");
 }
 
 /// A thread that closes for ever is held up by a peer that does not run; another that has
@@ -131,13 +134,7 @@ fn close_in_two_threads(stage: &mut Stage) {
             stage.resume_other();
             assert_eq!(stage.hear_any(), "received");
         }
-        Side::Listener => {
-            let mut out = receiver(&peer, "out");
-            for _ in 0..10 {
-                out.recv().expect("what is on its way arrives");
-            }
-            stage.tell("received");
-        }
+        Side::Listener => receive_ten(stage, &peer),
     }
 }
 
