@@ -3,7 +3,7 @@
 
 use std::{os::fd::OwnedFd, thread, time::Duration};
 
-use ibex::{Driver, Node, Peer, RecvError, TryRecvError};
+use ibex::{Driver, Message, Node, Peer, Raw, RecvError, TryRecvError};
 use rustix::{
     buffer::spare_capacity,
     event::{
@@ -16,7 +16,7 @@ use rustix::{
 use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side},
-    stage::{LONG, MOMENT, Stage, receiver, sender},
+    stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -28,6 +28,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("connecting_while_serving", while_serving),
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
     Scenario::new("own_event_loop", own_event_loop),
+    Scenario::new("asleep_after_busy_polling", asleep_after_busy_polling),
 ];
 
 /// `Duration::MAX` is for ever, wherever a time can be given.
@@ -278,6 +279,70 @@ fn own_event_loop(stage: &mut Stage) {
             }
             assert_eq!(received, last);
             stage.tell("received");
+        }
+    }
+}
+
+/// Who polled for so long that its sockets left the epoll set still wakes up for what
+/// comes when it sleeps: in a call, and in an event loop that begins only then.
+fn asleep_after_busy_polling(stage: &mut Stage) {
+    const BUSY: u64 = 500;
+    let rounds = stage.count(20);
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let (mut out, mut back) = (sender(&peer, "out"), receiver(&peer, "back"));
+            for round in 1..=rounds {
+                for _ in 0..BUSY {
+                    let message = back.recv().expect("a message to echo");
+                    out.send(&message).expect("echoed");
+                }
+                drop(back.recv().expect("the last"));
+                // By now it sleeps, or it is about to.
+                thread::sleep(Duration::from_micros(500 * (round % 4)));
+                out.send(b"wake up").expect("sent");
+                out.flush().expect("received");
+            }
+            assert_eq!(stage.hear_any(), "received");
+        }
+        Side::Listener => {
+            let (mut out, mut back) = (receiver(&peer, "out"), sender(&peer, "back"));
+            let mut edges = None;
+            for round in 1..=rounds {
+                for ping in 1..=BUSY {
+                    back.send(&payload::numbered(ping, 100)).expect("sent");
+                    payload::check(ping, &busy_recv(&mut out));
+                }
+                back.send(b"the last").expect("sent");
+                // Lets it out without sleeping, and may be told to wake up already.
+                if out.try_recv().is_ok() {
+                    continue;
+                }
+                if round <= rounds / 2 || stage.driver() == Driver::Threads {
+                    assert_eq!(&out.recv().expect("a message")[..], b"wake up");
+                    continue;
+                }
+                let edges = edges.get_or_insert_with(|| Edges::of(&node));
+                while node.poll() {}
+                let message = loop {
+                    match out.try_recv() {
+                        Ok(message) => break message,
+                        Err(_) => edges.next(&node),
+                    }
+                };
+                assert_eq!(&message[..], b"wake up");
+            }
+            stage.tell("received");
+        }
+    }
+}
+
+fn busy_recv(out: &mut BytesReceiver) -> Message<[u8], Raw> {
+    loop {
+        match out.try_recv() {
+            Ok(message) => return message,
+            Err(TryRecvError::Empty | TryRecvError::NotOpen) => {}
+            Err(error) => panic!("{error}"),
         }
     }
 }

@@ -360,10 +360,11 @@ impl Engine {
     }
 
     fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
-        if context.runtime.driver() == super::Driver::Caller {
-            // There is no bell to wait for: guards that settled are found here.
+        if context.runtime.guard_rang() {
             self.answer_guards(context);
         }
+        // Who sleeps on the epoll set itself is told of everything by it.
+        let stays_awake = !context.runtime.is_watched();
         let mut progress = false;
         let mut at = 0;
         while at < self.hot.len() {
@@ -377,6 +378,9 @@ impl Engine {
                 self.hot.swap_remove(at);
                 continue;
             };
+            if stays_awake {
+                link.stay_awake(tools.epoll);
+            }
             if link.turn(&mut tools, context) {
                 progress = true;
                 link.heat = HOT_TURNS;
@@ -385,7 +389,7 @@ impl Engine {
             }
             if link.is_finished() {
                 self.remove(session);
-            } else if link.heat == 0 && link.is_cold() {
+            } else if link.heat == 0 && link.is_cold() && link.join_epoll(&self.epoll).is_ok() {
                 self.hot.swap_remove(at);
             } else {
                 at += 1;
@@ -444,7 +448,7 @@ impl Engine {
     }
 
     fn remove(&mut self, session: u64) {
-        if let Some(link) = self.links.remove(&session) {
+        if let Some(mut link) = self.links.remove(&session) {
             link.unregister(&self.epoll);
             if self.closing != Closing::No {
                 self.undelivered.extend(link.undelivered());
@@ -463,6 +467,20 @@ impl Engine {
         links.fold(false, |any, link| link.arm_receivers() | any)
     }
 
+    /// Has epoll tell of every session again. Returns whether it does.
+    pub(crate) fn join_epoll(&mut self) -> bool {
+        let mut all = true;
+        for session in &self.hot {
+            if let Some(link) = self.links.get_mut(session)
+                && let Err(error) = link.join_epoll(&self.epoll)
+            {
+                tracing::error!(%error, "epoll does not take a session back; polling it instead");
+                all = false;
+            }
+        }
+        all
+    }
+
     /// Arms every ring and looks once more. `None`: something is there, do not sleep;
     /// else when to wake up at the latest.
     pub(crate) fn prepare_sleep(
@@ -470,6 +488,7 @@ impl Engine {
         now: Instant,
         has_marks: bool,
     ) -> Option<Option<Instant>> {
+        let is_told = self.join_epoll();
         let mut armed = false;
         for session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
@@ -481,7 +500,7 @@ impl Engine {
             // half in `Doorbell::is_due`.
             Asymmetry::of_process().heavy();
         }
-        let mut work = has_marks;
+        let mut work = has_marks || !is_told;
         for session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 work |= link.look_at_armed_rings();

@@ -64,6 +64,8 @@ pub struct Runtime {
     epoll: Arc<OwnedFd>,
     marks: Mutex<Vec<Mark>>,
     has_marks: AtomicBool,
+    /// A guard rang since a turn last answered guards (`Driver::Caller`).
+    guard_rang: AtomicBool,
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
     closed: AtomicBool,
@@ -115,6 +117,7 @@ impl Runtime {
             bell,
             marks: Mutex::new(Vec::new()),
             has_marks: AtomicBool::new(false),
+            guard_rang: AtomicBool::new(false),
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
             closed: AtomicBool::new(false),
@@ -259,9 +262,11 @@ impl Runtime {
     /// Asks epoll and runs a turn, unless someone is running one now. Returns whether there
     /// was anything to do: when it says no, the epoll set tells of whatever comes.
     pub fn poll_ready(&self) -> bool {
-        let moved = self.try_engine().is_some_and(|engine| {
+        let moved = self.try_engine().is_some_and(|mut engine| {
+            // Who polls like this may sleep on the set afterwards.
+            let is_told = engine.join_epoll();
             let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
-            self.turn(engine, &ready)
+            self.turn(engine, &ready) || !is_told
         });
         // What was armed just now may have come just before.
         moved || self.is_watched() && lock(&self.engine).arm_receivers()
@@ -313,7 +318,14 @@ impl Runtime {
     }
 
     /// Wakers are the only foreign code that our threads run (rule 4).
-    fn wake(&self, mut context: Context<'_>) {
+    #[inline]
+    fn wake(&self, context: Context<'_>) {
+        if !context.wakers.is_empty() || !context.wanted.is_empty() {
+            self.wake_all(context);
+        }
+    }
+
+    fn wake_all(&self, mut context: Context<'_>) {
         let any = !context.wakers.is_empty();
         for waker in context.wakers.drain(..) {
             waker.wake();
@@ -365,6 +377,12 @@ impl Runtime {
         if self.has_marks.load(Ordering::Acquire) && self.has_marks.swap(false, Ordering::AcqRel) {
             into.append(&mut lock(&self.marks));
         }
+    }
+
+    /// Whether a guard rang since this was last asked (`Driver::Caller`; else the bell says
+    /// so through epoll).
+    pub(crate) fn guard_rang(&self) -> bool {
+        self.guard_rang.load(Ordering::Acquire) && self.guard_rang.swap(false, Ordering::AcqRel)
     }
 
     fn rouse_leader(&self) {
@@ -445,7 +463,8 @@ impl Runtime {
             if let Some(output) = condition.look() {
                 return Ok(Some(output));
             }
-            if is_shm {
+            let pauses = if is_shm { 1 } else { PAUSES_PER_POLL };
+            for _ in 0..pauses {
                 std::hint::spin_loop();
             }
             if !round.is_multiple_of(rounds_per_clock) {
@@ -614,6 +633,7 @@ impl Runtime {
 
 impl Drive for Runtime {
     fn drive(&self) {
+        self.guard_rang.store(true, Ordering::Release);
         match self.try_engine() {
             Some(engine) => {
                 self.turn(engine, &Ready::NOTHING);
@@ -662,6 +682,9 @@ const SHM_ROUNDS_PER_TURN: u32 = 1024;
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
 /// The same where each look comes with a turn of the engine.
 const ROUNDS_PER_CLOCK: u32 = 4;
+/// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
+/// socket's lock half of the time, and the kernel waits for it to deliver what has come.
+const PAUSES_PER_POLL: u32 = 8;
 /// How long a busy poll looks before it asks the other side.
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// How long it looks before it asks again.

@@ -340,6 +340,13 @@ impl Session {
         }
     }
 
+    /// Whether there are events.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// The next event. Drain it after every other call that takes `&mut self`.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {

@@ -71,6 +71,18 @@ impl Session {
         None
     }
 
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have a frame: a cheap look for
+    /// turns that have nothing to send.
+    #[inline]
+    #[must_use]
+    pub fn is_due(&self) -> bool {
+        !self.ready.is_empty()
+            || !self.control.is_empty()
+            || !self.news.is_empty()
+            || self.goodbye == Goodbye::Due
+            || self.credit_grant.owed().is_some()
+    }
+
     fn leaves_ready(&mut self, end: u32) {
         if let Some(channel) = self.sender_mut(end) {
             channel.queued = false;

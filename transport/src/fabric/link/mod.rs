@@ -62,6 +62,11 @@ pub(crate) struct Link {
     readable: bool,
     /// The socket took less than it was given, and epoll tells when it takes more.
     waits_for_writable: bool,
+    /// epoll tells of the socket; not while turn follows turn
+    /// ([`leave_epoll`](Self::leave_epoll)).
+    is_in_epoll: bool,
+    /// Turns since the engine last meant to sleep.
+    busy_turns: u32,
 
     // The ends.
     senders: BTreeMap<u32, SendLink>,
@@ -117,12 +122,6 @@ impl Link {
             Some(unix) => Some(LocalWires::new(unix, id, tools.epoll)?),
             None => None,
         };
-        epoll::add(
-            tools.epoll,
-            &tcp,
-            EventData::new_u64(Wire::Tcp.token(id)),
-            EventFlags::IN | EventFlags::RDHUP,
-        )?;
         if local.is_none() {
             // Data comes over the connection: it shall not meet the allocator.
             tools.blocks.provide().map_err(io::Error::other)?;
@@ -132,7 +131,7 @@ impl Link {
         let room = inbound.free(leftover.len());
         room.copy_from_slice(leftover);
         inbound.arrived(leftover.len());
-        Ok(Self {
+        let mut link = Self {
             session: Session::new(SessionConfig {
                 carriage: Carriage::Stream,
                 our_credit: config.our_credit_bytes,
@@ -148,6 +147,8 @@ impl Link {
             local,
             readable: true,
             waits_for_writable: false,
+            is_in_epoll: false,
+            busy_turns: 0,
             senders: BTreeMap::new(),
             receivers: BTreeMap::new(),
             hot_rings: Vec::new(),
@@ -157,7 +158,9 @@ impl Link {
             broken: None,
             timers: TimerTable::default(),
             heat: 0,
-        })
+        };
+        link.join_epoll(tools.epoll)?;
+        Ok(link)
     }
 
     pub(crate) fn id(&self) -> u64 {
@@ -165,8 +168,8 @@ impl Link {
     }
 
     /// Takes the wires out of the epoll set.
-    pub(crate) fn unregister(&self, epoll: &OwnedFd) {
-        let _ = epoll::delete(epoll, &self.tcp);
+    pub(crate) fn unregister(&mut self, epoll: &OwnedFd) {
+        self.leave_epoll(epoll);
         if let Some(local) = &self.local {
             local.unregister(epoll);
         }
@@ -208,17 +211,47 @@ impl Link {
         let wants = !self.outbound.is_empty() && self.phase != Phase::Gone;
         if wants != self.waits_for_writable {
             self.waits_for_writable = wants;
-            let out = if wants {
-                EventFlags::OUT
-            } else {
-                EventFlags::empty()
-            };
-            let _ = epoll::modify(
-                tools.epoll,
-                &self.tcp,
-                EventData::new_u64(Wire::Tcp.token(self.shared.id)),
-                EventFlags::IN | EventFlags::RDHUP | out,
-            );
+            if self.is_in_epoll {
+                let (data, flags) = self.epoll_interest();
+                let _ = epoll::modify(tools.epoll, &self.tcp, data, flags);
+            }
+        }
+    }
+
+    fn epoll_interest(&self) -> (EventData, EventFlags) {
+        let token = Wire::Tcp.token(self.shared.id);
+        let mut flags = EventFlags::IN | EventFlags::RDHUP;
+        flags.set(EventFlags::OUT, self.waits_for_writable);
+        (EventData::new_u64(token), flags)
+    }
+
+    /// Has epoll tell of the socket: at once if there is something to read already.
+    /// Nobody may sleep in the epoll set before this has succeeded.
+    pub(crate) fn join_epoll(&mut self, epoll: &OwnedFd) -> io::Result<()> {
+        self.busy_turns = 0;
+        if !self.is_in_epoll {
+            let (data, flags) = self.epoll_interest();
+            epoll::add(epoll, &self.tcp, data, flags)?;
+            self.is_in_epoll = true;
+        }
+        Ok(())
+    }
+
+    /// Takes the socket out of the epoll set. While turn follows turn and each reads it
+    /// anyway, all that membership does is make every segment that arrives dearer, by about
+    /// 4 % of a round trip over the loopback interface.
+    fn leave_epoll(&mut self, epoll: &OwnedFd) {
+        if self.is_in_epoll {
+            self.is_in_epoll = false;
+            let _ = epoll::delete(epoll, &self.tcp);
+        }
+    }
+
+    /// Counts a turn that nobody slept before.
+    pub(crate) fn stay_awake(&mut self, epoll: &OwnedFd) {
+        self.busy_turns = self.busy_turns.saturating_add(1);
+        if self.busy_turns == BUSY_TURNS && self.local.is_none() {
+            self.leave_epoll(epoll);
         }
     }
 
@@ -350,7 +383,14 @@ impl Link {
 
     // ---- Events of the session -------------------------------------------------------
 
+    #[inline]
     fn handle_events(&mut self, context: &mut Context<'_>) {
+        if self.session.has_events() {
+            self.handle_all_events(context);
+        }
+    }
+
+    fn handle_all_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {
                 Event::PeerOpened { .. } => {}
@@ -629,5 +669,8 @@ fn refused(error: MemoryError) -> CannotOpen {
     CannotOpen::Memory(error.to_string())
 }
 
+/// Turns without sleep after which the socket leaves the epoll set: leaving and joining
+/// cost about 2 us, which is nothing against so many turns.
+const BUSY_TURNS: u32 = 1024;
 /// How long the answer to a goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

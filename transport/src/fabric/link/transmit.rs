@@ -245,7 +245,7 @@ impl Link {
                 }
                 self.parting_rings.clear();
             }
-            if !self.build_batch() {
+            if !self.session.is_due() || !self.build_batch() {
                 break;
             }
         }

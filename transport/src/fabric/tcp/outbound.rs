@@ -45,6 +45,8 @@ unsafe impl Send for Outbound {}
 const BATCH_BYTES: usize = 256 << 10;
 /// Pieces that one system call takes.
 const PIECES: usize = 64;
+/// Pieces of a frame or two.
+const FEW_PIECES: usize = 6;
 
 impl Outbound {
     /// Nothing to write.
@@ -107,10 +109,14 @@ impl Outbound {
     ) -> io::Result<(usize, u64)> {
         let (mut total, mut calls) = (0, 0);
         while self.bytes > 0 {
-            let mut slices = [IoSlice::new(&[]); PIECES];
-            let count = self.slices(&mut slices);
             calls += 1;
-            match layer.write(socket, &slices[..count]) {
+            // To clear a long list costs as much as to build a short frame.
+            let written = if self.pieces.len() - self.next <= FEW_PIECES {
+                self.write_once::<FEW_PIECES>(layer, socket)
+            } else {
+                self.write_once::<PIECES>(layer, socket)
+            };
+            match written {
                 Ok(written) => {
                     total += written;
                     self.written(written);
@@ -122,7 +128,18 @@ impl Outbound {
         Ok((total, calls))
     }
 
-    fn slices<'a>(&'a self, into: &mut [IoSlice<'a>; PIECES]) -> usize {
+    /// One system call with up to `MOST` pieces.
+    fn write_once<const MOST: usize>(
+        &self,
+        layer: &mut impl RecordLayer,
+        socket: &TcpStream,
+    ) -> io::Result<usize> {
+        let mut slices = [IoSlice::new(&[]); MOST];
+        let count = self.slices(&mut slices);
+        layer.write(socket, &slices[..count])
+    }
+
+    fn slices<'a>(&'a self, into: &mut [IoSlice<'a>]) -> usize {
         let mut skip = self.next_written;
         let pieces = &self.pieces[self.next..];
         for (slice, piece) in into.iter_mut().zip(pieces) {
@@ -137,7 +154,7 @@ impl Outbound {
             *slice = IoSlice::new(&bytes[skip..]);
             skip = 0;
         }
-        pieces.len().min(PIECES)
+        pieces.len().min(into.len())
     }
 
     fn written(&mut self, mut count: usize) {
