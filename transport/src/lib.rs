@@ -14,4 +14,5 @@ pub mod fabric;
 #[cfg(not(loom))]
 pub mod memory;
 pub mod ring;
+pub mod sleeping;
 pub mod sync;

@@ -75,6 +75,10 @@ const MODELS: &[Model] = &[
             "room_relaxed",
         ],
     },
+    Model {
+        test: "loom_polled_again_or_woken",
+        twins: &["second_poll_missing", "drained_late"],
+    },
 ];
 
 /// All models, as they are meant to be.

@@ -1,16 +1,10 @@
 //! A completion queue: where the device says what became of work requests.
 //!
 //! One owner polls and arms it, by `&mut`; queue pairs that complete into it only keep it
-//! alive. Waiting without losing a wake-up goes: poll until empty, [`arm`], poll again,
-//! and only then sleep on [`as_fd`](CompletionQueue::channel_fd); after waking, [`drain_events`] and poll.
-//! Without the second poll a completion that came between the first one and arming makes
-//! no event, and its sleeper none the wiser.
+//! alive. [`CompletionWait`](super::CompletionWait) sleeps on it without losing a wake-up.
 //!
 //! A queue that overflows is lost for good (`CQ_ERR`), so its size is the sum of what can
 //! complete into it: the send queues' depths and the receives posted.
-//!
-//! [`arm`]: CompletionQueue::arm
-//! [`drain_events`]: CompletionQueue::drain_events
 
 use std::ffi::c_int;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -213,6 +207,16 @@ impl CompletionQueue {
 
     pub(super) fn inner(&self) -> &Arc<Completions> {
         &self.inner
+    }
+
+    /// A call failed that is about this queue.
+    pub(super) fn failed(
+        &self,
+        call: &'static str,
+        errno: Errno,
+        consequence: &'static str,
+    ) -> VerbsError {
+        self.inner.context.failed(call, errno, consequence)
     }
 
     #[cold]

@@ -16,6 +16,7 @@
 //! Device ── ProtectionDomain ── MemoryRegion
 //!   │              ├── ReceiveQueue (shared) ──┐
 //!   ├── CompletionQueue (CompletionChannel) ───┴── QueuePair ── Teardown
+//!   │         └── CompletionWait
 //!   └── AsyncEvents
 //! ```
 //!
@@ -27,6 +28,7 @@ pub mod abi;
 mod async_event;
 mod completion_channel;
 mod completion_queue;
+mod completion_wait;
 mod connect_error;
 mod connection;
 pub mod device;
@@ -49,6 +51,7 @@ mod work_request;
 pub use async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::CompletionQueue;
+pub use completion_wait::CompletionWait;
 pub use connect_error::{ConnectCause, ConnectError};
 pub use connection::{ConnectionSettings, FirstSequence, LocalPort, RemoteEndpoint};
 pub use device::Device;
