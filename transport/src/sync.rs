@@ -15,7 +15,7 @@ pub use loom::{
     hint::spin_loop,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread,
 };
@@ -24,7 +24,7 @@ pub use std::{
     hint::spin_loop,
     sync::{
         Arc, Mutex, MutexGuard,
-        atomic::{AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
+        atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence},
     },
     thread,
 };

@@ -1,19 +1,23 @@
 //! The verbs layer on this machine's device, where there is one; else what it says of that.
 //!
 //! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
-//! it, in this process.
+//! it, in this process. `IBEX_TEST_SLEEPS` says how often to sleep for a message, where it
+//! is not 50 000 times.
 #![cfg(feature = "verbs")]
 
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
+use std::{env, hint, thread};
 
 use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
-    AsyncEvents, CompletionKind, CompletionQueue, CompletionStatus, ConnectionSettings, Device,
-    Fault, FirstSequence, LocalPort, MemoryRegion, Operation, ProtectionDomain, QueuePair,
-    QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess, ScatterEntry, SendRequest,
-    Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
+    AsyncEvents, CompletionKind, CompletionQueue, CompletionStatus, CompletionWait,
+    ConnectionSettings, Device, Fault, FirstSequence, LocalPort, MemoryRegion, Operation,
+    ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,
+    ScatterEntry, SendRequest, Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
 };
 use ibex_transport::memory::{Mapping, MemoryUse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -23,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 /// The device to test on, or nothing where the machine has none and says so well.
 fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
-    let wanted = std::env::var("IBEX_TEST_DEVICE").ok();
+    let wanted = env::var("IBEX_TEST_DEVICE").ok();
     let found = Libibverbs::load().and_then(|library| {
         let provider: Arc<dyn Provider> = Arc::new(library);
         let inventory = discover(&provider, &Sysfs::default())?;
@@ -53,7 +57,7 @@ fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
 struct End {
     device: Device,
     choice: Choice,
-    completions: CompletionQueue,
+    completions: CompletionWait,
     shared: Option<ReceiveQueue>,
     memory: MemoryRegion<Mapping>,
     pair: QueuePair,
@@ -67,8 +71,8 @@ impl End {
     ) -> Result<Self, VerbsError> {
         let device = Device::open(provider, &choice.device)?;
         let domain = ProtectionDomain::new(&device)?;
-        let completions = CompletionQueue::with_channel(&device, 256)?;
-        let mut builder = QueuePairBuilder::new(&domain, &completions)
+        let completions = CompletionWait::open(&device, 256)?;
+        let mut builder = QueuePairBuilder::new(&domain, completions.queue())
             .send_requests(32)
             .receives(32, 1)
             .remote_access(RegionAccess::REMOTE_WRITE);
@@ -123,22 +127,8 @@ impl End {
                 found.len()
             );
             let mut room = [WorkCompletion::EMPTY; 16];
-            let before = found.len();
-            found.extend_from_slice(self.completions.poll(&mut room).unwrap());
-            if found.len() > before {
-                continue;
-            }
-            self.completions.arm(false).unwrap();
-            found.extend_from_slice(self.completions.poll(&mut room).unwrap());
-            if found.len() == before {
-                let fd = self.completions.channel_fd();
-                let limit = Timespec {
-                    tv_sec: PATIENCE.as_secs() as i64,
-                    tv_nsec: 0,
-                };
-                poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap();
-                self.completions.drain_events().unwrap();
-            }
+            let waited = self.completions.wait(&mut room, Some(deadline));
+            found.extend_from_slice(waited.unwrap());
         }
         found
     }
@@ -203,7 +193,7 @@ fn tear_down(end: End) {
             teardown.handle_event(&event);
         }
         match teardown.verdict(Instant::now()) {
-            Verdict::Draining => std::thread::yield_now(),
+            Verdict::Draining => thread::yield_now(),
             verdict => break verdict,
         }
     };
@@ -264,6 +254,110 @@ fn messages_arrive_through_either_kind_of_receive_queue() {
         tear_down(one);
         tear_down(other);
     }
+}
+
+/// What who sends and who sleeps know of each other.
+#[derive(Debug, Default)]
+struct Progress {
+    sent: AtomicU64,
+    taken: AtomicU64,
+    is_over: AtomicBool,
+}
+
+impl Progress {
+    /// Sends one message after the other, each a moment after the last was taken: sooner or
+    /// later than the other thread polls, arms, polls again and sleeps.
+    fn send(&self, one: &mut End) {
+        for number in 1_u64.. {
+            while self.taken.load(Ordering::Acquire) < number - 1 {
+                if self.is_over.load(Ordering::Relaxed) {
+                    return;
+                }
+                thread::yield_now();
+            }
+            let pauses = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
+            (0..pauses).for_each(|_| hint::spin_loop());
+            let inline = [ScatterEntry::unregistered(b"wake")];
+            let request = SendRequest::send(id(0), &inline).inline().signaled();
+            let mut batch = one.pair.send_batch();
+            batch.push(&request).unwrap();
+            batch.post().unwrap();
+            self.sent.store(number, Ordering::Release);
+            one.wait(1)[0].outcome().unwrap();
+            one.pair.retire_sends(1);
+        }
+    }
+
+    /// Sleeps until the descriptor is readable; false if it is not although something came,
+    /// even after a while.
+    fn sleep(&self, fd: BorrowedFd<'_>) -> bool {
+        let is_readable = || {
+            let limit = Timespec {
+                tv_sec: 0,
+                tv_nsec: 500_000_000,
+            };
+            poll(&mut [PollFd::new(&fd, PollFlags::IN)], Some(&limit)).unwrap() == 1
+        };
+        while !is_readable() {
+            let sent = self.sent.load(Ordering::Acquire);
+            if sent > self.taken.load(Ordering::Relaxed) {
+                return is_readable();
+            }
+        }
+        true
+    }
+}
+
+/// Ends the other thread with this one, also when this one fails.
+struct EndsWith<'progress>(&'progress Progress);
+
+impl Drop for EndsWith<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Ordering::Relaxed);
+    }
+}
+
+#[test]
+fn no_wake_up_is_lost_over_many_sleeps() {
+    let Some((provider, choice)) = chosen() else {
+        return;
+    };
+    let wanted = env::var("IBEX_TEST_SLEEPS").map_or(50_000, |sleeps| sleeps.parse().unwrap());
+    let (mut one, mut other) = connected(&provider, &choice, true);
+    let progress = Progress::default();
+    let (mut sleeps, mut lost) = (0, 0);
+    thread::scope(|threads| {
+        threads.spawn(|| progress.send(&mut one));
+        let _ends = EndsWith(&progress);
+        let mut room = [WorkCompletion::EMPTY; 4];
+        other.post_receives(1);
+        // After so many there is nothing more to learn.
+        while sleeps < wanted && lost < 20 {
+            // As an engine does, with the steps taken apart.
+            let completions = &mut other.completions;
+            let mut found = completions.poll(&mut room).unwrap().len();
+            if found == 0 {
+                found = completions.prepare_sleep(&mut room).unwrap().len();
+            }
+            if found == 0 {
+                sleeps += 1;
+                lost += u64::from(!progress.sleep(completions.fd()));
+                completions.take_events().unwrap();
+                continue;
+            }
+            room[0].outcome().unwrap();
+            other.post_receives(1);
+            progress.taken.fetch_add(found as u64, Ordering::Release);
+        }
+    });
+    let taken = progress.taken.load(Ordering::Relaxed);
+    println!(
+        "{}: {sleeps} sleeps, {taken} messages, {lost} wake-ups lost",
+        choice.device
+    );
+    assert_eq!(lost, 0, "wake-ups lost in {sleeps} sleeps");
+    tear_down(one);
+    tear_down(other);
 }
 
 #[test]

@@ -79,6 +79,36 @@ const MODELS: &[Model] = &[
         test: "loom_polled_again_or_woken",
         twins: &["second_poll_missing", "drained_late"],
     },
+    Model {
+        test: "loom_marked_or_roused",
+        twins: &["rouse_fence_missing", "sleep_fence_missing", "looked_early"],
+    },
+    Model {
+        test: "loom_driven_or_roused",
+        twins: &[
+            "drive_mark_missing",
+            "rouse_fence_missing",
+            "sleep_fence_missing",
+            "looked_early",
+        ],
+    },
+    Model {
+        test: "loom_woken_whoever_leads",
+        twins: &["woken_unseen", "rouse_fence_missing", "sleep_fence_missing"],
+    },
+    Model {
+        test: "loom_the_bell_is_the_sleepers",
+        twins: &["drained_asleep"],
+    },
+    Model {
+        test: "loom_followers_are_woken",
+        twins: &[
+            "left_silently",
+            "followed_blindly",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
 ];
 
 /// All models, as they are meant to be.

@@ -37,7 +37,6 @@ use crate::{
 /// All sessions of a node.
 pub(crate) struct Engine {
     epoll: Arc<OwnedFd>,
-    bell: &'static Bell,
     config: RuntimeConfig,
     blocks: BlockPool,
     compact_blocks: BlockPool,
@@ -245,7 +244,6 @@ impl Engine {
         )?;
         Ok(Self {
             epoll,
-            bell,
             config: config.clone(),
             blocks: BlockPool::default(),
             compact_blocks: compact_pool(),
@@ -324,7 +322,7 @@ impl Engine {
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
         match readiness.token {
             TOKEN_BELL => {
-                self.bell.drain();
+                context.runtime.drain_bell(self);
                 self.answer_guards(context);
             }
             // Due now.
@@ -481,12 +479,12 @@ impl Engine {
         all
     }
 
-    /// Arms every ring and looks once more. `None`: something is there, do not sleep;
-    /// else when to wake up at the latest.
+    /// Arms every ring and looks once more. `None`: something is there, do not sleep, as
+    /// `stay_awake` says already; else when to wake up at the latest.
     pub(crate) fn prepare_sleep(
         &mut self,
         now: Instant,
-        has_marks: bool,
+        stay_awake: bool,
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
         let mut armed = false;
@@ -500,7 +498,7 @@ impl Engine {
             // half in `Doorbell::is_due`.
             Asymmetry::of_process().heavy();
         }
-        let mut work = has_marks || !is_told;
+        let mut work = stay_awake || !is_told || self.is_finished();
         for session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 work |= link.look_at_armed_rings();

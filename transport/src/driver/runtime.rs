@@ -2,18 +2,18 @@
 //!
 //! Rules:
 //!
-//! 1. The engine is touched only under `engine`; whoever holds the lock may run turns.
-//! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock.
-//! 3. Before it sleeps the leader sets `sleeping`, arms every ring, and looks once more;
-//!    who leaves a mark and finds `sleeping` set rings the bell, which is in the set.
+//! 1. The engine is touched only under its lock; whoever holds the lock may run turns.
+//! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock. Who
+//!    sleeps over what, and why nobody does, is [`Leadership`]; its bell is in the set.
+//! 3. Before it sleeps the leader arms every ring and looks once more.
 //! 4. Wakers collected in a turn are called after the lock is released.
 
 use std::{
     fmt, io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering, fence},
+        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
     },
     task::Waker,
     thread,
@@ -32,6 +32,7 @@ use crate::{
     fabric::link::Link,
     memory::{LargePool, RingArena, orphans},
     ring::{Bell, BellLease, Drive, Parker, WaitSlot, thread_waker},
+    sleeping::Leadership,
 };
 
 /// What a runtime is made of.
@@ -52,18 +53,12 @@ pub struct RuntimeConfig {
 /// A node's runtime.
 pub struct Runtime {
     config: RuntimeConfig,
-    engine: Mutex<Engine>,
+    engine: Leadership<Engine>,
     me: Weak<Self>,
-    /// Set while someone holds the engine's lock for a turn and may sleep soon.
-    leading: AtomicBool,
-    /// The leader sleeps, or is about to and will look once more.
-    sleeping: AtomicU32,
-    /// Threads that wait while another leads (`Driver::Caller`).
-    followers: WaitSlot,
     bell: BellLease,
     epoll: Arc<OwnedFd>,
+    /// What handles left for the engine; then the leadership is marked.
     marks: Mutex<Vec<Mark>>,
-    has_marks: AtomicBool,
     /// A guard rang since a turn last answered guards (`Driver::Caller`).
     guard_rang: AtomicBool,
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
@@ -110,13 +105,9 @@ impl Runtime {
         let runtime = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             epoll: engine.epoll(),
-            engine: Mutex::new(engine),
-            leading: AtomicBool::new(false),
-            sleeping: AtomicU32::new(0),
-            followers: WaitSlot::new(),
+            engine: Leadership::new(engine),
             bell,
             marks: Mutex::new(Vec::new()),
-            has_marks: AtomicBool::new(false),
             guard_rang: AtomicBool::new(false),
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
@@ -262,14 +253,14 @@ impl Runtime {
     /// Asks epoll and runs a turn, unless someone is running one now. Returns whether there
     /// was anything to do: when it says no, the epoll set tells of whatever comes.
     pub fn poll_ready(&self) -> bool {
-        let moved = self.try_engine().is_some_and(|mut engine| {
+        let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // Who polls like this may sleep on the set afterwards.
             let is_told = engine.join_epoll();
             let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
         // What was armed just now may have come just before.
-        moved || self.is_watched() && lock(&self.engine).arm_receivers()
+        moved || self.is_watched() && self.engine.lock().arm_receivers()
     }
 
     /// Runs a turn, unless someone is running one now. Returns whether it did anything.
@@ -277,30 +268,28 @@ impl Runtime {
     /// It reads hot sockets directly and asks epoll now and then only: for those who come
     /// again at once.
     pub(crate) fn poll(&self) -> bool {
-        self.try_engine()
+        self.engine
+            .try_lock()
             .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
-    }
-
-    fn try_engine(&self) -> Option<MutexGuard<'_, Engine>> {
-        match self.engine.try_lock() {
-            Ok(engine) => Some(engine),
-            Err(TryLockError::Poisoned(poison)) => Some(poison.into_inner()),
-            Err(TryLockError::WouldBlock) => None,
-        }
     }
 
     /// One turn under the lock, then the wakers without it.
     fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         let mut context = Context::new(self);
         let progress = engine.turn(ready, &mut context);
+        let is_finished = engine.is_finished();
         drop(engine);
         self.wake(context);
+        if is_finished {
+            // Who closes may sleep for this, without a waker.
+            self.rouse_leader();
+        }
         progress
     }
 
     /// Does something to the engine, and lets what follows from it out at once.
     fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
-        let mut engine = lock(&self.engine);
+        let mut engine = self.engine.lock();
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         drop(engine);
@@ -367,14 +356,14 @@ impl Runtime {
             marks.push(mark);
         }
         drop(marks);
-        self.has_marks.store(true, Ordering::Release);
+        self.engine.mark();
         if !quiet {
             self.rouse_leader();
         }
     }
 
     pub(crate) fn take_marks(&self, into: &mut Vec<Mark>) {
-        if self.has_marks.load(Ordering::Acquire) && self.has_marks.swap(false, Ordering::AcqRel) {
+        if self.engine.take_mark() {
             into.append(&mut lock(&self.marks));
         }
     }
@@ -386,10 +375,13 @@ impl Runtime {
     }
 
     fn rouse_leader(&self) {
-        // SLEEP, pairs with `lead`: either we see that it sleeps or it sees the mark.
-        fence(Ordering::SeqCst);
-        if self.sleeping.load(Ordering::Relaxed) != 0 {
-            self.bell.wake();
+        self.engine.rouse(|| self.bell.wake());
+    }
+
+    /// Forgets the bell's rings, unless they are for a leader that sleeps.
+    pub(crate) fn drain_bell(&self, engine: &Engine) {
+        if self.engine.may_drain(engine) {
+            self.bell.drain();
         }
     }
 
@@ -497,53 +489,39 @@ impl Runtime {
             Driver::Threads => {
                 parker.park(deadline);
             }
-            Driver::Caller if self.try_lead(deadline) => {}
-            Driver::Caller => {
-                // Someone leads; it wakes us when our wish came true or when it leaves.
-                self.followers.register(waker);
-                if !self.leading.load(Ordering::SeqCst) {
-                    self.followers.deregister(waker);
-                    return;
-                }
+            Driver::Caller if self.try_lead(deadline, || parker.is_woken()) => {}
+            // Someone leads; it wakes us when our wish came true or when it leaves.
+            Driver::Caller => self.engine.follow(waker, || {
                 parker.park(deadline);
-                self.followers.deregister(waker);
-            }
+            }),
         }
     }
 
-    /// Leads for one sleep, unless someone does already.
-    fn try_lead(&self, deadline: Option<Instant>) -> bool {
-        if self.leading.swap(true, Ordering::SeqCst) {
-            return false;
+    /// Leads for one sleep, unless someone does already, or until `is_woken`.
+    fn try_lead(&self, deadline: Option<Instant>, is_woken: impl FnOnce() -> bool) -> bool {
+        let lead = self.engine.try_lead();
+        if lead.is_some() {
+            self.lead(deadline, is_woken);
         }
-        self.lead(deadline);
-        self.leading.store(false, Ordering::SeqCst);
-        self.followers.wake_all();
-        true
+        lead.is_some()
     }
 
     /// One round of the leader: turn until nothing moves, arm, look again, sleep.
-    fn lead(&self, deadline: Option<Instant>) {
-        let engine = lock(&self.engine);
-        let mut engine = match self.turn_keeping(engine) {
-            Some(engine) => engine,
-            None => return,
+    fn lead(&self, deadline: Option<Instant>, is_woken: impl FnOnce() -> bool) {
+        let Some(engine) = self.turn_keeping(self.engine.lock()) else {
+            return;
         };
-        // SLEEP, pairs with `rouse_leader`.
-        self.sleeping.store(1, Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let now = Instant::now();
-        let next = engine.prepare_sleep(now, self.has_marks.load(Ordering::Relaxed));
-        drop(engine);
-        let ready = match next {
-            Some(next) => {
-                let until = [next, deadline].into_iter().flatten().min();
-                Engine::sleep(&self.epoll, until.map(|until| until - now.min(until)))
-            }
-            None => Ready::NOTHING,
-        };
-        self.sleeping.store(0, Ordering::Relaxed);
-        self.turn(lock(&self.engine), &ready);
+        let ready = self.engine.sleep(
+            engine,
+            is_woken,
+            |engine, stay_awake| {
+                let now = Instant::now();
+                let next = engine.prepare_sleep(now, stay_awake)?;
+                Some((now, [next, deadline].into_iter().flatten().min()))
+            },
+            |(now, until)| Engine::sleep(&self.epoll, until.map(|until| until - now.min(until))),
+        );
+        self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
     }
 
     /// A turn that keeps the lock if nothing moved and nobody has to be woken.
@@ -590,7 +568,7 @@ impl Runtime {
         let until = || self.with_engine(|engine, _| engine.closing_ends(Instant::now()));
         while let Some(deadline) = until() {
             if self.driver() == Driver::Caller {
-                if !self.try_lead(deadline) {
+                if !self.try_lead(deadline, || false) {
                     thread::yield_now();
                 }
             } else {
@@ -634,15 +612,10 @@ impl Runtime {
 impl Drive for Runtime {
     fn drive(&self) {
         self.guard_rang.store(true, Ordering::Release);
-        match self.try_engine() {
-            Some(engine) => {
-                self.turn(engine, &Ready::NOTHING);
-            }
-            // Whoever has the engine may have looked at the guards already and be on its
-            // way to sleep: it looks at this once more (SLEEP).
-            None => self.has_marks.store(true, Ordering::Release),
-        }
-        self.rouse_leader();
+        let turn = |engine: MutexGuard<'_, Engine>| {
+            self.turn(engine, &Ready::NOTHING);
+        };
+        self.engine.drive(turn, || self.bell.wake());
     }
 }
 
@@ -668,7 +641,7 @@ fn io_thread(runtime: &Weak<Runtime>, cores: &[usize]) {
         if runtime.is_closed() && runtime.with_engine(|engine, _| engine.is_finished()) {
             return;
         }
-        runtime.lead(None);
+        runtime.lead(None, || false);
     }
 }
 

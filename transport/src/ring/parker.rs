@@ -44,6 +44,12 @@ pub struct Parker {
 }
 
 impl Parker {
+    /// Whether it was woken since `thread_waker`, for who sleeps elsewhere than here.
+    pub fn is_woken(&self) -> bool {
+        // WAKE, pairs with `Wake::wake_by_ref`.
+        self.word.state.load(Ordering::Acquire) == WOKEN
+    }
+
     /// Sleeps until woken (`true`) or until the deadline (`false`).
     ///
     /// A wake-up since `thread_waker` or the last park counts. It may have been
@@ -103,9 +109,12 @@ mod tests {
     #[test]
     fn a_wake_up_before_parking_counts_once() {
         let (waker, parker) = thread_waker();
+        assert!(!parker.is_woken());
         waker.wake_by_ref();
         waker.wake();
+        assert!(parker.is_woken());
         assert!(parker.park(None));
+        assert!(!parker.is_woken());
         let soon = Instant::now() + Duration::from_millis(5);
         assert!(!parker.park(Some(soon)));
         assert!(Instant::now() >= soon);

@@ -7,5 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod armed_queue;
+mod leadership;
 
 pub use armed_queue::{ArmedQueue, EventQueue, Slept};
+pub use leadership::{Lead, Leadership};
