@@ -74,6 +74,10 @@ pub enum Error {
         iters: u64,
     },
 
+    /// There is no device to measure on.
+    #[error("RDMA cannot be used: {0}")]
+    NoRdma(String),
+
     /// A failure of the code under measurement, in its own words.
     #[error(transparent)]
     Subject(Box<dyn std::error::Error + Send + Sync>),

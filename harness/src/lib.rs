@@ -19,9 +19,15 @@ pub mod limit;
 pub mod link;
 mod mapping;
 pub mod pair;
+#[cfg(feature = "verbs")]
+mod queue_pair;
 mod raw_shm;
 mod raw_tcp;
+#[cfg(feature = "verbs")]
+mod raw_verbs;
 pub mod regime;
 pub mod row;
+#[cfg(feature = "verbs")]
+pub mod verbs_port;
 
 pub use error::Error;

@@ -17,6 +17,12 @@ use crate::{
     raw_shm::RawShm,
     raw_tcp::RawTcp,
 };
+#[cfg(feature = "verbs")]
+use crate::{
+    queue_pair::{Endpoint, QueuePair},
+    raw_verbs::RawVerbs,
+    verbs_port::VerbsPort,
+};
 
 /// A way for bytes between two processes of one host, without any library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +31,10 @@ pub enum Limit {
     Shm,
     /// A TCP connection over the loopback interface.
     Tcp,
+    /// SENDs between two queue pairs on one port of an RDMA device,
+    /// [`VerbsPort::choose`].
+    #[cfg(feature = "verbs")]
+    Verbs,
 }
 
 impl Limit {
@@ -56,6 +66,15 @@ impl Limit {
                     .map_err(Error::io("accepting the peer's connection"))?;
                 measure(cores, job, pair, RawTcp::new(honest, stream)?)
             }
+            #[cfg(feature = "verbs")]
+            Limit::Verbs => {
+                let mut ours = QueuePair::new(&VerbsPort::choose()?)?;
+                let endpoint = ours.endpoint();
+                let mut pair = Pair::start(cores, Task::RawVerbs { job, endpoint })?;
+                ours.connect(&pair.receive("the endpoint of its queue pair")?)?;
+                let link = RawVerbs::new(honest, ours.watched(pair.watch()), false)?;
+                measure(cores, job, pair, link)
+            }
         }
     }
 }
@@ -77,4 +96,13 @@ pub(crate) fn answer_tcp(cores: Cores, job: Job, address: SocketAddr) -> Result<
     keep_to(&cores[1..])?;
     let stream = TcpStream::connect(address).map_err(Error::io("connecting to the parent"))?;
     link::answer(&job, &mut RawTcp::new(job, stream)?)
+}
+
+#[cfg(feature = "verbs")]
+pub(crate) fn answer_verbs(cores: Cores, job: Job, peer: &Endpoint) -> Result<Tally, Error> {
+    keep_to(&cores[1..])?;
+    let mut ours = QueuePair::new(&peer.port)?;
+    ours.connect(peer)?;
+    crate::pair::tell(&ours.endpoint())?;
+    link::answer(&job, &mut RawVerbs::new(job, ours, true)?)
 }

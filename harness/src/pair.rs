@@ -53,6 +53,14 @@ pub enum Task {
         /// Where the measuring process listens.
         address: SocketAddr,
     },
+    /// The other side of the verbs limit.
+    #[cfg(feature = "verbs")]
+    RawVerbs {
+        /// What is measured.
+        job: Job,
+        /// The queue pair to connect with.
+        endpoint: crate::queue_pair::Endpoint,
+    },
     /// Whatever the measuring program compares to a limit; it knows the meaning.
     Subject(Value),
 }
@@ -254,6 +262,8 @@ fn run(
     let tally = match task {
         Task::RawShm { job, memory } => limit::answer_shm(cores, job, memory)?,
         Task::RawTcp { job, address } => limit::answer_tcp(cores, job, address)?,
+        #[cfg(feature = "verbs")]
+        Task::RawVerbs { job, endpoint } => limit::answer_verbs(cores, job, &endpoint)?,
         Task::Subject(task) => subject(cores, task)?,
     };
     tell(&tally)

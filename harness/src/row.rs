@@ -27,6 +27,7 @@ pub struct Subject {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[expect(missing_docs, reason = "the names are the percentiles")]
 pub struct OneWay {
+    pub p5: u64,
     pub p50: u64,
     pub p90: u64,
     pub p99: u64,
@@ -36,8 +37,9 @@ pub struct OneWay {
 
 impl From<Percentiles> for OneWay {
     fn from(times: Percentiles) -> OneWay {
-        let [p50, p90, p99, p999, max] = times.rounded();
+        let [p5, p50, p90, p99, p999, max] = times.rounded();
         OneWay {
+            p5,
             p50,
             p90,
             p99,
@@ -241,6 +243,7 @@ mod tests {
             flip: false,
         };
         let times = Percentiles {
+            p5: 58.0,
             p50: 61.4,
             p90: 70.0,
             p99: 100.0,
@@ -272,7 +275,7 @@ mod tests {
     fn json_has_exactly_the_documented_fields() {
         assert_eq!(
             row(Mode::Latency).to_json(),
-            r#"{"fabric":"shm","driver":"caller","codec":"raw","mode":"latency","size":64,"iters":1000000,"one_way_ns":{"p50":61,"p90":70,"p99":100,"p999":200,"max":5000000},"msgs_per_s":8000000.0,"bytes_per_s":512000000.0,"raw_one_way_ns_p50":40,"raw_bytes_per_s":512000000.0,"regime":"near","cores":[0,1],"bytes_touched":true,"data_check":"ok"}"#
+            r#"{"fabric":"shm","driver":"caller","codec":"raw","mode":"latency","size":64,"iters":1000000,"one_way_ns":{"p5":58,"p50":61,"p90":70,"p99":100,"p999":200,"max":5000000},"msgs_per_s":8000000.0,"bytes_per_s":512000000.0,"raw_one_way_ns_p50":40,"raw_bytes_per_s":512000000.0,"regime":"near","cores":[0,1],"bytes_touched":true,"data_check":"ok"}"#
         );
         assert!(row(Mode::Stream).to_json().contains(r#""one_way_ns":null"#));
     }

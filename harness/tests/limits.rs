@@ -50,8 +50,18 @@ fn test(name: &str, body: impl FnOnce()) {
     println!("test {name} ... ok ({:.1?})", start.elapsed());
 }
 
+/// Those that this machine has.
+fn limits() -> Vec<Limit> {
+    #[cfg(feature = "verbs")]
+    match ibex_harness::verbs_port::VerbsPort::choose() {
+        Ok(_) => return vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
+        Err(error) => println!("without verbs: {error}"),
+    }
+    vec![Limit::Shm, Limit::Tcp]
+}
+
 fn every_size_arrives_whole(cores: Cores) {
-    for limit in [Limit::Shm, Limit::Tcp] {
+    for limit in limits() {
         for mode in [Mode::Latency, Mode::Stream] {
             for (size, iters) in SIZES {
                 let job = Job {
@@ -93,7 +103,7 @@ fn rings_wrap(cores: Cores) {
 }
 
 fn a_flipped_byte_is_counted(cores: Cores) {
-    for limit in [Limit::Shm, Limit::Tcp] {
+    for limit in limits() {
         for mode in [Mode::Latency, Mode::Stream] {
             for size in [1, 64, 100_000] {
                 let job = Job {
