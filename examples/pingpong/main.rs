@@ -17,15 +17,16 @@ use ibex_harness::{
     Error,
     cores::{self, Cores},
     interleave,
-    job::{Job, Mode},
+    job::{Figures, Job, Mode},
     limit::Limit,
     pair,
     row::{FOOTING, HEADING, Row, Subject},
+    verbs_port::VerbsPort,
 };
 
 use crate::{
     measurement::session::{self, FabricName, Order, Setup},
-    options::{Options, Plan, VerbsOnly},
+    options::{Options, Plan},
     progress::Progress,
 };
 
@@ -54,16 +55,24 @@ fn run(options: &Options) -> Result<bool, Error> {
         return other_host::serve(address, cores[1], setup).map(|()| true);
     }
     let Plan {
-        fabrics,
-        verbs,
+        mut fabrics,
         shapes,
     } = options.plan();
+    let verbs = fabrics
+        .iter()
+        .position(|fabric| *fabric == Some(FabricName::Verbs));
+    let no_verbs = verbs.and_then(|place| {
+        let reason = VerbsPort::choose().err().map(why_no_verbs)?;
+        fabrics.remove(place);
+        Some(reason)
+    });
     let measuring = Measuring {
         options,
         cores,
         progress: Progress::new(fabrics.len() * shapes.len() * PAIRS, !options.json),
     };
-    let has_table = !options.json && !fabrics.is_empty();
+    let has_rows = !fabrics.is_empty();
+    let has_table = !options.json && has_rows;
     if has_table {
         measuring.progress.print(&HEADING)?;
     }
@@ -90,16 +99,16 @@ fn run(options: &Options) -> Result<bool, Error> {
     if has_table {
         measuring.progress.print(&FOOTING)?;
     }
-    if verbs.is_some() {
-        let note = format!("verbs: {WITHOUT_VERBS}");
+    if let Some(reason) = no_verbs {
+        let note = format!("verbs: {reason}");
         if options.json {
             measuring.progress.note(&note);
         } else {
             measuring.progress.print(&note)?;
         }
     }
-    let all_asked_for = !matches!(verbs, Some(VerbsOnly(true)));
-    Ok(all_asked_for && all_sound)
+    // Verbs alone, and not to be had: nothing was done of what was asked for.
+    Ok(all_sound && has_rows)
 }
 
 /// What all rows of a run have in common.
@@ -129,9 +138,15 @@ impl Measuring<'_> {
             },
             || {
                 self.progress.step(&title, "ibex");
-                session::with_peer(self.cores, setup, |peer| {
-                    session::measure(peer, self.cores[0], Order { job, codec })
-                })
+                let measure = || {
+                    session::with_peer(self.cores, setup, |peer| {
+                        session::measure(peer, self.cores[0], Order { job, codec })
+                    })
+                };
+                match fabric {
+                    FabricName::Verbs => self.over_a_device(&title, measure),
+                    _ => measure(),
+                }
             },
         )?;
         let chosen = run
@@ -145,6 +160,20 @@ impl Measuring<'_> {
             &chosen.subject,
             Some(limit),
         ))
+    }
+
+    /// Measures, and tells what the device had to do with it; an error if nothing.
+    fn over_a_device(
+        &self,
+        title: &str,
+        measure: impl FnOnce() -> Result<Figures, Error>,
+    ) -> Result<Figures, Error> {
+        let port = VerbsPort::choose()?;
+        let (figures, sends) = port.during(measure)?;
+        let sends = sends.map_or("not counted".to_owned(), |sends| format!("+{sends}"));
+        self.progress
+            .note(&format!("{title}: {port}, rdma_sends {sends}"));
+        Ok(figures)
     }
 
     /// A row with a listener on another host.
@@ -190,13 +219,11 @@ impl Measuring<'_> {
             Ok((peer.fabric(), peer.fabric_reason().to_owned()))
         })?;
         self.progress.note(&format!("auto: {fabric} ({reason})"));
-        match fabric {
-            Fabric::Shm => Ok(FabricName::Shm),
-            Fabric::Tcp => Ok(FabricName::Tcp),
-            other => Err(Error::subject(format!(
-                "there is no raw limit for {other} yet"
-            ))),
-        }
+        Ok(match fabric {
+            Fabric::Shm => FabricName::Shm,
+            Fabric::Tcp => FabricName::Tcp,
+            Fabric::Verbs => FabricName::Verbs,
+        })
     }
 
     fn subject(&self, fabric: Fabric) -> Subject {
@@ -211,8 +238,14 @@ impl Measuring<'_> {
 /// Pairs of limit and ibex from which the median is shown.
 const PAIRS: usize = 3;
 
-const WITHOUT_VERBS: &str = if cfg!(feature = "verbs") {
-    "compiled in, but this version cannot use a device yet"
-} else {
-    "not compiled in: --features verbs"
-};
+/// Why there is no row for verbs: as the library says it, if it has something to say.
+fn why_no_verbs(error: Error) -> String {
+    #[cfg(feature = "verbs")]
+    if let Err(error) = ibex::rdma::discover() {
+        return error.to_string();
+    }
+    match error {
+        Error::NoRdma(reason) => reason,
+        other => other.to_string(),
+    }
+}

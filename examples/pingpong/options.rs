@@ -87,29 +87,25 @@ enum ModeChoice {
 pub(crate) struct Plan {
     /// Fabrics; `None` leaves the choice to ibex.
     pub(crate) fabrics: Vec<Option<FabricName>>,
-    /// Whether the verbs fabric was asked for, and whether nothing else was.
-    pub(crate) verbs: Option<VerbsOnly>,
     /// Modes and sizes.
     pub(crate) shapes: Vec<(Mode, usize)>,
 }
-
-/// Whether verbs is all that was asked for, so that not to have it is a failure.
-pub(crate) struct VerbsOnly(pub(crate) bool);
 
 impl Options {
     /// The rows that the options ask for.
     pub(crate) fn plan(&self) -> Plan {
         let (shm, tcp) = (Some(FabricName::Shm), Some(FabricName::Tcp));
+        let verbs = Some(FabricName::Verbs);
         let default = match self.connect {
             Some(_) => FabricChoice::Auto,
             None => FabricChoice::All,
         };
-        let (fabrics, verbs) = match self.fabric.unwrap_or(default) {
-            FabricChoice::Auto => (vec![None], None),
-            FabricChoice::Shm => (vec![shm], None),
-            FabricChoice::Tcp => (vec![tcp], None),
-            FabricChoice::Verbs => (vec![], Some(VerbsOnly(true))),
-            FabricChoice::All => (vec![shm, tcp], Some(VerbsOnly(false))),
+        let fabrics = match self.fabric.unwrap_or(default) {
+            FabricChoice::Auto => vec![None],
+            FabricChoice::Shm => vec![shm],
+            FabricChoice::Tcp => vec![tcp],
+            FabricChoice::Verbs => vec![verbs],
+            FabricChoice::All => vec![shm, tcp, verbs],
         };
         let modes: &[Mode] = match self.mode {
             Some(ModeChoice::Latency) => &[Mode::Latency],
@@ -127,7 +123,6 @@ impl Options {
         });
         Plan {
             fabrics,
-            verbs,
             shapes: shapes.collect(),
         }
     }
@@ -137,6 +132,7 @@ impl Options {
         match self.fabric {
             Some(FabricChoice::Shm) => Some(FabricName::Shm),
             Some(FabricChoice::Tcp) => Some(FabricName::Tcp),
+            Some(FabricChoice::Verbs) => Some(FabricName::Verbs),
             _ => None,
         }
     }

@@ -78,6 +78,16 @@ pub enum Error {
     #[error("RDMA cannot be used: {0}")]
     NoRdma(String),
 
+    /// What was to be measured went another way.
+    #[error(
+        "{device} sent nothing during the measurement (its rdma_sends did not rise), so the \
+         messages went another way"
+    )]
+    NotCarried {
+        /// The RDMA device.
+        device: String,
+    },
+
     /// A failure of the code under measurement, in its own words.
     #[error(transparent)]
     Subject(Box<dyn std::error::Error + Send + Sync>),

@@ -19,6 +19,7 @@ pub mod limit;
 pub mod link;
 mod mapping;
 pub mod pair;
+pub mod perftest;
 #[cfg(feature = "verbs")]
 mod queue_pair;
 mod raw_shm;
@@ -28,6 +29,7 @@ mod raw_verbs;
 pub mod regime;
 pub mod row;
 #[cfg(feature = "verbs")]
+mod verbs_context;
 pub mod verbs_port;
 
 pub use error::Error;

@@ -6,6 +6,8 @@ use std::{
     os::fd::RawFd,
 };
 
+#[cfg(not(feature = "verbs"))]
+use crate::verbs_port::NOT_COMPILED_IN;
 use crate::{
     Error,
     check::Tally,
@@ -31,9 +33,7 @@ pub enum Limit {
     Shm,
     /// A TCP connection over the loopback interface.
     Tcp,
-    /// SENDs between two queue pairs on one port of an RDMA device,
-    /// [`VerbsPort::choose`].
-    #[cfg(feature = "verbs")]
+    /// SENDs between two queue pairs on [one port](crate::verbs_port) of an RDMA device.
     Verbs,
 }
 
@@ -66,6 +66,8 @@ impl Limit {
                     .map_err(Error::io("accepting the peer's connection"))?;
                 measure(cores, job, pair, RawTcp::new(honest, stream)?)
             }
+            #[cfg(not(feature = "verbs"))]
+            Limit::Verbs => Err(Error::NoRdma(NOT_COMPILED_IN.to_owned())),
             #[cfg(feature = "verbs")]
             Limit::Verbs => {
                 let mut ours = QueuePair::new(&VerbsPort::choose()?)?;

@@ -23,10 +23,7 @@ use rdma_sys::{self as sys, ibv_qp_attr_mask as Mask, ibv_qp_state as State};
 use serde::{Deserialize, Serialize};
 
 use crate::{
-    Error, clock,
-    mapping::Mapping,
-    pair::Watch,
-    verbs_port::{Context, VerbsPort},
+    Error, clock, mapping::Mapping, pair::Watch, verbs_context::Context, verbs_port::VerbsPort,
 };
 
 /// One end of the connection.

@@ -13,6 +13,7 @@ use ibex_harness::{
     limit::Limit,
     pair::{self, Pair, Task},
     regime,
+    verbs_port::VerbsPort,
 };
 use serde_json::json;
 
@@ -52,12 +53,13 @@ fn test(name: &str, body: impl FnOnce()) {
 
 /// Those that this machine has.
 fn limits() -> Vec<Limit> {
-    #[cfg(feature = "verbs")]
-    match ibex_harness::verbs_port::VerbsPort::choose() {
-        Ok(_) => return vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
-        Err(error) => println!("without verbs: {error}"),
+    match VerbsPort::choose() {
+        Ok(_) => vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
+        Err(error) => {
+            println!("without verbs: {error}");
+            vec![Limit::Shm, Limit::Tcp]
+        }
     }
-    vec![Limit::Shm, Limit::Tcp]
 }
 
 fn every_size_arrives_whole(cores: Cores) {

@@ -5,7 +5,10 @@
 //! while anything is timed. So the same code serves a peer process on this host and
 //! a listener on another one.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::{IpAddr, Ipv4Addr, SocketAddr},
+    time::Duration,
+};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Wait};
 use ibex_harness::{
@@ -16,6 +19,7 @@ use ibex_harness::{
     limit::Limit,
     link,
     pair::{self, Pair, Task},
+    verbs_port::VerbsPort,
 };
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
@@ -59,6 +63,8 @@ pub(crate) enum FabricName {
     Shm,
     /// TCP.
     Tcp,
+    /// RDMA verbs.
+    Verbs,
 }
 
 impl From<FabricName> for Fabric {
@@ -66,6 +72,7 @@ impl From<FabricName> for Fabric {
         match name {
             FabricName::Shm => Fabric::Shm,
             FabricName::Tcp => Fabric::Tcp,
+            FabricName::Verbs => Fabric::Verbs,
         }
     }
 }
@@ -76,6 +83,7 @@ impl From<FabricName> for Limit {
         match name {
             FabricName::Shm => Limit::Shm,
             FabricName::Tcp => Limit::Tcp,
+            FabricName::Verbs => Limit::Verbs,
         }
     }
 }
@@ -87,6 +95,9 @@ pub(crate) fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
         (FabricName::Shm, Mode::Stream) => (10_000_000, 8 << 30),
         (FabricName::Tcp, Mode::Latency) => (20_000, 1 << 29),
         (FabricName::Tcp, Mode::Stream) => (4_000_000, 1 << 30),
+        // Of a software device in an emulator; hardware is through with them sooner.
+        (FabricName::Verbs, Mode::Latency) => (5_000, 1 << 25),
+        (FabricName::Verbs, Mode::Stream) => (200_000, 1 << 25),
     };
     u64::min(messages, bytes / size.max(1) as u64).max(10)
 }
@@ -143,11 +154,11 @@ pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures,
 /// The task of a peer process: one session, one order.
 pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
     let setup: Setup = serde_json::from_value(task).map_err(Error::subject)?;
-    let node = setup
-        .builder()
-        .listen("127.0.0.1:0")
-        .build()
-        .map_err(Error::subject)?;
+    let address = SocketAddr::new(setup.local_address()?, 0);
+    // A stranger who connects, where that is no loopback address, finds one session and
+    // one measurement, and is refused both.
+    let builder = setup.builder().listen(address).insecure_network();
+    let node = builder.build().map_err(Error::subject)?;
     pair::tell(&node.local_addr())?;
     let peer = node.accept().map_err(Error::subject)?;
     answer(&peer, cores[1])
@@ -167,6 +178,16 @@ pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
 }
 
 impl Setup {
+    /// Where two processes of this host meet. An RDMA device is chosen by the network that
+    /// a session starts on, so for verbs that is the one of the limit's device.
+    fn local_address(self) -> Result<IpAddr, Error> {
+        let device_address = match self.fabric {
+            Some(FabricName::Verbs) => VerbsPort::choose()?.address(),
+            _ => None,
+        };
+        Ok(device_address.unwrap_or(Ipv4Addr::LOCALHOST.into()))
+    }
+
     /// A node, as far as both sides want it alike.
     pub(crate) fn builder(self) -> NodeBuilder {
         let builder = match self.driver {
