@@ -7,7 +7,7 @@
 //! The distance of the two cores is measured beside each pair: figures of near and far
 //! cores, which a virtual machine may change at any time, stand in lines of their own.
 
-#[path = "../examples/pingpong/measurement/mod.rs"]
+#[path = "../../examples/pingpong/measurement/mod.rs"]
 mod measurement;
 
 use std::{env, process::ExitCode};
