@@ -34,20 +34,22 @@ pub fn send_latency(
     let command = |server: &[&str]| {
         let mut command = Command::new(PROGRAM);
         command
-            .args(["--ib-dev", port.device()])
-            .args(["--gid-index", &port.gid_index().to_string()])
-            .args(["--size", &size.to_string()])
-            .args(["--iters", &iters.to_string()])
+            .args(["-d", port.device()])
+            .args(["-x", &port.gid_index().to_string()])
+            .args(["-s", &size.to_string()])
+            .args(["-n", &iters.to_string()])
             // All times, whatever the CPU's frequency is said to be.
-            .args(["--report-histogram", "--CPU-freq"])
+            .args(["-H", "-F"])
             .args(server)
-            .stdin(Stdio::null())
-            .stderr(Stdio::null());
+            .stdin(Stdio::null());
         command
     };
     // A process keeps to the cores of the thread that starts it.
     keep_to(&cores[1..])?;
-    let server = command(&[]).stdout(Stdio::null()).spawn();
+    let server = command(&[])
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn();
     let mut server = Server(server.map_err(Error::io("starting ib_send_lat, of perftest"))?);
     keep_to(&cores[..1])?;
     let start = Instant::now();
@@ -59,15 +61,19 @@ pub fn send_latency(
         if client.status.success() {
             let _ = server.0.wait();
             return times(&String::from_utf8_lossy(&client.stdout))
-                .ok_or_else(|| Error::subject("ib_send_lat printed no times"));
+                .ok_or_else(|| Error::subject(format!("{PROGRAM} printed no times")));
         }
         let ended = server
             .0
             .try_wait()
             .map_err(Error::io("waiting for ib_send_lat"))?;
         if ended.is_some() || start.elapsed() > PATIENCE {
-            let status = client.status;
-            return Err(Error::subject(format!("ib_send_lat failed: {status}")));
+            let said = String::from_utf8_lossy(&client.stderr);
+            return Err(Error::subject(format!(
+                "{PROGRAM} failed, {}: {}",
+                client.status,
+                said.lines().next().unwrap_or("without a word")
+            )));
         }
         thread::sleep(Duration::from_millis(100));
     }
