@@ -1,7 +1,8 @@
 //! ibex beside the raw limit of this machine, in interleaved pairs.
 //!
 //! `cargo bench --bench pingpong` takes two to three minutes; a word behind `--`
-//! (`-- shm`, `-- stream`) keeps to the rows whose names hold it. Each row shows the
+//! (`-- shm`, `-- stream`) keeps to the rows whose names hold it. Rows of verbs need
+//! `--features verbs` and a device; `cargo xtask figures` has them in a guest with one. Each row shows the
 //! median of the pairs' ratios with the lowest and the highest, what we aim at, if
 //! something is aimed at, and whether the median is there. A missed aim fails nothing.
 //! The distance of the two cores is measured beside each pair: figures of near and far
@@ -9,6 +10,8 @@
 
 #[path = "../../examples/pingpong/measurement/mod.rs"]
 mod measurement;
+mod table;
+mod verbs;
 
 use std::{env, process::ExitCode};
 
@@ -20,12 +23,14 @@ use ibex_harness::{
     limit::Limit,
     pair,
     row::{bytes, duration},
+    verbs_port::VerbsPort,
 };
 
 use crate::measurement::{
     channels::CodecName,
     session::{self, DriverName, FabricName, Order, Setup},
 };
+use crate::table::{HEADING, Line};
 
 fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
@@ -51,8 +56,28 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
     println!("latency: p50 one way, a lower ratio is better (v)");
     println!("stream: payload rate, a higher ratio is better (^)");
     println!("{HEADING}");
+    let port = VerbsPort::choose();
+    let mut code = ExitCode::SUCCESS;
     for row in ROWS.into_iter().filter(|row| row.name().contains(filter)) {
-        let run = row.measure(cores)?;
+        let run = match (row.fabric, &port) {
+            (FabricName::Verbs, Err(reason)) => {
+                println!("{:32} {reason}", row.name());
+                // Whoever asks for these rows alone wants to know that there are none.
+                if filter.contains("verbs") {
+                    code = ExitCode::FAILURE;
+                }
+                continue;
+            }
+            (FabricName::Verbs, Ok(port)) => {
+                println!("{port}");
+                if row.mode == Mode::Latency {
+                    verbs::latency(cores, port, &row)?;
+                    continue;
+                }
+                port.during(|| row.measure(cores))?.0
+            }
+            _ => row.measure(cores)?,
+        };
         if let Some(pair) = &run.damaged {
             let fault = pair.subject.tally.first_fault.as_ref();
             let fault = fault.or(pair.limit.tally.first_fault.as_ref());
@@ -73,7 +98,7 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
             );
         }
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(code)
 }
 
 /// What is measured in one row.
@@ -96,32 +121,38 @@ impl BenchRow {
         format!("{fabric} {mode} {size} {driver} {codec}")
     }
 
-    fn measure(&self, cores: Cores) -> Result<Interleaved, Error> {
+    fn job(&self) -> Job {
         let BenchRow {
-            fabric,
-            mode,
-            size,
-            driver,
-            ..
+            fabric, mode, size, ..
         } = *self;
-        let iters = session::usual_iters(fabric, mode, size);
-        let job = Job {
+        Job {
             mode,
             size,
-            iters,
+            iters: session::usual_iters(fabric, mode, size),
             flip: false,
-        };
-        let setup = Setup {
-            driver,
-            fabric: Some(fabric),
-        };
-        let order = Order { job, codec: CODEC };
+        }
+    }
+
+    fn measure(&self, cores: Cores) -> Result<Interleaved, Error> {
+        let limit = Limit::from(self.fabric);
         interleave::run(
             cores,
             PAIRS,
-            || Limit::from(fabric).measure(cores, job),
-            || session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order)),
+            || limit.measure(cores, self.job()),
+            || self.measure_ibex(cores),
         )
+    }
+
+    fn measure_ibex(&self, cores: Cores) -> Result<Figures, Error> {
+        let setup = Setup {
+            driver: self.driver,
+            fabric: Some(self.fabric),
+        };
+        let order = Order {
+            job: self.job(),
+            codec: CODEC,
+        };
+        session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order))
     }
 
     fn print(&self, series: &Series) {
@@ -130,35 +161,18 @@ impl BenchRow {
             None => format!("{}/s", bytes(figures.bytes_per_second())),
         };
         let pair = series.median();
-        let [lowest, highest] = series.spread();
-        println!(
-            "{:32} {:6} {:>5} {:>12} {:>12} {:>7.2} {} {:18} {}",
-            self.name(),
-            series.regime,
-            series.pairs(),
-            figure(&pair.limit),
-            figure(&pair.subject),
-            pair.ratio(),
-            match self.mode {
-                Mode::Latency => 'v',
-                Mode::Stream => '^',
-            },
-            format!("[{lowest:.2} .. {highest:.2}]"),
-            self.aim_and_verdict(pair.ratio()),
-        );
-    }
-
-    /// What is aimed at, and whether a ratio is there.
-    fn aim_and_verdict(&self, ratio: f64) -> String {
-        let Some(aim) = self.aim else {
-            return "-".to_owned();
+        let line = Line {
+            name: &self.name(),
+            cores: &series.regime.to_string(),
+            pairs: series.pairs(),
+            limit: figure(&pair.limit),
+            subject: figure(&pair.subject),
+            ratio: pair.ratio(),
+            spread: series.spread(),
+            mode: self.mode,
+            aim: self.aim,
         };
-        let (sign, is_met) = match self.mode {
-            Mode::Latency => ("<=", ratio <= aim),
-            Mode::Stream => (">=", ratio >= aim),
-        };
-        let verdict = if is_met { "met" } else { "MISSED" };
-        format!("{sign} {aim:<4} {verdict}")
+        println!("{line}");
     }
 }
 
@@ -168,9 +182,9 @@ const CODEC: CodecName = CodecName::Raw;
 /// Pairs per row, in the regime that has the most.
 const PAIRS: usize = 7;
 
-const ROWS: [BenchRow; 8] = {
+const ROWS: [BenchRow; 10] = {
     use DriverName::{Caller, Threads};
-    use FabricName::{Shm, Tcp};
+    use FabricName::{Shm, Tcp, Verbs};
     use Mode::{Latency, Stream};
     const fn row(
         (fabric, mode, size, driver): (FabricName, Mode, usize, DriverName),
@@ -193,8 +207,7 @@ const ROWS: [BenchRow; 8] = {
         row((Tcp, Latency, 64, Threads), None),
         row((Tcp, Stream, 64, Caller), Some(0.2)),
         row((Tcp, Stream, 1 << 20, Caller), Some(0.8)),
+        row((Verbs, Latency, 64, Caller), Some(1.25)),
+        row((Verbs, Stream, 64, Caller), None),
     ]
 };
-
-const HEADING: &str = "row                              cores  pairs        limit         ibex   \
-                       ratio   lowest .. highest  aim";

@@ -52,6 +52,16 @@ const COMMANDS: &[CommandEntry] = &[
         run: |arguments| Ok(vm::run(&VmOptions::parse(arguments)?)),
     },
     CommandEntry {
+        name: "figures",
+        arguments: "",
+        about: "measure the verbs fabric beside its limit and ib_send_lat, in a guest, or on\n      \
+                the device that IBEX_TEST_DEVICE names",
+        run: |arguments| {
+            options::expect_none(arguments)?;
+            verbs::figures()
+        },
+    },
+    CommandEntry {
         name: "fuzz",
         arguments: "TARGET [--seconds N]",
         about: "fuzz one parser, until it fails or for N seconds",

@@ -1,11 +1,12 @@
-//! The verbs layer: built with its bindings, tested over the fake device, and on the
-//! guest's real one.
+//! The verbs layer: built with its bindings, tested over the fake device, and tested and
+//! measured on the guest's real one.
 
 use std::env;
+use std::process::ExitCode;
 
 use crate::failure::Failure;
 use crate::step::Step;
-use crate::tool::{CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
+use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::twins::executable;
 use crate::watchdog::Watchdog;
 
@@ -20,22 +21,51 @@ pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYR
 /// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's
 /// is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    let on_fake = "cargo test -p ibex-transport --features verbs --lib verbs::";
-    Step::of_line(on_fake).run(watchdog)?;
-    let build = Step::of_line(
-        "cargo test -p ibex-transport --features verbs --test verbs_device --no-run \
-         --message-format json-render-diagnostics",
-    );
+    for on_any_machine in [
+        "cargo test -p ibex-transport --features verbs --lib verbs::",
+        "cargo test -p ibex-harness --features verbs --lib verbs_",
+    ] {
+        Step::of_line(on_any_machine).run(watchdog)?;
+    }
+    let program = built(
+        "cargo test -p ibex-transport --features verbs --test verbs_device",
+        watchdog,
+    )?;
+    on_a_device(&program, &[], watchdog)
+}
+
+/// `cargo xtask figures`: the benchmark's rows of verbs.
+pub(crate) fn figures() -> Result<ExitCode, Failure> {
+    let watchdog = Watchdog::patient();
+    tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
+    tool::check(TOOLS)?;
+    let program = built("cargo bench --bench pingpong --features verbs", &watchdog)?;
+    on_a_device(&program, &["verbs"], &watchdog)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the program of one target, and finds it.
+fn built(line: &str, watchdog: &Watchdog) -> Result<String, Failure> {
+    let line = format!("{line} --no-run --message-format json-render-diagnostics");
+    let build = Step::of_line(&line);
     let built = build.capture(watchdog)?;
     let program = executable(&built.stdout).filter(|_| built.status.success());
-    let program = program.ok_or_else(|| Failure::new(format!("`{build}`: {}", built.status)))?;
+    let failed = || Failure::new(format!("`{build}`: {}", built.status));
+    program.map(String::from).ok_or_else(failed)
+}
+
+/// Runs a program on the device of this machine that `IBEX_TEST_DEVICE` names, or else on
+/// the guest's.
+fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
+    let arguments = arguments.iter().copied();
     if env::var_os("IBEX_TEST_DEVICE").is_some() {
-        return Step::new(program).run(watchdog);
+        return Step::new(program).args(arguments).run(watchdog);
     }
     let xtask = env::current_exe()
         .map_err(|error| Failure::new(format!("the path of this program: {error}")))?;
     Step::new(&xtask.to_string_lossy())
         .args(["vm", "--no-install", "--", program])
+        .args(arguments)
         .env("IBEX_TEST_DEVICE", GUEST_DEVICE)
         .run(watchdog)
 }
