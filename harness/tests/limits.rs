@@ -2,6 +2,7 @@
 //! second process is this same program and must get to the task that it is given.
 
 use std::{
+    env,
     process::{self, ExitCode},
     time::Instant,
 };
@@ -13,7 +14,7 @@ use ibex_harness::{
     limit::Limit,
     pair::{self, Pair, Task},
     regime,
-    verbs_port::VerbsPort,
+    verbs_port::{DEVICE_VARIABLE, VerbsPort},
 };
 use serde_json::json;
 
@@ -51,11 +52,16 @@ fn test(name: &str, body: impl FnOnce()) {
     println!("test {name} ... ok ({:.1?})", start.elapsed());
 }
 
-/// Those that this machine has.
+/// Those that this machine has; only that of the RDMA device, if one is named.
 fn limits() -> Vec<Limit> {
-    match VerbsPort::choose() {
-        Ok(_) => vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
-        Err(error) => {
+    match (VerbsPort::choose(), env::var_os(DEVICE_VARIABLE)) {
+        (Ok(port), Some(_)) => {
+            println!("{port}");
+            vec![Limit::Verbs]
+        }
+        (Err(error), Some(_)) => panic!("{error}"),
+        (Ok(_), None) => vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
+        (Err(error), None) => {
             println!("without verbs: {error}");
             vec![Limit::Shm, Limit::Tcp]
         }

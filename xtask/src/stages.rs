@@ -110,8 +110,8 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "verbs",
-        about: "the verbs layer, over a fake device and on the guest's",
-        budget: seconds(240),
+        about: "the verbs layer and its raw limit, over a fake device and on the guest's",
+        budget: seconds(300),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
