@@ -67,6 +67,10 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
+        test: "loom_returned_after_use",
+        twins: &["return_relaxed", "take_back_relaxed"],
+    },
+    Model {
         test: "loom_arrivals",
         twins: &[
             "arrive_relaxed",

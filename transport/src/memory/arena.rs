@@ -3,14 +3,14 @@
 //! A ring exists while a channel is used: it is leased at the first send and
 //! comes back when the lease is dropped. The arena keeps a bounded number of
 //! rings per size class, populated, so that a channel that pauses and goes on
-//! maps nothing.
+//! maps nothing; and with each ring what fabrics have [attached](Attachments) to it.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
-use super::{MemoryError, MemoryUse, MirroredMapping};
+use super::{Attachments, MemoryError, MemoryUse, MirroredMapping};
 
 /// The smallest size class.
 pub const SMALLEST_RING_BYTES: usize = 64 << 10;
@@ -53,11 +53,17 @@ impl RingArena {
         let kept = self.stock.lock(class).pop();
         let ring = match kept {
             Some(ring) => ring,
-            None => MirroredMapping::create_private(SMALLEST_RING_BYTES << class)?,
+            None => Ring {
+                memory: Arc::new(MirroredMapping::create_private(
+                    SMALLEST_RING_BYTES << class,
+                )?),
+                attachments: Attachments::default(),
+            },
         };
         // SAFETY: a ring has at least a page of writable bytes, and between two
-        // leases the arena is the only one that knows this one.
-        unsafe { ring.base().as_ptr().write_bytes(0, 64) };
+        // leases nobody writes or reads this one: what is attached to it only keeps it
+        // registered.
+        unsafe { ring.memory.base().as_ptr().write_bytes(0, 64) };
         Ok(RingLease {
             ring: Some(ring),
             class,
@@ -79,7 +85,7 @@ impl RingArena {
 #[derive(Debug)]
 pub struct RingLease {
     /// Taken by `drop` alone.
-    ring: Option<MirroredMapping>,
+    ring: Option<Ring>,
     class: usize,
     stock: Arc<Stock>,
 }
@@ -88,16 +94,34 @@ impl RingLease {
     /// The first byte of the first window.
     #[must_use]
     pub fn base(&self) -> NonNull<u8> {
-        self.ring().base()
+        self.memory().base()
     }
 
     /// Length of one window.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.ring().capacity()
+        self.memory().capacity()
     }
 
-    fn ring(&self) -> &MirroredMapping {
+    /// The ring itself. Whoever keeps it beyond the lease reads and writes nothing there.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<MirroredMapping> {
+        &self.ring().memory
+    }
+
+    /// What fabrics have attached to it.
+    #[must_use]
+    pub fn attachments(&self) -> &Attachments {
+        &self.ring().attachments
+    }
+
+    /// The same, to attach something, which stays with the ring when the lease ends.
+    pub fn attachments_mut(&mut self) -> &mut Attachments {
+        let ring = self.ring.as_mut().expect("only `drop` takes the ring");
+        &mut ring.attachments
+    }
+
+    fn ring(&self) -> &Ring {
         self.ring.as_ref().expect("only `drop` takes the ring")
     }
 }
@@ -111,16 +135,23 @@ impl Drop for RingLease {
     }
 }
 
+/// A ring and what belongs to it.
+#[derive(Debug)]
+struct Ring {
+    memory: Arc<MirroredMapping>,
+    attachments: Attachments,
+}
+
 /// The free rings, by class.
 #[derive(Debug, Default)]
 struct Stock {
-    free: [Mutex<Vec<MirroredMapping>>; CLASSES],
+    free: [Mutex<Vec<Ring>>; CLASSES],
 }
 
 impl Stock {
     /// A list of free rings is whole after every statement, so a panic elsewhere
     /// while it was locked does not spoil it.
-    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<MirroredMapping>> {
+    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<Ring>> {
         self.free[class]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -74,6 +74,10 @@ pub enum MemoryUse {
     LargeMessage,
     /// The control blocks that one side of a session shares with the other.
     ControlBlocks,
+    /// The buffers that an RDMA device receives into.
+    ReceiveBuffers,
+    /// What stands before records and chunks that an RDMA device sends.
+    FrameHeads,
 }
 
 impl MemoryUse {
@@ -83,7 +87,8 @@ impl MemoryUse {
             Self::Ring => "lower window_bytes",
             Self::ArrivalBlock => "lower session_credit_bytes",
             Self::LargeMessage => "lower max_message_bytes or send shorter messages",
-            Self::ControlBlocks => "open fewer sessions",
+            Self::ControlBlocks | Self::FrameHeads => "open fewer sessions",
+            Self::ReceiveBuffers => "lower receive_buffers and held_buffers",
         }
     }
 
@@ -94,6 +99,8 @@ impl MemoryUse {
             Self::ArrivalBlock => c"ibex-block",
             Self::LargeMessage => c"ibex-message",
             Self::ControlBlocks => c"ibex-control",
+            Self::ReceiveBuffers => c"ibex-receive",
+            Self::FrameHeads => c"ibex-heads",
         }
     }
 }
@@ -105,6 +112,8 @@ impl fmt::Display for MemoryUse {
             Self::ArrivalBlock => "an arrival block",
             Self::LargeMessage => "memory for a large message",
             Self::ControlBlocks => "control blocks",
+            Self::ReceiveBuffers => "receive buffers",
+            Self::FrameHeads => "memory for frame heads",
         })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::{Access, Mapping, MemoryError, MemoryUse};
+use super::{Access, Attachments, Mapping, MemoryError, MemoryUse};
 
 /// Free buffers that a pool keeps.
 pub const DEFAULT_KEPT_BUFFERS: usize = 2;
@@ -23,9 +23,10 @@ pub const DEFAULT_KEPT_BYTES: usize = 512 << 20;
 /// Page-aligned private memory.
 #[derive(Debug)]
 pub struct LargeBuffer {
-    memory: Mapping,
+    memory: Arc<Mapping>,
     /// How much of it has pages already.
     populated: usize,
+    attachments: Attachments,
 }
 
 impl LargeBuffer {
@@ -41,8 +42,9 @@ impl LargeBuffer {
         // are for: one fault per 2 MiB.
         memory.prefer_huge_pages(true);
         let mut buffer = Self {
-            memory,
+            memory: Arc::new(memory),
             populated: 0,
+            attachments: Attachments::default(),
         };
         buffer.populate(bytes)?;
         Ok(buffer)
@@ -58,6 +60,23 @@ impl LargeBuffer {
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.memory.bytes()
+    }
+
+    /// The memory itself. Whoever keeps it beyond the buffer reads and writes nothing there.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<Mapping> {
+        &self.memory
+    }
+
+    /// What fabrics have attached to it.
+    #[must_use]
+    pub fn attachments(&self) -> &Attachments {
+        &self.attachments
+    }
+
+    /// The same, to attach something, which stays with the buffer in its pool.
+    pub fn attachments_mut(&mut self) -> &mut Attachments {
+        &mut self.attachments
     }
 
     /// All of it, to write a message into.

@@ -19,7 +19,9 @@
 //!    `kill -9`, the kernel takes back.
 
 mod arena;
+mod attachments;
 mod block;
+mod buffer_slab;
 mod error;
 mod large;
 mod mapping;
@@ -28,7 +30,9 @@ mod mirrored;
 pub mod orphans;
 
 pub use arena::{LARGEST_RING_BYTES, RingArena, RingLease, SMALLEST_RING_BYTES};
+pub use attachments::Attachments;
 pub use block::{Block, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
+pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 pub use error::{MemoryError, MemoryUse};
 pub use large::{
     DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,

@@ -20,6 +20,7 @@ pub mod memory;
 pub mod parker;
 pub mod producer;
 pub mod release;
+pub mod returns;
 pub mod rung;
 pub mod waiter;
 
@@ -36,5 +37,6 @@ pub use memory::{Mapped, RingBytes, RingMemory};
 pub use parker::{Parker, thread_waker};
 pub use producer::{Misbehaved, Producer, Released};
 pub use release::{Advance, Prefix};
+pub use returns::Returns;
 pub use rung::Rung;
 pub use waiter::WaitSlot;
