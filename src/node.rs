@@ -402,6 +402,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
         stream,
         leftover,
         unix,
+        rdma: None,
         peer_credit_bytes: peer.limits.session_credit_bytes,
         max_channels: our_channels.min(peer.limits.channels) as usize,
         peer: PeerDescription {

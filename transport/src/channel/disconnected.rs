@@ -52,6 +52,11 @@ pub enum EndCause {
         /// What the kernel or the peer's bytes said.
         why: String,
     },
+    /// Our own device or its driver cannot carry the session any more.
+    DeviceLost {
+        /// What the device said.
+        why: String,
+    },
     /// This node was closed.
     NodeClosed,
     /// A reservation of this end was leaked, so nothing behind it can be sent.
@@ -77,6 +82,7 @@ impl fmt::Display for EndCause {
             }
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why } => write!(f, "the peer is gone: {why}"),
+            EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
             EndCause::NodeClosed => f.write_str("this node was closed"),
             EndCause::SlotLeaked => f.write_str(
                 "a reservation was leaked (mem::forget), so nothing behind it can be sent",

@@ -9,6 +9,7 @@ use std::{
     collections::VecDeque,
     ops::Deref,
     os::fd::OwnedFd,
+    ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
 
@@ -20,7 +21,7 @@ use super::{
 use crate::{
     engine::counters::Counters,
     fabric::shm::MessageSegment,
-    memory::{Block, LargeLease, orphans::Orphan},
+    memory::{Block, BufferLease, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
 
@@ -76,14 +77,29 @@ pub(crate) enum Source {
     },
 }
 
-/// Records of this channel in an arrival block, checked by the engine.
+/// Records of this channel in arrival memory, checked by the engine.
 #[derive(Debug)]
 pub(crate) struct Frame {
-    pub(crate) block: Arc<Block>,
-    pub(crate) offset: usize,
+    /// The first record.
+    pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) last_sequence: u64,
+    #[allow(dead_code, reason = "held for its drop")]
+    pub(crate) memory: FrameMemory,
 }
+
+/// What keeps a frame's bytes as they are.
+#[derive(Debug)]
+#[allow(dead_code, reason = "held for its drop")]
+pub(crate) enum FrameMemory {
+    /// They lie in a block among others.
+    Block(Arc<Block>),
+    /// They lie in a receive buffer of their own.
+    Buffer(BufferLease),
+}
+
+// SAFETY: `base` points into `memory`, which is Send; a frame's bytes are only read.
+unsafe impl Send for Frame {}
 
 /// A large message that has arrived whole.
 #[derive(Debug)]

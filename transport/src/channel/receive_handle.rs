@@ -81,7 +81,7 @@ impl Frames {
         // SAFETY: the engine checked the frame's records before it pushed the
         // frame, nobody writes there until it is retired, and `at` is the offset
         // of a record: 0 or the sum of whole records before it.
-        let record = unsafe { frame.block.base().add(frame.offset + self.at) };
+        let record = unsafe { frame.base.add(self.at) };
         // SAFETY: as above; a record begins with an aligned header word.
         let word = unsafe { record.cast::<u64>().read() };
         let header = match RecordHeader::from_word(word) {

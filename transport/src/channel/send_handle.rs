@@ -19,7 +19,6 @@ use crate::{
     driver::{Condition, Patience, SessionShared},
     engine::{
         control::{Ask, CloseReason},
-        frame::MAX_EAGER_BYTES,
         large::LARGE_PER_CHANNEL,
         record::{LargeAnnouncement, Layout, RecordKind},
     },
@@ -389,12 +388,8 @@ impl<'a> Entered<'a> {
             let slot = slot.expect("fewer messages are under way than there are slots");
             Ok(LargePlace::Slot(slot.index()))
         } else {
-            let lease = self
-                .end
-                .session
-                .large_pool()
-                .take(bytes)
-                .map_err(SendError::Memory)?;
+            let session = &self.end.session;
+            let lease = session.lease_large(bytes).map_err(SendError::Memory)?;
             Ok(LargePlace::Lease(lease))
         }
     }
@@ -567,7 +562,7 @@ impl SendProducer {
                 RingOwner::Segment(segment),
             )
         } else {
-            let lease = Arc::new(end.session.ring_arena().lease(capacity)?);
+            let lease = Arc::new(end.session.lease_ring(capacity)?);
             (
                 lease.base(),
                 Layout::packed(alignment),
@@ -584,7 +579,7 @@ impl SendProducer {
         let largest = if is_shm {
             ring.largest()
         } else {
-            ring.largest().min(MAX_EAGER_BYTES)
+            ring.largest().min(end.session.eager_bytes)
         };
         Ok(Self {
             ring,

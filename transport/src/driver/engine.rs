@@ -23,13 +23,19 @@ use rustix::{
     io::Errno,
 };
 
+mod sites;
+
+use self::sites::SiteInCare;
 use super::{
     CloseReport, Runtime, RuntimeConfig, Undelivered,
-    session_shared::{PeerDescription, SessionShared},
+    session_shared::{Over, PeerDescription, SessionShared},
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
-    fabric::link::{Link, LinkConfig, compact::compact_pool},
+    fabric::{
+        link::{Handover, Link, LinkConfig, compact::compact_pool},
+        verbs::PreparedPair,
+    },
     memory::BlockPool,
     ring::{Asymmetry, Bell},
 };
@@ -48,6 +54,9 @@ pub(crate) struct Engine {
     hot: Vec<u64>,
     /// Sessions with a deadline.
     timed: Vec<u64>,
+
+    /// RDMA device ports that sessions go over.
+    sites: Vec<SiteInCare>,
 
     // Where sessions come from.
     control: Option<Box<dyn ControlSource>>,
@@ -69,6 +78,9 @@ pub struct Admission {
     pub leftover: Vec<u8>,
     /// The Unix socket to the peer, where the fabric is shared memory.
     pub unix: Option<OwnedFd>,
+    /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
+    /// into the care of this node.
+    pub rdma: Option<PreparedPair>,
     /// Who the peer is.
     pub peer: PeerDescription,
     /// Arrival bytes that the peer lets us keep in flight.
@@ -215,6 +227,9 @@ pub(crate) enum Wire {
     Unix = 2,
 }
 
+/// The low bits of a site's tokens.
+const SITE_WIRE: u64 = 3;
+
 impl Wire {
     pub(crate) fn token(self, session: u64) -> u64 {
         session << 2 | self as u64
@@ -251,6 +266,7 @@ impl Engine {
             next_session: 1,
             hot: Vec::new(),
             timed: Vec::new(),
+            sites: Vec::new(),
             control: None,
             control_deadline: None,
             turns: 0,
@@ -271,6 +287,7 @@ impl Engine {
         self.turns += 1;
         let mut progress = self.take_marks(context);
         progress |= self.take_readiness(ready, context);
+        progress |= self.turn_sites(context);
         progress |= self.turn_hot_links(context);
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -327,6 +344,7 @@ impl Engine {
             }
             // Due now.
             TOKEN_CONTROL => self.control_deadline = Some(Instant::now()),
+            token if token & SITE_WIRE == SITE_WIRE => self.site_is_ready(token >> 2, context),
             token => {
                 let session = token >> 2;
                 self.heat(session);
@@ -384,6 +402,9 @@ impl Engine {
                 link.heat = HOT_TURNS;
             } else {
                 link.heat = link.heat.saturating_sub(1);
+            }
+            if link.deadline().is_some() && !self.timed.contains(&session) {
+                self.timed.push(session);
             }
             if link.is_finished() {
                 self.remove(session);
@@ -446,6 +467,7 @@ impl Engine {
     }
 
     fn remove(&mut self, session: u64) {
+        self.leaves_site(session);
         if let Some(mut link) = self.links.remove(&session) {
             link.unregister(&self.epoll);
             if self.closing != Closing::No {
@@ -462,7 +484,8 @@ impl Engine {
     /// for. Returns whether it armed anything: then the program must look again.
     pub(crate) fn arm_receivers(&mut self) -> bool {
         let links = self.links.values_mut();
-        links.fold(false, |any, link| link.arm_receivers() | any)
+        let armed = links.fold(false, |any, link| link.arm_receivers() | any);
+        self.arm_sites_once() | armed
     }
 
     /// Has epoll tell of every session again. Returns whether it does.
@@ -498,7 +521,7 @@ impl Engine {
             // half in `Doorbell::is_due`.
             Asymmetry::of_process().heavy();
         }
-        let mut work = stay_awake || !is_told || self.is_finished();
+        let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
         for session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 work |= link.look_at_armed_rings();
@@ -589,12 +612,16 @@ impl Engine {
             reason = %admission.peer.reason,
             "session up"
         );
-        let shared = Arc::new(SessionShared::new(
-            runtime.clone(),
-            id,
-            admission.peer,
-            admission.unix.is_some(),
-        ));
+        let over = match (&admission.rdma, &admission.unix) {
+            (Some(pair), _) => {
+                self.care_for(pair.site())?;
+                Over::Pair(pair)
+            }
+            (None, Some(_)) => Over::Shm,
+            (None, None) => Over::Stream,
+        };
+        let peer = admission.peer;
+        let shared = Arc::new(SessionShared::new(runtime.clone(), id, peer, over));
         let config = LinkConfig {
             our_credit_bytes: self.config.session_credit_bytes,
             peer_credit_bytes: admission.peer_credit_bytes,
@@ -605,15 +632,15 @@ impl Engine {
             compact_blocks: &mut self.compact_blocks,
             epoll: &self.epoll,
         };
-        let link = Link::new(
-            shared.clone(),
-            config,
-            admission.stream,
-            &admission.leftover,
-            admission.unix,
-            &mut tools,
-        )?;
+        let handover = Handover {
+            tcp: admission.stream,
+            leftover: &admission.leftover,
+            unix: admission.unix,
+            pair: admission.rdma,
+        };
+        let link = Link::new(shared.clone(), config, handover, &mut tools)?;
         self.links.insert(id, link);
+        self.joins_site(id);
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |_, _| ());

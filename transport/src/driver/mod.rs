@@ -15,6 +15,7 @@ mod session_shared;
 
 pub use engine::{Admission, ControlSource};
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
+pub(crate) use session_shared::Counter;
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
 
 pub(crate) use engine::{Context, LargeWanted, Tools, Wire, answer_if_rung};

@@ -50,6 +50,17 @@ pub struct RuntimeConfig {
     pub session_credit_bytes: u64,
 }
 
+/// What a call that waits looks at, and so what a look costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Looks {
+    /// A word that the peer writes.
+    AtMemory,
+    /// What a turn of the engine brings, which asks a socket.
+    AtSocket,
+    /// The same, which looks at a device's completion queue.
+    AtQueue,
+}
+
 /// A node's runtime.
 pub struct Runtime {
     config: RuntimeConfig,
@@ -194,7 +205,7 @@ impl Runtime {
         &self,
         deadline: Option<Instant>,
     ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
-        self.wait(&self.accept_waiters, deadline, false, || {
+        self.wait(&self.accept_waiters, deadline, Looks::AtSocket, || {
             if let Some(session) = lock(&self.accepted).pop_front() {
                 return Some(Some(session));
             }
@@ -392,15 +403,15 @@ impl Runtime {
         &self,
         slot: &WaitSlot,
         deadline: Option<Instant>,
-        is_shm: bool,
+        looks: Looks,
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let wait = if is_shm {
+        let wait = if looks == Looks::AtMemory {
             self.config.wait
         } else {
             self.config.wait_engine
         };
-        let spun = self.spin(wait, deadline, is_shm, &mut condition);
+        let spun = self.spin(wait, deadline, looks, &mut condition);
         if !matches!(spun, Ok(None)) {
             condition.disarm();
             return spun.map(|found| found.expect("the spin ended with something"));
@@ -435,17 +446,18 @@ impl Runtime {
         &self,
         wait: Wait,
         deadline: Option<Instant>,
-        is_shm: bool,
+        looks: Looks,
         condition: &mut C,
     ) -> Result<Option<C::Output>, TimedOut> {
         // From the first look at the clock, which is not worth its time before.
         let mut begun: Option<(Instant, Instant)> = None;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
-        let rounds_per_clock = if is_shm {
-            SHM_ROUNDS_PER_CLOCK
-        } else {
-            ROUNDS_PER_CLOCK
+        let is_shm = looks == Looks::AtMemory;
+        let (rounds_per_clock, pauses) = match looks {
+            Looks::AtMemory => (SHM_ROUNDS_PER_CLOCK, 1),
+            Looks::AtSocket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
+            Looks::AtQueue => (ROUNDS_PER_CLOCK, 0),
         };
         loop {
             round = round.wrapping_add(1);
@@ -455,7 +467,6 @@ impl Runtime {
             if let Some(output) = condition.look() {
                 return Ok(Some(output));
             }
-            let pauses = if is_shm { 1 } else { PAUSES_PER_POLL };
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
@@ -574,7 +585,7 @@ impl Runtime {
             } else {
                 let soon = Instant::now() + CLOSE_POLL;
                 let soon = deadline.map_or(soon, |deadline| deadline.min(soon));
-                let _ = self.wait(&self.accept_waiters, Some(soon), false, || {
+                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::AtSocket, || {
                     until().is_none().then_some(())
                 });
             }
@@ -657,7 +668,7 @@ const SHM_ROUNDS_PER_CLOCK: u32 = 32;
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
 /// socket's lock half of the time, and the kernel waits for it to deliver what has come.
-const PAUSES_PER_POLL: u32 = 8;
+const PAUSES_PER_READ: u32 = 8;
 /// How long a busy poll looks before it asks the other side.
 const ASK_AFTER: Duration = Duration::from_micros(50);
 /// How long it looks before it asks again.

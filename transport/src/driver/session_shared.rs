@@ -11,14 +11,16 @@ use std::{
 
 use rustix::io::{retry_on_intr, write};
 
-use super::{Condition, Driver, Runtime, TimedOut, engine::Mark};
+use super::{Condition, Driver, Runtime, TimedOut, engine::Mark, runtime::Looks};
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
+        carriage::Carriage,
         control::{Ask, CloseReason},
         record::Layout,
     },
-    memory::{LargeLease, LargePool, RingArena, RingLease},
+    fabric::verbs::{PreparedPair, Site},
+    memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
     ring::{Asymmetry, WaitSlot},
 };
 
@@ -29,9 +31,23 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// Data goes through memory that both processes map.
     shm: Option<OnceLock<OwnedFd>>,
+    /// Data goes over a queue pair of this site.
+    site: Option<Arc<Site>>,
+    /// The longest message that travels as a record, as far as the wires are concerned.
+    pub(crate) eager_bytes: usize,
     /// The peer cannot use membarrier, so both sides use fences.
     fences: AtomicBool,
     pub(crate) counters: SessionCounters,
+}
+
+/// What a session's data goes over.
+pub(crate) enum Over<'a> {
+    /// The connection.
+    Stream,
+    /// Memory that both processes map.
+    Shm,
+    /// A queue pair.
+    Pair(&'a PreparedPair),
 }
 
 /// Who the peer is and how it is reached.
@@ -64,6 +80,13 @@ pub(crate) struct SessionCounters {
     pub(crate) reads: Counter,
     pub(crate) empty_reads: Counter,
     pub(crate) credit_stalls: Counter,
+    pub(crate) queue_stalls: Counter,
+    pub(crate) inline_sends: Counter,
+    pub(crate) eager_sends: Counter,
+    pub(crate) work_requests: Counter,
+    pub(crate) signaled: Counter,
+    pub(crate) doorbells: Counter,
+    pub(crate) completions: Counter,
     pub(crate) bells: AtomicU64,
 }
 
@@ -86,16 +109,17 @@ impl Counter {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionStats {
-    /// Frames written to the socket.
+    /// Frames written to the socket, or sent over the queue pair.
     pub frames_sent: u64,
-    /// Frames read from the socket.
+    /// Frames that came that way.
     pub frames_received: u64,
-    /// Bytes written to the socket.
+    /// Bytes of the frames sent.
     pub bytes_sent: u64,
-    /// Bytes read from the socket.
+    /// Bytes of the frames that came.
     pub bytes_received: u64,
     /// Message bytes that were copied after they arrived: frames cut by the end of an
-    /// arrival block, and small frames of a channel that holds old ones.
+    /// arrival block, small frames of a channel that holds old ones, and over verbs large
+    /// messages, and frames that came when messages held all spare receive buffers.
     pub bytes_copied: u64,
     /// System calls that wrote.
     pub writes: u64,
@@ -105,21 +129,54 @@ pub struct SessionStats {
     pub empty_reads: u64,
     /// Times that sending waited for the peer's arrival memory.
     pub credit_stalls: u64,
+    /// Times that sending waited for a place in the send queue (verbs).
+    pub queue_stalls: u64,
+    /// Frames sent inline, copied into the request (verbs).
+    pub inline_sends: u64,
+    /// Frames that the device read from registered memory (verbs).
+    pub eager_sends: u64,
+    /// Requests posted to the send queue (verbs).
+    pub work_requests: u64,
+    /// Those of them that asked for a completion (verbs).
+    pub signaled: u64,
+    /// Calls that posted them (verbs).
+    pub doorbells: u64,
+    /// Completions of sends and receives (verbs).
+    pub completions: u64,
+    /// Times that completions were asked for, by all sessions of the device port together
+    /// (verbs).
+    pub polls: u64,
+    /// Those of them that found nothing (verbs).
+    pub empty_polls: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
 }
 
 impl SessionShared {
-    pub(crate) fn new(runtime: Arc<Runtime>, id: u64, peer: PeerDescription, is_shm: bool) -> Self {
-        let shm = is_shm.then(OnceLock::new);
-        let (fences, counters) = (AtomicBool::new(false), SessionCounters::default());
+    pub(crate) fn new(
+        runtime: Arc<Runtime>,
+        id: u64,
+        peer: PeerDescription,
+        over: Over<'_>,
+    ) -> Self {
+        let (mut shm, mut site, mut carriage) = (None, None, Carriage::Stream);
+        match over {
+            Over::Stream => {}
+            Over::Shm => shm = Some(OnceLock::new()),
+            Over::Pair(pair) => {
+                site = Some(pair.site().clone());
+                carriage = pair.carriage();
+            }
+        }
         Self {
             runtime,
             id,
             peer,
             shm,
-            fences,
-            counters,
+            site,
+            eager_bytes: carriage.eager_bytes(),
+            fences: AtomicBool::new(false),
+            counters: SessionCounters::default(),
         }
     }
 
@@ -153,6 +210,7 @@ impl SessionShared {
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counters = &self.counters;
+        let polls = self.site().map_or((0, 0), |site| site.counters.polls());
         SessionStats {
             frames_sent: counters.frames_sent.get(),
             frames_received: counters.frames_received.get(),
@@ -163,6 +221,15 @@ impl SessionShared {
             reads: counters.reads.get(),
             empty_reads: counters.empty_reads.get(),
             credit_stalls: counters.credit_stalls.get(),
+            queue_stalls: counters.queue_stalls.get(),
+            inline_sends: counters.inline_sends.get(),
+            eager_sends: counters.eager_sends.get(),
+            work_requests: counters.work_requests.get(),
+            signaled: counters.signaled.get(),
+            doorbells: counters.doorbells.get(),
+            completions: counters.completions.get(),
+            polls: polls.0,
+            empty_polls: polls.1,
             bells: counters.bells.load(Ordering::Relaxed),
         }
     }
@@ -185,6 +252,29 @@ impl SessionShared {
 
     pub(crate) fn is_shm(&self) -> bool {
         self.shm.is_some()
+    }
+
+    /// The site of the session's queue pair, if it has one.
+    pub(crate) fn site(&self) -> Option<&Arc<Site>> {
+        self.site.as_ref()
+    }
+
+    /// A ring that the session can send from. Takes long: for a handle's thread.
+    pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
+        let mut lease = self.ring_arena().lease(min_bytes)?;
+        if let Some(site) = &self.site {
+            site.register_ring(&mut lease)?;
+        }
+        Ok(lease)
+    }
+
+    /// Memory for a large message that the session can send from; likewise.
+    pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        let mut lease = self.large_pool().take(bytes)?;
+        if let Some(site) = &self.site {
+            site.register_message(&mut lease, bytes)?;
+        }
+        Ok(lease)
     }
 
     pub(crate) fn peer_name(&self) -> String {
@@ -264,7 +354,12 @@ impl SessionShared {
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        self.runtime.wait(slot, deadline, self.is_shm(), condition)
+        let looks = match (&self.shm, &self.site) {
+            (Some(_), _) => Looks::AtMemory,
+            (None, Some(_)) => Looks::AtQueue,
+            (None, None) => Looks::AtSocket,
+        };
+        self.runtime.wait(slot, deadline, looks, condition)
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {

@@ -22,6 +22,7 @@ pub mod large;
 pub mod record;
 pub mod session;
 pub mod session_credit;
+pub mod signal_cadence;
 pub mod timer;
 
 mod receive_channel;

@@ -9,9 +9,11 @@ use std::time::Instant;
 pub enum Timer {
     /// A closing session gives its last bytes and the peer's goodbye until then.
     Linger,
+    /// A queue pair on its way out is given up then.
+    Drain,
 }
 
-const TIMERS: [Timer; 1] = [Timer::Linger];
+const TIMERS: [Timer; 2] = [Timer::Linger, Timer::Drain];
 
 /// The deadlines of one session.
 #[derive(Clone, Copy, Debug, Default)]

@@ -57,6 +57,18 @@ pub enum Body {
     },
 }
 
+impl Body {
+    /// How many bytes follow the head.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Body::Inline => 0,
+            Body::Records { bytes, .. } => *bytes,
+            Body::Chunk { chunk, .. } => chunk.bytes,
+        }
+    }
+}
+
 /// What a frame brought for the host to place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Arrival {
@@ -220,6 +232,8 @@ pub enum PeerMisbehaved {
     LongFrame { limit: usize },
     #[error("news of credit came before half the budget was owed")]
     IdleCredit,
+    #[error("a message of {arrived} bytes has a frame of {length} in it")]
+    CutFrame { arrived: u64, length: u32 },
 }
 
 /// How many entries a session's tables and queues have. Whatever a peer sends, none

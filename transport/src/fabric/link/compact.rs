@@ -6,7 +6,10 @@
 //! copied into blocks of its own. Then it pins at most two shared blocks and as much of
 //! its own as its window allows.
 
-use std::{ptr, sync::Arc};
+use std::{
+    ptr::{self, NonNull},
+    sync::Arc,
+};
 
 use crate::{
     engine::frame::BLOCK_ALIGNMENT,
@@ -43,15 +46,18 @@ impl Compact {
 
     /// Copies a frame that is [wanted](Self::is_wanted) into the channel's own block, at
     /// the same offset modulo 64.
-    pub(super) fn copy(
+    ///
+    /// # Safety
+    ///
+    /// `bytes` can be read from `from` on, and nobody writes there meanwhile.
+    pub(super) unsafe fn copy(
         &mut self,
-        from: &Arc<Block>,
-        at: usize,
+        from: NonNull<u8>,
         bytes: usize,
         pool: &mut BlockPool,
     ) -> Result<(Arc<Block>, usize), MemoryError> {
         debug_assert!(bytes <= LONGEST_COPIED);
-        let phase = at % BLOCK_ALIGNMENT;
+        let phase = from.addr().get() % BLOCK_ALIGNMENT;
         let behind = self.filled.next_multiple_of(BLOCK_ALIGNMENT) + phase;
         let (block, offset) = match self.block.take() {
             Some(block) if behind + bytes <= block.len() => (block, behind),
@@ -62,11 +68,7 @@ impl Compact {
         // to what lies behind `filled`, or to any of a block that was just taken, so the
         // two are different blocks too.
         unsafe {
-            ptr::copy_nonoverlapping(
-                from.base().add(at).as_ptr(),
-                block.base().add(offset).as_ptr(),
-                bytes,
-            );
+            ptr::copy_nonoverlapping(from.as_ptr(), block.base().add(offset).as_ptr(), bytes);
         }
         self.filled = offset + bytes;
         self.block = Some(block.clone());
@@ -123,7 +125,10 @@ mod tests {
                 }
                 // SAFETY: nobody else has the block, and the byte is inside it.
                 unsafe { from.base().add(phase).as_ptr().write(round as u8) };
-                let (block, offset) = compact.copy(&from, phase, bytes, &mut pool).unwrap();
+                // SAFETY: as above.
+                let at = unsafe { from.base().add(phase) };
+                // SAFETY: so many bytes are inside the block behind the longest phase.
+                let (block, offset) = unsafe { compact.copy(at, bytes, &mut pool) }.unwrap();
                 prop_assert_eq!(offset % BLOCK_ALIGNMENT, phase);
                 prop_assert!(offset + bytes <= block.len());
                 // SAFETY: the byte was just written, and only we have the block.

@@ -21,6 +21,7 @@ use rustix::event::{
 use super::Link;
 use crate::{
     channel::{
+        EndCause,
         receive_end::{LargeArrival, LargePlace, Source},
         words::{ReceiverWords, SenderWords, Words},
     },
@@ -244,7 +245,8 @@ impl Link {
     }
 
     fn break_off(&mut self, what: &str, context: &mut Context<'_>) {
-        self.finish_broken(&format!("it broke the protocol: {what}"), context);
+        let why = format!("it broke the protocol: {what}");
+        self.finish_broken(EndCause::PeerGone { why }, context);
     }
 
     fn handle_local(

@@ -206,6 +206,29 @@ pub enum VerbsError {
         /// What asks for less.
         setting: &'static str,
     },
+    /// A peer's endpoint says what no session can work with.
+    #[error(
+        "the peer offers {what}: {given}, too few for the protocol; it is no ibex of this version, \
+         or its settings are broken"
+    )]
+    PeerEndpoint {
+        /// What is too little.
+        what: &'static str,
+        /// How much it is.
+        given: u32,
+    },
+    /// Another node has this site in its care.
+    #[error(
+        "RDMA device {device}: its completion queue belongs to another node of this process; open a \
+         site for each node"
+    )]
+    SiteTaken {
+        /// The device.
+        device: String,
+    },
+    /// Memory that a device was to use cannot be had.
+    #[error(transparent)]
+    Memory(#[from] crate::memory::MemoryError),
     /// A verb failed in another way.
     #[error("RDMA device {device}: {call} failed: {source}; {consequence}")]
     Call {

@@ -23,7 +23,7 @@ use super::error::VerbsError;
 use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::RegionHandle;
-use crate::memory::{Mapping, MirroredMapping};
+use crate::memory::{BufferSlab, Mapping, MirroredMapping};
 
 /// Memory that can be registered.
 ///
@@ -58,6 +58,17 @@ unsafe impl DeviceMemory for MirroredMapping {
 
     fn bytes(&self) -> usize {
         self.capacity()
+    }
+}
+
+// SAFETY: a slab's memory is a mapping that it gives up with itself.
+unsafe impl DeviceMemory for BufferSlab {
+    fn base(&self) -> NonNull<u8> {
+        BufferSlab::base(self)
+    }
+
+    fn bytes(&self) -> usize {
+        BufferSlab::bytes(self)
     }
 }
 
@@ -248,6 +259,17 @@ pub struct ScatterEntry<'memory> {
 }
 
 impl<'memory> ScatterEntry<'memory> {
+    /// No bytes of nowhere: what arrays of entries are made of before they are filled.
+    pub const EMPTY: Self = Self {
+        sge: Sge {
+            addr: 0,
+            length: 0,
+            lkey: 0,
+        },
+        registered: false,
+        memory: PhantomData,
+    };
+
     /// Memory that is not registered, for inline sends only: the bytes are copied while
     /// they are posted.
     ///

@@ -25,6 +25,7 @@
 //! chooses one.
 
 pub mod abi;
+mod arrival_buffers;
 mod async_event;
 mod completion_channel;
 mod completion_queue;
@@ -37,17 +38,25 @@ pub mod error;
 mod gid;
 mod locked_memory;
 pub mod memory_region;
+mod pair_endpoint;
 mod port;
+mod prepared_pair;
 mod protection_domain;
 pub mod provider;
 mod queue_pair;
 pub mod queue_pair_state;
 mod receive_queue;
+mod registered_memory;
+mod send_slots;
+mod site;
+mod site_queues;
+mod site_settings;
 mod teardown;
 mod work_completion;
 mod work_id;
 mod work_request;
 
+pub(crate) use arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 pub use async_event::{AsyncEvent, AsyncEvents, EventElement, PortEvent, QueuePairEvent};
 pub use completion_channel::CompletionChannel;
 pub use completion_queue::CompletionQueue;
@@ -58,11 +67,19 @@ pub use device::Device;
 pub use error::VerbsError;
 pub use gid::{Gid, GidEntry, GidScope, GidType};
 pub use memory_region::{DeviceMemory, MemoryRegion, RegionAccess, RemoteAddress, ScatterEntry};
+pub use pair_endpoint::PairEndpoint;
 pub use port::{LinkLayer, Mtu, PortAttributes, PortState};
+pub use prepared_pair::PreparedPair;
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairBuilder, SendBatch};
 pub use queue_pair_state::QueuePairState;
 pub use receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
+pub use registered_memory::{RegisteredMessage, RegisteredRing};
+pub(crate) use send_slots::SendSlots;
+pub use site::Site;
+pub(crate) use site::{SEND_BATCH, Seat};
+pub(crate) use site_queues::{SharedReceives, SiteQueues};
+pub use site_settings::SiteSettings;
 pub use teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};
 pub use work_completion::{
     Completed, CompletionFailure, CompletionKind, CompletionStatus, Fault, WorkCompletion,

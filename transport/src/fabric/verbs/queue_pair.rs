@@ -519,7 +519,7 @@ impl<'memory> SendBatch<'_, 'memory> {
     /// # Errors
     /// [`PushError`]; the batch is as it was.
     #[inline]
-    pub fn push(&mut self, request: &SendRequest<'memory>) -> Result<(), PushError> {
+    pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
         if self.pair.send_room() <= self.pair.table.len() as u32 {
             return Err(PushError::QueueFull {
                 capacity: self.pair.capacity,

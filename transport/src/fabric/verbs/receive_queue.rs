@@ -151,7 +151,7 @@ impl ReceiveQueue {
     /// Posts one request into the place that callers are not told of.
     pub(super) fn post_beyond_capacity(
         &mut self,
-        request: &ReceiveRequest<'_>,
+        request: &ReceiveRequest<'_, '_>,
     ) -> Result<(), PostError> {
         self.table.clear();
         self.table
@@ -248,7 +248,7 @@ impl<'memory> ReceiveBatch<'_, 'memory> {
     /// # Errors
     /// [`PushError`]; the batch is as it was.
     #[inline]
-    pub fn push(&mut self, request: &ReceiveRequest<'memory>) -> Result<(), PushError> {
+    pub fn push(&mut self, request: &ReceiveRequest<'_, 'memory>) -> Result<(), PushError> {
         let pending = self.queue.table.len() as u32;
         if self.queue.outstanding + pending >= self.queue.capacity {
             return Err(PushError::QueueFull {

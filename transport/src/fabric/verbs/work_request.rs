@@ -17,20 +17,20 @@ use super::work_id::WorkId;
 
 /// A request to a send queue.
 #[derive(Clone, Copy, Debug)]
-pub struct SendRequest<'memory> {
+pub struct SendRequest<'entries, 'memory> {
     id: WorkId,
     opcode: u32,
     flags: u32,
     immediate: u32,
     remote: RemoteAddress,
-    entries: &'memory [ScatterEntry<'memory>],
+    entries: &'entries [ScatterEntry<'memory>],
 }
 
-impl<'memory> SendRequest<'memory> {
+impl<'entries, 'memory> SendRequest<'entries, 'memory> {
     /// Sends the bytes of `entries`, one after the other, into the peer's next receive.
     #[inline]
     #[must_use]
-    pub fn send(id: WorkId, entries: &'memory [ScatterEntry<'memory>]) -> Self {
+    pub fn send(id: WorkId, entries: &'entries [ScatterEntry<'memory>]) -> Self {
         Self {
             id,
             opcode: wr_opcode::SEND,
@@ -50,7 +50,7 @@ impl<'memory> SendRequest<'memory> {
     #[must_use]
     pub fn write(
         id: WorkId,
-        entries: &'memory [ScatterEntry<'memory>],
+        entries: &'entries [ScatterEntry<'memory>],
         remote: RemoteAddress,
     ) -> Self {
         Self {
@@ -139,16 +139,16 @@ impl<'memory> SendRequest<'memory> {
 
 /// A request to a receive queue: memory for one message.
 #[derive(Clone, Copy, Debug)]
-pub struct ReceiveRequest<'memory> {
+pub struct ReceiveRequest<'entries, 'memory> {
     id: WorkId,
-    entries: &'memory [ScatterEntry<'memory>],
+    entries: &'entries [ScatterEntry<'memory>],
 }
 
-impl<'memory> ReceiveRequest<'memory> {
+impl<'entries, 'memory> ReceiveRequest<'entries, 'memory> {
     /// Lets the next message be put into `entries`, one after the other.
     #[inline]
     #[must_use]
-    pub fn new(id: WorkId, entries: &'memory [ScatterEntry<'memory>]) -> Self {
+    pub fn new(id: WorkId, entries: &'entries [ScatterEntry<'memory>]) -> Self {
         Self { id, entries }
     }
 
@@ -331,7 +331,7 @@ impl RequestTable<SendWr> {
     #[inline]
     pub(super) fn push_send(
         &mut self,
-        request: &SendRequest<'_>,
+        request: &SendRequest<'_, '_>,
         max_inline: u32,
     ) -> Result<(), PushError> {
         request.check(self.stride, max_inline)?;
@@ -349,7 +349,10 @@ impl RequestTable<SendWr> {
 
 impl RequestTable<RecvWr> {
     #[inline]
-    pub(super) fn push_receive(&mut self, request: &ReceiveRequest<'_>) -> Result<(), PushError> {
+    pub(super) fn push_receive(
+        &mut self,
+        request: &ReceiveRequest<'_, '_>,
+    ) -> Result<(), PushError> {
         request.check(self.stride)?;
         let place = self.next(request.entries)?;
         place.wr_id = request.id.to_raw();

@@ -7,6 +7,7 @@ mod discovery;
 mod errors;
 mod lifetimes;
 mod posting;
+mod sessions;
 mod sleeping;
 mod sysfs_tree;
 mod teardown;

@@ -1,4 +1,4 @@
-//! The sending half of a link: rings are walked, frames built, batches written.
+//! A sending end in the engine: its ring, walked for records, and its large messages.
 
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -6,17 +6,17 @@ use std::{
     sync::Arc,
 };
 
-use super::{Link, Phase};
+use super::Link;
 use crate::{
     channel::{
         send_end::SendEnd,
         words::{ReceiverWords, Words},
     },
-    driver::Context,
     engine::{
         record::Layout,
         session::{Body, RecordSource, Run},
     },
+    fabric::verbs::{RegisteredMessage, RegisteredRing},
     memory::{LargeLease, RingLease},
     ring::{Arm, Consumer, Mapped},
 };
@@ -24,28 +24,32 @@ use crate::{
 /// One sending end in the engine.
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
-    ring: Option<AttachedRing>,
+    pub(super) ring: Option<AttachedRing>,
     /// Large messages that the peer has not received whole.
-    large: VecDeque<LargeOut>,
+    pub(super) large: VecDeque<LargeOut>,
     /// No handle publishes any more.
     pub(super) is_closed: bool,
     /// What the peer's words said when handles were last woken (shm).
     pub(super) seen: Option<(u64, u64, bool)>,
 }
 
-struct AttachedRing {
+pub(super) struct AttachedRing {
     consumer: Consumer<Mapped>,
     /// Keeps the ring until nothing of it waits to be written.
     lease: Arc<RingLease>,
+    /// What a device sends from (verbs).
+    pub(super) registered: Option<Arc<RegisteredRing>>,
     words: Words<ReceiverWords>,
     arm: Arm,
     is_armed: bool,
 }
 
-struct LargeOut {
-    sequence: u64,
-    length: usize,
+pub(super) struct LargeOut {
+    pub(super) sequence: u64,
+    pub(super) length: usize,
     memory: LargeLease,
+    /// What a device sends from (verbs).
+    pub(super) registered: Option<Arc<RegisteredMessage>>,
 }
 
 impl SendLink {
@@ -59,15 +63,27 @@ impl SendLink {
         }
     }
 
-    /// The peer holds everything up to `received`.
-    pub(super) fn forget_large(&mut self, received: u64) {
-        while self
-            .large
-            .front()
-            .is_some_and(|large| large.sequence <= received)
-        {
-            self.large.pop_front();
+    /// The peer holds everything up to `received`. What is known to be on its way up to
+    /// frame `in_flight` parts later.
+    pub(super) fn forget_large(
+        &mut self,
+        received: u64,
+        in_flight: Option<u64>,
+        parting: &mut Vec<Parting>,
+    ) {
+        let is_received = |large: &LargeOut| large.sequence <= received;
+        while self.large.front().is_some_and(is_received) {
+            let large = self.large.pop_front();
+            if let (Some(large), Some(until)) = (large, in_flight) {
+                let memory = PartingMemory::Large(large);
+                parting.push(Parting { until, memory });
+            }
         }
+    }
+
+    /// A large message that is not received whole.
+    pub(super) fn large_out(&self, sequence: u64) -> Option<&LargeOut> {
+        self.large.iter().find(|large| large.sequence == sequence)
     }
 
     fn has_records(&self) -> bool {
@@ -78,7 +94,7 @@ impl SendLink {
 }
 
 /// The rings of a link's senders, as the session sees them.
-struct Rings<'a>(&'a mut BTreeMap<u32, SendLink>);
+pub(super) struct Rings<'a>(pub(super) &'a mut BTreeMap<u32, SendLink>);
 
 impl RecordSource for Rings<'_> {
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
@@ -122,9 +138,14 @@ impl Link {
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
         let consumer = Consumer::new(mapped, layout);
+        let registered = self
+            .shared
+            .site()
+            .and_then(|site| site.registered_ring(&lease));
         let mut ring = AttachedRing {
             consumer,
             lease,
+            registered,
             words,
             arm: Arm::new(),
             is_armed: true,
@@ -143,10 +164,13 @@ impl Link {
         memory: LargeLease,
     ) {
         if let Some(sender) = self.senders.get_mut(&end) {
+            let site = self.shared.site();
+            let registered = site.and_then(|site| site.registered_message(&memory));
             sender.large.push_back(LargeOut {
                 sequence,
                 length,
                 memory,
+                registered,
             });
             self.session.announce_large(end, sequence, length as u64);
         }
@@ -218,102 +242,71 @@ impl Link {
         !self.hot_rings.is_empty()
     }
 
-    /// Builds frames and writes them until nothing is due or the socket is full.
-    pub(super) fn transmit(&mut self, context: &mut Context<'_>) -> bool {
-        let mut progress = false;
-        if self.phase == Phase::Gone || self.broken.is_some() {
-            return false;
-        }
-        loop {
-            if !self.outbound.is_empty() {
-                match self.outbound.write(&mut self.layer, &self.tcp) {
-                    Ok((bytes, calls)) => {
-                        let counters = &self.shared.counters;
-                        counters.bytes_sent.add(bytes as u64);
-                        counters.writes.add(calls);
-                        progress |= bytes > 0;
-                    }
-                    Err(error) => {
-                        // What arrived before the link broke is still to be read.
-                        let why = format!("writing to its connection failed: {error}");
-                        self.drain_then_fail(&why);
-                        return progress;
-                    }
-                }
-                if !self.outbound.is_empty() {
-                    return progress;
-                }
-                self.parting_rings.clear();
-            }
-            if !self.session.is_due() || !self.build_batch() {
-                break;
-            }
-        }
-        self.finish_if_said(context);
-        progress
-    }
-
-    /// The next batch; false if nothing is due.
-    fn build_batch(&mut self) -> bool {
-        let mut frames = 0;
-        while !self.outbound.is_full() {
-            let landing = self.outbound.landing();
-            let mut rings = Rings(&mut self.senders);
-            let heads = &mut self.outbound.heads;
-            let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else {
-                break;
-            };
-            let body = self.locate(body);
-            // SAFETY: ring bytes stay until the peer has released them, which it cannot
-            // before they are sent; large messages until it has received them; rings of
-            // ends that are gone are kept in `parting_rings` until the batch is written.
-            unsafe { self.outbound.push(body) };
-            frames += 1;
-        }
-        self.shared.counters.frames_sent.add(frames);
-        if frames == 0 && self.session.is_out_of_credit() {
-            self.shared.counters.credit_stalls.add(1);
-        }
-        frames > 0
-    }
-
-    /// Where a frame's body lies.
-    fn locate(&self, body: Body) -> Option<(NonNull<u8>, usize)> {
-        match body {
-            Body::Inline => None,
-            Body::Records {
-                end,
-                position,
-                bytes,
-            } => {
-                let ring = self.senders.get(&end)?.ring.as_ref()?;
-                let offset = position as usize & (ring.lease.capacity() - 1);
-                // SAFETY: the offset is inside the first of the two windows.
-                Some((unsafe { ring.lease.base().add(offset) }, bytes))
-            }
-            Body::Chunk { end, chunk } => {
-                let sender = self.senders.get(&end)?;
-                let large = sender
-                    .large
-                    .iter()
-                    .find(|large| large.sequence == chunk.sequence)?;
-                debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
-                // SAFETY: the chunk lies inside the message's memory.
-                Some((
-                    unsafe { large.memory.base().add(chunk.offset as usize) },
-                    chunk.bytes,
-                ))
-            }
-        }
-    }
-
     /// An end is gone on both sides.
     pub(super) fn forget_sender(&mut self, end: u32) {
         self.hot_rings.retain(|&hot| hot != end);
         if let Some(sender) = self.senders.remove(&end)
-            && !self.outbound.is_empty()
+            && let Some(until) = self.wires.in_flight()
         {
-            self.parting_rings.push(sender);
+            let memory = PartingMemory::Sender(Box::new(sender));
+            self.parting.push(Parting { until, memory });
+        }
+    }
+}
+
+/// Memory whose owner is done with it while frames of it are on their way.
+pub(super) struct Parting {
+    /// The last of these frames, as [`in_flight`](super::Wires::in_flight) counts.
+    pub(super) until: u64,
+    memory: PartingMemory,
+}
+
+/// What parts; held for its drop.
+enum PartingMemory {
+    Sender(Box<SendLink>),
+    #[allow(dead_code, reason = "held for its drop")]
+    Large(LargeOut),
+}
+
+impl Parting {
+    /// The sending end, if it is one.
+    pub(super) fn sender(&self) -> Option<&SendLink> {
+        match &self.memory {
+            PartingMemory::Sender(sender) => Some(sender),
+            PartingMemory::Large(_) => None,
+        }
+    }
+}
+
+/// Where a frame's body lies.
+pub(super) fn locate(
+    senders: &BTreeMap<u32, SendLink>,
+    body: Body,
+) -> Option<(NonNull<u8>, usize)> {
+    match body {
+        Body::Inline => None,
+        Body::Records {
+            end,
+            position,
+            bytes,
+        } => {
+            let ring = senders.get(&end)?.ring.as_ref()?;
+            let offset = position as usize & (ring.lease.capacity() - 1);
+            // SAFETY: the offset is inside the first of the two windows.
+            Some((unsafe { ring.lease.base().add(offset) }, bytes))
+        }
+        Body::Chunk { end, chunk } => {
+            let sender = senders.get(&end)?;
+            let large = sender
+                .large
+                .iter()
+                .find(|large| large.sequence == chunk.sequence)?;
+            debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
+            // SAFETY: the chunk lies inside the message's memory.
+            Some((
+                unsafe { large.memory.base().add(chunk.offset as usize) },
+                chunk.bytes,
+            ))
         }
     }
 }

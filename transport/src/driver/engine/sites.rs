@@ -1,0 +1,318 @@
+//! The sites that an engine has in its care: their completions are polled once in each
+//! turn and handed to the links of their queue pairs, in the order in which they came.
+//!
+//! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
+//! armed and looked at once more; what that look finds is kept for the next turn.
+
+use std::{io, mem, os::fd::AsFd, sync::Arc};
+
+use rustix::event::epoll::{self, EventData, EventFlags};
+
+use super::{Context, Engine, SITE_WIRE, Tools};
+use crate::{
+    channel::EndCause,
+    fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, WorkCompletion},
+};
+
+/// A site and who lives on it.
+pub(super) struct SiteInCare {
+    site: Arc<Site>,
+    queues: SiteQueues,
+    /// Sessions by the numbers of their queue pairs.
+    sessions: Vec<(u32, u64)>,
+    /// What the look before sleeping found.
+    found: [WorkCompletion; COMPLETIONS_PER_POLL],
+    count: usize,
+    /// The next completion makes the channel readable.
+    is_armed: bool,
+    /// The device or a queue of it is gone, and has been told.
+    is_lost: bool,
+}
+
+/// Completions that one turn takes from a site, so that sending gets its turn too.
+const COMPLETIONS_PER_POLL: usize = 32;
+/// Polls before a site is given up: a whole completion queue's worth.
+const LAST_POLLS: usize = 1024;
+
+impl SiteInCare {
+    /// Asks the queue into `found`, unless something is there.
+    fn look(&mut self) -> Result<usize, EndCause> {
+        if self.count == 0 && !self.is_lost {
+            let found = self.queues.wait.poll(&mut self.found).map_err(lost)?;
+            self.count = found.len();
+            self.site.counters.polled(self.count);
+        }
+        Ok(self.count)
+    }
+
+    fn session_of(&self, queue_pair: u32) -> Option<u64> {
+        let of = |&(number, session): &(u32, u64)| (number == queue_pair).then_some(session);
+        self.sessions.iter().find_map(of)
+    }
+
+    /// Takes a completion of a queue pair that is gone: its buffer may be used again.
+    fn take_stray(&mut self, completion: &WorkCompletion) {
+        let shared = self.queues.shared.as_mut();
+        if shared
+            .and_then(|shared| shared.complete(completion.id()))
+            .is_none()
+        {
+            tracing::debug!(
+                id = %completion.id(),
+                queue_pair = completion.queue_pair(),
+                "a completion of a queue pair that is gone"
+            );
+        }
+    }
+}
+
+impl Engine {
+    /// Takes a site into our care, unless it is there.
+    pub(super) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
+        if self.sites.iter().any(|care| Arc::ptr_eq(&care.site, site)) {
+            return Ok(());
+        }
+        let queues = site.take_into_care().map_err(io::Error::other)?;
+        let index = self.sites.len() as u64;
+        let add = |fd, which| {
+            let token = EventData::new_u64((2 * index + which) << 2 | SITE_WIRE);
+            epoll::add(&self.epoll, fd, token, EventFlags::IN)
+        };
+        add(queues.wait.fd(), COMPLETIONS)?;
+        if let Some(events) = &queues.events {
+            add(events.as_fd(), EVENTS)?;
+        }
+        self.sites.push(SiteInCare {
+            site: site.clone(),
+            queues,
+            sessions: Vec::new(),
+            found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
+            count: 0,
+            is_armed: false,
+            is_lost: false,
+        });
+        Ok(())
+    }
+
+    /// A session of the site has come.
+    pub(super) fn joins_site(&mut self, session: u64) {
+        let Some((site, number)) = self.links.get(&session).and_then(|link| link.pair_at()) else {
+            return;
+        };
+        let mut sites = self.sites.iter_mut();
+        if let Some(care) = sites.find(|care| Arc::ptr_eq(&care.site, site)) {
+            care.sessions.push((number, session));
+        }
+    }
+
+    /// A session is over, and its queue pair gone.
+    pub(super) fn leaves_site(&mut self, session: u64) {
+        for care in &mut self.sites {
+            care.sessions.retain(|&(_, lives)| lives != session);
+        }
+    }
+
+    /// Polls every site once and hands on what it finds. Returns whether it found anything.
+    pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        for at in 0..self.sites.len() {
+            progress |= self.turn_site(at, context);
+        }
+        progress
+    }
+
+    fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+        let care = &mut self.sites[at];
+        let count = match care.look() {
+            Ok(count) => count,
+            Err(cause) => {
+                self.lose_site(at, &cause, context);
+                return true;
+            }
+        };
+        if count == 0 {
+            self.site_is_empty(at);
+            return false;
+        }
+        let found = care.found;
+        care.count = 0;
+        for completion in &found[..count] {
+            let care = &mut self.sites[at];
+            let session = care.session_of(completion.queue_pair());
+            let Some((session, link)) = session
+                .and_then(|session| self.links.get_mut(&session).map(|link| (session, link)))
+            else {
+                care.take_stray(completion);
+                continue;
+            };
+            let mut tools = Tools {
+                blocks: &mut self.blocks,
+                compact_blocks: &mut self.compact_blocks,
+                epoll: &self.epoll,
+            };
+            link.handle_completion(completion, care.queues.shared.as_mut(), &mut tools, context);
+            link.refill_own();
+            self.heat(session);
+        }
+        self.refill_site(at, context);
+        true
+    }
+
+    /// Posts receives again, in batches.
+    fn refill_site(&mut self, at: usize, context: &mut Context<'_>) {
+        let care = &mut self.sites[at];
+        if let Some(shared) = &mut care.queues.shared
+            && shared.buffers.wants_refill()
+            && let Err(error) = shared.refill()
+        {
+            let why = error.to_string();
+            self.lose_site(at, &EndCause::DeviceLost { why }, context);
+        }
+    }
+
+    /// Those on their way out have to know.
+    fn site_is_empty(&mut self, at: usize) {
+        // Only hot ones are on their way out or about to hear of it.
+        for session in &self.hot {
+            if let Some(link) = self.links.get_mut(session) {
+                let site = link.pair_at().map(|(site, _)| site);
+                if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
+                    link.completions_are_empty();
+                }
+            }
+        }
+    }
+
+    // ---- Sleeping --------------------------------------------------------------------
+
+    /// Arms every site's completion queue and looks once more. Returns whether anything is
+    /// there: then the next turn takes it, and nobody may sleep.
+    pub(super) fn arm_sites(&mut self) -> bool {
+        let mut any = false;
+        for care in &mut self.sites {
+            if care.is_lost {
+                continue;
+            }
+            care.is_armed = true;
+            // A queue that cannot be armed is lost; the turn that follows says so.
+            any |= care.queues.wait.arm().is_err() || !matches!(care.look(), Ok(0));
+        }
+        any
+    }
+
+    /// The same for a program that sleeps on the epoll set itself. Returns whether it
+    /// armed anything, or anything is there: then the program must look again.
+    pub(super) fn arm_sites_once(&mut self) -> bool {
+        let is_armed = |care: &SiteInCare| care.is_armed || care.is_lost;
+        if self.sites.iter().all(is_armed) {
+            return false;
+        }
+        self.arm_sites();
+        true
+    }
+
+    // ---- What epoll says -------------------------------------------------------------
+
+    pub(super) fn site_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
+        let at = (index / 2) as usize;
+        if at >= self.sites.len() {
+            return;
+        }
+        if index % 2 == COMPLETIONS {
+            let care = &mut self.sites[at];
+            care.is_armed = false;
+            if let Err(error) = care.queues.wait.take_events() {
+                self.lose_site(at, &lost(error), context);
+            }
+            return;
+        }
+        loop {
+            let Some(events) = &mut self.sites[at].queues.events else {
+                return;
+            };
+            match events.take() {
+                Ok(Some(event)) => self.handle_async(at, &event, context),
+                Ok(None) => return,
+                Err(error) => {
+                    // Its descriptor would stay readable for ever.
+                    let _ = epoll::delete(&self.epoll, &*events);
+                    self.lose_site(at, &lost(error), context);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// What the device said unasked, and what is done about it.
+    fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        let care = &self.sites[at];
+        let device = care.site.device();
+        let shared = care.queues.shared.as_ref();
+        match *event {
+            AsyncEvent::QueuePair(number, _) => {
+                if let Some(session) = care.session_of(number)
+                    && let Some(link) = self.links.get_mut(&session)
+                {
+                    link.pair_event(event);
+                    self.heat(session);
+                }
+            }
+            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.tag() => {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::ReceiveQueueError(tag)
+                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) =>
+            {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
+            // Connections survive a pause of the link, or die of it by themselves.
+            AsyncEvent::Port(_, PortEvent::Error | PortEvent::Active) => {
+                tracing::warn!(device, %event, "the state of the RDMA port changed");
+            }
+            AsyncEvent::Port(..)
+            | AsyncEvent::CompletionQueueError(_)
+            | AsyncEvent::ReceiveQueueError(_)
+            | AsyncEvent::ReceiveQueueLimit(_)
+            | AsyncEvent::Unknown(_) => {
+                tracing::debug!(device, %event, "an event of no consequence");
+            }
+        }
+    }
+
+    fn lose_site_by(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
+        let device = self.sites[at].site.device();
+        let why = format!("RDMA device {device}: {event}");
+        // What had arrived before is handed out first.
+        for _ in 0..LAST_POLLS {
+            if self.sites[at].is_lost || !self.turn_site(at, context) {
+                break;
+            }
+        }
+        self.lose_site(at, &EndCause::DeviceLost { why }, context);
+    }
+
+    /// Ends every session of a site: nothing of it will complete any more.
+    fn lose_site(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
+        let care = &mut self.sites[at];
+        if mem::replace(&mut care.is_lost, true) {
+            return;
+        }
+        for (_, session) in care.sessions.clone() {
+            if let Some(link) = self.links.get_mut(&session) {
+                link.end_broken(cause.clone(), context);
+                self.heat(session);
+            }
+        }
+    }
+}
+
+fn lost(error: crate::fabric::verbs::VerbsError) -> EndCause {
+    EndCause::DeviceLost {
+        why: error.to_string(),
+    }
+}
+
+/// Which of a site's two descriptors.
+const COMPLETIONS: u64 = 0;
+const EVENTS: u64 = 1;

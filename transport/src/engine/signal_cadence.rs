@@ -1,0 +1,50 @@
+//! Which sends of a queue pair ask for a completion.
+//!
+//! A completion costs the device a write and us a poll, and one tells of all sends before
+//! it, so few are asked for: one in [`INTERVAL`], and one with each frame that ends
+//! something, after which memory can be given back or a session be closed. Failures need
+//! none: a request that fails completes whether it was to or not.
+#![forbid(unsafe_code)]
+
+/// Sends to one completion that is asked for. Half the shortest send queue, so that the
+/// queue never waits for a completion that nobody asked for.
+pub const INTERVAL: u32 = 32;
+
+/// The count since the last one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SignalCadence {
+    silent: u32,
+}
+
+impl SignalCadence {
+    /// Whether the next send asks for a completion; `ends_something` if memory or the
+    /// session waits for it.
+    #[inline]
+    pub fn is_due(&mut self, ends_something: bool) -> bool {
+        self.silent += 1;
+        let is_due = ends_something || self.silent == INTERVAL;
+        if is_due {
+            self.silent = 0;
+        }
+        is_due
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_in_an_interval_and_every_end() {
+        let mut cadence = SignalCadence::default();
+        let due = (1..=3 * INTERVAL).filter(|_| cadence.is_due(false));
+        assert_eq!(due.count(), 3);
+        assert!(cadence.is_due(true));
+        let next = (1..).find(|_| cadence.is_due(false));
+        assert_eq!(
+            next,
+            Some(INTERVAL),
+            "counted from the last that was asked for"
+        );
+    }
+}

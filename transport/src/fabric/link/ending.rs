@@ -1,0 +1,161 @@
+//! The end of a link: in order, by a goodbye from either side, or broken.
+
+use std::sync::atomic::Ordering;
+use std::time::{Duration, Instant};
+
+use super::{Link, Parting, Phase};
+use crate::{
+    channel::{EndCause, state::End},
+    driver::{Context, Undelivered},
+    engine::{
+        control::{Ask, CloseReason},
+        timer::Timer,
+    },
+};
+
+impl Link {
+    /// Closes every end in order and says goodbye; over at `deadline`, if there is one, in
+    /// any case.
+    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
+        if self.phase != Phase::Up {
+            return;
+        }
+        self.phase = Phase::Closing;
+        if let Some(deadline) = deadline {
+            self.timers.set(Timer::Linger, deadline);
+        }
+        for (&id, sender) in &mut self.senders {
+            sender.end.state.end(End::Cause(EndCause::NodeClosed));
+            sender.end.waiters.take(&mut context.wakers);
+            if !sender.is_closed {
+                sender.is_closed = true;
+                let last = sender.end.sent.load(Ordering::Acquire);
+                if let Some(ours) = sender.end.ours.get() {
+                    ours.close(last);
+                    self.shared.ring_peer();
+                }
+                self.session.close_sender(id, last, CloseReason::Dropped);
+            }
+            let sent = sender.end.sent.load(Ordering::Acquire);
+            if self.local.is_none() && sent > sender.end.counts().received {
+                self.session.ask(
+                    id,
+                    Ask {
+                        received: sent,
+                        ..Ask::default()
+                    },
+                );
+            }
+        }
+        for receiver in self.receivers.values() {
+            receiver.end.state.end(End::Cause(EndCause::NodeClosed));
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        self.session.say_goodbye();
+    }
+
+    /// The peer has sent its last frame: what we could send nobody would read.
+    pub(super) fn peer_said_goodbye(&mut self, context: &mut Context<'_>) {
+        match self.phase {
+            Phase::Up => {
+                self.phase = Phase::PeerClosed;
+                self.receive_local(context);
+                self.end_all(&EndCause::Goodbye, context);
+                for (&id, sender) in &mut self.senders {
+                    sender.is_closed = true;
+                    let last = sender.end.sent.load(Ordering::Acquire);
+                    self.session.close_sender(id, last, CloseReason::Dropped);
+                }
+                self.session.say_goodbye();
+                self.timers
+                    .set(Timer::Linger, Instant::now() + GOODBYE_TIMEOUT);
+            }
+            Phase::Closing => self.finish(&EndCause::Goodbye, context),
+            Phase::PeerClosed | Phase::Gone => {}
+        }
+    }
+
+    /// The session cannot go on.
+    pub(crate) fn fail(&mut self, why: &str, context: &mut Context<'_>) {
+        let why = why.to_owned();
+        self.end_broken(EndCause::PeerGone { why }, context);
+    }
+
+    /// The same, for any cause.
+    pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
+        if self.phase == Phase::Up {
+            tracing::warn!(peer = %self.shared.peer().address, why = %cause, "session ended");
+        }
+        // Descriptors that the peer passed before it went are still to be had.
+        self.receive_local(context);
+        self.finish_broken(cause, context);
+    }
+
+    pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
+        self.is_lost = true;
+        let cause = match self.phase {
+            Phase::Closing => EndCause::NodeClosed,
+            _ => cause,
+        };
+        self.finish(&cause, context);
+    }
+
+    pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
+        self.phase = Phase::Gone;
+        self.end_all(cause, context);
+        let _ = self.tcp.shutdown(std::net::Shutdown::Both);
+        self.leave_pair();
+    }
+
+    fn end_all(&mut self, cause: &EndCause, context: &mut Context<'_>) {
+        for sender in self.senders.values() {
+            sender.end.state.end(End::Cause(cause.clone()));
+            sender.end.waiters.take(&mut context.wakers);
+        }
+        for receiver in self.receivers.values() {
+            receiver.end.state.end(End::Cause(cause.clone()));
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+    }
+
+    /// Our goodbye is out and so is the peer's: nothing is missing.
+    pub(super) fn finish_if_said(&mut self, context: &mut Context<'_>) {
+        let done = self.session.said_goodbye() && self.wires.in_flight().is_none();
+        if self.phase == Phase::PeerClosed && done {
+            self.finish(&EndCause::Goodbye, context);
+        }
+    }
+
+    pub(crate) fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+        while let Some(timer) = self.timers.poll_expired(now) {
+            match timer {
+                Timer::Linger => self.finish(&EndCause::Goodbye, context),
+                Timer::Drain => self.look_at_teardown(now, context),
+            }
+        }
+    }
+
+    /// Channels with messages that the peer's engine is not known to hold.
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let parting = self.parting.iter().filter_map(Parting::sender);
+        let all = self.senders.values().chain(parting);
+        all.filter_map(|sender| {
+            let counts = sender.end.counts();
+            // shm: publishing is delivery while the peer lives.
+            let received = match self.local {
+                Some(_) if !self.is_lost => counts.sent,
+                _ => counts.received,
+            };
+            (received < counts.sent).then(|| Undelivered {
+                channel: sender.end.name.clone(),
+                peer: self.shared.peer_name(),
+                sent: counts.sent,
+                received,
+            })
+        })
+        .collect()
+    }
+}
+
+/// How long the answer to a goodbye may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

@@ -1,0 +1,165 @@
+//! What a link does about the events of its session.
+
+use std::sync::atomic::Ordering;
+
+use super::{Link, Phase};
+use crate::{
+    channel::{
+        EndCause,
+        receive_end::Source,
+        state::End,
+        words::{ReceiverWords, Words},
+    },
+    driver::Context,
+    engine::{
+        control::{CloseReason, Role},
+        record,
+        session::{Agreed, Event},
+    },
+    ring::arrival_ring,
+};
+
+impl Link {
+    #[inline]
+    pub(super) fn handle_events(&mut self, context: &mut Context<'_>) {
+        if self.session.has_events() {
+            self.handle_all_events(context);
+        }
+    }
+
+    fn handle_all_events(&mut self, context: &mut Context<'_>) {
+        while let Some(event) = self.session.poll_event() {
+            match event {
+                Event::PeerOpened { .. } => {}
+                Event::Opened {
+                    end,
+                    peer_end,
+                    agreed,
+                } => {
+                    self.opened(end, peer_end, agreed, context);
+                }
+                Event::Mismatched { end, theirs } => {
+                    self.end_channel(end, End::Mismatch(theirs), context);
+                }
+                Event::Counted { end, counters } => {
+                    if let Some(sender) = self.senders.get_mut(&end) {
+                        if let Some(theirs) = sender.end.theirs.get() {
+                            theirs.report(&counters);
+                        }
+                        let in_flight = self.wires.in_flight();
+                        sender.forget_large(counters.received, in_flight, &mut self.parting);
+                        sender.end.waiters.take(&mut context.wakers);
+                    }
+                }
+                Event::Asked { end } => {
+                    if let Some(receiver) = self.receivers.get(&end) {
+                        receiver.end.answer_ask();
+                        // It may wait for a guard that was counted here.
+                        receiver.end.waiters.take(&mut context.wakers);
+                        self.session.released(end, &receiver.end.counters());
+                    }
+                }
+                Event::Told { end, counters } => {
+                    if let Some(receiver) = self.receivers.get(&end) {
+                        let end = &receiver.end;
+                        end.told_released
+                            .store(counters.released, Ordering::Relaxed);
+                        end.told_position
+                            .store(counters.released_position, Ordering::Relaxed);
+                    }
+                }
+                Event::PeerClosed {
+                    end,
+                    reason,
+                    final_sequence,
+                } => {
+                    self.peer_closed(end, reason, final_sequence, context);
+                }
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
+                    self.large_announced(end, sequence, length, context);
+                }
+                Event::Forgotten { end } => self.forget_sender(end),
+                Event::Goodbye => self.peer_said_goodbye(context),
+            }
+        }
+    }
+
+    /// Both ends are open: gives our handle what it needs, once all of it is here.
+    fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
+        let role = if self.senders.contains_key(&end) {
+            Role::Sender
+        } else {
+            Role::Receiver
+        };
+        if let Some(local) = &mut self.local {
+            // The peer's words come over the Unix socket, before or after this.
+            local.opened(end, role, peer_end, agreed);
+            self.open_local(context);
+            return;
+        }
+        if let Some(sender) = self.senders.get(&end) {
+            let words = Words::<ReceiverWords>::local();
+            words.reset(record::first_position(agreed.alignment as usize));
+            let _ = sender.end.theirs.set(words);
+            sender.end.state.open(agreed);
+            sender.end.waiters.take(&mut context.wakers);
+        }
+        if let Some(receiver) = self.receivers.get_mut(&end) {
+            let (writer, reader, retirer) =
+                arrival_ring(agreed.window.messages.next_power_of_two() as usize);
+            receiver.writer = Some(writer);
+            receiver.end.held().frames = Some(retirer);
+            let _ = receiver.end.theirs.set(Words::local());
+            receiver.end.provide(Source::Frames(reader));
+            receiver.end.state.open(agreed);
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+    }
+
+    fn peer_closed(
+        &mut self,
+        end: u32,
+        reason: CloseReason,
+        final_sequence: u64,
+        context: &mut Context<'_>,
+    ) {
+        // What the peer passed before it closed its end is still to be handed out.
+        self.receive_local(context);
+        if let Some(receiver) = self.receivers.get(&end) {
+            if reason == CloseReason::Dropped {
+                // shm: the peer's own word says so, and it may be ahead of us. And once we
+                // say goodbye, the peer closes what its application did not.
+                if self.local.is_none()
+                    && self.phase != Phase::Closing
+                    && let Some(theirs) = receiver.end.theirs.get()
+                {
+                    theirs.close(final_sequence);
+                }
+            } else {
+                receiver
+                    .end
+                    .state
+                    .end(End::Cause(EndCause::PeerClosed(reason)));
+            }
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        if self.senders.contains_key(&end) {
+            self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
+        }
+    }
+
+    fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
+        if let Some(sender) = self.senders.get(&end) {
+            sender.end.state.end(why.clone());
+            sender.end.waiters.take(&mut context.wakers);
+        }
+        if let Some(receiver) = self.receivers.get(&end) {
+            receiver.end.state.end(why);
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+    }
+}

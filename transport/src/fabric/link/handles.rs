@@ -1,0 +1,133 @@
+//! What handles want of a link: ends opened, closed, asked about.
+
+use std::sync::atomic::Ordering;
+use std::{sync::Arc, time::Duration};
+
+use super::{Link, Phase, receive_link::ReceiveLink, send_link::SendLink};
+use crate::{
+    channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
+    driver::{Context, answer_if_rung},
+    engine::{
+        control::{Ask, ChannelSpec, CloseReason, Role},
+        counters::Counters,
+        record,
+        session::CannotOpen,
+    },
+    memory::MemoryError,
+    ring::CellBlock,
+};
+
+impl Link {
+    pub(crate) fn open_sender(
+        &mut self,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+        context: &mut Context<'_>,
+    ) -> Result<Arc<SendEnd>, CannotOpen> {
+        self.check_open()?;
+        let id = self.session.open(Role::Sender, name, spec.clone())?;
+        let session = self.shared.clone();
+        let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
+        let end = Arc::new(SendEnd::new(common));
+        if let Some(local) = &mut self.local {
+            let words = local.lease_sender_words(id).map_err(refused)?;
+            let _ = end.ours.set(words);
+        }
+        self.senders.insert(id, SendLink::new(end.clone()));
+        self.handle_events(context);
+        Ok(end)
+    }
+
+    pub(crate) fn open_receiver(
+        &mut self,
+        name: &str,
+        spec: ChannelSpec,
+        open_timeout: Duration,
+        context: &mut Context<'_>,
+    ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
+        self.check_open()?;
+        let id = self.session.open(Role::Receiver, name, spec.clone())?;
+        let first = record::first_position(spec.alignment as usize);
+        let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell());
+        let session = self.shared.clone();
+        let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
+        let end = Arc::new(ReceiveEnd::new(common, first, cells));
+        if let Some(local) = &mut self.local {
+            let words = local.lease_receiver_words(id, first).map_err(refused)?;
+            let _ = end.ours.set(words);
+        }
+        self.receivers.insert(id, ReceiveLink::new(end.clone()));
+        self.handle_events(context);
+        Ok(end)
+    }
+
+    fn check_open(&self) -> Result<(), CannotOpen> {
+        match self.phase {
+            Phase::Up => Ok(()),
+            _ => Err(CannotOpen::SessionOver),
+        }
+    }
+
+    pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
+        if let Some(sender) = self.senders.get_mut(&end) {
+            sender.is_closed = true;
+        }
+        self.session.close_sender(end, last, reason);
+    }
+
+    pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
+        if let Some(mut receiver) = self.receivers.remove(&end) {
+            self.abandon_chunk(end);
+            receiver.forget_large();
+            self.session.close_receiver(end, counters, reason);
+        }
+    }
+
+    pub(crate) fn ask(&mut self, end: u32, ask: Ask) {
+        if self.senders.contains_key(&end) {
+            self.session.ask(end, ask);
+        }
+    }
+
+    /// Names of channels that the peer opened and we did not, with the peer's role.
+    pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
+        self.session
+            .unpaired()
+            .map(|(name, role)| (name.to_owned(), role))
+            .collect()
+    }
+
+    /// A receiving end's prefix moved far enough for its sender to hear of it.
+    pub(crate) fn prefix_moved(&mut self, end: u32) {
+        if let Some(receiver) = self.receivers.get(&end) {
+            receiver.end.is_marked.store(false, Ordering::Release);
+            self.session.released(end, &receiver.end.counters());
+        }
+    }
+
+    /// Sums the cells of ends whose sender or receiver waits, where a guard has rung.
+    /// Returns whether there is news to send.
+    pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) -> bool {
+        let mut news = false;
+        for (&id, receiver) in &self.receivers {
+            let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
+                (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
+                _ => self.session.is_asked(id),
+            };
+            if !answer_if_rung(&receiver.end, still_asked) {
+                continue;
+            }
+            receiver.end.waiters.take(&mut context.wakers);
+            if self.local.is_none() {
+                self.session.released(id, &receiver.end.counters());
+                news = true;
+            }
+        }
+        news
+    }
+}
+
+fn refused(error: MemoryError) -> CannotOpen {
+    CannotOpen::Memory(error.to_string())
+}

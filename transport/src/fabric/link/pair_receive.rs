@@ -1,0 +1,241 @@
+//! The receiving half of a queue pair: what completions bring is a whole frame each, read
+//! where the device put it.
+
+use std::{
+    io::{self, Read},
+    ptr, slice,
+    time::Instant,
+};
+
+use super::{
+    Link, Phase, Wires,
+    pair::{Pair, PairState},
+    receive_link::{Arrived, Fault},
+};
+use crate::{
+    channel::{EndCause, receive_end::FrameMemory},
+    driver::{Context, Tools},
+    engine::{
+        frame::FrameHeader,
+        session::{Arrival, PeerMisbehaved},
+    },
+    fabric::verbs::{ArrivedBuffer, Operation, SharedReceives, WorkCompletion},
+};
+
+impl Link {
+    /// Takes in a completion of our queue pair. `shared` are the buffers of the receive
+    /// queue that it shares, if it does.
+    pub(crate) fn handle_completion(
+        &mut self,
+        completion: &WorkCompletion,
+        shared: Option<&mut SharedReceives>,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        if let PairState::Leaving(teardown) = &mut pair.state
+            && teardown.handle_completion(completion)
+        {
+            return;
+        }
+        let outcome = completion.outcome();
+        let is_known = match completion.id().operation() {
+            Operation::Receive => match pair.arrived(completion, shared) {
+                Some(buffer) => {
+                    if let Ok(done) = outcome {
+                        self.frame_arrived(buffer, done.bytes as usize, tools, context);
+                    }
+                    true
+                }
+                None => false,
+            },
+            _ => pair.sent(completion, outcome.is_ok()),
+        };
+        self.shared.counters.completions.add(1);
+        match outcome {
+            Err(failure) => self.request_failed(&failure),
+            Ok(_) if is_known => self.sends_are_done(),
+            Ok(_) => tracing::debug!(id = %completion.id(), "a completion of no request of ours"),
+        }
+    }
+
+    /// A turn: the connection's news, and how far a queue pair is on its way out.
+    pub(super) fn receive_pair(&mut self, context: &mut Context<'_>) -> bool {
+        let Wires::Pair(pair) = &self.wires else {
+            return false;
+        };
+        if matches!(pair.state, PairState::Leaving(_)) {
+            self.look_at_teardown(Instant::now(), context);
+        }
+        if !self.readable || self.phase == Phase::Gone {
+            self.readable = false;
+            return false;
+        }
+        self.readable = false;
+        let why = match (&self.tcp).read(&mut [0; 1]) {
+            Ok(0) => "it closed the connection without saying goodbye".to_owned(),
+            Ok(_) => {
+                "it broke the protocol: bytes came over a connection that carries none".to_owned()
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            Err(error) => format!("reading from its connection failed: {error}"),
+        };
+        self.drain_then_end(EndCause::PeerGone { why });
+        true
+    }
+
+    /// Hands on one frame, unless the session is over.
+    fn frame_arrived(
+        &mut self,
+        buffer: ArrivedBuffer,
+        bytes: usize,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) {
+        if self.phase == Phase::Gone {
+            return;
+        }
+        let counters = &self.shared.counters;
+        counters.frames_received.add(1);
+        counters.bytes_received.add(bytes as u64);
+        if let Err(fault) = self.take_frame(buffer, bytes, tools, context) {
+            self.fail(&fault.to_string(), context);
+            return;
+        }
+        self.handle_events(context);
+    }
+
+    fn take_frame(
+        &mut self,
+        buffer: ArrivedBuffer,
+        bytes: usize,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let ArrivedBuffer {
+            lease,
+            refills,
+            is_scarce,
+        } = buffer;
+        let base = lease.base();
+        // A device that says more than it was given room for is not believed.
+        let bytes = bytes.min(lease.bytes());
+        // SAFETY: `bytes` of the buffer were written by the device, which is done with it,
+        // and nobody writes while we have the lease. Memory from the kernel is
+        // initialised, so what a device did not write can be read too.
+        let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
+        let cut = |length| PeerMisbehaved::CutFrame {
+            arrived: bytes as u64,
+            length,
+        };
+        let header = FrameHeader::parse(frame)
+            .map_err(PeerMisbehaved::from)?
+            .ok_or(cut(0))?;
+        if !(header.length as usize..=header.padded_length()).contains(&bytes) {
+            return Err(cut(header.length).into());
+        }
+        let frame = &frame[..header.length as usize];
+        match self.session.handle_frame(&header, frame, 0)? {
+            Arrival::Nothing | Arrival::Unwanted => {}
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                let arrived = Arrived {
+                    // SAFETY: inside the frame.
+                    base: unsafe { base.add(offset) },
+                    bytes,
+                    last_sequence: first_sequence + records - 1,
+                    memory: FrameMemory::Buffer(lease),
+                    refills,
+                    is_scarce,
+                };
+                self.place_records(end, arrived, tools, context)?;
+            }
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
+                let body = &frame[header.body_offset()..];
+                let receiver = self.receivers.get(&end);
+                let place =
+                    receiver.and_then(|one| one.place_of(chunk.sequence, chunk.offset, body.len()));
+                // Without a place the handle is gone since.
+                if let Some(place) = place {
+                    // SAFETY: the chunk's place in memory that was granted for it and that
+                    // nobody reads before it is complete; the frame is elsewhere.
+                    unsafe {
+                        ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
+                    }
+                    self.shared.counters.bytes_copied.add(body.len() as u64);
+                }
+                if complete {
+                    self.large_arrived(end, context);
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Pair {
+    /// The buffer of a receive that completed; `None` if it is none of ours.
+    fn arrived(
+        &mut self,
+        completion: &WorkCompletion,
+        shared: Option<&mut SharedReceives>,
+    ) -> Option<ArrivedBuffer> {
+        let Some(own) = &mut self.own else {
+            return shared?.complete(completion.id());
+        };
+        let buffer = own.complete(completion.id())?;
+        if let PairState::Live(queue_pair) = &mut self.state
+            && let Some(queue) = queue_pair.receive_queue()
+        {
+            queue.retire(1);
+        }
+        Some(buffer)
+    }
+
+    /// Sends up to one that completed are done; false if it is none of ours.
+    fn sent(&mut self, completion: &WorkCompletion, is_done: bool) -> bool {
+        let Some(done) = self.slots.complete(completion.id()) else {
+            return false;
+        };
+        if is_done && let PairState::Live(queue_pair) = &mut self.state {
+            queue_pair.retire_sends(done);
+        }
+        true
+    }
+}
+
+impl Link {
+    /// Posts receives again: into the pair's own queue, where it has one. Returns the
+    /// device's refusal.
+    pub(crate) fn refill_own(&mut self) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        let Pair {
+            state: PairState::Live(queue_pair),
+            own: Some(own),
+            ..
+        } = &mut **pair
+        else {
+            return;
+        };
+        if own.wants_refill()
+            && let Some(queue) = queue_pair.receive_queue()
+            && let Err(error) = own.refill(queue)
+        {
+            let why = error.to_string();
+            self.drain_then_end(EndCause::DeviceLost { why });
+        }
+    }
+}

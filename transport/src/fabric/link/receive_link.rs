@@ -1,0 +1,242 @@
+//! A receiving end in the engine: frames of records and large messages on their way to
+//! its handle.
+
+use std::sync::atomic::Ordering;
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
+
+use super::{Link, compact::Compact};
+use crate::{
+    channel::receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
+    driver::{Context, LargeWanted, Tools},
+    engine::session::PeerMisbehaved,
+    memory::{LargeLease, MemoryError},
+    ring::ArrivalWriter,
+};
+
+/// One receiving end in the engine.
+pub(super) struct ReceiveLink {
+    pub(super) end: Arc<ReceiveEnd>,
+    pub(super) writer: Option<ArrivalWriter<Frame>>,
+    /// Messages that arrived.
+    arrived: u64,
+    /// Large messages that were announced and are not complete.
+    pub(super) large: VecDeque<LargeIn>,
+    compact: Compact,
+    /// The peer's asked word as it was when we last answered (shm).
+    pub(super) answered: u32,
+    /// The last arming on behalf of a program that sleeps on the epoll set (shm).
+    pub(super) armed_for_caller: u32,
+    /// The ring was given to the handle (shm).
+    pub(super) has_ring: bool,
+}
+
+/// A large message on its way in.
+pub(super) struct LargeIn {
+    pub(super) sequence: u64,
+    pub(super) length: u64,
+    pub(super) memory: Option<LargeLease>,
+}
+
+/// A frame of records where it arrived.
+pub(super) struct Arrived {
+    /// The first record.
+    pub(super) base: NonNull<u8>,
+    pub(super) bytes: usize,
+    pub(super) last_sequence: u64,
+    /// What it lies in.
+    pub(super) memory: FrameMemory,
+    /// How often arrival memory was filled anew, for [`Compact::note`].
+    pub(super) refills: u64,
+    /// There is too little of that memory left to be held on to.
+    pub(super) is_scarce: bool,
+}
+
+impl ReceiveLink {
+    pub(super) fn new(end: Arc<ReceiveEnd>) -> Self {
+        Self {
+            end,
+            writer: None,
+            arrived: 0,
+            large: VecDeque::new(),
+            compact: Compact::default(),
+            answered: 0,
+            armed_for_caller: 0,
+            has_ring: false,
+        }
+    }
+
+    pub(super) fn forget_large(&mut self) {
+        self.large.clear();
+    }
+}
+
+impl Link {
+    /// Puts a frame's records in front of the receiver.
+    pub(super) fn place_records(
+        &mut self,
+        end: u32,
+        arrived: Arrived,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return Ok(());
+        };
+        let Arrived {
+            base,
+            bytes,
+            last_sequence,
+            memory,
+            refills,
+            is_scarce,
+        } = arrived;
+        let released = receiver.end.prefix.prefix().released;
+        let compact = &mut receiver.compact;
+        compact.note(refills, receiver.arrived);
+        let (base, memory) = if is_scarce || compact.is_wanted(released, bytes) {
+            self.shared.counters.bytes_copied.add(bytes as u64);
+            // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
+            let (block, offset) = unsafe { compact.copy(base, bytes, tools.compact_blocks) }?;
+            // SAFETY: the copy is inside its block.
+            (
+                unsafe { block.base().add(offset) },
+                FrameMemory::Block(block),
+            )
+        } else {
+            (base, memory)
+        };
+        let frame = Frame {
+            base,
+            bytes,
+            last_sequence,
+            memory,
+        };
+        receiver.arrived = last_sequence;
+        receiver.end.arrived.store(last_sequence, Ordering::Relaxed);
+        if let Some(writer) = &mut receiver.writer
+            && writer.push(frame).is_err()
+        {
+            // The session admits no more messages than the ring has slots.
+            unreachable!("a channel's window admitted more frames than it has messages");
+        }
+        if receiver.end.waiters.is_waiting() {
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        Ok(())
+    }
+
+    // ---- Large messages --------------------------------------------------------------
+
+    /// Memory is wanted: at once if some is kept, else off the turn.
+    pub(super) fn large_announced(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        length: u64,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return;
+        };
+        receiver.large.push_back(LargeIn {
+            sequence,
+            length,
+            memory: None,
+        });
+        match self.shared.large_pool().take_kept(length as usize) {
+            Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
+            None => context.wanted.push(LargeWanted {
+                session: self.shared.clone(),
+                end,
+                sequence,
+                length,
+            }),
+        }
+    }
+
+    /// Memory for a large message has come, or cannot be had.
+    pub(crate) fn large_memory(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        memory: Result<LargeLease, MemoryError>,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return;
+        };
+        let Some(large) = receiver
+            .large
+            .iter_mut()
+            .find(|large| large.sequence == sequence)
+        else {
+            return;
+        };
+        match memory {
+            Ok(memory) => {
+                large.memory = Some(memory);
+                self.session.grant(end, sequence);
+            }
+            Err(error) => {
+                let cause = crate::channel::EndCause::Memory(error.to_string());
+                receiver
+                    .end
+                    .state
+                    .end(crate::channel::state::End::Cause(cause));
+                receiver.end.waiters.take(&mut context.wakers);
+                let counters = receiver.end.counters();
+                let reason = crate::engine::control::CloseReason::OutOfMemory;
+                self.close_receiver(end, &counters, reason);
+            }
+        }
+    }
+
+    /// The last byte of a large message is in its place.
+    pub(super) fn large_arrived(&mut self, end: u32, context: &mut Context<'_>) {
+        let Some(receiver) = self.receivers.get_mut(&end) else {
+            return;
+        };
+        if let Some(LargeIn {
+            sequence,
+            length,
+            memory: Some(memory),
+        }) = receiver.large.pop_front()
+        {
+            let (length, place) = (length as usize, LargePlace::Granted(memory));
+            receiver.end.large().push_back(LargeArrival {
+                sequence,
+                length,
+                place,
+            });
+            receiver.end.waiters.take(&mut context.wakers);
+        }
+        self.session.handle_large_complete(end);
+    }
+}
+
+impl ReceiveLink {
+    /// Where `bytes` at `offset` of a granted message go; `None` if it is gone.
+    pub(super) fn place_of(&self, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
+        let large = self.large.iter().find(|one| one.sequence == sequence)?;
+        let memory = large.memory.as_ref()?;
+        debug_assert!(offset + bytes as u64 <= large.length);
+        // SAFETY: the session checked that the bytes lie inside the granted message.
+        Some(unsafe { memory.base().add(offset as usize) })
+    }
+
+    /// A granted message has not begun to arrive, or is in the middle.
+    pub(super) fn expects_chunk(&self) -> bool {
+        self.large
+            .front()
+            .is_some_and(|large| large.memory.is_some())
+    }
+}
+
+/// Why a frame could not be handed on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Fault {
+    #[error("it broke the protocol: {0}")]
+    Peer(#[from] PeerMisbehaved),
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}

@@ -1,0 +1,111 @@
+//! Frames over the session's own connection: written in batches, read into a block.
+
+use std::io;
+
+use super::{
+    Link, Phase, Wires,
+    send_link::{Rings, locate},
+};
+use crate::{
+    channel::EndCause,
+    driver::Context,
+    fabric::tcp::{Plain, inbound::Inbound, outbound::Outbound},
+    memory::BlockPool,
+};
+
+/// The state of both directions.
+pub(super) struct Stream {
+    pub(super) layer: Plain,
+    pub(super) inbound: Inbound,
+    pub(super) outbound: Outbound,
+    /// The socket took less than it was given, and epoll tells when it takes more.
+    pub(super) waits_for_writable: bool,
+}
+
+impl Stream {
+    /// Begins behind the handshake, of which `leftover` was read too much.
+    pub(super) fn new(leftover: &[u8], blocks: &mut BlockPool) -> io::Result<Self> {
+        let mut inbound = Inbound::new(blocks).map_err(io::Error::other)?;
+        let room = inbound.free(leftover.len());
+        room.copy_from_slice(leftover);
+        inbound.arrived(leftover.len());
+        Ok(Self {
+            layer: Plain,
+            inbound,
+            outbound: Outbound::new(),
+            waits_for_writable: false,
+        })
+    }
+
+    /// As [`Wires::in_flight`]; a batch goes as a whole.
+    pub(super) fn in_flight(&self) -> Option<u64> {
+        (!self.outbound.is_empty()).then_some(0)
+    }
+}
+
+impl Link {
+    /// Builds frames and writes them until nothing is due or the socket is full.
+    pub(super) fn transmit_stream(&mut self, context: &mut Context<'_>) -> bool {
+        let mut progress = false;
+        if self.phase == Phase::Gone || self.broken.is_some() {
+            return false;
+        }
+        loop {
+            let Wires::Stream(stream) = &mut self.wires else {
+                return progress;
+            };
+            if !stream.outbound.is_empty() {
+                match stream.outbound.write(&mut stream.layer, &self.tcp) {
+                    Ok((bytes, calls)) => {
+                        let counters = &self.shared.counters;
+                        counters.bytes_sent.add(bytes as u64);
+                        counters.writes.add(calls);
+                        progress |= bytes > 0;
+                    }
+                    Err(error) => {
+                        // What arrived before the link broke is still to be read.
+                        let why = format!("writing to its connection failed: {error}");
+                        self.drain_then_end(EndCause::PeerGone { why });
+                        return progress;
+                    }
+                }
+                if !stream.outbound.is_empty() {
+                    return progress;
+                }
+                self.parting.clear();
+            }
+            if !self.session.is_due() || !self.build_batch() {
+                break;
+            }
+        }
+        self.finish_if_said(context);
+        progress
+    }
+
+    /// The next batch; false if nothing is due.
+    fn build_batch(&mut self) -> bool {
+        let Wires::Stream(Stream { outbound, .. }) = &mut self.wires else {
+            return false;
+        };
+        let mut frames = 0;
+        while !outbound.is_full() {
+            let landing = outbound.landing();
+            let mut rings = Rings(&mut self.senders);
+            let heads = &mut outbound.heads;
+            let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else {
+                break;
+            };
+            let body = locate(&self.senders, body);
+            // SAFETY: ring bytes stay until the peer has released them, which it cannot
+            // before they are sent; large messages until it has received them; rings of
+            // ends that are gone are kept in `parting` until the batch is written.
+            unsafe { outbound.push(body) };
+            frames += 1;
+        }
+        self.shared.counters.frames_sent.add(frames);
+        if frames == 0 && self.session.is_out_of_credit() {
+            self.shared.counters.credit_stalls.add(1);
+        }
+        frames > 0
+    }
+}

@@ -1,0 +1,314 @@
+//! The receiving half of a stream: frames are parsed where they arrived and handed to the
+//! receivers of their channels, who read them in place.
+
+use std::{
+    io::{self, IoSliceMut},
+    ptr::{self, NonNull},
+    slice,
+};
+
+use super::{
+    Link, Phase, Wires,
+    receive_link::{Arrived, Fault, ReceiveLink},
+    stream::Stream,
+};
+use crate::{
+    channel::{EndCause, receive_end::FrameMemory},
+    driver::{Context, Tools},
+    engine::{
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES},
+        session::{Arrival, PeerMisbehaved},
+    },
+    fabric::tcp::{
+        RecordLayer,
+        inbound::{ChunkInProgress, Inbound},
+    },
+};
+
+/// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
+/// what follows is most likely another chunk.
+const BEHIND_CHUNK: usize = HEADER_BYTES;
+/// Bytes to ask of the socket while a chunk may come: what has arrived of it in the
+/// block has to be copied.
+const BEFORE_CHUNK: usize = 4 << 10;
+/// A read that brought less than this drained the socket, or as good as.
+const SHORT_READ: usize = 2 << 10;
+/// Reads that one turn makes at most, so that sending and other sessions get theirs.
+const READS_PER_TURN: usize = 16;
+
+impl Link {
+    /// Reads what the socket has and hands it on.
+    pub(super) fn receive_stream(
+        &mut self,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) -> bool {
+        if self.phase == Phase::Gone {
+            return false;
+        }
+        // Bytes that came behind the handshake need no read.
+        let mut progress = self.parse(tools, context);
+        let is_hot = self.readable || self.local.is_none();
+        if !is_hot {
+            return progress;
+        }
+        for _ in 0..READS_PER_TURN {
+            match self.read_once(tools) {
+                Ok(Some(0)) => {
+                    self.fail("it closed the connection without saying goodbye", context);
+                    return true;
+                }
+                Ok(Some(bytes)) => {
+                    progress = true;
+                    self.parse(tools, context);
+                    if self.phase == Phase::Gone {
+                        return true;
+                    }
+                    if bytes < SHORT_READ && !self.is_in_chunk() {
+                        // The socket was drained: asking again would cost a system call
+                        // before the application sees what came.
+                        self.readable = false;
+                        return true;
+                    }
+                }
+                Ok(None) => {
+                    self.readable = false;
+                    if let Some(cause) = self.broken.take() {
+                        self.end_broken(cause, context);
+                    }
+                    return progress;
+                }
+                Err(error) => {
+                    let why = format!("reading from its connection failed: {error}");
+                    let cause = self.broken.take().unwrap_or(EndCause::PeerGone { why });
+                    self.end_broken(cause, context);
+                    return true;
+                }
+            }
+        }
+        self.readable = true;
+        progress
+    }
+
+    /// One read; `None` if the socket has nothing.
+    fn read_once(&mut self, tools: &mut Tools<'_>) -> io::Result<Option<usize>> {
+        let Wires::Stream(Stream { inbound, layer, .. }) = &mut self.wires else {
+            return Ok(None);
+        };
+        let moved = inbound.make_room(tools.blocks).map_err(io::Error::other)?;
+        let counters = &self.shared.counters;
+        counters.bytes_copied.add(moved as u64);
+        let read = match &mut inbound.chunk {
+            None => {
+                let expects_chunk = self.receivers.values().any(ReceiveLink::expects_chunk);
+                let limit = if expects_chunk {
+                    BEFORE_CHUNK
+                } else {
+                    usize::MAX
+                };
+                let mut into = [IoSliceMut::new(inbound.free(limit))];
+                layer.read(&self.tcp, &mut into)
+            }
+            Some(chunk) => {
+                // SAFETY: `at..at + left` is the rest of the chunk's place in memory that
+                // was granted for it and that nobody reads before it is complete.
+                let place = unsafe { slice::from_raw_parts_mut(chunk.at.as_ptr(), chunk.left) };
+                let behind = chunk.fill + BEHIND_CHUNK;
+                let mut into = [
+                    IoSliceMut::new(place),
+                    IoSliceMut::new(inbound.free(behind)),
+                ];
+                layer.read(&self.tcp, &mut into)
+            }
+        };
+        match read {
+            Ok(bytes) => {
+                counters.reads.add(1);
+                counters.bytes_received.add(bytes as u64);
+                arrived(inbound, bytes);
+                Ok(Some(bytes))
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                counters.empty_reads.add(1);
+                Ok(None)
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    fn is_in_chunk(&self) -> bool {
+        matches!(&self.wires, Wires::Stream(stream) if stream.inbound.chunk.is_some())
+    }
+
+    /// Hands on every whole frame that is in the block.
+    fn parse(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
+        let mut any = false;
+        loop {
+            match self.parse_one(tools, context) {
+                Ok(true) => any = true,
+                Ok(false) => return any,
+                Err(fault) => {
+                    self.fail(&fault.to_string(), context);
+                    return any;
+                }
+            }
+            self.handle_events(context);
+            if self.phase == Phase::Gone {
+                return any;
+            }
+        }
+    }
+
+    /// Hands on one frame; false if none is whole.
+    fn parse_one(
+        &mut self,
+        tools: &mut Tools<'_>,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Fault> {
+        let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
+            return Ok(false);
+        };
+        if let Some(chunk) = inbound.chunk.take_if(|chunk| chunk.left == 0) {
+            inbound.skip = chunk.fill;
+            if chunk.complete {
+                self.large_arrived(chunk.end, context);
+            }
+        }
+        let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
+            return Ok(false);
+        };
+        if inbound.chunk.is_some() {
+            return Ok(false);
+        }
+        if inbound.skip > 0 {
+            let skipped = inbound.skip.min(inbound.unparsed().len());
+            inbound.consume(skipped);
+            inbound.skip -= skipped;
+            if inbound.skip > 0 {
+                return Ok(false);
+            }
+        }
+        let bytes = inbound.unparsed();
+        let Some(header) = FrameHeader::parse(bytes).map_err(PeerMisbehaved::from)? else {
+            return Ok(false);
+        };
+        let needed = match header.kind {
+            FrameKind::Chunk => header.body_offset(),
+            _ => header.padded_length(),
+        };
+        if bytes.len() < needed {
+            return Ok(false);
+        }
+        let landing = inbound.parsed() % BLOCK_ALIGNMENT;
+        let frame = &bytes[..needed.min(header.length as usize)];
+        let arrival = self.session.handle_frame(&header, frame, landing)?;
+        self.shared.counters.frames_received.add(1);
+        match arrival {
+            Arrival::Nothing => inbound.consume(needed),
+            Arrival::Unwanted => {
+                inbound.consume(needed);
+                inbound.skip = header.padded_length() - needed;
+            }
+            Arrival::Records {
+                end,
+                offset,
+                bytes,
+                first_sequence,
+                records,
+            } => {
+                let block = inbound.block().clone();
+                let arrived = Arrived {
+                    // SAFETY: the frame is whole and inside the block.
+                    base: unsafe { block.base().add(inbound.parsed() + offset) },
+                    bytes,
+                    last_sequence: first_sequence + records - 1,
+                    memory: FrameMemory::Block(block),
+                    refills: inbound.refills(),
+                    is_scarce: false,
+                };
+                inbound.consume(needed);
+                self.place_records(end, arrived, tools, context)?;
+            }
+            Arrival::Chunk {
+                end,
+                chunk,
+                complete,
+            } => {
+                inbound.consume(needed);
+                self.begin_chunk(end, chunk.sequence, chunk.offset, &header, complete);
+            }
+        }
+        Ok(true)
+    }
+
+    /// A chunk's header is through; its bytes go straight into their place, except those
+    /// that are in the block already.
+    fn begin_chunk(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        offset: u64,
+        header: &FrameHeader,
+        complete: bool,
+    ) {
+        let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
+            return;
+        };
+        let body = header.body_bytes();
+        let fill = header.padded_length() - header.length as usize;
+        let place = self
+            .receivers
+            .get(&end)
+            .and_then(|receiver| receiver.place_of(sequence, offset, body));
+        let Some(place) = place else {
+            // The handle is gone since.
+            inbound.skip = body + fill;
+            return;
+        };
+        let here = inbound.unparsed();
+        let copied = here.len().min(body);
+        // SAFETY: `copied` bytes at both sides, of different memory.
+        unsafe { ptr::copy_nonoverlapping(here.as_ptr(), place.as_ptr(), copied) };
+        inbound.consume(copied);
+        let copied_bytes = &self.shared.counters.bytes_copied;
+        copied_bytes.add(copied as u64);
+        let left = body - copied;
+        if left > 0 {
+            inbound.step_over(left);
+        }
+        // SAFETY: inside the chunk's place, or at its end.
+        let at: NonNull<u8> = unsafe { place.add(copied) };
+        inbound.chunk = Some(ChunkInProgress {
+            end,
+            at,
+            left,
+            fill,
+            complete,
+        });
+    }
+
+    /// The handle that a chunk is for is gone, and its memory goes: what is still to come
+    /// is skipped.
+    pub(super) fn abandon_chunk(&mut self, end: u32) {
+        if let Wires::Stream(Stream { inbound, .. }) = &mut self.wires
+            && let Some(chunk) = inbound.chunk.take_if(|chunk| chunk.end == end)
+        {
+            inbound.skip = chunk.left + chunk.fill;
+        }
+    }
+}
+
+/// Splits what a read brought between a chunk's place and the block.
+fn arrived(inbound: &mut Inbound, bytes: usize) {
+    let mut rest = bytes;
+    if let Some(chunk) = &mut inbound.chunk {
+        let placed = rest.min(chunk.left);
+        // SAFETY: stays inside the chunk's place.
+        chunk.at = unsafe { chunk.at.add(placed) };
+        chunk.left -= placed;
+        rest -= placed;
+    }
+    inbound.arrived(rest);
+}
+
+const _: () = assert!(MAX_FRAME_BYTES > BEFORE_CHUNK);

@@ -1,0 +1,67 @@
+//! What carries a link's frames: the connection itself, or a queue pair beside it.
+//!
+//! The session decides which frame goes next and what an arrived one means; the wires
+//! only move them. Two kinds differ in where a frame's bytes wait until they are gone,
+//! and in what tells that they are; passing descriptors ([`local`](super::local)) is
+//! beside either.
+
+use super::{Link, pair::Pair, stream::Stream};
+use crate::{
+    channel::EndCause,
+    driver::{Context, Tools},
+};
+
+/// The wires of one link.
+pub(super) enum Wires {
+    /// Frames are written to the session's connection, and read from it.
+    Stream(Stream),
+    /// Frames are sent over a queue pair; the connection only tells that the peer lives.
+    Pair(Box<Pair>),
+}
+
+impl Wires {
+    /// The number of the last frame on its way, whose bytes have to stay where they are;
+    /// `None` if all have gone.
+    pub(super) fn in_flight(&self) -> Option<u64> {
+        match self {
+            Wires::Stream(stream) => stream.in_flight(),
+            Wires::Pair(pair) => pair.in_flight(),
+        }
+    }
+
+    /// Whether nothing of them is left that a turn would have to end.
+    pub(super) fn are_gone(&self) -> bool {
+        match self {
+            Wires::Stream(_) => true,
+            Wires::Pair(pair) => pair.is_drained(),
+        }
+    }
+}
+
+impl Link {
+    /// Builds frames and sends them until nothing is due or the wires are full.
+    pub(super) fn transmit(&mut self, context: &mut Context<'_>) -> bool {
+        match self.wires {
+            Wires::Stream(_) => self.transmit_stream(context),
+            Wires::Pair(_) => self.transmit_pair(context),
+        }
+    }
+
+    /// Takes in what the wires have and hands it on.
+    pub(super) fn receive(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
+        match self.wires {
+            Wires::Stream(_) => self.receive_stream(tools, context),
+            Wires::Pair(_) => self.receive_pair(context),
+        }
+    }
+
+    /// The wires are of no more use: takes in what arrived before, then ends the session.
+    /// The first cause stays.
+    pub(super) fn drain_then_end(&mut self, cause: EndCause) {
+        self.broken.get_or_insert(cause);
+        match self.wires {
+            Wires::Stream(_) => self.readable = true,
+            Wires::Pair(_) => self.leave_pair(),
+        }
+    }
+}

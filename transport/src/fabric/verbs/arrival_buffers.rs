@@ -1,0 +1,158 @@
+//! The receive buffers of one receive queue: posted, arrived, held by messages, and back.
+//!
+//! Rules:
+//! 1. As many buffers are posted as the peers' credit and the reserve ask for, whatever
+//!    applications hold: a buffer that arrived is replaced by another at once. Replacing
+//!    lags behind by less than [`REPOST_BATCH`], and that many more are posted.
+//! 2. A frame is read where it arrived as long as a free buffer can replace its own; when
+//!    none can, it is copied out, and its own is posted again. So messages that are held
+//!    for ever cost the zero copy, and never the credit.
+
+use std::sync::Arc;
+
+use super::error::VerbsError;
+use super::memory_region::{MemoryRegion, RegionAccess};
+use super::protection_domain::ProtectionDomain;
+use super::receive_queue::{PostError, RECEIVE_BATCH, ReceiveQueue};
+use super::work_id::{Operation, WorkId};
+use super::work_request::ReceiveRequest;
+use crate::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
+
+/// Receives that are posted with one call, if not more.
+pub(crate) const REPOST_BATCH: u32 = 16;
+
+/// The buffers.
+#[derive(Debug)]
+pub(crate) struct ArrivalBuffers {
+    region: MemoryRegion<Arc<BufferSlab>>,
+    free: FreeBuffers,
+    /// By number; `Some` while it is posted.
+    posted: Box<[Option<OwnedBuffer>]>,
+    /// By number: which posting it is.
+    generations: Box<[u32]>,
+    /// Buffers that are to be posted.
+    missing: u32,
+    /// Frames that arrived, and how many of them count as filling the memory anew.
+    arrivals: u64,
+    refill: u64,
+}
+
+/// A buffer that something arrived in.
+#[derive(Debug)]
+pub(crate) struct ArrivedBuffer {
+    /// The buffer; whoever drops the lease gives it back.
+    pub(crate) lease: BufferLease,
+    /// How often arrival memory was filled anew so far.
+    pub(crate) refills: u64,
+    /// Nothing could replace it: it has to come back at once (rule 2).
+    pub(crate) is_scarce: bool,
+}
+
+impl ArrivalBuffers {
+    /// Registers `posted + held` buffers, of which `posted` are to be posted.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if there is no memory, or it may not be locked.
+    pub(crate) fn register(
+        domain: &ProtectionDomain,
+        posted: u32,
+        held: u32,
+        buffer_bytes: usize,
+    ) -> Result<Self, VerbsError> {
+        let buffers = posted + held;
+        let slab = BufferSlab::allocate(buffers, buffer_bytes)?;
+        let region = MemoryRegion::register(domain, slab.clone(), RegionAccess::RECEIVE)?;
+        Ok(Self {
+            region,
+            free: FreeBuffers::all_of(&slab),
+            posted: (0..buffers).map(|_| None).collect(),
+            generations: (0..buffers).map(|_| 0).collect(),
+            missing: posted,
+            arrivals: 0,
+            refill: u64::from(held / 2).max(1),
+        })
+    }
+
+    /// Takes notice that a receive has completed; `None` if it is none of ours, or not the
+    /// present one.
+    #[inline]
+    pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
+        if id.operation() != Operation::Receive {
+            return None;
+        }
+        let index = id.slot() as usize;
+        if *self.generations.get(index)? != id.generation() {
+            return None;
+        }
+        let buffer = self.posted[index].take()?;
+        self.missing += 1;
+        self.arrivals += 1;
+        Some(ArrivedBuffer {
+            is_scarce: self.free.count() < self.missing as usize,
+            refills: self.arrivals / self.refill,
+            lease: buffer.lease(),
+        })
+    }
+
+    /// Whether [`refill`](Self::refill) is due.
+    #[inline]
+    #[must_use]
+    pub(crate) fn wants_refill(&self) -> bool {
+        self.missing >= REPOST_BATCH
+    }
+
+    /// Posts what is missing.
+    ///
+    /// # Errors
+    /// [`PostError`] if the queue takes no more, which only a broken one does.
+    pub(crate) fn refill(&mut self, queue: &mut ReceiveQueue) -> Result<(), PostError> {
+        while self.missing > 0 {
+            let mut taken = [const { None }; RECEIVE_BATCH];
+            let mut count = 0;
+            let mut batch = queue.batch();
+            while count < RECEIVE_BATCH.min(self.missing as usize) {
+                let Some(buffer) = self.free.take() else {
+                    break;
+                };
+                let index = buffer.index() as usize;
+                let generation = self.generations[index].wrapping_add(1) & WorkId::GENERATION_MASK;
+                self.generations[index] = generation;
+                let id = WorkId::new(Operation::Receive, buffer.index(), generation);
+                let bytes = self.region.memory().buffer_bytes();
+                let entries = [self.region.entry(index * bytes..(index + 1) * bytes)];
+                taken[count] = Some(buffer);
+                if batch.push(&ReceiveRequest::new(id, &entries)).is_err() {
+                    break;
+                }
+                count += 1;
+            }
+            let posted = batch.post();
+            let accepted = match &posted {
+                Ok(accepted) => *accepted,
+                Err(error) => error.accepted,
+            };
+            for (at, buffer) in taken.into_iter().flatten().enumerate() {
+                if at < accepted as usize {
+                    let index = buffer.index() as usize;
+                    self.posted[index] = Some(buffer);
+                } else {
+                    self.free.put_back(buffer);
+                }
+            }
+            self.missing -= accepted;
+            posted?;
+            if accepted == 0 {
+                // More are held than there are to hold: `is_scarce` brings them back.
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// The buffers' memory.
+    #[cfg(test)]
+    #[must_use]
+    pub(crate) fn slab(&self) -> &Arc<BufferSlab> {
+        self.region.memory()
+    }
+}

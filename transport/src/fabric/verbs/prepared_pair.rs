@@ -1,0 +1,122 @@
+//! A queue pair on its way to a session: made, told to the peer, connected, admitted.
+//!
+//! It takes receives from the start, so a peer may send as soon as both ends are
+//! connected. Dropped on the way, it is destroyed, and its place in the site is free.
+
+use std::sync::Arc;
+
+use super::arrival_buffers::{ArrivalBuffers, REPOST_BATCH};
+use super::connection::{FirstSequence, LocalPort};
+use super::error::VerbsError;
+use super::memory_region::{MemoryRegion, RegionAccess};
+use super::pair_endpoint::PairEndpoint;
+use super::queue_pair::QueuePair;
+use super::site::{SEND_ENTRIES, Seat, Site};
+use crate::engine::carriage::Carriage;
+use crate::memory::{Mapping, MemoryUse};
+
+/// The queue pair.
+#[derive(Debug)]
+pub struct PreparedPair {
+    // In the order in which they go.
+    pub(crate) pair: QueuePair,
+    pub(crate) own: Option<ArrivalBuffers>,
+    pub(crate) heads: MemoryRegion<Mapping>,
+    pub(crate) seat: Seat,
+
+    // The connection.
+    first: FirstSequence,
+    local: LocalPort,
+    theirs: Option<PairEndpoint>,
+}
+
+/// Memory for the heads of frames that are not inline, for each session: a send queue's
+/// worth of the usual 64 to 128 bytes, and some control messages of up to 4 KiB.
+pub(super) const HEADS_BYTES: usize = 32 << 10;
+
+impl PreparedPair {
+    pub(super) fn new(
+        seat: Seat,
+        mut pair: QueuePair,
+        first: FirstSequence,
+        local: LocalPort,
+    ) -> Result<Self, VerbsError> {
+        let site = &seat.site;
+        let settings = site.settings();
+        let heads = Mapping::anonymous(MemoryUse::FrameHeads, HEADS_BYTES)?;
+        let heads = MemoryRegion::register(site.domain(), heads, RegionAccess::SEND)?;
+        let own = match pair.receive_queue() {
+            None => None,
+            Some(queue) => {
+                let posted = settings.buffers_per_session() + REPOST_BATCH;
+                // As many can be held, in proportion, as on a shared queue.
+                let held = u64::from(settings.held_buffers) * u64::from(posted)
+                    / u64::from(settings.receive_buffers);
+                let mut buffers = ArrivalBuffers::register(
+                    site.domain(),
+                    posted,
+                    held as u32,
+                    settings.buffer_bytes as usize,
+                )?;
+                buffers
+                    .refill(queue)
+                    .map_err(|error| site.refused(&error))?;
+                Some(buffers)
+            }
+        };
+        Ok(Self {
+            pair,
+            own,
+            heads,
+            seat,
+            first,
+            local,
+            theirs: None,
+        })
+    }
+
+    /// What the peer has to be told.
+    #[must_use]
+    pub fn endpoint(&self) -> PairEndpoint {
+        let settings = self.seat.site.settings();
+        PairEndpoint {
+            pair: self.pair.endpoint(self.first, &self.local),
+            buffer_bytes: settings.buffer_bytes,
+            credit: settings.session_credit,
+            max_inline_bytes: self.pair.max_inline_bytes(),
+            max_send_entries: SEND_ENTRIES as u16,
+            max_receive_entries: 1,
+        }
+    }
+
+    /// Connects it to the peer's: RTR, RTS. The peer may send from now on, and we once it
+    /// has said that it has connected too.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: the ends do not fit, or the device refuses. Drop it then.
+    pub fn connect(&mut self, theirs: &PairEndpoint) -> Result<(), VerbsError> {
+        theirs.check()?;
+        self.pair.connect(self.first, self.local, theirs.pair)?;
+        self.theirs = Some(*theirs);
+        Ok(())
+    }
+
+    /// Its site.
+    pub(crate) fn site(&self) -> &Arc<Site> {
+        &self.seat.site
+    }
+
+    /// What frames travel in between the two ends.
+    pub(crate) fn carriage(&self) -> Carriage {
+        let ours = self.seat.site.settings().buffer_bytes;
+        let theirs = self.theirs.map_or(ours, |theirs| theirs.buffer_bytes);
+        Carriage::Buffers {
+            bytes: ours.min(theirs) as usize,
+        }
+    }
+
+    /// Buffers that the peer lets us fill; `None` before it is connected.
+    pub(crate) fn peer_credit(&self) -> Option<u32> {
+        self.theirs.map(|theirs| theirs.credit)
+    }
+}

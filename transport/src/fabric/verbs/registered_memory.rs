@@ -1,0 +1,118 @@
+//! Memory that senders encode into, registered for a site and attached to itself, so that
+//! it is registered once however often it is leased.
+//!
+//! Of a ring one of the two windows is registered: locked memory is counted for each
+//! registration, so both would cost twice the ring, and a device needs no window where it
+//! can send a record over the seam as two pieces.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::error::VerbsError;
+use super::memory_region::{DeviceMemory, MemoryRegion, RegionAccess, ScatterEntry};
+use super::protection_domain::ProtectionDomain;
+use crate::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
+
+/// A ring that a site's queue pairs send from.
+#[derive(Debug)]
+pub struct RegisteredRing {
+    site: u64,
+    region: MemoryRegion<Arc<MirroredMapping>>,
+}
+
+impl RegisteredRing {
+    /// Registers a leased ring, unless it is already. Takes long: for a handle's thread.
+    pub(super) fn ensure(
+        site: u64,
+        domain: &ProtectionDomain,
+        lease: &mut RingLease,
+    ) -> Result<Arc<Self>, VerbsError> {
+        if let Some(ring) = Self::of(site, lease.attachments()) {
+            return Ok(ring);
+        }
+        let memory = lease.memory().clone();
+        let region = MemoryRegion::register(domain, memory, RegionAccess::SEND)?;
+        Ok(lease.attachments_mut().attach(Self { site, region }))
+    }
+
+    /// What [`ensure`](Self::ensure) has attached.
+    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
+        attachments.find(|ring: &Self| ring.site == site)
+    }
+
+    /// The `bytes` from ring position `position` on: one piece, or two over the seam.
+    #[inline]
+    #[must_use]
+    pub fn pieces(&self, position: u64, bytes: usize) -> [Option<ScatterEntry<'_>>; 2] {
+        let capacity = self.region.bytes();
+        let start = position as usize & (capacity - 1);
+        let first = bytes.min(capacity - start);
+        let rest = bytes - first;
+        [
+            Some(self.region.entry(start..start + first)),
+            (rest > 0).then(|| self.region.entry(0..rest)),
+        ]
+    }
+}
+
+/// A large message that a site's queue pairs send from.
+#[derive(Debug)]
+pub struct RegisteredMessage {
+    site: u64,
+    region: MemoryRegion<Beginning>,
+}
+
+/// As much of a large buffer as messages have reached: the rest has no pages.
+#[derive(Debug)]
+struct Beginning {
+    memory: Arc<Mapping>,
+    bytes: usize,
+}
+
+// SAFETY: the first bytes of a mapping, which stays where it is behind its `Arc`, and
+// `bytes` is at most its length (`RegisteredMessage::ensure`).
+unsafe impl DeviceMemory for Beginning {
+    fn base(&self) -> std::ptr::NonNull<u8> {
+        self.memory.base()
+    }
+
+    fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl RegisteredMessage {
+    /// Registers the first `bytes` of a leased buffer, unless they are already. Takes
+    /// long: for a handle's thread.
+    pub(super) fn ensure(
+        site: u64,
+        domain: &ProtectionDomain,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<Arc<Self>, VerbsError> {
+        if let Some(message) = Self::of(site, lease.attachments())
+            && message.region.bytes() >= bytes
+        {
+            return Ok(message);
+        }
+        let memory = lease.memory().clone();
+        let bytes = bytes.min(memory.bytes());
+        let attachments = lease.attachments_mut();
+        attachments.detach(|message: &Self| message.site == site);
+        let beginning = Beginning { memory, bytes };
+        let region = MemoryRegion::register(domain, beginning, RegionAccess::SEND)?;
+        Ok(attachments.attach(Self { site, region }))
+    }
+
+    /// What [`ensure`](Self::ensure) has attached.
+    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
+        attachments.find(|message: &Self| message.site == site)
+    }
+
+    /// A part of it.
+    #[inline]
+    #[must_use]
+    pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
+        self.region.entry(range)
+    }
+}

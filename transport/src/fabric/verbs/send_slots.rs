@@ -1,0 +1,184 @@
+//! The send queue of a session as its link sees it: which request is in which place, which
+//! bytes of the head slab it uses, and what a completion says of those before it.
+//!
+//! Requests complete in order. A signaled one that completes says that it and all before
+//! it are done, so two counters tell everything: how many were posted, and how many are
+//! done. A place's number comes back in the completion with the lap in which it was used,
+//! so a completion that is late, or a device's invention, is known.
+#![forbid(unsafe_code)]
+
+use super::work_id::{Operation, WorkId};
+
+/// The places.
+#[derive(Debug)]
+pub(crate) struct SendSlots {
+    posted: u64,
+    done: u64,
+    /// By place: where the head slab's bytes of its request end.
+    staged_until: Box<[u64]>,
+
+    // The head slab: bytes are used around it, and free again in order.
+    slab_bytes: u64,
+    staged: u64,
+    free_until: u64,
+}
+
+impl SendSlots {
+    /// For so many requests outstanding, and a head slab of so many bytes.
+    #[must_use]
+    pub(crate) fn new(requests: u32, slab_bytes: usize) -> Self {
+        Self {
+            posted: 0,
+            done: 0,
+            staged_until: (0..requests).map(|_| 0).collect(),
+            slab_bytes: slab_bytes as u64,
+            staged: 0,
+            free_until: slab_bytes as u64,
+        }
+    }
+
+    /// Requests that may still be posted.
+    #[inline]
+    #[must_use]
+    pub(crate) fn room(&self) -> usize {
+        self.staged_until.len() - (self.posted - self.done) as usize
+    }
+
+    /// The number of the last request, if it is not done.
+    #[inline]
+    #[must_use]
+    pub(crate) fn in_flight(&self) -> Option<u64> {
+        (self.posted > self.done).then_some(self.posted)
+    }
+
+    /// Requests that are done, counted from the first.
+    #[inline]
+    #[must_use]
+    pub(crate) fn done(&self) -> u64 {
+        self.done
+    }
+
+    /// Whether a head of `bytes` finds its place, wherever in the slab that is.
+    #[inline]
+    #[must_use]
+    pub(crate) fn has_stage(&self, bytes: usize) -> bool {
+        // At the end of the slab as much may be left over as the head is long.
+        self.staged + 2 * bytes as u64 <= self.free_until
+    }
+
+    /// A place in the slab for a head of `bytes`, of which [`has_stage`](Self::has_stage)
+    /// was asked; it belongs to the next request that is posted.
+    #[inline]
+    pub(crate) fn stage(&mut self, bytes: usize) -> usize {
+        let at = self.staged % self.slab_bytes;
+        let skipped = if at + bytes as u64 > self.slab_bytes {
+            self.slab_bytes - at
+        } else {
+            0
+        };
+        self.staged += skipped + bytes as u64;
+        debug_assert!(self.staged <= self.free_until);
+        ((self.staged - bytes as u64) % self.slab_bytes) as usize
+    }
+
+    /// What the next request is known by. `staged_until` is what was
+    /// [staged](Self::staged) up to and with it.
+    #[inline]
+    pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {
+        debug_assert!(self.room() > 0);
+        let id = self.id_of(self.posted);
+        let places = self.staged_until.len() as u64;
+        self.staged_until[(self.posted % places) as usize] = staged_until;
+        self.posted += 1;
+        id
+    }
+
+    /// Bytes staged so far, those skipped included.
+    #[inline]
+    #[must_use]
+    pub(crate) fn staged(&self) -> u64 {
+        self.staged
+    }
+
+    /// Takes notice of a completion; gives how many requests are done with it, or `None`
+    /// if it is of none that is outstanding.
+    #[inline]
+    pub(crate) fn complete(&mut self, id: WorkId) -> Option<u32> {
+        let places = self.staged_until.len() as u64;
+        let slot = u64::from(id.slot());
+        if slot >= places {
+            return None;
+        }
+        let ahead = (slot + places - self.done % places) % places;
+        let number = self.done + ahead;
+        if number >= self.posted || self.id_of(number) != id {
+            return None;
+        }
+        self.done = number + 1;
+        self.free_until = self.staged_until[slot as usize] + self.slab_bytes;
+        Some(ahead as u32 + 1)
+    }
+
+    fn id_of(&self, number: u64) -> WorkId {
+        let places = self.staged_until.len() as u64;
+        WorkId::new(
+            Operation::Send,
+            (number % places) as u32,
+            (number / places) as u32,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn post(slots: &mut SendSlots, bytes: usize) -> (WorkId, usize) {
+        assert!(slots.has_stage(bytes));
+        let at = slots.stage(bytes);
+        (slots.post(slots.staged()), at)
+    }
+
+    #[test]
+    fn a_completion_tells_of_all_before_it() {
+        let mut slots = SendSlots::new(4, 1024);
+        let ids: Vec<_> = (0..4).map(|_| post(&mut slots, 16).0).collect();
+        assert_eq!((slots.room(), slots.in_flight()), (0, Some(4)));
+        assert_eq!(slots.complete(ids[2]), Some(3));
+        assert_eq!(slots.complete(ids[1]), None, "that is done already");
+        assert_eq!((slots.room(), slots.done()), (3, 3));
+        assert_eq!(slots.complete(ids[3]), Some(1));
+        assert_eq!(slots.in_flight(), None);
+    }
+
+    #[test]
+    fn an_earlier_lap_is_not_this_one() {
+        let mut slots = SendSlots::new(2, 1024);
+        let (first, _) = post(&mut slots, 8);
+        assert_eq!(slots.complete(first), Some(1));
+        let ids = [post(&mut slots, 8).0, post(&mut slots, 8).0];
+        assert_eq!(ids[1].slot(), first.slot());
+        assert_eq!(slots.complete(first), None);
+        assert_eq!(slots.complete(WorkId::new(Operation::Send, 99, 0)), None);
+        assert_eq!(slots.complete(ids[1]), Some(2));
+    }
+
+    #[test]
+    fn heads_never_overlap_and_never_cross_the_end() {
+        let mut slots = SendSlots::new(8, 100);
+        let mut out = std::collections::VecDeque::<(WorkId, usize, usize)>::new();
+        for round in 0..200 {
+            let bytes = 1 + round * 7 % 40;
+            while !slots.has_stage(bytes) || slots.room() == 0 {
+                let (id, ..) = out.pop_front().unwrap();
+                assert_eq!(slots.complete(id), Some(1));
+            }
+            let (id, at) = post(&mut slots, bytes);
+            assert!(at + bytes <= 100);
+            for &(_, start, end) in &out {
+                assert!(at + bytes <= start || end <= at);
+            }
+            out.push_back((id, at, at + bytes));
+        }
+    }
+}

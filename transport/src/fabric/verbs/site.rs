@@ -1,0 +1,313 @@
+//! A site: what a node has on one device port.
+//!
+//! One protection domain, one completion queue with its channel, the buffers for what
+//! arrives, and one receive queue for all sessions (or one for each, where a device has no
+//! shared ones). It is opened once; queue pairs are prepared on any thread, while the
+//! engine that has the site in its care polls for those that live.
+//!
+//! Its sizes follow from the settings, so that nothing can overflow: the completion queue
+//! holds what all sends and receives can come to, and a session whose credit the receive
+//! buffers do not cover is refused.
+
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::arrival_buffers::{ArrivalBuffers, REPOST_BATCH};
+use super::async_event::AsyncEvents;
+use super::completion_wait::CompletionWait;
+use super::connection::{FirstSequence, LocalPort};
+use super::device::{Device, new_tag};
+use super::discovery::Choice;
+use super::error::VerbsError;
+use super::gid::GidEntry;
+use super::prepared_pair::PreparedPair;
+use super::protection_domain::ProtectionDomain;
+use super::provider::Provider;
+use super::queue_pair::QueuePairBuilder;
+use super::receive_queue::{PostError, ReceiveQueue};
+use super::registered_memory::{RegisteredMessage, RegisteredRing};
+use super::site_queues::{SharedReceives, SiteQueues};
+use super::site_settings::SiteSettings;
+use crate::driver::Counter;
+use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+
+/// A site.
+#[derive(Debug)]
+pub struct Site {
+    // The device.
+    device: Device,
+    port: u8,
+    gid: GidEntry,
+    domain: ProtectionDomain,
+    /// By which memory knows what is registered for this site.
+    number: u64,
+
+    // What sessions are made of.
+    settings: SiteSettings,
+    builder: QueuePairBuilder,
+    max_sessions: u32,
+    sessions: AtomicU32,
+
+    /// Where the shared receive buffers lie; empty where there are none.
+    #[cfg(test)]
+    arrival_memory: std::ops::Range<usize>,
+    /// What an engine polls, until one takes it into its care.
+    queues: Mutex<Option<SiteQueues>>,
+    pub(crate) counters: SiteCounters,
+}
+
+/// What a site counts, for all sessions together. Written by who has the engine.
+#[derive(Debug, Default)]
+pub(crate) struct SiteCounters {
+    polls: Counter,
+    empty_polls: Counter,
+}
+
+impl SiteCounters {
+    /// One poll was made.
+    pub(crate) fn polled(&self, found: usize) {
+        self.polls.add(1);
+        self.empty_polls.add(u64::from(found == 0));
+    }
+
+    /// All polls, and those that found nothing.
+    pub(crate) fn polls(&self) -> (u64, u64) {
+        (self.polls.get(), self.empty_polls.get())
+    }
+}
+
+/// Pieces of one send: a head, and records that may lie over a ring's seam.
+pub(super) const SEND_ENTRIES: u32 = 3;
+/// Sends that go out with one doorbell at most.
+pub(crate) const SEND_BATCH: usize = 32;
+
+impl Site {
+    /// Opens a device port, as [discovery](super::discovery) chose it.
+    ///
+    /// Registers all receive buffers, which takes milliseconds: call it outside turns.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: a setting out of its range, a limit of the device, or the limit on
+    /// locked memory.
+    pub fn open(
+        provider: &Arc<dyn Provider>,
+        choice: &Choice,
+        settings: SiteSettings,
+    ) -> Result<Arc<Self>, VerbsError> {
+        settings.check()?;
+        let device = Device::open(provider, &choice.device)?;
+        let limits = device.attributes();
+        let shares = settings.shared_receives && limits.max_shared_receive_queues > 0;
+        // Each session's sends, and the last request of each of its queues.
+        let per_session = settings.send_requests + 2;
+        let posted = settings.receive_buffers
+            + if shares {
+                0
+            } else {
+                settings.sessions() * REPOST_BATCH
+            };
+        let for_sends = limits.max_completions.saturating_sub(posted) / per_session;
+        let max_sessions = settings
+            .sessions()
+            .min(limits.max_queue_pairs)
+            .min(for_sends);
+        if max_sessions == 0 {
+            return Err(VerbsError::Limit {
+                device: device.name().to_owned(),
+                what: "a completion queue for the receive buffers and one session",
+                asked: (posted + per_session).into(),
+                limit: limits.max_completions.into(),
+                setting: "receive_buffers or send_requests",
+            });
+        }
+        let completions = posted + max_sessions * per_session;
+        let domain = ProtectionDomain::new(&device)?;
+        let wait = CompletionWait::open(&device, completions)?;
+        let mut builder = QueuePairBuilder::new(&domain, wait.queue())
+            .send_requests(settings.send_requests)
+            .send_entries(SEND_ENTRIES)
+            .inline_bytes(settings.inline_bytes)
+            .receives(settings.buffers_per_session() + REPOST_BATCH, 1)
+            .batch(SEND_BATCH);
+        let mut shared = None;
+        if shares {
+            let queue = ReceiveQueue::shared(&domain, settings.receive_buffers, 1)?;
+            builder = builder.shared_receive_queue(&queue);
+            let buffers = ArrivalBuffers::register(
+                &domain,
+                settings.receive_buffers,
+                settings.held_buffers,
+                settings.buffer_bytes as usize,
+            )?;
+            let mut receives = SharedReceives { queue, buffers };
+            receives
+                .refill()
+                .map_err(|error| refused(&device, &error))?;
+            shared = Some(receives);
+        }
+        let events = AsyncEvents::of(&device)?;
+        #[cfg(test)]
+        let arrival_memory = shared.as_ref().map_or(0..0, |shared| {
+            let slab = shared.buffers.slab();
+            let start = slab.base().addr().get();
+            start..start + slab.bytes()
+        });
+        let queues = SiteQueues {
+            wait,
+            shared,
+            events,
+        };
+        Ok(Arc::new(Self {
+            port: choice.port,
+            gid: choice.gid,
+            domain,
+            number: new_tag(),
+            builder,
+            max_sessions,
+            sessions: AtomicU32::new(0),
+            #[cfg(test)]
+            arrival_memory,
+            queues: Mutex::new(Some(queues)),
+            counters: SiteCounters::default(),
+            settings,
+            device,
+        }))
+    }
+
+    /// Makes a queue pair that takes receives and is not connected. Needs no engine.
+    ///
+    /// # Errors
+    /// [`VerbsError`]: no more sessions are covered by the receive buffers, the port is
+    /// not active any more, or the device refuses.
+    pub fn prepare(self: &Arc<Self>) -> Result<PreparedPair, VerbsError> {
+        let seat = Seat::take(self)?;
+        let local = LocalPort::with_gid(&self.device, self.port, |entry| {
+            entry.gid == self.gid.gid && entry.gid_type == self.gid.gid_type
+        })?;
+        let builder = self.builder.clone();
+        let pair = builder.build(self.port, self.settings.connection)?;
+        let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
+        PreparedPair::new(seat, pair, first, local)
+    }
+
+    /// The device's name.
+    #[must_use]
+    pub fn device(&self) -> &str {
+        self.device.name()
+    }
+
+    /// Sessions that it has room for.
+    #[must_use]
+    pub fn max_sessions(&self) -> u32 {
+        self.max_sessions
+    }
+
+    /// Sends that one session may have outstanding.
+    pub(crate) fn send_requests(&self) -> u32 {
+        self.settings.send_requests
+    }
+
+    pub(super) fn settings(&self) -> &SiteSettings {
+        &self.settings
+    }
+
+    pub(super) fn domain(&self) -> &ProtectionDomain {
+        &self.domain
+    }
+
+    pub(super) fn refused(&self, error: &PostError) -> VerbsError {
+        refused(&self.device, error)
+    }
+
+    /// Gives an engine what it has to poll, once.
+    pub(crate) fn take_into_care(&self) -> Result<SiteQueues, VerbsError> {
+        let mut queues = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        queues.take().ok_or_else(|| VerbsError::SiteTaken {
+            device: self.device().to_owned(),
+        })
+    }
+
+    /// The addresses of the buffers of the shared receive queue.
+    #[cfg(test)]
+    pub(super) fn arrival_memory(&self) -> std::ops::Range<usize> {
+        self.arrival_memory.clone()
+    }
+
+    // ---- Memory that senders encode into ---------------------------------------------
+
+    /// Registers a ring before anything is sent from it: on the handle's thread.
+    pub(crate) fn register_ring(&self, lease: &mut RingLease) -> Result<(), MemoryError> {
+        let bytes = lease.capacity();
+        RegisteredRing::ensure(self.number, &self.domain, lease)
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
+    }
+
+    /// The same for the memory of a large message of up to `bytes`.
+    pub(crate) fn register_message(
+        &self,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        RegisteredMessage::ensure(self.number, &self.domain, lease, bytes)
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// What [`register_ring`](Self::register_ring) has made of it.
+    pub(crate) fn registered_ring(&self, lease: &RingLease) -> Option<Arc<RegisteredRing>> {
+        RegisteredRing::of(self.number, lease.attachments())
+    }
+
+    /// What [`register_message`](Self::register_message) has made of it.
+    pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
+        RegisteredMessage::of(self.number, lease.attachments())
+    }
+}
+
+/// One session's part of a site's sizes, given back when its queue pair is gone.
+#[derive(Debug)]
+pub(crate) struct Seat {
+    pub(crate) site: Arc<Site>,
+}
+
+impl Seat {
+    fn take(site: &Arc<Site>) -> Result<Self, VerbsError> {
+        let take = |taken: u32| (taken < site.max_sessions).then_some(taken + 1);
+        // Relaxed: the number guards a sum, and nothing is read on the strength of it.
+        let taken = site
+            .sessions
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
+        match taken {
+            Ok(_) => Ok(Self { site: site.clone() }),
+            Err(taken) => Err(VerbsError::Limit {
+                device: site.device().to_owned(),
+                what: "a queue pair for another session: receive buffers and completions are \
+                       given to others",
+                asked: u64::from(taken) + 1,
+                limit: site.max_sessions.into(),
+                setting: "session_credit or send_requests, or raise receive_buffers",
+            }),
+        }
+    }
+}
+
+impl Drop for Seat {
+    fn drop(&mut self) {
+        self.site.sessions.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+fn refused(device: &Device, error: &PostError) -> VerbsError {
+    VerbsError::Call {
+        device: device.name().to_owned(),
+        call: error.call,
+        source: error.source,
+        consequence: "nothing can be received",
+    }
+}
+
+fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError {
+    MemoryError::new(what, bytes, "ibv_reg_mr", std::io::Error::other(error))
+}

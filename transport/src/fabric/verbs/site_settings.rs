@@ -1,0 +1,100 @@
+//! How much a node sets aside on a device port.
+#![forbid(unsafe_code)]
+
+use super::arrival_buffers::REPOST_BATCH;
+use super::connection::ConnectionSettings;
+use super::error::VerbsError;
+use super::pair_endpoint::LEAST_CREDIT;
+use crate::engine::carriage::{LEAST_BUFFER_BYTES, RESERVED_BUFFERS};
+
+/// The settings of a [`Site`](super::Site).
+///
+/// Registered, and so locked, are `(receive_buffers + held_buffers) * buffer_bytes`, which
+/// is 32 MiB by default, [32 KiB](super::prepared_pair::HEADS_BYTES) for each session, and
+/// the rings of its senders.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SiteSettings {
+    /// Buffers posted for what arrives. Default: 4096. They bound the sessions: each takes
+    /// `session_credit` of them and two more.
+    pub receive_buffers: u32,
+    /// Buffers beyond those posted. Default: 4096. So many frames may be held by messages
+    /// that were not released, while as many as ever are posted; with more, frames are
+    /// copied.
+    pub held_buffers: u32,
+    /// The length of a buffer, and so of the longest frame. Default and least: 4096; a
+    /// multiple of 64. A frame of one small message takes a whole one.
+    pub buffer_bytes: u32,
+    /// Buffers that a peer may fill before it hears from us. Default: 64, of 4 KiB: more
+    /// than fits on the way at 100 Gb/s in the 20 µs that an answer takes.
+    pub session_credit: u32,
+    /// Sends outstanding of one session. Default: 128.
+    pub send_requests: u32,
+    /// Bytes of an inline send to ask for. Default: 220; the device may give less.
+    pub inline_bytes: u32,
+    /// How queue pairs behave.
+    pub connection: ConnectionSettings,
+    /// One receive queue for all sessions, where the device can; else one for each, which
+    /// costs memory for each. Default: true.
+    pub shared_receives: bool,
+}
+
+impl Default for SiteSettings {
+    fn default() -> Self {
+        Self {
+            receive_buffers: 4096,
+            held_buffers: 4096,
+            buffer_bytes: 4096,
+            session_credit: 64,
+            send_requests: 128,
+            inline_bytes: 220,
+            connection: ConnectionSettings::default(),
+            shared_receives: true,
+        }
+    }
+}
+
+impl SiteSettings {
+    pub(super) fn check(&self) -> Result<(), VerbsError> {
+        let wrong = |setting, given: u32, allowed| {
+            Err(VerbsError::Setting {
+                setting,
+                given: given.to_string(),
+                allowed,
+            })
+        };
+        let bytes = self.buffer_bytes;
+        if (bytes as usize) < LEAST_BUFFER_BYTES || bytes > 64 << 10 || !bytes.is_multiple_of(64) {
+            return wrong("buffer_bytes", bytes, "a multiple of 64 from 4096 to 65536");
+        }
+        if !(LEAST_CREDIT..=1 << 16).contains(&self.session_credit) {
+            return wrong("session_credit", self.session_credit, "2 to 65536");
+        }
+        if self.send_requests < LEAST_SEND_REQUESTS || self.send_requests > 1 << 15 {
+            return wrong("send_requests", self.send_requests, "64 to 32768");
+        }
+        if self.sessions() == 0 || self.receive_buffers > 1 << 24 || self.held_buffers > 1 << 24 {
+            return wrong(
+                "receive_buffers",
+                self.receive_buffers,
+                "at least session_credit + 34, at most 16777216 (held_buffers too)",
+            );
+        }
+        Ok(())
+    }
+
+    /// Buffers posted for one session.
+    pub(super) fn buffers_per_session(&self) -> u32 {
+        self.session_credit + RESERVED_BUFFERS as u32
+    }
+
+    /// Sessions that the receive buffers cover. [`REPOST_BATCH`] of them may be waiting to
+    /// be posted again at any time.
+    pub(super) fn sessions(&self) -> u32 {
+        self.receive_buffers.saturating_sub(REPOST_BATCH) / self.buffers_per_session()
+    }
+}
+
+/// A send queue holds more than one interval between two completions, or it would wait for
+/// one that was never asked for.
+const LEAST_SEND_REQUESTS: u32 = 64;
+const _: () = assert!(LEAST_SEND_REQUESTS >= 2 * crate::engine::signal_cadence::INTERVAL);

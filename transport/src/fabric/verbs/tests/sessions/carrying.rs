@@ -1,0 +1,63 @@
+//! What sessions over queue pairs carry, and what it costs.
+
+use super::*;
+
+#[test]
+fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("records", WINDOW);
+    let before = stage.stats()[0];
+    for number in 0..200 {
+        send(&mut sender, number, 40);
+    }
+    stage.settle();
+    let messages = take(&mut receiver).unwrap();
+    assert_eq!(messages.len(), 200);
+    let slab = stage.nodes[1].site.arrival_memory();
+    for (number, message) in messages.iter().enumerate() {
+        assert_eq!(message.bytes(), payload(number as u64, 40));
+        assert!(slab.contains(&message.bytes().as_ptr().addr()));
+    }
+    let after = stage.stats();
+    let frames = after[0].frames_sent - before.frames_sent;
+    assert!(frames < 20, "{frames} frames for 200 records");
+    assert_eq!(after[1].bytes_copied, 0);
+}
+
+#[test]
+fn a_stream_of_small_records_costs_few_doorbells_and_fewer_completions() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("stream", WINDOW);
+    let before = stage.stats()[0];
+    stage.fake.forget_posted();
+    let (mut sent, mut taken) = (0, 0);
+    while sent < 100_000 {
+        match try_send(&mut sender, &[7; 64]) {
+            Ok(_) => sent += 1,
+            Err(SendFailure::Full) => {
+                stage.settle();
+                taken += consume(&mut receiver);
+            }
+            Err(other) => panic!("{other:?}"),
+        }
+    }
+    stage.settle();
+    assert_eq!(taken + consume(&mut receiver), sent);
+    let after = stage.stats()[0];
+    let doorbells = after.doorbells - before.doorbells;
+    assert!(
+        sent >= 8 * doorbells,
+        "{doorbells} doorbells for {sent} records"
+    );
+    let requests = after.work_requests - before.work_requests;
+    let signaled = after.signaled - before.signaled;
+    assert!(16 * signaled <= requests, "{signaled} of {requests}");
+    // And the device saw it the same way, of both ends together.
+    let posted = stage.fake.posted();
+    let flagged = posted.iter().filter(|send| send.flags & 2 != 0).count();
+    assert!(
+        16 * flagged <= posted.len(),
+        "{flagged} of {}",
+        posted.len()
+    );
+}

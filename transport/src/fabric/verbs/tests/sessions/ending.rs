@@ -1,0 +1,1 @@
+//! How sessions over queue pairs end.

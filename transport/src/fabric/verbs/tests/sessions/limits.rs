@@ -1,0 +1,1 @@
+//! Where sessions over queue pairs come to a limit.

@@ -1,0 +1,233 @@
+//! Sessions over the fake provider: two nodes in one process, each with its own site, and
+//! a connection between them as the handshake leaves it.
+
+mod carrying;
+mod ending;
+mod limits;
+
+use std::mem::MaybeUninit;
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+
+use super::{ADDRESS, DEVICE, one_device};
+use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
+use crate::driver::{
+    Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,
+    SessionStats, Wait,
+};
+use crate::engine::channel_window::ChannelWindow;
+use crate::engine::control::ChannelSpec;
+use crate::fabric::verbs::discovery::{Choice, DeviceKind};
+use crate::fabric::verbs::provider::fake::FakeProvider;
+use crate::fabric::verbs::{
+    Gid, GidEntry, GidType, Mtu, PreparedPair, Site, SiteSettings, VerbsError,
+};
+
+/// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
+struct Stage {
+    fake: FakeProvider,
+    nodes: [Node; 2],
+}
+
+/// One end.
+struct Node {
+    // In the order in which they go.
+    session: Arc<SessionShared>,
+    runtime: Arc<Runtime>,
+    site: Arc<Site>,
+    /// The connection once more, to break it.
+    tcp: TcpStream,
+}
+
+/// Small enough for tests to reach the limits, and able to hold several sessions.
+fn settings() -> SiteSettings {
+    SiteSettings {
+        receive_buffers: 256,
+        held_buffers: 256,
+        session_credit: 32,
+        ..SiteSettings::default()
+    }
+}
+
+fn choice() -> Choice {
+    Choice {
+        device: DEVICE.to_owned(),
+        kind: DeviceKind::Software,
+        port: 1,
+        gid: GidEntry {
+            index: 1,
+            gid: Gid::of(ADDRESS.into()),
+            gid_type: GidType::RoceV2,
+            interface_index: 7,
+        },
+        netdev: None,
+        mtu: Mtu::Bytes1024,
+        reason: "the test says so".to_owned(),
+    }
+}
+
+fn open_site(fake: &FakeProvider, settings: SiteSettings) -> Arc<Site> {
+    Site::open(&fake.provider(), &choice(), settings).unwrap()
+}
+
+fn runtime() -> Arc<Runtime> {
+    Runtime::start(RuntimeConfig {
+        driver: Driver::Caller,
+        wait: Wait::Event,
+        wait_engine: Wait::Event,
+        cores: Vec::new(),
+        session_credit_bytes: 1 << 20,
+    })
+    .unwrap()
+}
+
+/// Both ends of a connection.
+fn connection() -> [TcpStream; 2] {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dialed = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    [dialed, listener.accept().unwrap().0]
+}
+
+/// Prepares and connects both ends.
+fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
+    let [mut one, mut other] = [sites[0].prepare()?, sites[1].prepare()?];
+    one.connect(&other.endpoint())?;
+    other.connect(&one.endpoint())?;
+    Ok([one, other])
+}
+
+fn admit(runtime: &Arc<Runtime>, stream: TcpStream, pair: PreparedPair) -> Arc<SessionShared> {
+    let address = stream.peer_addr().unwrap();
+    runtime
+        .admit(Admission {
+            stream,
+            leftover: Vec::new(),
+            unix: None,
+            rdma: Some(pair),
+            peer: PeerDescription {
+                address,
+                identity: [0; 16],
+                incarnation: 0,
+                pid: None,
+                fabric: "verbs",
+                reason: "the test says so".to_owned(),
+            },
+            peer_credit_bytes: 0,
+            max_channels: 64,
+        })
+        .unwrap()
+}
+
+impl Stage {
+    fn new() -> Self {
+        Self::with(settings())
+    }
+
+    fn with(settings: SiteSettings) -> Self {
+        let fake = one_device();
+        let sites = [open_site(&fake, settings), open_site(&fake, settings)];
+        let pairs = pairs([&sites[0], &sites[1]]).unwrap();
+        let mut parts = sites.into_iter().zip(pairs).zip(connection());
+        let nodes = [(); 2].map(|()| {
+            let ((site, pair), tcp) = parts.next().unwrap();
+            let runtime = runtime();
+            Node {
+                tcp: tcp.try_clone().unwrap(),
+                session: admit(&runtime, tcp, pair),
+                runtime,
+                site,
+            }
+        });
+        let stage = Self { fake, nodes };
+        stage.settle();
+        stage
+    }
+
+    /// Turns both engines until nothing moves.
+    fn settle(&self) {
+        let turns = |node: &Node| node.runtime.poll_ready();
+        for _ in 0..100_000 {
+            let moved = self.nodes.each_ref().map(turns);
+            if moved == [false; 2] {
+                return;
+            }
+        }
+        panic!("the two nodes never come to rest");
+    }
+
+    /// A channel from the first node to the second.
+    fn channel(&self, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
+        let [from, to] = &self.nodes;
+        let spec = ChannelSpec {
+            fingerprint: [1; 16],
+            schema: "bytes".to_owned(),
+            alignment: 8,
+            window,
+            max_message_bytes: 64 << 20,
+        };
+        let timeout = std::time::Duration::from_secs(1);
+        let sender = from
+            .runtime
+            .open_sender(&from.session, name, spec.clone(), timeout);
+        let receiver = to.runtime.open_receiver(&to.session, name, spec, timeout);
+        self.settle();
+        (sender.unwrap(), receiver.unwrap())
+    }
+
+    fn stats(&self) -> [SessionStats; 2] {
+        self.nodes.each_ref().map(|node| node.session.stats())
+    }
+}
+
+impl Drop for Stage {
+    fn drop(&mut self) {
+        // In every test, whatever it did: no message has met an empty receive queue.
+        if !std::thread::panicking() {
+            assert_eq!(self.fake.rnr_naks(), 0);
+        }
+    }
+}
+
+/// 1 MiB, and more messages than any test sends.
+const WINDOW: ChannelWindow = ChannelWindow {
+    messages: 1 << 14,
+    bytes: 1 << 20,
+};
+
+/// What message `number` says.
+fn payload(number: u64, length: usize) -> Vec<u8> {
+    (0..length)
+        .map(|at| (number as usize * 31 + at) as u8)
+        .collect()
+}
+
+fn try_send(sender: &mut SendHandle, bytes: &[u8]) -> Result<u64, SendFailure> {
+    sender.send(Some(bytes.len()), Patience::None, |slot| {
+        for (to, from) in slot.iter_mut().zip(bytes) {
+            *to = MaybeUninit::new(*from);
+        }
+        Ok(bytes.len())
+    })
+}
+
+fn send(sender: &mut SendHandle, number: u64, length: usize) {
+    try_send(sender, &payload(number, length)).unwrap();
+}
+
+/// Takes everything that is there.
+fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, RecvError> {
+    let mut taken = Vec::new();
+    while let Some(message) = receiver.poll()? {
+        taken.push(message);
+    }
+    Ok(taken)
+}
+
+/// Takes everything that is there, and is done with each message before the next.
+fn consume(receiver: &mut ReceiveHandle) -> u64 {
+    let mut count = 0;
+    while receiver.poll().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
