@@ -4,14 +4,14 @@
 //! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
 //! armed and looked at once more; what that look finds is kept for the next turn.
 
-use std::{io, mem, os::fd::AsFd, sync::Arc};
+use std::{collections::BTreeMap, io, mem, os::fd::AsFd, sync::Arc};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::{Context, Engine, SITE_WIRE, Tools};
 use crate::{
     channel::EndCause,
-    fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, WorkCompletion},
+    fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, VerbsError, WorkCompletion},
 };
 
 /// A site and who lives on it.
@@ -19,13 +19,15 @@ pub(super) struct SiteInCare {
     site: Arc<Site>,
     queues: SiteQueues,
     /// Sessions by the numbers of their queue pairs.
-    sessions: Vec<(u32, u64)>,
+    sessions: BTreeMap<u32, u64>,
     /// What the look before sleeping found.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     count: usize,
     /// The next completion makes the channel readable.
     is_armed: bool,
-    /// The device or a queue of it is gone, and has been told.
+    /// Why the next turn has to give the site up.
+    failed: Option<EndCause>,
+    /// The device or a queue of it is gone; all sessions were told.
     is_lost: bool,
 }
 
@@ -35,19 +37,33 @@ const COMPLETIONS_PER_POLL: usize = 32;
 const LAST_POLLS: usize = 1024;
 
 impl SiteInCare {
-    /// Asks the queue into `found`, unless something is there.
-    fn look(&mut self) -> Result<usize, EndCause> {
-        if self.count == 0 && !self.is_lost {
-            let found = self.queues.wait.poll(&mut self.found).map_err(lost)?;
-            self.count = found.len();
+    /// Asks the queue into `found`, unless something is there; gives how many. A queue that
+    /// cannot be asked has failed.
+    fn look(&mut self) -> usize {
+        if self.count == 0 && !self.is_lost && self.failed.is_none() {
+            match self.queues.wait.poll(&mut self.found) {
+                Ok(found) => self.count = found.len(),
+                Err(error) => self.failed = Some(lost(&error)),
+            }
             self.site.counters.polled(self.count);
         }
-        Ok(self.count)
+        self.count
     }
 
-    fn session_of(&self, queue_pair: u32) -> Option<u64> {
-        let of = |&(number, session): &(u32, u64)| (number == queue_pair).then_some(session);
-        self.sessions.iter().find_map(of)
+    /// Arms the queue and looks once more. Whether the next turn has something to do.
+    fn arm(&mut self) -> bool {
+        if self.is_lost {
+            return false;
+        }
+        self.is_armed = true;
+        if self.count == 0 && self.failed.is_none() {
+            match self.queues.wait.prepare_sleep(&mut self.found) {
+                Ok(found) => self.count = found.len(),
+                Err(error) => self.failed = Some(lost(&error)),
+            }
+            self.site.counters.polled(self.count);
+        }
+        self.count > 0 || self.failed.is_some()
     }
 
     /// Takes a completion of a queue pair that is gone: its buffer may be used again.
@@ -69,8 +85,16 @@ impl SiteInCare {
 impl Engine {
     /// Takes a site into our care, unless it is there.
     pub(super) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
-        if self.sites.iter().any(|care| Arc::ptr_eq(&care.site, site)) {
-            return Ok(());
+        let mut sites = self.sites.iter();
+        match sites.find(|care| Arc::ptr_eq(&care.site, site)) {
+            Some(care) if care.is_lost => {
+                let device = site.device();
+                return Err(io::Error::other(format!(
+                    "RDMA device {device} failed under earlier sessions; open its site anew"
+                )));
+            }
+            Some(_) => return Ok(()),
+            None => {}
         }
         let queues = site.take_into_care().map_err(io::Error::other)?;
         let index = self.sites.len() as u64;
@@ -85,10 +109,11 @@ impl Engine {
         self.sites.push(SiteInCare {
             site: site.clone(),
             queues,
-            sessions: Vec::new(),
+            sessions: BTreeMap::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
             is_armed: false,
+            failed: None,
             is_lost: false,
         });
         Ok(())
@@ -101,14 +126,14 @@ impl Engine {
         };
         let mut sites = self.sites.iter_mut();
         if let Some(care) = sites.find(|care| Arc::ptr_eq(&care.site, site)) {
-            care.sessions.push((number, session));
+            care.sessions.insert(number, session);
         }
     }
 
     /// A session is over, and its queue pair gone.
     pub(super) fn leaves_site(&mut self, session: u64) {
         for care in &mut self.sites {
-            care.sessions.retain(|&(_, lives)| lives != session);
+            care.sessions.retain(|_, lives| *lives != session);
         }
     }
 
@@ -123,13 +148,11 @@ impl Engine {
 
     fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
-        let count = match care.look() {
-            Ok(count) => count,
-            Err(cause) => {
-                self.lose_site(at, &cause, context);
-                return true;
-            }
-        };
+        let count = care.look();
+        if let Some(cause) = care.failed.take() {
+            self.lose_site(at, &cause, context);
+            return true;
+        }
         if count == 0 {
             self.site_is_empty(at);
             return false;
@@ -138,10 +161,9 @@ impl Engine {
         care.count = 0;
         for completion in &found[..count] {
             let care = &mut self.sites[at];
-            let session = care.session_of(completion.queue_pair());
-            let Some((session, link)) = session
-                .and_then(|session| self.links.get_mut(&session).map(|link| (session, link)))
-            else {
+            let session = care.sessions.get(&completion.queue_pair()).copied();
+            let link = session.and_then(|session| self.links.get_mut(&session));
+            let (Some(session), Some(link)) = (session, link) else {
                 care.take_stray(completion);
                 continue;
             };
@@ -170,7 +192,7 @@ impl Engine {
         }
     }
 
-    /// Those on their way out have to know.
+    /// Whoever waits for the last completion has to know.
     fn site_is_empty(&mut self, at: usize) {
         // Only hot ones are on their way out or about to hear of it.
         for session in &self.hot {
@@ -188,16 +210,8 @@ impl Engine {
     /// Arms every site's completion queue and looks once more. Returns whether anything is
     /// there: then the next turn takes it, and nobody may sleep.
     pub(super) fn arm_sites(&mut self) -> bool {
-        let mut any = false;
-        for care in &mut self.sites {
-            if care.is_lost {
-                continue;
-            }
-            care.is_armed = true;
-            // A queue that cannot be armed is lost; the turn that follows says so.
-            any |= care.queues.wait.arm().is_err() || !matches!(care.look(), Ok(0));
-        }
-        any
+        let sites = self.sites.iter_mut();
+        sites.fold(false, |any, care| care.arm() | any)
     }
 
     /// The same for a program that sleeps on the epoll set itself. Returns whether it
@@ -222,7 +236,7 @@ impl Engine {
             let care = &mut self.sites[at];
             care.is_armed = false;
             if let Err(error) = care.queues.wait.take_events() {
-                self.lose_site(at, &lost(error), context);
+                self.lose_site(at, &lost(&error), context);
             }
             return;
         }
@@ -236,7 +250,7 @@ impl Engine {
                 Err(error) => {
                     // Its descriptor would stay readable for ever.
                     let _ = epoll::delete(&self.epoll, &*events);
-                    self.lose_site(at, &lost(error), context);
+                    self.lose_site(at, &lost(&error), context);
                     return;
                 }
             }
@@ -250,14 +264,14 @@ impl Engine {
         let shared = care.queues.shared.as_ref();
         match *event {
             AsyncEvent::QueuePair(number, _) => {
-                if let Some(session) = care.session_of(number)
+                if let Some(&session) = care.sessions.get(&number)
                     && let Some(link) = self.links.get_mut(&session)
                 {
                     link.pair_event(event);
                     self.heat(session);
                 }
             }
-            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.tag() => {
+            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.queue().tag() => {
                 self.lose_site_by(at, event, context);
             }
             AsyncEvent::ReceiveQueueError(tag)
@@ -298,7 +312,7 @@ impl Engine {
         if mem::replace(&mut care.is_lost, true) {
             return;
         }
-        for (_, session) in care.sessions.clone() {
+        for session in care.sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(&session) {
                 link.end_broken(cause.clone(), context);
                 self.heat(session);
@@ -307,7 +321,7 @@ impl Engine {
     }
 }
 
-fn lost(error: crate::fabric::verbs::VerbsError) -> EndCause {
+fn lost(error: &VerbsError) -> EndCause {
     EndCause::DeviceLost {
         why: error.to_string(),
     }

@@ -49,10 +49,17 @@ pub(super) struct Pair {
     heads: MemoryRegion<Mapping>,
     seat: Seat,
 
-    // Sending.
+    // Who it is and how it is.
     number: u32,
+    /// The device said that it died, before we knew.
+    died: Option<AsyncEvent>,
+
+    // Sending.
     pub(super) slots: SendSlots,
     cadence: SignalCadence,
+    /// Frames are due and cannot go before a completion comes: of a send, for a place in
+    /// the queue, or of a receive, with credit.
+    pub(super) is_blocked: bool,
     /// Heads of the batch that is being built, one behind the other.
     head: Vec<u8>,
     planned: Vec<Planned>,
@@ -115,12 +122,14 @@ impl Pair {
         } = prepared;
         Ok(Self {
             number: pair.number(),
+            died: None,
             slots: SendSlots::new(seat.site.send_requests(), heads.bytes()),
             state: PairState::Live(pair),
             own,
             heads,
             seat,
             cadence: SignalCadence::default(),
+            is_blocked: false,
             head: Vec::with_capacity(SEND_BATCH * HEAD_BYTES + LONGEST_HEAD),
             planned: Vec::with_capacity(SEND_BATCH),
         })
@@ -207,10 +216,14 @@ impl Link {
         });
         let counters = &self.shared.counters;
         if pair.planned.is_empty() {
-            if pair.slots.room() == 0 {
-                counters.queue_stalls.add(1);
-            } else if session.is_out_of_credit() {
-                counters.credit_stalls.add(1);
+            pair.is_blocked = session.is_out_of_credit();
+            if pair.is_blocked {
+                let is_full = pair.slots.room() == 0 || !pair.slots.has_stage(LONGEST_HEAD);
+                let stalls = match is_full {
+                    true => &counters.queue_stalls,
+                    false => &counters.credit_stalls,
+                };
+                stalls.add(1);
             }
             return false;
         }
@@ -293,7 +306,11 @@ impl Link {
             PairState::Live(queue_pair) => {
                 let (now, timeout) = (Instant::now(), DEFAULT_DRAIN_TIMEOUT);
                 // A number may come back; the session's never does.
-                let teardown = Teardown::begin(queue_pair, self.shared.id as u32, now, timeout);
+                let generation = self.shared.id as u32;
+                let mut teardown = Teardown::begin(queue_pair, generation, now, timeout);
+                if let Some(event) = &pair.died {
+                    teardown.handle_event(event);
+                }
                 self.timers.set(Timer::Drain, teardown.deadline());
                 pair.state = PairState::Leaving(Box::new(teardown));
             }
@@ -366,10 +383,8 @@ impl Link {
             QueuePairEvent::InvalidRequest | QueuePairEvent::AccessViolation => {
                 self.drain_then_end(EndCause::PeerGone { why });
             }
-            // It is dead; why, its completions tell.
-            QueuePairEvent::LastRequestReached => {
-                self.drain_then_end(EndCause::PeerGone { why });
-            }
+            // It is dead. Why, a completion tells, unless it had nothing outstanding.
+            QueuePairEvent::LastRequestReached => pair.died = Some(*event),
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigration => {
@@ -380,10 +395,16 @@ impl Link {
 
     /// The completion queue was found empty after everything in it was taken.
     pub(crate) fn completions_are_empty(&mut self) {
-        if let Wires::Pair(pair) = &mut self.wires
-            && let PairState::Leaving(teardown) = &mut pair.state
-        {
-            teardown.handle_empty_poll();
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        match (&mut pair.state, pair.died) {
+            (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
+            (PairState::Live(_), Some(event)) => {
+                let why = event.to_string();
+                self.drain_then_end(EndCause::PeerGone { why });
+            }
+            _ => {}
         }
     }
 

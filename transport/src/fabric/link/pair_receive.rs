@@ -3,9 +3,11 @@
 
 use std::{
     io::{self, Read},
-    ptr, slice,
+    mem, ptr, slice,
     time::Instant,
 };
+
+use rustix::event::epoll;
 
 use super::{
     Link, Phase, Wires,
@@ -62,18 +64,16 @@ impl Link {
     }
 
     /// A turn: the connection's news, and how far a queue pair is on its way out.
-    pub(super) fn receive_pair(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn receive_pair(&mut self, tools: &Tools<'_>, context: &mut Context<'_>) -> bool {
         let Wires::Pair(pair) = &self.wires else {
             return false;
         };
         if matches!(pair.state, PairState::Leaving(_)) {
             self.look_at_teardown(Instant::now(), context);
         }
-        if !self.readable || self.phase == Phase::Gone {
-            self.readable = false;
+        if !mem::take(&mut self.readable) {
             return false;
         }
-        self.readable = false;
         let why = match (&self.tcp).read(&mut [0; 1]) {
             Ok(0) => "it closed the connection without saying goodbye".to_owned(),
             Ok(_) => {
@@ -82,7 +82,11 @@ impl Link {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) => format!("reading from its connection failed: {error}"),
         };
-        self.drain_then_end(EndCause::PeerGone { why });
+        // It would stay readable for as long as draining takes.
+        let _ = epoll::delete(tools.epoll, &self.tcp);
+        if self.phase != Phase::Gone {
+            self.drain_then_end(EndCause::PeerGone { why });
+        }
         true
     }
 
@@ -216,8 +220,7 @@ impl Pair {
 }
 
 impl Link {
-    /// Posts receives again: into the pair's own queue, where it has one. Returns the
-    /// device's refusal.
+    /// Posts receives again into the pair's own queue, where it has one.
     pub(crate) fn refill_own(&mut self) {
         let Wires::Pair(pair) = &mut self.wires else {
             return;

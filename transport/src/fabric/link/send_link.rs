@@ -190,7 +190,8 @@ impl Link {
         }
     }
 
-    /// Tells the session which hot rings have records.
+    /// Tells the session which hot rings have records. Returns whether any can be sent, as
+    /// far as is known.
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut any = false;
         for &end in &self.hot_rings {
@@ -199,7 +200,7 @@ impl Link {
                 any = true;
             }
         }
-        any
+        any && !self.wires.are_blocked()
     }
 
     /// Sets the armed words of all hot rings. A heavy barrier must follow, then
@@ -220,7 +221,8 @@ impl Link {
         any
     }
 
-    /// Keeps the rings hot that have records after all; the others are cold now.
+    /// Keeps the rings hot that have records after all; the others are cold now. Returns
+    /// whether there are any to be sent.
     pub(crate) fn look_at_armed_rings(&mut self) -> bool {
         let senders = &mut self.senders;
         let session = &mut self.session;
@@ -239,7 +241,7 @@ impl Link {
             }
             has_records
         });
-        !self.hot_rings.is_empty()
+        !self.hot_rings.is_empty() && !self.wires.are_blocked()
     }
 
     /// An end is gone on both sides.

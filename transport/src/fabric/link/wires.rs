@@ -29,6 +29,15 @@ impl Wires {
         }
     }
 
+    /// Whether frames are due that wait for something that wakes a sleeper. A stream may
+    /// have been read, or taken more, since it was last asked.
+    pub(super) fn are_blocked(&self) -> bool {
+        match self {
+            Wires::Stream(_) => false,
+            Wires::Pair(pair) => pair.is_blocked,
+        }
+    }
+
     /// Whether nothing of them is left that a turn would have to end.
     pub(super) fn are_gone(&self) -> bool {
         match self {
@@ -51,7 +60,7 @@ impl Link {
     pub(super) fn receive(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
         match self.wires {
             Wires::Stream(_) => self.receive_stream(tools, context),
-            Wires::Pair(_) => self.receive_pair(context),
+            Wires::Pair(_) => self.receive_pair(tools, context),
         }
     }
 

@@ -1,1 +1,228 @@
 //! How sessions over queue pairs end.
+
+use std::net::Shutdown;
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::channel::EndCause;
+use crate::fabric::verbs::provider::RawEvent;
+use crate::fabric::verbs::provider::fake::Call;
+
+/// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`.
+const QUEUE_PAIR_FATAL: u32 = 1;
+const DEVICE_FATAL: u32 = 8;
+const PORT_ERROR: u32 = 10;
+
+/// Why the receiving end is over.
+fn cause(receiver: &mut ReceiveHandle) -> EndCause {
+    match receiver.poll() {
+        Err(RecvError::Disconnected(disconnected)) => disconnected.cause,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A channel with `records` that are posted and, as sends are held back, not delivered.
+fn held(stage: &Stage, records: u64) -> (SendHandle, ReceiveHandle) {
+    let (mut sender, receiver) = stage.channel("held", WINDOW);
+    stage.fake.hold_sends(true);
+    for number in 0..records {
+        send(&mut sender, number, 3000);
+    }
+    stage.settle();
+    (sender, receiver)
+}
+
+#[test]
+fn a_dropped_sender_ends_its_channel_behind_its_last_record() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("ends", WINDOW);
+    for number in 0..10 {
+        send(&mut sender, number, 1000);
+    }
+    drop(sender);
+    stage.settle();
+    let mut taken = 0;
+    let end = loop {
+        match receiver.poll() {
+            Ok(Some(_)) => taken += 1,
+            Ok(None) => panic!("the end has not come"),
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(end, RecvError::Ended), "{end:?}");
+    assert_eq!(taken, 10);
+    // Both ends of the name are free again.
+    drop(receiver);
+    stage.settle();
+    let (mut sender, mut receiver) = stage.channel("ends", WINDOW);
+    send(&mut sender, 1, 100);
+    stage.settle();
+    assert_eq!(take(&mut receiver).unwrap().len(), 1);
+}
+
+#[test]
+fn a_goodbye_brings_everything_and_leaves_nothing() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("goodbye", WINDOW);
+    for number in 0..500 {
+        send(&mut sender, number, 64);
+    }
+    let runtimes = stage.nodes.each_ref().map(|node| node.runtime.clone());
+    let [closes, answers] = runtimes;
+    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(20)));
+    while !closing.is_finished() {
+        answers.poll_ready();
+    }
+    assert_eq!(closing.join().unwrap().undelivered, []);
+    while answers.poll_ready() {}
+    assert_eq!(consume_until_over(&mut receiver), 500);
+    assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
+    assert!(stage.nodes[1].session.is_gone());
+    assert_eq!(stage.fake.alive().get("queue pairs"), None);
+}
+
+#[test]
+fn a_failed_send_ends_the_session_with_the_first_cause_after_what_arrived() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = held(&stage, 8);
+    let dies = stage.queue_pairs()[0];
+    stage.fake.release(dies, 3);
+    stage.fake.fail_send(dies, 12, 0x81);
+    stage.settle();
+    let message = match try_send(&mut sender, &[1]).unwrap_err() {
+        SendFailure::Failed(error) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(message.contains("retries exceeded"), "{message}");
+    assert!(message.contains("status 12"), "{message}");
+    // The peer's device noticed nothing; its end learns from the connection.
+    let arrived = consume_until_over(&mut receiver);
+    assert_eq!(arrived, 3);
+    assert!(matches!(cause(&mut receiver), EndCause::PeerGone { .. }));
+    assert!(stage.nodes[0].session.is_gone() && stage.nodes[1].session.is_gone());
+}
+
+#[test]
+fn an_end_of_file_in_mid_stream_hands_out_what_arrived_first() {
+    let stage = Stage::new();
+    let (_sender, mut receiver) = held(&stage, 6);
+    let [from, _] = stage.queue_pairs();
+    stage.fake.release(from, 4);
+    stage.nodes[0].tcp.shutdown(Shutdown::Both).unwrap();
+    stage.settle();
+    assert_eq!(consume_until_over(&mut receiver), 4);
+    let EndCause::PeerGone { why } = cause(&mut receiver) else {
+        panic!("another cause");
+    };
+    assert!(why.contains("without saying goodbye"), "{why}");
+}
+
+#[test]
+fn a_fatal_event_of_a_queue_pair_ends_its_session_and_no_other() {
+    let stage = Stage::new();
+    let other = stage.another_session();
+    let (_sender, mut receiver) = stage.channel("fatal", WINDOW);
+    stage.fake.raise(
+        DEVICE,
+        RawEvent {
+            event_type: QUEUE_PAIR_FATAL,
+            element: stage.queue_pairs()[1].into(),
+        },
+    );
+    stage.settle();
+    let EndCause::DeviceLost { why } = cause(&mut receiver) else {
+        panic!("another cause");
+    };
+    assert!(why.contains("Fatal"), "{why}");
+    assert!(!other[0].is_gone() && !other[1].is_gone());
+}
+
+#[test]
+fn a_broken_device_ends_every_session_and_a_port_event_none() {
+    let stage = Stage::new();
+    let other = stage.another_session();
+    let (mut sender, mut receiver) = stage.channel("fatal", WINDOW);
+    let raise = |event_type| {
+        stage.fake.raise(
+            DEVICE,
+            RawEvent {
+                event_type,
+                element: 1,
+            },
+        );
+    };
+    raise(PORT_ERROR);
+    stage.settle();
+    send(&mut sender, 1, 10);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+    send(&mut sender, 2, 10);
+    stage.nodes[0].runtime.poll_ready();
+    raise(DEVICE_FATAL);
+    stage.settle();
+    assert_eq!(consume_until_over(&mut receiver), 1, "it had arrived");
+    assert!(matches!(cause(&mut receiver), EndCause::DeviceLost { .. }));
+    assert!(other[0].is_gone() && other[1].is_gone());
+    // The site is of no more use.
+    let [pair, _] = pairs(stage.nodes.each_ref().map(|node| &node.site)).unwrap();
+    let [stream, _kept] = connection();
+    let refused = stage.nodes[0].runtime.admit(admission(stream, pair));
+    assert!(
+        refused
+            .unwrap_err()
+            .to_string()
+            .contains("open its site anew")
+    );
+}
+
+#[test]
+fn a_completion_queue_that_cannot_be_polled_or_armed_ends_its_sessions() {
+    for call in [Call::PollQueue, Call::RequestNotify] {
+        let stage = Stage::new();
+        let (_sender, mut receiver) = stage.channel("lost", WINDOW);
+        // The next one to poll and to arm is the second node.
+        stage.fake.refuse(call, Errno::IO);
+        let _ = stage.nodes[1].runtime.watch();
+        while stage.nodes[1].runtime.poll_ready() {}
+        let EndCause::DeviceLost { why } = cause(&mut receiver) else {
+            panic!("another cause");
+        };
+        assert!(why.contains("rxe0"), "{why}");
+    }
+}
+
+#[test]
+fn a_refused_request_to_send_or_receive_ends_the_session() {
+    for call in [Call::PostSend, Call::PostReceive] {
+        let stage = Stage::new();
+        let (mut sender, mut receiver) = stage.channel("refused", WINDOW);
+        stage.fake.refuse(call, Errno::NOMEM);
+        for number in 0..40 {
+            send(&mut sender, number, 3500);
+        }
+        stage.settle();
+        let gone = stage.nodes.each_ref().map(|node| node.session.is_gone());
+        assert_eq!(gone, [true; 2], "{call:?}");
+        consume_until_over(&mut receiver);
+    }
+}
+
+#[test]
+fn messages_outlive_their_session_site_and_node() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("outlives", WINDOW);
+    send(&mut sender, 9, 2000);
+    stage.settle();
+    let message = take(&mut receiver).unwrap().remove(0);
+    let fake = stage.fake.clone();
+    drop((sender, receiver));
+    for node in &stage.nodes {
+        let _ = node.runtime.close(std::time::Duration::ZERO);
+    }
+    drop(stage);
+    assert_eq!(message.bytes(), payload(9, 2000));
+    drop(message);
+    crate::memory::orphans::sweep();
+    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+}

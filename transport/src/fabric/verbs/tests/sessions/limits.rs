@@ -1,1 +1,269 @@
 //! Where sessions over queue pairs come to a limit.
+
+use rustix::io::Errno;
+
+use super::*;
+use crate::fabric::verbs::provider::fake::Call;
+
+#[test]
+fn credit_is_never_exceeded_whatever_the_receiver_does() {
+    // `Stage` asserts at its end that no message ever waited for a receive.
+    let stage = Stage::with(SiteSettings {
+        receive_buffers: 64,
+        held_buffers: 16,
+        session_credit: 8,
+        ..settings()
+    });
+    let (mut sender, mut receiver) = stage.channel("credit", WINDOW);
+    let mut held = Vec::new();
+    let mut sent = 0;
+    while sent < 2000 {
+        while try_send(&mut sender, &payload(sent, 3000)).is_ok() {
+            sent += 1;
+        }
+        stage.settle();
+        while let Some(message) = receiver.poll().unwrap() {
+            let taken = message.sequence();
+            assert_eq!(message.bytes(), payload(taken - 1, 3000));
+            held.push(message);
+            // Released out of order, and some kept for long.
+            held.retain(|message| (message.sequence() + 40 > taken) && message.sequence() % 3 > 0);
+        }
+    }
+    let stats = stage.stats();
+    assert!(stats[0].credit_stalls > 0);
+    assert!(
+        stats[1].bytes_copied > 0,
+        "more were held than there are spare buffers"
+    );
+}
+
+#[test]
+fn a_full_send_queue_holds_back_and_loses_nothing() {
+    let stage = Stage::with(SiteSettings {
+        receive_buffers: 1024,
+        session_credit: 512,
+        send_requests: 64,
+        ..settings()
+    });
+    let (mut sender, mut receiver) = stage.channel("full", WINDOW);
+    stage.fake.hold_sends(true);
+    for number in 0..200 {
+        send(&mut sender, number, 3500);
+    }
+    stage.settle();
+    let stats = stage.stats()[0];
+    assert!(stats.queue_stalls > 0, "{stats:?}");
+    assert_eq!(
+        stage
+            .fake
+            .posted()
+            .iter()
+            .filter(|send| send.wr_id != 0)
+            .count() as u64,
+        { stats.work_requests + stage.stats()[1].work_requests }
+    );
+    assert_eq!(consume(&mut receiver), 0);
+    stage.fake.hold_sends(false);
+    for number in 0..200 {
+        stage.settle();
+        let message = receiver.poll().unwrap().expect("each comes in its turn");
+        assert_eq!(message.bytes(), payload(number, 3500));
+    }
+}
+
+#[test]
+fn a_record_over_the_seam_is_sent_as_three_pieces() {
+    let stage = Stage::new();
+    let window = ChannelWindow {
+        messages: 64,
+        bytes: 64 << 10,
+    };
+    let (mut sender, mut receiver) = stage.channel("seam", window);
+    let mut pieces = std::collections::BTreeMap::<usize, usize>::new();
+    for number in 0..100 {
+        stage.fake.forget_posted();
+        send(&mut sender, number, 3001);
+        stage.settle();
+        let message = receiver.poll().unwrap().unwrap();
+        assert_eq!(message.bytes(), payload(number, 3001));
+        drop(message);
+        for posted in stage.fake.posted() {
+            *pieces.entry(posted.entries.len()).or_default() += 1;
+        }
+    }
+    assert!(pieces[&2] > 80, "{pieces:?}");
+    assert!(
+        pieces[&3] >= 4,
+        "the ring was walked around several times: {pieces:?}"
+    );
+}
+
+#[test]
+fn a_large_message_goes_in_chunks_that_are_copied_once() {
+    let stage = Stage::new();
+    for number in 0..3 {
+        let (mut sender, mut receiver) = stage.channel(&format!("large {number}"), WINDOW);
+        send(&mut sender, number, 300_001);
+        send(&mut sender, number, 10);
+        stage.settle();
+        let messages = take(&mut receiver).unwrap();
+        assert_eq!(messages.len(), 2);
+        assert_eq!(messages[0].bytes(), payload(number, 300_001));
+        assert_eq!(messages[1].bytes(), payload(number, 10));
+    }
+    assert_eq!(stage.stats()[1].bytes_copied, 3 * 300_001);
+    assert_eq!(stage.stats()[0].bytes_copied, 0);
+}
+
+#[test]
+fn a_short_message_goes_inline_and_a_longer_one_does_not() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("inline", WINDOW);
+    let before = stage.stats()[0];
+    send(&mut sender, 1, 64);
+    stage.settle();
+    send(&mut sender, 2, 1000);
+    stage.settle();
+    let after = stage.stats()[0];
+    assert_eq!(after.inline_sends - before.inline_sends, 1);
+    assert_eq!(after.eager_sends - before.eager_sends, 1);
+    assert_eq!(consume(&mut receiver), 2);
+}
+
+#[test]
+fn a_queue_pair_with_receives_of_its_own_carries_the_same() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.attributes.max_shared_receive_queues = 0;
+    });
+    let stage = Stage::on(fake, settings());
+    let (mut sender, mut receiver) = stage.channel("own", WINDOW);
+    let mut held = Vec::new();
+    for number in 0..500 {
+        send(&mut sender, number, 2000);
+        stage.settle();
+        held.extend(take(&mut receiver).unwrap());
+        if held.len() > 40 {
+            held.drain(..20);
+        }
+    }
+    assert_eq!(held.last().unwrap().bytes(), payload(499, 2000));
+    assert!(stage.fake.own_receives(stage.queue_pairs()[1]).len() >= 34);
+    drop(held);
+    drop((sender, receiver));
+}
+
+#[test]
+fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
+    let fake = one_device();
+    let site = open_site(&fake, settings());
+    let covered = site.max_sessions();
+    assert_eq!(covered, (256 - 16) / 34);
+    let mut prepared: Vec<_> = (0..covered).map(|_| site.prepare().unwrap()).collect();
+    let error = site.prepare().unwrap_err();
+    assert!(matches!(error, VerbsError::Limit { limit, .. } if limit == u64::from(covered)));
+    assert_eq!(
+        error.to_string(),
+        "RDMA device rxe0 cannot make a queue pair for another session: receive buffers and \
+         completions are given to others: 8 were asked for and its limit is 7; lower \
+         session_credit or send_requests, or raise receive_buffers"
+    );
+    prepared.pop();
+    site.prepare().unwrap();
+}
+
+#[test]
+fn a_ring_that_may_not_be_locked_is_the_channels_error() {
+    let stage = Stage::new();
+    let (mut sender, _receiver) = stage.channel("locked", WINDOW);
+    stage.fake.refuse(Call::Register, Errno::NOMEM);
+    let error = match try_send(&mut sender, &[0; 8]) {
+        Err(SendFailure::Failed(error)) => error.to_string(),
+        other => panic!("{other:?}"),
+    };
+    assert!(error.contains("a ring of 1048576 bytes"), "{error}");
+    assert!(error.contains("RDMA device rxe0"), "{error}");
+    // The session goes on.
+    let (mut sender, mut receiver) = stage.channel("next", WINDOW);
+    send(&mut sender, 1, 8);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+}
+
+#[test]
+fn a_ring_is_registered_once_however_often_it_is_leased() {
+    let stage = Stage::new();
+    let mut regions = Vec::new();
+    for round in 0..5 {
+        let (mut sender, mut receiver) = stage.channel(&format!("round {round}"), WINDOW);
+        send(&mut sender, 1, 8);
+        stage.settle();
+        assert_eq!(consume(&mut receiver), 1);
+        drop((sender, receiver));
+        stage.settle();
+        regions.push(stage.fake.alive()["memory regions"]);
+    }
+    assert_eq!(regions, vec![regions[0]; 5]);
+}
+
+#[test]
+fn settings_and_peers_that_no_session_can_work_with_are_refused() {
+    let fake = one_device();
+    let refused = |settings| {
+        let error = Site::open(&fake.provider(), &choice(), settings).unwrap_err();
+        error.to_string()
+    };
+    let wrong = [
+        (
+            SiteSettings {
+                buffer_bytes: 2048,
+                ..settings()
+            },
+            "buffer_bytes",
+        ),
+        (
+            SiteSettings {
+                buffer_bytes: 4097,
+                ..settings()
+            },
+            "buffer_bytes",
+        ),
+        (
+            SiteSettings {
+                session_credit: 1,
+                ..settings()
+            },
+            "session_credit",
+        ),
+        (
+            SiteSettings {
+                send_requests: 8,
+                ..settings()
+            },
+            "send_requests",
+        ),
+        (
+            SiteSettings {
+                receive_buffers: 40,
+                ..settings()
+            },
+            "receive_buffers",
+        ),
+    ];
+    for (settings, name) in wrong {
+        assert!(refused(settings).contains(name), "{name}");
+    }
+    let site = open_site(&fake, settings());
+    let (mut one, other) = (site.prepare().unwrap(), site.prepare().unwrap());
+    let mut theirs = other.endpoint();
+    theirs.credit = 0;
+    assert!(matches!(
+        one.connect(&theirs),
+        Err(VerbsError::PeerEndpoint { given: 0, .. })
+    ));
+    theirs = other.endpoint();
+    theirs.buffer_bytes = 1024;
+    assert!(one.connect(&theirs).is_err());
+    one.connect(&other.endpoint()).unwrap();
+}

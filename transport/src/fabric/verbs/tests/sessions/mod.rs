@@ -3,7 +3,9 @@
 
 mod carrying;
 mod ending;
+mod hostile;
 mod limits;
+mod waiting;
 
 use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
@@ -27,6 +29,7 @@ use crate::fabric::verbs::{
 struct Stage {
     fake: FakeProvider,
     nodes: [Node; 2],
+    queue_pairs: [u32; 2],
 }
 
 /// One end.
@@ -70,9 +73,9 @@ fn open_site(fake: &FakeProvider, settings: SiteSettings) -> Arc<Site> {
     Site::open(&fake.provider(), &choice(), settings).unwrap()
 }
 
-fn runtime() -> Arc<Runtime> {
+fn runtime(driver: Driver) -> Arc<Runtime> {
     Runtime::start(RuntimeConfig {
-        driver: Driver::Caller,
+        driver,
         wait: Wait::Event,
         wait_engine: Wait::Event,
         cores: Vec::new(),
@@ -96,26 +99,23 @@ fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
     Ok([one, other])
 }
 
-fn admit(runtime: &Arc<Runtime>, stream: TcpStream, pair: PreparedPair) -> Arc<SessionShared> {
-    let address = stream.peer_addr().unwrap();
-    runtime
-        .admit(Admission {
-            stream,
-            leftover: Vec::new(),
-            unix: None,
-            rdma: Some(pair),
-            peer: PeerDescription {
-                address,
-                identity: [0; 16],
-                incarnation: 0,
-                pid: None,
-                fabric: "verbs",
-                reason: "the test says so".to_owned(),
-            },
-            peer_credit_bytes: 0,
-            max_channels: 64,
-        })
-        .unwrap()
+fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
+    Admission {
+        peer: PeerDescription {
+            address: stream.peer_addr().unwrap(),
+            identity: [0; 16],
+            incarnation: 0,
+            pid: None,
+            fabric: "verbs",
+            reason: "the test says so".to_owned(),
+        },
+        stream,
+        leftover: Vec::new(),
+        unix: None,
+        rdma: Some(pair),
+        peer_credit_bytes: 0,
+        max_channels: 64,
+    }
 }
 
 impl Stage {
@@ -124,23 +124,35 @@ impl Stage {
     }
 
     fn with(settings: SiteSettings) -> Self {
-        let fake = one_device();
+        Self::on(one_device(), settings)
+    }
+
+    fn on(fake: FakeProvider, settings: SiteSettings) -> Self {
+        let stage = Self::driven(Driver::Caller, fake, settings);
+        stage.settle();
+        stage
+    }
+
+    fn driven(driver: Driver, fake: FakeProvider, settings: SiteSettings) -> Self {
         let sites = [open_site(&fake, settings), open_site(&fake, settings)];
         let pairs = pairs([&sites[0], &sites[1]]).unwrap();
+        let queue_pairs = [0, 1].map(|end| pairs[end].endpoint().pair.queue_pair);
         let mut parts = sites.into_iter().zip(pairs).zip(connection());
         let nodes = [(); 2].map(|()| {
             let ((site, pair), tcp) = parts.next().unwrap();
-            let runtime = runtime();
+            let runtime = runtime(driver);
             Node {
                 tcp: tcp.try_clone().unwrap(),
-                session: admit(&runtime, tcp, pair),
+                session: runtime.admit(admission(tcp, pair)).unwrap(),
                 runtime,
                 site,
             }
         });
-        let stage = Self { fake, nodes };
-        stage.settle();
-        stage
+        Self {
+            fake,
+            nodes,
+            queue_pairs,
+        }
     }
 
     /// Turns both engines until nothing moves.
@@ -157,7 +169,14 @@ impl Stage {
 
     /// A channel from the first node to the second.
     fn channel(&self, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
-        let [from, to] = &self.nodes;
+        let (sender, receiver) = self.open(0, name, window);
+        self.settle();
+        (sender, receiver)
+    }
+
+    /// A channel from one of the two nodes, announced.
+    fn open(&self, from: usize, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
+        let (from, to) = (&self.nodes[from], &self.nodes[1 - from]);
         let spec = ChannelSpec {
             fingerprint: [1; 16],
             schema: "bytes".to_owned(),
@@ -166,12 +185,27 @@ impl Stage {
             max_message_bytes: 64 << 20,
         };
         let timeout = std::time::Duration::from_secs(1);
-        let sender = from
-            .runtime
-            .open_sender(&from.session, name, spec.clone(), timeout);
-        let receiver = to.runtime.open_receiver(&to.session, name, spec, timeout);
-        self.settle();
+        let (one, other) = (spec.clone(), spec);
+        let sender = from.runtime.open_sender(&from.session, name, one, timeout);
+        let receiver = to.runtime.open_receiver(&to.session, name, other, timeout);
         (sender.unwrap(), receiver.unwrap())
+    }
+
+    /// One more session between the two.
+    fn another_session(&self) -> [Arc<SessionShared>; 2] {
+        let pairs = pairs(self.nodes.each_ref().map(|node| &node.site)).unwrap();
+        let mut ends = pairs.into_iter().zip(connection());
+        let sessions = self.nodes.each_ref().map(|node| {
+            let (pair, tcp) = ends.next().unwrap();
+            node.runtime.admit(admission(tcp, pair)).unwrap()
+        });
+        self.settle();
+        sessions
+    }
+
+    /// The numbers of the two ends' queue pairs.
+    fn queue_pairs(&self) -> [u32; 2] {
+        self.queue_pairs
     }
 
     fn stats(&self) -> [SessionStats; 2] {
@@ -227,6 +261,16 @@ fn take(receiver: &mut ReceiveHandle) -> Result<Vec<RawMessage>, RecvError> {
 fn consume(receiver: &mut ReceiveHandle) -> u64 {
     let mut count = 0;
     while receiver.poll().unwrap().is_some() {
+        count += 1;
+    }
+    count
+}
+
+/// The same, where the channel is over behind it.
+fn consume_until_over(receiver: &mut ReceiveHandle) -> u64 {
+    let mut count = 0;
+    while let Ok(message) = receiver.poll() {
+        assert!(message.is_some(), "the channel is not over");
         count += 1;
     }
     count

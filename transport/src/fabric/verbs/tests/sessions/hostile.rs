@@ -1,0 +1,208 @@
+//! A peer that sends what it likes over a queue pair.
+
+use std::net::Shutdown;
+
+use super::*;
+use crate::channel::EndCause;
+use crate::engine::frame::{Extension, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::fabric::verbs::{Operation, ScatterEntry, SendRequest, WorkId};
+
+/// A node with a session to a peer that is a queue pair and no more.
+struct Victim {
+    fake: FakeProvider,
+    runtime: Arc<Runtime>,
+    session: Arc<SessionShared>,
+    /// The peer's.
+    pair: PreparedPair,
+    tcp: TcpStream,
+}
+
+impl Victim {
+    fn new() -> Self {
+        let fake = one_device();
+        let sites = [open_site(&fake, settings()), open_site(&fake, settings())];
+        let [pair, ours] = pairs([&sites[0], &sites[1]]).unwrap();
+        let runtime = runtime(Driver::Caller);
+        let [tcp, stream] = connection();
+        let session = runtime.admit(admission(stream, ours)).unwrap();
+        Self {
+            fake,
+            runtime,
+            session,
+            pair,
+            tcp,
+        }
+    }
+
+    /// Sends bytes as one message, and lets the victim take them in.
+    fn take(&mut self, bytes: &[u8]) {
+        let entries = [ScatterEntry::unregistered(bytes)];
+        let id = WorkId::new(Operation::Send, 0, 0);
+        let mut batch = self.pair.pair.send_batch();
+        batch
+            .push(&SendRequest::send(id, &entries).inline().signaled())
+            .unwrap();
+        batch.post().unwrap();
+        self.pair.pair.retire_sends(1);
+        self.settle();
+    }
+
+    fn settle(&self) {
+        for _ in 0..10_000 {
+            if !self.runtime.poll_ready() {
+                return;
+            }
+        }
+        panic!("the victim never comes to rest");
+    }
+
+    /// What goes over the connection takes its time.
+    fn settle_until_gone(&self) {
+        while !self.session.is_gone() {
+            self.runtime.poll_ready();
+        }
+        self.settle();
+    }
+}
+
+impl Drop for Victim {
+    fn drop(&mut self) {
+        let _ = self.runtime.close(std::time::Duration::ZERO);
+    }
+}
+
+fn header(kind: FrameKind, channel: u32, length: u32) -> FrameHeader {
+    FrameHeader {
+        length,
+        channel,
+        kind,
+        extension: false,
+        pad: 0,
+        sequence: 1,
+    }
+}
+
+#[test]
+fn bytes_that_are_no_frame_end_the_session() {
+    let whole = |header: FrameHeader| header.to_bytes().to_vec();
+    let mut long = whole(header(FrameKind::Control, 0, 16));
+    long.extend([0; 64]);
+    let cases = [
+        ("nothing at all", vec![]),
+        ("half a header", vec![16, 0, 0, 0, 0, 0, 0, 0]),
+        ("no kind", vec![0; 64]),
+        ("all ones", vec![0xff; 200]),
+        (
+            "longer than what came",
+            whole(header(FrameKind::Control, 0, 17)),
+        ),
+        (
+            "longer than any buffer",
+            whole(header(FrameKind::Records, 1, 8000)),
+        ),
+        ("shorter than what came", long),
+        (
+            "records of no channel",
+            whole(header(FrameKind::Records, 7, 16)),
+        ),
+        (
+            "a chunk of no channel",
+            whole(header(FrameKind::Chunk, 7, 16)),
+        ),
+    ];
+    for (what, bytes) in cases {
+        let mut victim = Victim::new();
+        victim.take(&bytes);
+        assert!(victim.session.is_gone(), "{what}");
+        victim.settle();
+        // Its buffer is not lost, and neither is the queue pair's place.
+        assert_eq!(victim.fake.alive()["queue pairs"], 1, "{what}: the peer's");
+    }
+}
+
+#[test]
+fn the_protocol_that_was_broken_is_the_cause() {
+    let mut victim = Victim::new();
+    let spec = ChannelSpec {
+        fingerprint: [1; 16],
+        schema: "bytes".to_owned(),
+        alignment: 8,
+        window: WINDOW,
+        max_message_bytes: 1 << 20,
+    };
+    let timeout = std::time::Duration::from_secs(1);
+    let mut receiver = victim
+        .runtime
+        .open_receiver(&victim.session, "cause", spec, timeout)
+        .unwrap();
+    victim.take(&header(FrameKind::Control, 0, 20).to_bytes());
+    let Err(RecvError::Disconnected(disconnected)) = receiver.poll() else {
+        panic!("the channel is not over");
+    };
+    let EndCause::PeerGone { why } = &disconnected.cause else {
+        panic!("{disconnected:?}");
+    };
+    assert_eq!(
+        why,
+        "it broke the protocol: a message of 16 bytes has a frame of 20 in it"
+    );
+}
+
+#[test]
+fn a_peer_that_sends_beyond_its_credit_is_stopped() {
+    let mut victim = Victim::new();
+    let mut frame = header(FrameKind::Control, 0, 0);
+    frame.extension = true;
+    frame.length = (HEADER_BYTES + crate::engine::frame::EXTENSION_BYTES) as u32;
+    let mut bytes = frame.to_bytes().to_vec();
+    // News of credit, which cost nothing, before any was owed.
+    let extension = Extension {
+        credit: Some(1),
+        ..Extension::default()
+    };
+    bytes.extend(extension.to_bytes());
+    victim.take(&bytes);
+    assert!(victim.session.is_gone());
+}
+
+#[test]
+fn any_bytes_are_survived() {
+    // A linear congruence; each round another victim for as long as it lives.
+    let mut state = 0x9e37_79b9_u64;
+    let mut next = move || {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) as u32
+    };
+    for _ in 0..60 {
+        let mut victim = Victim::new();
+        for _ in 0..20 {
+            let length = next() as usize % 200;
+            let mut bytes: Vec<u8> = (0..length).map(|_| next() as u8).collect();
+            // Mostly something that looks like a frame.
+            if length >= HEADER_BYTES && next() % 4 > 0 {
+                let kind = [FrameKind::Records, FrameKind::Chunk, FrameKind::Control];
+                let mut head = header(kind[next() as usize % 3], next() % 3, length as u32);
+                head.extension = next() % 2 == 0 && length >= 64;
+                bytes[..HEADER_BYTES].copy_from_slice(&head.to_bytes());
+            }
+            victim.take(&bytes);
+            if victim.session.is_gone() {
+                break;
+            }
+        }
+        assert_eq!(victim.fake.rnr_naks(), 0);
+    }
+}
+
+#[test]
+fn bytes_over_the_connection_end_the_session_and_so_does_its_end() {
+    use std::io::Write;
+    let mut victim = Victim::new();
+    victim.tcp.write_all(b"hello").unwrap();
+    victim.settle_until_gone();
+    let victim = Victim::new();
+    victim.tcp.shutdown(Shutdown::Write).unwrap();
+    victim.settle_until_gone();
+}

@@ -1,0 +1,82 @@
+//! Sleeping on completions: by an I/O thread, and by callers that lead.
+
+use std::time::Duration;
+
+use super::*;
+
+/// Two programs that answer each other and sleep in between.
+fn ping_pong(driver: Driver, rounds: u64) {
+    let stage = Stage::driven(driver, one_device(), settings());
+    let (mut there, mut arrives) = stage.open(0, "there", WINDOW);
+    let (mut back, mut returns) = stage.open(1, "back", WINDOW);
+    let within = || Patience::at_most(Duration::from_secs(60));
+    let echo = std::thread::spawn(move || {
+        for number in 0..rounds {
+            let message = arrives.receive(within()).unwrap();
+            assert_eq!(message.bytes(), payload(number, 100));
+            blocking_send(&mut back, message.bytes());
+        }
+        // Until the other end is gone, in order or not.
+        while arrives.receive(within()).is_ok() {}
+    });
+    for number in 0..rounds {
+        blocking_send(&mut there, &payload(number, 100));
+        let message = returns.receive(within()).unwrap();
+        assert_eq!(message.bytes(), payload(number, 100));
+    }
+    drop((there, returns));
+    let [one, other] = stage.nodes.each_ref().map(|node| node.runtime.clone());
+    let _ = one.close(Duration::from_secs(5));
+    echo.join().unwrap();
+    let _ = other.close(Duration::from_secs(5));
+    let stats = stage.stats()[0];
+    assert!(stats.polls > 0 && stats.completions >= rounds, "{stats:?}");
+}
+
+fn blocking_send(sender: &mut SendHandle, bytes: &[u8]) {
+    let patience = Patience::at_most(Duration::from_secs(60));
+    sender
+        .send(Some(bytes.len()), patience, |slot| {
+            for (to, from) in slot.iter_mut().zip(bytes) {
+                *to = MaybeUninit::new(*from);
+            }
+            Ok(bytes.len())
+        })
+        .unwrap();
+}
+
+#[test]
+fn io_threads_sleep_and_are_woken_by_each_completion() {
+    ping_pong(Driver::Threads, 2000);
+}
+
+#[test]
+fn callers_sleep_and_are_woken_by_each_completion() {
+    ping_pong(Driver::Caller, 2000);
+}
+
+#[test]
+fn a_program_that_sleeps_on_the_set_itself_is_woken() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
+    let watching = &stage.nodes[1].runtime;
+    let is_readable = || {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let set = watching.watch();
+        let at_once = Timespec {
+            tv_sec: 0,
+            tv_nsec: 0,
+        };
+        poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&at_once)).unwrap() == 1
+    };
+    let _ = watching.watch();
+    for number in 0..100 {
+        while watching.poll_ready() {}
+        assert!(!is_readable(), "{number}");
+        send(&mut sender, number, 64);
+        stage.nodes[0].runtime.poll_ready();
+        assert!(is_readable(), "{number}");
+        while watching.poll_ready() {}
+        assert_eq!(consume(&mut receiver), 1);
+    }
+}
