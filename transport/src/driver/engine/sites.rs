@@ -157,10 +157,10 @@ impl Engine {
             self.site_is_empty(at);
             return false;
         }
-        let found = care.found;
         care.count = 0;
-        for completion in &found[..count] {
+        for index in 0..count {
             let care = &mut self.sites[at];
+            let completion = &{ care.found[index] };
             let session = care.sessions.get(&completion.queue_pair()).copied();
             let link = session.and_then(|session| self.links.get_mut(&session));
             let (Some(session), Some(link)) = (session, link) else {
