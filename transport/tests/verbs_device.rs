@@ -133,6 +133,13 @@ impl End {
         found
     }
 
+    fn receive_queue(&mut self) -> &mut ReceiveQueue {
+        match &mut self.shared {
+            Some(shared) => shared,
+            None => self.pair.receive_queue().unwrap(),
+        }
+    }
+
     fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes());
         // SAFETY: in bounds; no receive is posted there and nobody has a reference to it.
@@ -265,8 +272,7 @@ struct Progress {
 }
 
 impl Progress {
-    /// Sends one message after the other, each a moment after the last was taken: sooner or
-    /// later than the other thread polls, arms, polls again and sleeps.
+    /// Sends one message after the other, each when the last was taken.
     fn send(&self, one: &mut End) {
         for number in 1_u64.. {
             while self.taken.load(Ordering::Acquire) < number - 1 {
@@ -275,15 +281,18 @@ impl Progress {
                 }
                 thread::yield_now();
             }
-            let pauses = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54;
-            (0..pauses).for_each(|_| hint::spin_loop());
             let inline = [ScatterEntry::unregistered(b"wake")];
             let request = SendRequest::send(id(0), &inline).inline().signaled();
             let mut batch = one.pair.send_batch();
             batch.push(&request).unwrap();
             batch.post().unwrap();
             self.sent.store(number, Ordering::Release);
-            one.wait(1)[0].outcome().unwrap();
+            // Without sleeping: one sleeper is what this is about.
+            let mut room = [WorkCompletion::EMPTY];
+            while one.completions.poll(&mut room).unwrap().is_empty() {
+                thread::yield_now();
+            }
+            room[0].outcome().unwrap();
             one.pair.retire_sends(1);
         }
     }
@@ -305,6 +314,16 @@ impl Progress {
             }
         }
         true
+    }
+}
+
+/// Lets a moment pass, of 0 to 2^`bits` nanoseconds: a different one for each number.
+fn linger(number: u64, bits: u32) {
+    // Spread by the golden ratio.
+    let moment = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
+    let until = Instant::now() + Duration::from_nanos(moment);
+    while Instant::now() < until {
+        hint::spin_loop();
     }
 }
 
@@ -346,8 +365,11 @@ fn no_wake_up_is_lost_over_many_sleeps() {
                 continue;
             }
             room[0].outcome().unwrap();
+            other.receive_queue().retire(1);
             other.post_receives(1);
-            progress.taken.fetch_add(found as u64, Ordering::Release);
+            let taken = progress.taken.fetch_add(found as u64, Ordering::Release);
+            // As long as a message takes, or the next one would always come late.
+            linger(taken, 17);
         }
     });
     let taken = progress.taken.load(Ordering::Relaxed);

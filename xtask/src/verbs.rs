@@ -27,6 +27,10 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     ] {
         Step::of_line(on_any_machine).run(watchdog)?;
     }
+    let sleeps = "cargo test -p ibex-transport --release --lib verbs::tests::sleeping";
+    Step::of_line(sleeps)
+        .env("IBEX_TEST_SLEEPS", FAKE_SLEEPS)
+        .run(watchdog)?;
     for with_a_device in [
         "cargo test -p ibex-transport --features verbs --test verbs_device",
         // What the figures of the fabric are compared with, therefore optimized.
@@ -74,5 +78,7 @@ fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result
         .run(watchdog)
 }
 
+/// How often to sleep over the fake device.
+const FAKE_SLEEPS: &str = "1000000";
 /// The guest's only device.
 const GUEST_DEVICE: &str = "rxe0";

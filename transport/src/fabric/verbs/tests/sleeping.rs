@@ -34,10 +34,7 @@ impl Progress {
                 }
                 hint::spin_loop();
             }
-            // 0 to 127, spread by the golden ratio: about as long as it takes to sleep.
-            let pauses = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 57;
-            let pauses = if number % 8 == 0 { pauses } else { pauses >> 3 };
-            (0..pauses).for_each(|_| hint::spin_loop());
+            linger(number, if number % 8 == 0 { 14 } else { 11 });
             complete(number);
             self.posted.store(number, Ordering::Release);
         }
@@ -53,6 +50,16 @@ impl Progress {
                 "asleep for ever: completion {posted} made no event"
             );
         }
+    }
+}
+
+/// Lets a moment pass, of 0 to 2^`bits` nanoseconds: a different one for each number.
+fn linger(number: u64, bits: u32) {
+    // Spread by the golden ratio.
+    let moment = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - bits);
+    let until = Instant::now() + Duration::from_nanos(moment);
+    while Instant::now() < until {
+        hint::spin_loop();
     }
 }
 
@@ -106,7 +113,9 @@ fn no_wake_up_is_lost_over_many_sleeps() {
                 Ok(Slept::Woken)
             });
             let found = found.unwrap() as u64;
-            progress.taken.fetch_add(found, Ordering::Release);
+            let taken = progress.taken.fetch_add(found, Ordering::Release);
+            // Or the next one would always come late.
+            linger(!taken, 12);
         }
     });
     let taken = progress.taken.load(Ordering::Relaxed);
