@@ -57,6 +57,17 @@ pub enum HandshakeError {
         /// Since the handshake began.
         waited: Duration,
     },
+    /// This node could not do its part in time.
+    #[error(
+        "waited {waited:?} in all, the last wait for {step}, which gave no answer; the \
+         connection was given up; see the kernel's log, or allow more by handshake_timeout"
+    )]
+    Slow {
+        /// What was waited for.
+        step: Step,
+        /// Since the handshake began.
+        waited: Duration,
+    },
     /// The peer ended the connection.
     #[error(
         "the peer closed the connection before {step}{}; its log may say why",

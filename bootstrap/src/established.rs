@@ -11,6 +11,7 @@ use crate::handshake::{Agreement, Prologue};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Limits;
 use crate::message::Version;
+use crate::verbs::VerbsPair;
 
 /// One finished handshake.
 pub struct Established {
@@ -25,6 +26,9 @@ pub struct Established {
     /// peer, over which descriptors can be passed. The token was presented and
     /// accepted, and the kernel vouches that both ends run as one user.
     pub unix: Option<OwnedFd>,
+    /// For verbs: a queue pair that is connected to the same peer's, as the
+    /// [`VerbsSite`](crate::VerbsSite) made it. The peer's can receive.
+    pub verbs: Option<Box<dyn VerbsPair>>,
 
     // The peer.
     /// Who is at the other end.
@@ -70,12 +74,13 @@ pub struct PeerInfo {
     pub features: u64,
 }
 
-/// The sockets of a finished handshake.
+/// The sockets of a finished handshake, and its queue pair.
 pub(crate) struct Sockets {
     pub(crate) stream: TcpStream,
     pub(crate) leftover: Vec<u8>,
     pub(crate) address: SocketAddr,
     pub(crate) unix: Option<(OwnedFd, Option<u32>)>,
+    pub(crate) verbs: Option<Box<dyn VerbsPair>>,
 }
 
 impl Established {
@@ -83,6 +88,10 @@ impl Established {
         // A Unix socket that was made before the dialer fell back to another
         // fabric is not part of the session.
         let unix = sockets.unix.filter(|_| agreement.fabric == FabricKind::Shm);
+        // Nor is a queue pair.
+        let verbs = sockets
+            .verbs
+            .filter(|_| agreement.fabric == FabricKind::Verbs);
         let (unix, pid) = match unix {
             Some((socket, pid)) => (Some(socket), pid),
             None => (None, None),
@@ -91,6 +100,7 @@ impl Established {
             stream: sockets.stream,
             leftover: sockets.leftover,
             unix,
+            verbs,
             peer: PeerInfo {
                 identity: agreement.peer.identity,
                 incarnation: agreement.peer.incarnation,

@@ -94,13 +94,28 @@ pub struct FabricOffer {
     /// The device, for verbs; a verbs offer without one states the policy of a
     /// node that has no device. Always `None` for shm and tcp.
     pub device: Option<VerbsDevice>,
+    /// Why there is no device. Known at the node itself and never sent, since it
+    /// tells of interfaces and files that are no peer's business.
+    pub no_device: Option<String>,
+}
+
+impl FabricOffer {
+    /// An offer of which only the wish is known.
+    pub fn new(kind: FabricKind, policy: Policy) -> FabricOffer {
+        FabricOffer {
+            kind,
+            policy,
+            device: None,
+            no_device: None,
+        }
+    }
 }
 
 /// The RDMA device that a node would use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerbsDevice {
     /// False for a software device, which is slower than the kernel's TCP and
-    /// so never chosen unless required.
+    /// so never chosen unless verbs is required or preferred.
     pub hardware: bool,
     /// Its name, such as `mlx5_0`; for the reason given in words.
     pub name: String,

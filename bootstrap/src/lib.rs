@@ -10,7 +10,8 @@
 //!    they were sent: [`handshake::Prologue`].)
 //! 3. *Offer*, both ways: identity, host, limits, fabrics with their policies.
 //! 4. *Choice*, by the dialer, with the reason in words.
-//! 5. *Endpoint*, by the acceptor, for the chosen fabric only.
+//! 5. *Endpoint*, by the acceptor, for the chosen fabric only; over verbs, where a queue
+//!    pair is connected at both ends, by the dialer as well.
 //! 6. *Ready*, both ways; the acceptor's carries the new session's secrets.
 //!
 //! When an endpoint cannot be reached (a Unix socket in another network
@@ -22,6 +23,7 @@
 //! - [`handshake`]: the two state machines; bytes and time come in, bytes and
 //!   events go out; pure.
 //! - [`dial`] and [`Acceptor`]: the sockets that drive them.
+//! - [`VerbsSite`] and [`VerbsPair`]: what whoever knows RDMA brings along.
 
 mod error;
 mod established;
@@ -32,6 +34,7 @@ mod io;
 mod local;
 pub mod message;
 pub mod negotiate;
+mod verbs;
 
 pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem};
 pub use established::{Established, PeerInfo};
@@ -40,3 +43,4 @@ pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use io::{Acceptor, Meanwhile, dial};
 pub use local::{Limits, Local};
 pub use message::{SecurityMode, Version, VersionRange, parse_message};
+pub use verbs::{VerbsPair, VerbsSite};

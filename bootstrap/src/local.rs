@@ -2,11 +2,13 @@
 //! can take.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::message::{Hello, Offer, SecurityMode, VersionRange};
+use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
 #[derive(Clone, Debug)]
@@ -28,6 +30,9 @@ pub struct Local {
     /// Fabrics that this build does not have. They are left out of the offer, so that a
     /// peer can tell them from forbidden ones. Default: none.
     pub absent: Vec<FabricKind>,
+    /// Where its RDMA devices are. It is asked when a peer has said Hello, and
+    /// not at all where verbs is forbidden. Default: none.
+    pub verbs_site: Option<Arc<dyn VerbsSite>>,
 
     // What it can take.
     /// How much a peer may ask of this node.
@@ -65,6 +70,7 @@ impl Local {
             tcp: Policy::Auto,
             verbs: Policy::Auto,
             absent: Vec::new(),
+            verbs_site: None,
             limits: Limits::default(),
             versions: VersionRange::SUPPORTED,
             features: 0,
@@ -72,6 +78,12 @@ impl Local {
             handshake_timeout: Duration::from_secs(5),
             max_pending: 256,
         }
+    }
+
+    /// Where to ask for an RDMA device, if one could serve.
+    pub(crate) fn usable_site(&self) -> Option<&Arc<dyn VerbsSite>> {
+        let usable = self.verbs != Policy::Forbid && !self.absent.contains(&FabricKind::Verbs);
+        self.verbs_site.as_ref().filter(|_| usable)
     }
 
     pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
@@ -84,15 +96,10 @@ impl Local {
     }
 
     pub(crate) fn offer(&self, host: HostHint) -> Offer {
-        let fabric = |kind, policy| FabricOffer {
-            kind,
-            policy,
-            device: None,
-        };
         let mut fabrics = vec![
-            fabric(FabricKind::Shm, self.shm),
-            fabric(FabricKind::Tcp, self.tcp),
-            fabric(FabricKind::Verbs, self.verbs),
+            FabricOffer::new(FabricKind::Shm, self.shm),
+            FabricOffer::new(FabricKind::Tcp, self.tcp),
+            FabricOffer::new(FabricKind::Verbs, self.verbs),
         ];
         fabrics.retain(|fabric| !self.absent.contains(&fabric.kind));
         Offer {

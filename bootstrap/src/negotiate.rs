@@ -2,13 +2,14 @@
 //!
 //! Rules: each is one pure function of what both ends said, so both ends
 //! compute the same answer and the same error; the error names the end and the
-//! wish that stands in the way.
+//! wish that stands in the way. Only why an end has no RDMA device is known to
+//! that end alone, which adds it to its words.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 
 use crate::fabric::{FabricKind, Policy, VerbsDevice};
-use crate::message::{Offer, Version, VersionRange};
+use crate::message::{GidType, Offer, Version, VersionRange};
 
 /// The highest version that both ranges hold, or `None`. Symmetric.
 pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
@@ -23,7 +24,8 @@ pub fn version(a: VersionRange, b: VersionRange) -> Option<Version> {
 ///    one that cannot be had, are an error.
 /// 2. What an end prefers and can be had, the fastest first.
 /// 3. shm on the same host under the same user; verbs with RDMA hardware at
-///    both ends; else tcp.
+///    both ends; else tcp. A software RDMA device is slower than the kernel's
+///    tcp: it is for whoever asks for it by 1 or 2.
 ///
 /// `ruled_out` are the fabrics that were tried already, with what happened.
 pub fn fabric(
@@ -97,6 +99,31 @@ pub fn permitted(
                 why,
             }),
         },
+    }
+}
+
+/// Whether queue pairs with these kinds of GID can reach each other.
+pub fn gid_types(dialer: GidType, acceptor: GidType) -> Result<(), String> {
+    if dialer == acceptor {
+        return Ok(());
+    }
+    Err(format!(
+        "the {} speaks {dialer} and the {} {acceptor}; choose a GID of the same type at both ends",
+        End::Dialer,
+        End::Acceptor
+    ))
+}
+
+/// What `end` adds to the dialer's reason for a session over `chosen`: why it has no RDMA
+/// device of its own, where that is what stood in the way.
+pub(crate) fn own_lack(end: End, ours: &Offer, theirs: &Offer, chosen: FabricKind) -> String {
+    let device = |offer: &Offer| offer.fabric(FabricKind::Verbs)?.device.clone();
+    let verbs = ours.fabric(FabricKind::Verbs);
+    match verbs.and_then(|verbs| verbs.no_device.as_ref()) {
+        Some(why) if chosen == FabricKind::Tcp && device(theirs).is_some() => {
+            format!("; the {end} has none because {why}")
+        }
+        _ => String::new(),
     }
 }
 
@@ -236,22 +263,30 @@ impl Meeting<'_> {
     }
 
     fn verbs_obstacle(&self) -> Option<String> {
-        let forced = self.wishes(FabricKind::Verbs, Policy::Require).is_some();
+        let wished = [Policy::Require, Policy::Prefer]
+            .into_iter()
+            .any(|policy| self.wishes(FabricKind::Verbs, policy).is_some());
         for (end, offer) in self.ends() {
-            match offer
-                .fabric(FabricKind::Verbs)
-                .and_then(|f| f.device.as_ref())
-            {
-                None => return Some(format!("the {end} has no RDMA device")),
-                Some(VerbsDevice {
-                    hardware: false,
-                    name,
-                }) if !forced => {
+            let verbs = offer.fabric(FabricKind::Verbs)?;
+            match (&verbs.device, &verbs.no_device) {
+                (None, None) => return Some(format!("the {end} has no RDMA device")),
+                (None, Some(why)) => {
+                    return Some(format!(
+                        "the {end} has no RDMA device for this connection: {why}"
+                    ));
+                }
+                (
+                    Some(VerbsDevice {
+                        hardware: false,
+                        name,
+                    }),
+                    _,
+                ) if !wished => {
                     return Some(format!(
                         "the {end}'s device {name} is software, slower than tcp"
                     ));
                 }
-                Some(_) => {}
+                (Some(_), _) => {}
             }
         }
         None

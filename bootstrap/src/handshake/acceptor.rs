@@ -1,20 +1,21 @@
 //! The end that listened: it speaks second, provides the endpoint of whatever
 //! fabric the dialer chooses, and draws the session's secrets.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::conversation::{Conversation, Terms};
 use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, Message, MessageError, Offer, Ready, SessionSecrets, ShmEndpoint, Text,
-    Unavailable,
+    Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, SessionSecrets, ShmEndpoint,
+    Text, Unavailable, VerbsEndpoint,
 };
-use crate::negotiate;
+use crate::negotiate::{self, End};
 
 /// The acceptor's side of one handshake.
 pub type AcceptorHandshake = Handshake<AcceptorPart>;
@@ -24,8 +25,10 @@ pub struct AcceptorPart {
     ours: Offer,
     entropy: AcceptorEntropy,
     state: State,
-    /// To be told once: what to do about the Unix socket.
-    errand: Option<AcceptorEvent>,
+    /// Whether this node may have an RDMA device.
+    seeks_device: bool,
+    /// To be told once, in order: what to do about sockets and queue pairs.
+    errands: VecDeque<AcceptorEvent>,
     /// Fabrics that were chosen so far. Each may be chosen once, which bounds
     /// how long a dialer can go on choosing.
     tried: Vec<FabricKind>,
@@ -59,6 +62,17 @@ pub enum AcceptorEvent {
     },
     /// The dialer chose another fabric: close whatever `ListenUnix` opened.
     CloseUnix,
+    /// Ask for the RDMA device for this connection and report to
+    /// [`handle_device`](AcceptorHandshake::handle_device).
+    FindDevice,
+    /// Make a queue pair and report to
+    /// [`handle_prepared`](AcceptorHandshake::handle_prepared).
+    PreparePair,
+    /// Connect that queue pair and report to
+    /// [`handle_connected`](AcceptorHandshake::handle_connected).
+    ConnectPair(Box<VerbsEndpoint>),
+    /// Another fabric will be chosen: drop the queue pair.
+    ClosePair,
     /// The handshake is over; write out what `poll_transmit` still has.
     Agreed(Box<Agreement>),
     /// The handshake is over; what `poll_transmit` still has tells the peer why.
@@ -67,15 +81,41 @@ pub enum AcceptorEvent {
 
 enum State {
     AwaitHello,
+    AwaitDevice(Terms),
     AwaitOffer(Terms),
     AwaitChoice(Course),
     AwaitListening(Course, Choice),
+    AwaitPrepared(Course, Choice),
+    /// The dialer's queue pair; ours has a GID of this type.
+    AwaitPair(Course, Choice, GidType),
     AwaitReady {
         course: Course,
         choice: Choice,
-        joined: bool,
+        way: Way,
     },
+    AwaitConnected(Course, Choice),
     Over,
+}
+
+/// What the dialer's *Ready* needs before it counts.
+enum Way {
+    /// The token, at the Unix socket.
+    Unix { joined: bool },
+    /// Nothing.
+    Tcp,
+    /// Our queue pair to be connected with this one.
+    Verbs(Box<VerbsEndpoint>),
+}
+
+impl Way {
+    /// What is to be undone when another fabric is chosen.
+    fn close(self) -> Option<AcceptorEvent> {
+        match self {
+            Way::Unix { .. } => Some(AcceptorEvent::CloseUnix),
+            Way::Tcp => None,
+            Way::Verbs(_) => Some(AcceptorEvent::ClosePair),
+        }
+    }
 }
 
 /// Everything known from the peer's offer on.
@@ -99,7 +139,8 @@ impl Handshake<AcceptorPart> {
                 ours: local.offer(host),
                 entropy,
                 state: State::AwaitHello,
-                errand: None,
+                seeks_device: local.usable_site().is_some(),
+                errands: VecDeque::new(),
                 tried: Vec::new(),
             },
         }
@@ -114,12 +155,64 @@ impl Handshake<AcceptorPart> {
                     name: part.unix_name(),
                     token: part.entropy.token.clone(),
                 });
-                part.provide(conversation, endpoint, course, choice);
+                conversation.send(&Message::Endpoint(endpoint));
+                part.state = State::AwaitReady {
+                    course,
+                    choice,
+                    way: Way::Unix { joined: false },
+                };
             }
             (State::AwaitListening(course, choice), Err(why)) => {
                 part.decline(conversation, course, choice.fabric, &why);
             }
             // An answer to an errand that is off: the handshake has ended.
+            (state, _) => part.state = state,
+        }
+        self.read_messages();
+    }
+
+    /// The RDMA device for this connection, or why there is none.
+    pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match std::mem::replace(&mut part.state, State::Over) {
+            State::AwaitDevice(terms) => {
+                part.ours.set_device(found);
+                part.offer(conversation, terms);
+            }
+            state => part.state = state,
+        }
+        self.read_messages();
+    }
+
+    /// The queue pair is made, or not and why.
+    pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitPrepared(course, choice), Ok(ours)) => {
+                part.state = State::AwaitPair(course, choice, ours.gid_type);
+                conversation.send(&Message::Endpoint(Endpoint::Verbs(ours)));
+            }
+            (State::AwaitPrepared(course, choice), Err(why)) => {
+                let why = format!("the {} cannot make a queue pair: {why}", End::Acceptor);
+                part.decline(conversation, course, choice.fabric, &why);
+            }
+            (state, _) => part.state = state,
+        }
+        self.read_messages();
+    }
+
+    /// The queue pair is connected, or not and why.
+    pub fn handle_connected(&mut self, outcome: Result<(), String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitConnected(course, choice), Ok(())) => {
+                part.finish(conversation, course, choice);
+            }
+            (State::AwaitConnected(course, choice), Err(why)) => {
+                part.errands.push_back(AcceptorEvent::ClosePair);
+                let why = format!("the {} cannot connect: {why}", End::Acceptor);
+                part.decline(conversation, course, choice.fabric, &why);
+            }
             (state, _) => part.state = state,
         }
         self.read_messages();
@@ -131,11 +224,10 @@ impl Handshake<AcceptorPart> {
     #[must_use]
     pub fn handle_token(&mut self, bytes: &[u8]) -> bool {
         match &mut self.part.state {
-            State::AwaitReady { choice, joined, .. }
-                if choice.fabric == FabricKind::Shm
-                    && !*joined
-                    && self.part.entropy.token.matches(bytes) =>
-            {
+            State::AwaitReady {
+                way: Way::Unix { joined },
+                ..
+            } if !*joined && self.part.entropy.token.matches(bytes) => {
                 *joined = true;
                 true
             }
@@ -150,20 +242,24 @@ impl Part for AcceptorPart {
     fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
+            State::AwaitDevice(_) => Step::Device,
             State::AwaitOffer(_) => Step::Offer,
             State::AwaitChoice(_) => Step::Choice,
             State::AwaitListening(..) => Step::UnixSocket,
+            State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
+            State::AwaitPair(..) => Step::Endpoint,
             State::AwaitReady { .. } => Step::Ready,
             State::Over => Step::Finished,
         }
     }
 
     fn takes_messages(&self) -> bool {
-        !matches!(self.state, State::AwaitListening(..))
+        let step = self.step();
+        !step.is_ours() && step != Step::UnixSocket
     }
 
     fn take_errand(&mut self) -> Option<AcceptorEvent> {
-        self.errand.take()
+        self.errands.pop_front()
     }
 
     fn agreed(agreement: Box<Agreement>) -> AcceptorEvent {
@@ -182,10 +278,11 @@ impl Part for AcceptorPart {
                 // dialer needs for its own diagnosis.
                 conversation.send_hello();
                 match conversation.settle_terms(&theirs) {
-                    Ok(terms) => {
-                        conversation.send(&Message::Offer(self.ours.clone()));
-                        self.state = State::AwaitOffer(terms);
+                    Ok(terms) if self.seeks_device => {
+                        self.errands.push_back(AcceptorEvent::FindDevice);
+                        self.state = State::AwaitDevice(terms);
                     }
+                    Ok(terms) => self.offer(conversation, terms),
                     Err(error) => conversation.fail(error),
                 }
             }
@@ -200,29 +297,52 @@ impl Part for AcceptorPart {
             (State::AwaitChoice(course), Message::Choice(choice)) => {
                 self.follow(conversation, step, course, choice);
             }
+            (State::AwaitReady { course, way, .. }, Message::Choice(choice)) => {
+                self.errands.extend(way.close());
+                self.follow(conversation, step, course, choice);
+            }
+            (State::AwaitPair(course, ..), Message::Choice(choice)) => {
+                self.errands.push_back(AcceptorEvent::ClosePair);
+                self.follow(conversation, step, course, choice);
+            }
+            (
+                State::AwaitPair(course, choice, gid_type),
+                Message::Endpoint(Endpoint::Verbs(theirs)),
+            ) => match negotiate::gid_types(theirs.gid_type, gid_type) {
+                Ok(()) => {
+                    let way = Way::Verbs(Box::new(theirs));
+                    self.state = State::AwaitReady {
+                        course,
+                        choice,
+                        way,
+                    };
+                }
+                // It was told our type before it sent this.
+                Err(_) => {
+                    let (field, value) = ("gid type", theirs.gid_type.to_wire().into());
+                    let problem = MessageError::UnknownValue { field, value };
+                    conversation.fail(HandshakeError::Malformed { step, problem });
+                }
+            },
             (
                 State::AwaitReady {
                     course,
-                    choice: previous,
-                    ..
+                    choice,
+                    way: Way::Verbs(theirs),
                 },
-                Message::Choice(choice),
+                Message::Ready(Ready { session: None }),
             ) => {
-                if previous.fabric == FabricKind::Shm {
-                    self.errand = Some(AcceptorEvent::CloseUnix);
-                }
-                self.follow(conversation, step, course, choice);
+                self.errands.push_back(AcceptorEvent::ConnectPair(theirs));
+                self.state = State::AwaitConnected(course, choice);
             }
             (
                 State::AwaitReady {
                     course,
                     choice,
-                    joined,
+                    way: Way::Tcp | Way::Unix { joined: true },
                 },
                 Message::Ready(Ready { session: None }),
-            ) if joined || choice.fabric != FabricKind::Shm => {
-                self.finish(conversation, course, choice);
-            }
+            ) => self.finish(conversation, course, choice),
             (_, message) => {
                 let kind = message.kind();
                 conversation.fail(HandshakeError::OutOfTurn { step, kind });
@@ -232,6 +352,11 @@ impl Part for AcceptorPart {
 }
 
 impl AcceptorPart {
+    fn offer(&mut self, conversation: &mut Conversation, terms: Terms) {
+        conversation.send(&Message::Offer(self.ours.clone()));
+        self.state = State::AwaitOffer(terms);
+    }
+
     fn follow(
         &mut self,
         conversation: &mut Conversation,
@@ -253,36 +378,23 @@ impl AcceptorPart {
         }
         match choice.fabric {
             FabricKind::Shm => {
-                self.errand = Some(AcceptorEvent::ListenUnix {
-                    name: self.unix_name(),
-                });
+                let name = self.unix_name();
+                self.errands.push_back(AcceptorEvent::ListenUnix { name });
                 self.state = State::AwaitListening(course, choice);
             }
-            FabricKind::Tcp => self.provide(conversation, Endpoint::Tcp, course, choice),
-            FabricKind::Verbs => {
-                self.decline(
-                    conversation,
+            FabricKind::Tcp => {
+                conversation.send(&Message::Endpoint(Endpoint::Tcp));
+                self.state = State::AwaitReady {
                     course,
-                    choice.fabric,
-                    "verbs has no driver in this node",
-                );
+                    choice,
+                    way: Way::Tcp,
+                };
+            }
+            FabricKind::Verbs => {
+                self.errands.push_back(AcceptorEvent::PreparePair);
+                self.state = State::AwaitPrepared(course, choice);
             }
         }
-    }
-
-    fn provide(
-        &mut self,
-        conversation: &mut Conversation,
-        endpoint: Endpoint,
-        course: Course,
-        choice: Choice,
-    ) {
-        conversation.send(&Message::Endpoint(endpoint));
-        self.state = State::AwaitReady {
-            course,
-            choice,
-            joined: false,
-        };
     }
 
     fn decline(
@@ -308,6 +420,7 @@ impl AcceptorPart {
             session: Some(session),
         }));
         let prologue = conversation.prologue(false);
+        let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
         conversation.agree(Agreement {
             peer: course.theirs,
             version: course.terms.version,
@@ -315,7 +428,7 @@ impl AcceptorPart {
             session_id: self.entropy.session_id,
             resume_secret: self.entropy.resume_secret.clone(),
             fabric: choice.fabric,
-            reason: choice.reason.to_string(),
+            reason: format!("{}{lack}", choice.reason),
             prologue,
         });
     }

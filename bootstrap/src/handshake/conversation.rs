@@ -102,8 +102,11 @@ impl Conversation {
         self.outbox.extend_from_slice(&self.hello_sent);
     }
 
+    /// Nothing once the conversation is over: an errand may be answered later.
     pub(super) fn send(&mut self, message: &Message) {
-        message.write(&mut self.outbox);
+        if self.is_open() {
+            message.write(&mut self.outbox);
+        }
     }
 
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
@@ -168,7 +171,10 @@ impl Conversation {
     pub(super) fn handle_timeout(&mut self, now: Instant, step: Step) {
         if self.is_open() && now >= self.deadline {
             let waited = now.saturating_duration_since(self.started);
-            self.fail(HandshakeError::Silent { step, waited });
+            self.fail(match step.is_ours() {
+                true => HandshakeError::Slow { step, waited },
+                false => HandshakeError::Silent { step, waited },
+            });
         }
     }
 
@@ -179,7 +185,9 @@ impl Conversation {
     }
 
     pub(super) fn agree(&mut self, agreement: Agreement) {
-        self.end = End::Agreed(Some(Box::new(agreement)));
+        if self.is_open() {
+            self.end = End::Agreed(Some(Box::new(agreement)));
+        }
     }
 
     /// Ends the conversation; the first reason counts. The peer is told, unless

@@ -1,17 +1,20 @@
 //! The end that connected: it speaks first, chooses the fabric, and falls back
 //! to another when the first cannot be reached.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::conversation::{Conversation, Terms};
 use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
-use crate::fabric::FabricKind;
+use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
-use crate::message::{Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text};
-use crate::negotiate::{self, Chosen, RuledOut};
+use crate::message::{
+    Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text, VerbsEndpoint,
+};
+use crate::negotiate::{self, Chosen, End, RuledOut};
 
 /// The dialer's side of one handshake.
 pub type DialerHandshake = Handshake<DialerPart>;
@@ -20,8 +23,10 @@ pub type DialerHandshake = Handshake<DialerPart>;
 pub struct DialerPart {
     ours: Offer,
     state: State,
-    /// To be told once: the Unix socket to connect to.
-    errand: Option<DialerEvent>,
+    /// Whether this node may have an RDMA device.
+    seeks_device: bool,
+    /// To be told once, in order: what to do about sockets and queue pairs.
+    errands: VecDeque<DialerEvent>,
 }
 
 /// What a dialer's driver has to act on.
@@ -36,6 +41,17 @@ pub enum DialerEvent {
         /// To be presented there.
         token: Secret,
     },
+    /// Ask for the RDMA device for this connection and report to
+    /// [`handle_device`](DialerHandshake::handle_device).
+    FindDevice,
+    /// Make a queue pair and report to
+    /// [`handle_prepared`](DialerHandshake::handle_prepared).
+    PreparePair,
+    /// Connect that queue pair and report to
+    /// [`handle_connected`](DialerHandshake::handle_connected).
+    ConnectPair(Box<VerbsEndpoint>),
+    /// Another fabric is chosen: drop the queue pair.
+    ClosePair,
     /// The handshake is over; write out what `poll_transmit` still has.
     Agreed(Box<Agreement>),
     /// The handshake is over; what `poll_transmit` still has tells the peer why.
@@ -44,9 +60,14 @@ pub enum DialerEvent {
 
 enum State {
     AwaitHello,
+    AwaitDevice(Terms),
     AwaitOffer(Terms),
     AwaitEndpoint(Course),
     AwaitUnix(Course),
+    /// Our queue pair, for the peer's.
+    AwaitPrepared(Course, Box<VerbsEndpoint>),
+    /// Our queue pair, which is this, to be connected.
+    AwaitConnected(Course, Box<VerbsEndpoint>),
     AwaitReady(Course),
     Over,
 }
@@ -74,7 +95,8 @@ impl Handshake<DialerPart> {
         let part = DialerPart {
             ours: local.offer(host),
             state: State::AwaitHello,
-            errand: None,
+            seeks_device: local.usable_site().is_some(),
+            errands: VecDeque::new(),
         };
         Handshake { conversation, part }
     }
@@ -89,6 +111,59 @@ impl Handshake<DialerPart> {
             (state, _) => part.state = state,
         }
     }
+
+    /// The RDMA device for this connection, or why there is none.
+    pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match std::mem::replace(&mut part.state, State::Over) {
+            State::AwaitDevice(terms) => {
+                part.ours.set_device(found);
+                part.offer(conversation, terms);
+            }
+            state => part.state = state,
+        }
+        // The peer's Offer usually came with its Hello.
+        self.read_messages();
+    }
+
+    /// The queue pair is made, or not and why.
+    pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitPrepared(course, theirs), Ok(ours)) => {
+                match negotiate::gid_types(ours.gid_type, theirs.gid_type) {
+                    Ok(()) => {
+                        part.errands.push_back(DialerEvent::ConnectPair(theirs));
+                        part.state = State::AwaitConnected(course, Box::new(ours));
+                    }
+                    Err(why) => part.leave_verbs(conversation, course, why),
+                }
+            }
+            (State::AwaitPrepared(course, _), Err(why)) => {
+                let why = format!("the {} cannot make a queue pair: {why}", End::Dialer);
+                part.fall_back(conversation, course, why);
+            }
+            (state, _) => part.state = state,
+        }
+        self.read_messages();
+    }
+
+    /// The queue pair is connected, or not and why.
+    pub fn handle_connected(&mut self, outcome: Result<(), String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitConnected(course, ours), Ok(())) => {
+                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
+                part.become_ready(conversation, course);
+            }
+            (State::AwaitConnected(course, _), Err(why)) => {
+                let why = format!("the {} cannot connect: {why}", End::Dialer);
+                part.leave_verbs(conversation, course, why);
+            }
+            (state, _) => part.state = state,
+        }
+        self.read_messages();
+    }
 }
 
 impl Part for DialerPart {
@@ -97,20 +172,22 @@ impl Part for DialerPart {
     fn step(&self) -> Step {
         match &self.state {
             State::AwaitHello => Step::Hello,
+            State::AwaitDevice(_) => Step::Device,
             State::AwaitOffer(_) => Step::Offer,
             State::AwaitEndpoint(_) => Step::Endpoint,
             State::AwaitUnix(_) => Step::UnixSocket,
+            State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
             State::AwaitReady(_) => Step::Ready,
             State::Over => Step::Finished,
         }
     }
 
     fn takes_messages(&self) -> bool {
-        true
+        !self.step().is_ours()
     }
 
     fn take_errand(&mut self) -> Option<DialerEvent> {
-        self.errand.take()
+        self.errands.pop_front()
     }
 
     fn agreed(agreement: Box<Agreement>) -> DialerEvent {
@@ -126,10 +203,11 @@ impl Part for DialerPart {
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
                 match conversation.settle_terms(&theirs) {
-                    Ok(terms) => {
-                        conversation.send(&Message::Offer(self.ours.clone()));
-                        self.state = State::AwaitOffer(terms);
+                    Ok(terms) if self.seeks_device => {
+                        self.errands.push_back(DialerEvent::FindDevice);
+                        self.state = State::AwaitDevice(terms);
                     }
+                    Ok(terms) => self.offer(conversation, terms),
                     Err(error) => conversation.fail(error),
                 }
             }
@@ -145,6 +223,13 @@ impl Part for DialerPart {
                 if unavailable.fabric == course.chosen.fabric =>
             {
                 self.fall_back(conversation, course, unavailable.reason.to_string());
+            }
+            // It could not connect its queue pair with ours.
+            (State::AwaitReady(course), Message::Unavailable(unavailable))
+                if unavailable.fabric == FabricKind::Verbs
+                    && course.chosen.fabric == FabricKind::Verbs =>
+            {
+                self.leave_verbs(conversation, course, unavailable.reason.to_string());
             }
             (
                 State::AwaitReady(course),
@@ -163,6 +248,11 @@ impl Part for DialerPart {
 }
 
 impl DialerPart {
+    fn offer(&mut self, conversation: &mut Conversation, terms: Terms) {
+        conversation.send(&Message::Offer(self.ours.clone()));
+        self.state = State::AwaitOffer(terms);
+    }
+
     /// Picks a fabric that was not tried yet and asks for its endpoint. Ends:
     /// `ruled_out` grows by one known fabric each time.
     fn choose(
@@ -197,19 +287,25 @@ impl DialerPart {
         self.choose(conversation, course.terms, course.theirs, course.ruled_out);
     }
 
+    /// Falls back from verbs when there is a queue pair already.
+    fn leave_verbs(&mut self, conversation: &mut Conversation, course: Course, why: String) {
+        self.errands.push_back(DialerEvent::ClosePair);
+        self.fall_back(conversation, course, why);
+    }
+
     fn go_to(&mut self, conversation: &mut Conversation, endpoint: Endpoint, course: Course) {
         match endpoint {
             Endpoint::Shm(endpoint) => {
-                self.errand = Some(DialerEvent::ConnectUnix {
+                self.errands.push_back(DialerEvent::ConnectUnix {
                     name: endpoint.name,
                     token: endpoint.token,
                 });
                 self.state = State::AwaitUnix(course);
             }
             Endpoint::Tcp => self.become_ready(conversation, course),
-            Endpoint::Verbs(_) => {
-                let why = format!("{} has no driver in this node", FabricKind::Verbs);
-                self.fall_back(conversation, course, why);
+            Endpoint::Verbs(theirs) => {
+                self.errands.push_back(DialerEvent::PreparePair);
+                self.state = State::AwaitPrepared(course, Box::new(theirs));
             }
         }
     }

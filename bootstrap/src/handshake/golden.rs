@@ -1,7 +1,8 @@
-//! The bytes of two whole handshakes, written down: a change here is a change
+//! The bytes of three whole handshakes, written down: a change here is a change
 //! of the protocol and needs another version number.
 
 use super::tests::{Meeting, Unix, local};
+use super::verbs_tests;
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -27,6 +28,14 @@ fn the_wire_is_as_it_was_when_shm_cannot_be_reached() {
     meeting.run();
     assert_eq!(hex(&meeting.from_dialer), compact(FALL_BACK_DIALER));
     assert_eq!(hex(&meeting.from_acceptor), compact(FALL_BACK_ACCEPTOR));
+}
+
+#[test]
+fn the_wire_is_as_it_was_over_verbs() {
+    let mut meeting = verbs_tests::hardware();
+    meeting.run();
+    assert_eq!(hex(&meeting.from_dialer), compact(VERBS_DIALER));
+    assert_eq!(hex(&meeting.from_acceptor), compact(VERBS_ACCEPTOR));
 }
 
 const SHM_DIALER: &str = "
@@ -65,6 +74,28 @@ const FALL_BACK_ACCEPTOR: &str = "
     490004012500696265782d61316131613161316131613161316131613161316131613161316131613161
         31a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2a2
     02000402
+    32000601a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4
+        a4a4a4a4a4a4a4a4a4a4
+";
+const VERBS_DIALER: &str = "
+    89696265780d0a1a
+    2200010100000001000000000000000000000000d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0d0
+    570002010101010101010101010101010101010100000000000000010101010101010101010101010101
+        0192100000e8030000e8030000000000000200000000f00000030100000002000000030009000106
+        006d6c78355f30
+    26000303220076657262733a2052444d41206861726477617265206f6e20626f7468206e6f646573
+    2f0004030101000001020000000001010101010101010101010101010101020004dc0000001e001e0000
+        10000040000000
+    02000600
+";
+const VERBS_ACCEPTOR: &str = "
+    89696265780d0a1a
+    2200010100000001000000000000000000000000a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0
+    570002020202020202020202020202020202020200000000000000020202020202020202020202020202
+        0292100000e8030000e8030000000000000200000000f00000030100000002000000030009000106
+        006d6c78355f30
+    2f0004030201000002020000000002020202020202020202020202020202020004dc0000001e001e0000
+        10000040000000
     32000601a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a3a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4a4
         a4a4a4a4a4a4a4a4a4a4
 ";

@@ -1,8 +1,9 @@
 //! The two ends of a handshake as state machines.
 //!
 //! Facts go in (`handle_*`: bytes, the end of the stream, the time, what became
-//! of a Unix socket), bytes and events come out (`poll_*`). No clock, no socket
-//! and no randomness in here: whoever drives a machine brings them.
+//! of a Unix socket or a queue pair), bytes and events come out (`poll_*`). No
+//! clock, no socket, no device and no randomness in here: whoever drives a
+//! machine brings them.
 //!
 //! After every `handle_*` call, and once after making a machine, drain
 //! `poll_transmit` and `poll_event` to `None`.
@@ -17,6 +18,20 @@
 //!   Ready ---------------------------------------->
 //!         <---------------------------------------- Ready(session id, secret)
 //! ```
+//!
+//! Over verbs each end has to know the other's queue pair, and neither is sent to before
+//! it can receive:
+//!
+//! ```text
+//!   Offer, Choice(verbs) -------------------------> prepares a queue pair
+//!         <---------------------------------------- Endpoint(verbs: the acceptor's)
+//!   prepares one, connects it
+//!   Endpoint(verbs: the dialer's), Ready ---------> connects its own
+//!         <---------------------------------------- Ready(session id, secret)
+//! ```
+//!
+//! What cannot be prepared or connected is ruled out with its reason: the acceptor says
+//! *Unavailable*, the dialer chooses again.
 //!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
@@ -52,10 +67,21 @@ pub enum Step {
     Endpoint,
     /// The Unix socket: this end connects or listens.
     UnixSocket,
+    /// This end's own RDMA device, to be found.
+    Device,
+    /// This end's own queue pair, to be made or connected.
+    QueuePair,
     /// The peer's *Ready*.
     Ready,
     /// Nothing more.
     Finished,
+}
+
+impl Step {
+    /// Whether it is this node that has something to do, not the peer.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Step::Device | Step::QueuePair)
+    }
 }
 
 /// What both ends know when a handshake has ended well.
@@ -98,6 +124,8 @@ impl fmt::Display for Step {
             Step::Choice => "its Choice",
             Step::Endpoint => "its Endpoint",
             Step::UnixSocket => "the Unix socket",
+            Step::Device => "this node's RDMA device",
+            Step::QueuePair => "this node's queue pair",
             Step::Ready => "its Ready",
             Step::Finished => "the end",
         })
@@ -108,3 +136,5 @@ impl fmt::Display for Step {
 mod golden;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod verbs_tests;

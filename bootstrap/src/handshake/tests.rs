@@ -1,6 +1,8 @@
 //! Both state machines face to face in memory, with a clock that stands until
 //! a test moves it.
 
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
@@ -11,10 +13,11 @@ use crate::fabric::Policy;
 use crate::identity::{HostHint, NodeIdentity};
 use crate::local::{Limits, Local};
 use crate::message::{
-    Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, Version,
-    VersionRange,
+    Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, VerbsEndpoint,
+    Version, VersionRange,
 };
 use crate::negotiate::FabricConflict;
+use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Two nodes on one host, and what happens to what they send.
 pub(super) struct Meeting {
@@ -37,6 +40,9 @@ pub(super) struct Meeting {
     pub(super) dialer_end: Option<Result<Agreement, HandshakeError>>,
     pub(super) acceptor_end: Option<Result<Agreement, HandshakeError>>,
     unix_closed: bool,
+    // RDMA: what each end was given to look in, and its queue pair.
+    sites: [Option<Arc<dyn VerbsSite>>; 2],
+    pub(super) pairs: [Option<Box<dyn VerbsPair>>; 2],
 }
 
 #[derive(Clone, Copy, PartialEq)]
@@ -56,6 +62,11 @@ pub(super) const ENTROPY: AcceptorEntropy = AcceptorEntropy {
     session_id: [0xa3; 16],
     resume_secret: Secret::new([0xa4; 32]),
 };
+/// The two ends in lists of both.
+pub(super) const DIALER: usize = 0;
+pub(super) const ACCEPTOR: usize = 1;
+/// What both connections have for an address here.
+const ADDRESS: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(192, 0, 2, 1));
 pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(super) fn local(identity: u8) -> Local {
@@ -104,6 +115,8 @@ impl Meeting {
             dialer_end: None,
             acceptor_end: None,
             unix_closed: false,
+            sites: [dialer.verbs_site.clone(), acceptor.verbs_site.clone()],
+            pairs: [None, None],
         }
     }
 
@@ -144,7 +157,7 @@ impl Meeting {
         self.attend_acceptor();
     }
 
-    fn ends(
+    pub(super) fn ends(
         self,
     ) -> (
         Result<Agreement, HandshakeError>,
@@ -179,7 +192,7 @@ impl Meeting {
             .collect()
     }
 
-    fn attend_dialer(&mut self) {
+    pub(super) fn attend_dialer(&mut self) {
         while let Some(event) = self.dialer.poll_event() {
             match event {
                 DialerEvent::ConnectUnix { name, token } => {
@@ -197,13 +210,26 @@ impl Meeting {
                     };
                     self.dialer.handle_unix(outcome);
                 }
+                DialerEvent::FindDevice => {
+                    let found = self.site(DIALER).device(ADDRESS);
+                    self.dialer.handle_device(found);
+                }
+                DialerEvent::PreparePair => {
+                    let prepared = self.prepare(DIALER);
+                    self.dialer.handle_prepared(prepared);
+                }
+                DialerEvent::ConnectPair(theirs) => {
+                    let connected = self.connect(DIALER, &theirs);
+                    self.dialer.handle_connected(connected);
+                }
+                DialerEvent::ClosePair => self.pairs[DIALER] = None,
                 DialerEvent::Agreed(agreement) => self.dialer_end = Some(Ok(*agreement)),
                 DialerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
             }
         }
     }
 
-    fn attend_acceptor(&mut self) {
+    pub(super) fn attend_acceptor(&mut self) {
         while let Some(event) = self.acceptor.poll_event() {
             match event {
                 AcceptorEvent::ListenUnix { .. } => {
@@ -212,6 +238,19 @@ impl Meeting {
                     self.acceptor.handle_listening(outcome);
                 }
                 AcceptorEvent::CloseUnix => self.unix_closed = true,
+                AcceptorEvent::FindDevice => {
+                    let found = self.site(ACCEPTOR).device(ADDRESS);
+                    self.acceptor.handle_device(found);
+                }
+                AcceptorEvent::PreparePair => {
+                    let prepared = self.prepare(ACCEPTOR);
+                    self.acceptor.handle_prepared(prepared);
+                }
+                AcceptorEvent::ConnectPair(theirs) => {
+                    let connected = self.connect(ACCEPTOR, &theirs);
+                    self.acceptor.handle_connected(connected);
+                }
+                AcceptorEvent::ClosePair => self.pairs[ACCEPTOR] = None,
                 AcceptorEvent::Agreed(agreement) => self.acceptor_end = Some(Ok(*agreement)),
                 AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
             }
@@ -219,8 +258,26 @@ impl Meeting {
     }
 }
 
+impl Meeting {
+    fn site(&self, end: usize) -> &dyn VerbsSite {
+        self.sites[end]
+            .as_deref()
+            .expect("only a node with a site is asked")
+    }
+
+    fn prepare(&mut self, end: usize) -> Result<VerbsEndpoint, String> {
+        let pair = self.site(end).prepare(ADDRESS)?;
+        Ok(self.pairs[end].insert(pair).endpoint())
+    }
+
+    fn connect(&mut self, end: usize, theirs: &VerbsEndpoint) -> Result<(), String> {
+        let pair = self.pairs[end].as_mut();
+        pair.expect("it was prepared").connect(theirs)
+    }
+}
+
 /// Both ends of `meeting`, which must agree and agree on the same.
-fn agreed(mut meeting: Meeting) -> (Agreement, Agreement) {
+pub(super) fn agreed(mut meeting: Meeting) -> (Agreement, Agreement) {
     meeting.run();
     let (dialer, acceptor) = meeting.ends();
     let (dialer, acceptor) = (dialer.expect("dialer"), acceptor.expect("acceptor"));
@@ -234,7 +291,7 @@ fn agreed(mut meeting: Meeting) -> (Agreement, Agreement) {
     (dialer, acceptor)
 }
 
-fn failed(mut meeting: Meeting) -> (HandshakeError, HandshakeError) {
+pub(super) fn failed(mut meeting: Meeting) -> (HandshakeError, HandshakeError) {
     meeting.run();
     let (dialer, acceptor) = meeting.ends();
     (dialer.expect_err("dialer"), acceptor.expect_err("acceptor"))

@@ -17,6 +17,7 @@ use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::errands::Errands;
 use super::pending::{Pending, Progress, Watch};
 use super::{after, host, tcp};
 use crate::error::{HandshakeFailure, ListenError, Problem};
@@ -37,7 +38,8 @@ pub struct Acceptor {
     // The sockets.
     listener: TcpListener,
     address: SocketAddr,
-    /// Holds the listener under [`LISTENER`] and each handshake under its key.
+    /// Holds the listener under [`LISTENER`], the errands' bell under [`ERRANDS`]
+    /// and each handshake under its key.
     epoll: OwnedFd,
     /// Set while the process is out of descriptors: the listener is out of the
     /// set until then, or it would be ready for ever and nothing to be done.
@@ -47,6 +49,8 @@ pub struct Acceptor {
     /// By key; keys grow, so the first is the oldest.
     pending: BTreeMap<u64, Pending>,
     next_key: u64,
+    /// Theirs with RDMA devices, where this node may have one.
+    errands: Option<Errands>,
 
     // What came of them.
     established: VecDeque<Established>,
@@ -92,12 +96,20 @@ impl Acceptor {
             .map_err(failed("asking for the bound port"))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|error| failed("making an epoll set")(error.into()))?;
-        Watch {
+        let watch = |key| Watch {
             epoll: epoll.as_fd(),
-            key: LISTENER,
+            key,
+        };
+        watch(LISTENER)
+            .add(&listener, EventFlags::IN)
+            .map_err(failed("adding to an epoll set"))?;
+        let errands = local.usable_site().cloned().map(Errands::new).transpose();
+        let errands = errands.map_err(failed("making an eventfd"))?;
+        if let Some(errands) = &errands {
+            watch(ERRANDS)
+                .add(errands.bell(), EventFlags::IN)
+                .map_err(failed("adding to an epoll set"))?;
         }
-        .add(&listener, EventFlags::IN)
-        .map_err(failed("adding to an epoll set"))?;
         Ok(Acceptor {
             local,
             listener,
@@ -105,7 +117,8 @@ impl Acceptor {
             epoll,
             resting_until: None,
             pending: BTreeMap::new(),
-            next_key: LISTENER + 1,
+            next_key: ERRANDS + 1,
+            errands,
             established: VecDeque::new(),
             failures: VecDeque::new(),
         })
@@ -129,6 +142,9 @@ impl Acceptor {
     pub fn turn(&mut self, now: Instant) {
         self.end_rest(now);
         let (keys, listener_ready) = self.ready();
+        if keys.first() == Some(&ERRANDS) {
+            self.take_errands(now);
+        }
         // First those who are here already, so that a Hello that has arrived
         // counts before newcomers ask for the place.
         for key in keys {
@@ -182,6 +198,17 @@ impl Acceptor {
         (keys, listener_ready)
     }
 
+    /// Goes on with the handshakes whose errands are done.
+    fn take_errands(&mut self, now: Instant) {
+        let done = self.errands.as_ref().map(Errands::take_done);
+        for (key, outcome) in done.unwrap_or_default() {
+            if let Some(pending) = self.pending.get_mut(&key) {
+                pending.handle_outcome(outcome);
+                self.advance(key, now);
+            }
+        }
+    }
+
     fn advance(&mut self, key: u64, now: Instant) {
         let watch = Watch {
             epoll: self.epoll.as_fd(),
@@ -191,7 +218,14 @@ impl Acceptor {
             return;
         };
         match pending.advance(now, watch) {
-            Progress::Waiting => {}
+            Progress::Waiting => {
+                let wanted = pending.take_errands();
+                if let Some(errands) = &mut self.errands {
+                    wanted
+                        .into_iter()
+                        .for_each(|errand| errands.begin(key, errand));
+                }
+            }
             Progress::Agreed(agreement) => {
                 if let Some(pending) = self.pending.remove(&key) {
                     self.established
@@ -347,6 +381,8 @@ fn draw_entropy() -> io::Result<AcceptorEntropy> {
 
 /// The listener's key in the epoll set.
 const LISTENER: u64 = 0;
+/// The errands' key there.
+const ERRANDS: u64 = 1;
 
 /// The kernel cuts it to `net.core.somaxconn`, 4096 since Linux 5.4.
 const BACKLOG: i32 = 1024;

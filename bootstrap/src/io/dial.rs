@@ -7,8 +7,9 @@
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -16,6 +17,7 @@ use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::back_off::BackOff;
+use super::errands::{Errand, Outcome};
 use super::tcp::Incoming;
 use super::unix::UnixPeer;
 use super::{after, host, tcp};
@@ -23,6 +25,7 @@ use crate::error::{DialError, HandshakeError};
 use crate::established::{Established, Sockets};
 use crate::handshake::{Agreement, DialerEvent, DialerHandshake, Step};
 use crate::local::Local;
+use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes
 /// hands with it. Blocks, for `timeout` at most.
@@ -263,6 +266,10 @@ struct Conversation<'a> {
     /// Connected, from the moment when the machine asked for it; whether its
     /// answer came, the machine knows.
     unix: Option<UnixPeer>,
+    /// Our address on `stream`, by which an RDMA device is chosen, of these.
+    own_address: IpAddr,
+    site: Option<Arc<dyn VerbsSite>>,
+    pair: Option<Box<dyn VerbsPair>>,
     patience: Patience<'a>,
 }
 
@@ -277,13 +284,18 @@ impl<'a> Conversation<'a> {
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
         let now = Instant::now();
         let machine = DialerHandshake::new(local, host::hint(), nonce, now, patience.deadline);
-        let (outbox, unix) = (Vec::new(), None);
+        let own_address = tcp::own_address(&stream)
+            .map_err(|error| Broken::Environment("ask for its own address", error))?;
+        let (outbox, unix, pair) = (Vec::new(), None, None);
         Ok(Conversation {
             machine,
             stream,
             address,
             outbox,
             unix,
+            own_address,
+            site: local.usable_site().cloned(),
+            pair,
             patience,
         })
     }
@@ -298,6 +310,14 @@ impl<'a> Conversation<'a> {
                             Err(why) => self.machine.handle_unix(Err(why)),
                         }
                     }
+                    DialerEvent::FindDevice => self.run_errand(Errand::Find(self.own_address)),
+                    DialerEvent::PreparePair => self.run_errand(Errand::Prepare(self.own_address)),
+                    DialerEvent::ConnectPair(theirs) => {
+                        if let Some(pair) = self.pair.take() {
+                            self.run_errand(Errand::Connect(pair, theirs));
+                        }
+                    }
+                    DialerEvent::ClosePair => self.pair = None,
                     DialerEvent::Agreed(agreement) => return Ok(Ok(self.finish(*agreement))),
                     DialerEvent::Failed(error) => {
                         self.transmit();
@@ -309,6 +329,22 @@ impl<'a> Conversation<'a> {
             self.wait().map_err(|Cancelled| Broken::Cancelled)?;
             self.receive();
             self.machine.handle_timeout(Instant::now());
+        }
+    }
+
+    /// At once: whoever dials waits anyhow.
+    fn run_errand(&mut self, errand: Errand) {
+        let Some(site) = &self.site else { return };
+        match errand.run(&**site) {
+            Outcome::Found(found) => self.machine.handle_device(found),
+            Outcome::Prepared(prepared) => {
+                let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
+                self.machine.handle_prepared(endpoint);
+            }
+            Outcome::Connected(connected) => {
+                let connected = connected.map(|pair| self.pair = Some(pair));
+                self.machine.handle_connected(connected);
+            }
         }
     }
 
@@ -359,6 +395,7 @@ impl<'a> Conversation<'a> {
             leftover: self.machine.into_leftover(),
             address: self.address,
             unix: self.unix.map(UnixPeer::into_parts),
+            verbs: self.pair,
         };
         Established::new(agreement, sockets, true)
     }

@@ -1,9 +1,10 @@
 //! The sockets under the handshake: the only part of this crate that talks to
-//! the system, reads its clock or draws randomness.
+//! the system, reads its clock or draws randomness, and calls a [`VerbsSite`](crate::VerbsSite).
 
 mod acceptor;
 mod back_off;
 mod dial;
+mod errands;
 mod host;
 mod pending;
 mod tcp;

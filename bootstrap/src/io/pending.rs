@@ -3,17 +3,19 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
+use super::errands::{Errand, Outcome};
 use super::tcp::{self, Incoming};
 use super::unix::{self, Datagram, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
 use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, Step};
+use crate::verbs::VerbsPair;
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll
 /// set under the same `key`: whichever is ready, [`Pending::advance`] looks at
@@ -34,6 +36,13 @@ pub(super) struct Pending {
     visitors: VecDeque<UnixPeer>,
     /// The one with the token.
     dialer: Option<UnixPeer>,
+
+    // RDMA.
+    /// Our address on `stream`, by which a device is chosen.
+    own_address: IpAddr,
+    pair: Option<Box<dyn VerbsPair>>,
+    /// To be done off the turn; the results come to [`Pending::handle_outcome`].
+    errands: Vec<Errand>,
 }
 
 /// How far a handshake has come.
@@ -57,6 +66,7 @@ impl Pending {
         address: SocketAddr,
         watch: Watch<'_>,
     ) -> io::Result<Pending> {
+        let own_address = tcp::own_address(&stream)?;
         watch.add(&stream, EventFlags::IN)?;
         Ok(Pending {
             machine,
@@ -67,6 +77,9 @@ impl Pending {
             listener: None,
             visitors: VecDeque::new(),
             dialer: None,
+            own_address,
+            pair: None,
+            errands: Vec::new(),
         })
     }
 
@@ -85,6 +98,26 @@ impl Pending {
                 Progress::Failed(HandshakeError::Closed { step, detail })
             }
             progress => progress,
+        }
+    }
+
+    /// What is to be done off the turn, told once.
+    pub(super) fn take_errands(&mut self) -> Vec<Errand> {
+        std::mem::take(&mut self.errands)
+    }
+
+    /// One of the errands is done. [`Pending::advance`] is due.
+    pub(super) fn handle_outcome(&mut self, outcome: Outcome) {
+        match outcome {
+            Outcome::Found(found) => self.machine.handle_device(found),
+            Outcome::Prepared(prepared) => {
+                let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
+                self.machine.handle_prepared(endpoint);
+            }
+            Outcome::Connected(connected) => {
+                let connected = connected.map(|pair| self.pair = Some(pair));
+                self.machine.handle_connected(connected);
+            }
         }
     }
 
@@ -112,6 +145,7 @@ impl Pending {
             leftover: self.machine.into_leftover(),
             address: self.address,
             unix: self.dialer.map(UnixPeer::into_parts),
+            verbs: self.pair,
         };
         Established::new(agreement, sockets, false)
     }
@@ -188,6 +222,14 @@ impl Pending {
                     );
                 }
                 AcceptorEvent::CloseUnix => self.close_unix(watch),
+                AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
+                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(self.own_address)),
+                AcceptorEvent::ConnectPair(theirs) => {
+                    let pair = self.pair.take();
+                    self.errands
+                        .extend(pair.map(|pair| Errand::Connect(pair, theirs)));
+                }
+                AcceptorEvent::ClosePair => self.pair = None,
                 AcceptorEvent::Agreed(agreement) => {
                     self.queue_transmits();
                     return Progress::Agreed(agreement);

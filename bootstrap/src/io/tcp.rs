@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
 
 use socket2::{SockRef, TcpKeepalive};
@@ -52,6 +52,11 @@ pub(super) fn write(mut stream: &TcpStream, bytes: &mut Vec<u8>) {
             Err(_) => bytes.clear(),
         }
     }
+}
+
+/// The address that a connection has at this end.
+pub(super) fn own_address(stream: &TcpStream) -> io::Result<IpAddr> {
+    Ok(canonical(stream.local_addr()?).ip())
 }
 
 /// An IPv4 peer of a dual-stack listener as the IPv4 address that it has.

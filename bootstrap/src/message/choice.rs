@@ -28,8 +28,8 @@ impl Choice {
     }
 }
 
-/// The acceptor has no endpoint for the fabric just chosen; the dialer picks
-/// another.
+/// The acceptor has no endpoint for the fabric just chosen, or could not connect its
+/// queue pair with the dialer's; the dialer picks another fabric.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unavailable {
     /// The fabric that was chosen.

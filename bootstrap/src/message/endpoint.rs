@@ -1,4 +1,8 @@
-//! *Endpoint*: where the dialer finds the acceptor on the chosen fabric.
+//! *Endpoint*: where the dialer finds the acceptor on the chosen fabric, and over verbs
+//! the acceptor the dialer.
+
+use std::fmt;
+use std::ops::RangeInclusive;
 
 use super::MessageError;
 use super::choice::parse_fabric_kind;
@@ -49,6 +53,11 @@ pub struct VerbsEndpoint {
     pub max_send_sge: u16,
     /// Most scatter-gather entries of one receive.
     pub max_receive_sge: u16,
+    /// What one of this end's receive buffers holds; a longer message is an
+    /// error of the connection.
+    pub receive_buffer_bytes: u32,
+    /// Messages that the peer may have under way to this end at first.
+    pub credit: u32,
 }
 
 /// The kind of a global identifier; peers with different kinds cannot talk.
@@ -116,6 +125,13 @@ impl ShmEndpoint {
 }
 
 impl VerbsEndpoint {
+    /// The longest inline send that a peer may claim; devices of today have 1 to 2 KiB.
+    pub const MAX_INLINE_BYTES: u32 = 64 << 10;
+    /// How large a receive buffer may be. Less holds no control message.
+    pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
+    /// How much credit there may be at first. None would leave no way to ask for some.
+    pub const CREDIT: RangeInclusive<u32> = 1..=1 << 20;
+
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
         let endpoint = VerbsEndpoint {
             queue_pair: bounded("queue pair number", fields.u32("queue pair number")?)?,
@@ -127,14 +143,46 @@ impl VerbsEndpoint {
             max_inline_bytes: fields.u32("inline limit")?,
             max_send_sge: fields.u16("send sge limit")?,
             max_receive_sge: fields.u16("receive sge limit")?,
+            receive_buffer_bytes: fields.u32("receive buffer size")?,
+            credit: fields.u32("credit")?,
         };
-        if !matches!(endpoint.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096) {
-            return Err(MessageError::UnknownValue {
-                field: "mtu",
-                value: u32::from(endpoint.mtu_bytes),
-            });
-        }
+        endpoint.check()?;
         Ok(endpoint)
+    }
+
+    /// What no queue pair can be, or this end would have to believe in for its own sums.
+    fn check(&self) -> Result<(), MessageError> {
+        let is_mtu = matches!(self.mtu_bytes, 256 | 512 | 1024 | 2048 | 4096);
+        let fields = [
+            // 0 and 1 are the fabric's management.
+            ("queue pair number", self.queue_pair, self.queue_pair > 1),
+            ("mtu", self.mtu_bytes.into(), is_mtu),
+            (
+                "inline limit",
+                self.max_inline_bytes,
+                self.max_inline_bytes <= Self::MAX_INLINE_BYTES,
+            ),
+            (
+                "send sge limit",
+                self.max_send_sge.into(),
+                self.max_send_sge > 0,
+            ),
+            (
+                "receive sge limit",
+                self.max_receive_sge.into(),
+                self.max_receive_sge > 0,
+            ),
+            (
+                "receive buffer size",
+                self.receive_buffer_bytes,
+                Self::RECEIVE_BUFFER_BYTES.contains(&self.receive_buffer_bytes),
+            ),
+            ("credit", self.credit, Self::CREDIT.contains(&self.credit)),
+        ];
+        match fields.into_iter().find(|(_, _, is_possible)| !is_possible) {
+            Some((field, value, _)) => Err(MessageError::UnknownValue { field, value }),
+            None => Ok(()),
+        }
     }
 
     fn write(&self, fields: &mut FieldWriter<'_>) {
@@ -147,11 +195,13 @@ impl VerbsEndpoint {
         fields.u32(self.max_inline_bytes);
         fields.u16(self.max_send_sge);
         fields.u16(self.max_receive_sge);
+        fields.u32(self.receive_buffer_bytes);
+        fields.u32(self.credit);
     }
 }
 
 impl GidType {
-    fn to_wire(self) -> u8 {
+    pub(crate) fn to_wire(self) -> u8 {
         match self {
             GidType::Infiniband => 0,
             GidType::RoceV1 => 1,
@@ -169,6 +219,16 @@ impl GidType {
                 value: u32::from(byte),
             }),
         }
+    }
+}
+
+impl fmt::Display for GidType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            GidType::Infiniband => "InfiniBand",
+            GidType::RoceV1 => "RoCE v1",
+            GidType::RoceV2 => "RoCE v2",
+        })
     }
 }
 

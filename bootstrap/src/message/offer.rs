@@ -34,6 +34,17 @@ impl Offer {
         self.fabrics.iter().find(|offer| offer.kind == kind)
     }
 
+    /// Adds what was found out about this node's own device.
+    pub(crate) fn set_device(&mut self, found: Result<VerbsDevice, String>) {
+        let verbs = |fabric: &&mut FabricOffer| fabric.kind == FabricKind::Verbs;
+        if let Some(fabric) = self.fabrics.iter_mut().find(verbs) {
+            (fabric.device, fabric.no_device) = match found {
+                Ok(device) => (Some(device), None),
+                Err(why) => (None, Some(why)),
+            };
+        }
+    }
+
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Offer, MessageError> {
         let mut offer = Offer {
             identity: NodeIdentity(fields.array("identity")?),
@@ -106,9 +117,8 @@ fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, Mes
         _ => None,
     };
     Ok(Some(FabricOffer {
-        kind,
-        policy,
         device,
+        ..FabricOffer::new(kind, policy)
     }))
 }
 

@@ -19,6 +19,8 @@ fn one_of_each() -> Vec<Message> {
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
+        receive_buffer_bytes: 4096,
+        credit: 64,
     };
     let shm = ShmEndpoint {
         name: b"ibex-00".to_vec(),
@@ -59,9 +61,8 @@ fn one_of_each() -> Vec<Message> {
 
 fn offer() -> Offer {
     let fabric = |kind, policy, device| FabricOffer {
-        kind,
-        policy,
         device,
+        ..FabricOffer::new(kind, policy)
     };
     let device = VerbsDevice {
         hardware: true,
@@ -122,7 +123,9 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
             "0010",     // mtu
             "dc000000", // inline
             "1e00",
-            "1e00", // scatter-gather entries
+            "1e00",     // scatter-gather entries
+            "00100000", // receive buffers
+            "40000000", // credit
         )
     );
     assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
@@ -231,15 +234,62 @@ fn values_that_cannot_be_are_refused() {
         })
     );
     endpoint.mtu_bytes = 1024;
-    endpoint.queue_pair = 1 << 24;
-    let wide_number = bytes_of(&Message::Endpoint(Endpoint::Verbs(endpoint)));
-    assert_eq!(
-        parse_message(&wide_number),
-        Err(MessageError::UnknownValue {
-            field: "queue pair number",
-            value: 1 << 24
-        })
-    );
+    // Each bound, and one beyond.
+    type Set = fn(&mut VerbsEndpoint, u32);
+    let bounds: [(&str, Set, [u32; 2], &[u32]); 6] = [
+        (
+            "queue pair number",
+            |endpoint, value| endpoint.queue_pair = value,
+            [2, 0xff_ffff],
+            &[0, 1, 1 << 24],
+        ),
+        (
+            "packet sequence",
+            |endpoint, value| endpoint.packet_sequence = value,
+            [0, 0xff_ffff],
+            &[1 << 24],
+        ),
+        (
+            "inline limit",
+            |endpoint, value| endpoint.max_inline_bytes = value,
+            [0, 64 << 10],
+            &[(64 << 10) + 1],
+        ),
+        (
+            "receive sge limit",
+            |endpoint, value| endpoint.max_receive_sge = value as u16,
+            [1, 0xffff],
+            &[0],
+        ),
+        (
+            "receive buffer size",
+            |endpoint, value| endpoint.receive_buffer_bytes = value,
+            [256, 1 << 20],
+            &[255, (1 << 20) + 1],
+        ),
+        (
+            "credit",
+            |endpoint, value| endpoint.credit = value,
+            [1, 1 << 20],
+            &[0, (1 << 20) + 1],
+        ),
+    ];
+    for (field, set, possible, impossible) in bounds {
+        let parsed = |value| {
+            let mut changed = endpoint.clone();
+            set(&mut changed, value);
+            parse_message(&bytes_of(&Message::Endpoint(Endpoint::Verbs(changed))))
+        };
+        for value in possible {
+            assert!(parsed(value).is_ok(), "{field} {value}");
+        }
+        for &value in impossible {
+            assert_eq!(
+                parsed(value),
+                Err(MessageError::UnknownValue { field, value })
+            );
+        }
+    }
     assert_eq!(parse_message(&[99]), Err(MessageError::UnknownKind(99)));
     let mut twice = offer();
     twice.fabrics.push(twice.fabrics[0].clone());

@@ -15,9 +15,8 @@ const POLICIES: [Policy; 4] = [
 /// A node on host `boot` with these wishes, in the order shm, tcp, verbs.
 fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
     let fabric = |kind, policy, device| FabricOffer {
-        kind,
-        policy,
         device,
+        ..FabricOffer::new(kind, policy)
     };
     Offer {
         identity: NodeIdentity([1; 16]),
@@ -103,14 +102,97 @@ fn left_alone_two_nodes_take_the_fastest_that_both_have() {
 }
 
 #[test]
-fn a_software_device_serves_only_whoever_requires_it() {
+fn a_software_device_serves_only_whoever_asks_for_it() {
     let soft = |boot, policy| node(boot, [Policy::Auto, Policy::Auto, policy], device(false));
-    let both = |policy| chosen(&soft(1, policy), &soft(2, Policy::Auto));
-    assert!(both(Policy::Auto).starts_with("tcp: "));
-    assert!(both(Policy::Prefer).starts_with("tcp: "));
+    let (auto, there) = (soft(1, Policy::Auto), soft(2, Policy::Auto));
     assert_eq!(
-        both(Policy::Require),
-        "verbs: required by the connecting node"
+        chosen(&auto, &there),
+        "tcp: not shm: the nodes run on different hosts; \
+         not verbs: the connecting node's device rxe0 is software, slower than tcp"
+    );
+    // One software device of two is enough for that.
+    let hard = node(1, [Policy::Auto; 3], device(true));
+    assert!(
+        chosen(&hard, &there)
+            .ends_with("not verbs: the listening node's device rxe0 is software, slower than tcp")
+    );
+    assert!(permitted(&auto, &there, FabricKind::Verbs).is_err());
+    for (policy, wish) in [(Policy::Require, "required"), (Policy::Prefer, "preferred")] {
+        let asking = soft(1, policy);
+        assert_eq!(
+            chosen(&asking, &there),
+            format!("verbs: {wish} by the connecting node")
+        );
+        assert_eq!(
+            chosen(&there, &asking),
+            format!("verbs: {wish} by the listening node")
+        );
+        assert!(permitted(&asking, &there, FabricKind::Verbs).is_ok());
+    }
+}
+
+#[test]
+fn a_policy_against_verbs_is_named_whatever_the_peer_has() {
+    let with_device = node(1, [Policy::Auto; 3], device(true));
+    let forbids = node(
+        2,
+        [Policy::Auto, Policy::Auto, Policy::Forbid],
+        device(true),
+    );
+    assert!(
+        chosen(&with_device, &forbids)
+            .ends_with("not verbs: the listening node's policy forbids verbs")
+    );
+    let insists = node(
+        1,
+        [Policy::Auto, Policy::Auto, Policy::Require],
+        device(true),
+    );
+    assert_eq!(
+        fabric(&insists, &forbids, &[]).unwrap_err().to_string(),
+        "the connecting node insists on verbs, which cannot be had: the listening node's policy \
+         forbids verbs; use `Prefer` to allow another fabric"
+    );
+}
+
+#[test]
+fn an_end_without_a_device_says_why_in_its_own_words() {
+    let mut lacking = plain(1);
+    lacking.set_device(Err("libibverbs.so.1 cannot be loaded".to_string()));
+    let there = node(2, [Policy::Auto; 3], device(true));
+    let reason = chosen(&lacking, &there);
+    assert!(
+        reason.ends_with(
+            "not verbs: the connecting node has no RDMA device for this connection: \
+             libibverbs.so.1 cannot be loaded"
+        ),
+        "{reason}"
+    );
+    let lack = |theirs: &Offer, chosen| own_lack(End::Acceptor, &lacking, theirs, chosen);
+    assert_eq!(
+        lack(&there, FabricKind::Tcp),
+        "; the listening node has none because libibverbs.so.1 cannot be loaded"
+    );
+    // Not where something else decided.
+    assert_eq!(lack(&plain(2), FabricKind::Tcp), "");
+    assert_eq!(lack(&there, FabricKind::Shm), "");
+    lacking.set_device(Ok(device(true).unwrap()));
+    assert_eq!(
+        chosen(&lacking, &there),
+        "verbs: RDMA hardware on both nodes"
+    );
+}
+
+#[test]
+fn other_kinds_of_gid_are_named_with_both_ends() {
+    use GidType::*;
+    for kind in [Infiniband, RoceV1, RoceV2] {
+        assert_eq!(gid_types(kind, kind), Ok(()));
+    }
+    assert_eq!(
+        gid_types(RoceV1, RoceV2).unwrap_err(),
+        "the connecting node speaks RoCE v1 and the listening node RoCE v2; choose a GID of the \
+         same type at both ends"
     );
 }
 

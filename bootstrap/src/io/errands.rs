@@ -1,0 +1,168 @@
+//! What an acceptor does for its handshakes off its turn: everything about RDMA devices.
+//!
+//! Rules: opening a device, registering memory and connecting a queue pair take
+//! milliseconds, which no other session shall wait for, so they are done one after the
+//! other on a thread that exists while there is something to do; results are told by an
+//! eventfd in the acceptor's epoll set, and taken by its turn; a result for a handshake
+//! that has ended meanwhile is dropped, its queue pair with it.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use crate::fabric::VerbsDevice;
+use crate::message::VerbsEndpoint;
+use crate::verbs::{VerbsPair, VerbsSite};
+
+/// One thing to do for a handshake.
+pub(super) enum Errand {
+    /// Which device it is to offer.
+    Find(IpAddr),
+    /// A queue pair.
+    Prepare(IpAddr),
+    /// That queue pair with this of the peer.
+    Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
+}
+
+/// What came of it.
+pub(super) enum Outcome {
+    /// The device, or why there is none.
+    Found(Result<VerbsDevice, String>),
+    /// The queue pair, or why there is none.
+    Prepared(Result<Box<dyn VerbsPair>, String>),
+    /// The same queue pair, connected, or why it is not.
+    Connected(Result<Box<dyn VerbsPair>, String>),
+}
+
+/// The errands of one acceptor, each under the key of its handshake.
+pub(super) struct Errands {
+    site: Arc<dyn VerbsSite>,
+    desk: Arc<Desk>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread shares with its acceptor.
+struct Desk {
+    papers: Mutex<Papers>,
+    /// Readable while something is in `done`.
+    bell: OwnedFd,
+}
+
+#[derive(Default)]
+struct Papers {
+    to_do: VecDeque<(u64, Errand)>,
+    done: Vec<(u64, Outcome)>,
+    /// Whether the thread will look at `to_do` again.
+    at_work: bool,
+}
+
+impl Errand {
+    /// Does it, which may take its time.
+    pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
+        match self {
+            Errand::Find(local) => Outcome::Found(site.device(local)),
+            Errand::Prepare(local) => Outcome::Prepared(site.prepare(local)),
+            Errand::Connect(mut pair, theirs) => {
+                Outcome::Connected(pair.connect(&theirs).map(|()| pair))
+            }
+        }
+    }
+}
+
+impl Errands {
+    pub(super) fn new(site: Arc<dyn VerbsSite>) -> io::Result<Errands> {
+        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let papers = Mutex::default();
+        Ok(Errands {
+            site,
+            desk: Arc::new(Desk { papers, bell }),
+            thread: None,
+        })
+    }
+
+    /// Readable when [`take_done`](Self::take_done) has something.
+    pub(super) fn bell(&self) -> BorrowedFd<'_> {
+        self.desk.bell.as_fd()
+    }
+
+    /// Has `errand` done for the handshake `key`. Where there can be no thread it is done
+    /// at once, and everything waits.
+    pub(super) fn begin(&mut self, key: u64, errand: Errand) {
+        let mut papers = self.desk.papers();
+        papers.to_do.push_back((key, errand));
+        if papers.at_work {
+            return;
+        }
+        papers.at_work = true;
+        drop(papers);
+        // The thread before has nothing more to do, so this waits for nothing.
+        self.join();
+        let (site, desk) = (self.site.clone(), self.desk.clone());
+        let thread = thread::Builder::new().name("ibex-rdma".to_owned());
+        match thread.spawn(move || desk.work(&*site)) {
+            Ok(thread) => self.thread = Some(thread),
+            Err(error) => {
+                tracing::warn!(
+                    %error,
+                    "no thread for RDMA devices: queue pairs are made where the engine runs, \
+                     and everything waits for it"
+                );
+                self.desk.work(&*self.site);
+            }
+        }
+    }
+
+    /// What was done since the last time, with the keys.
+    pub(super) fn take_done(&self) -> Vec<(u64, Outcome)> {
+        // It is empty when another call has read it, and then so is the list.
+        let _ = rustix::io::read(&self.desk.bell, &mut [0; 8]);
+        std::mem::take(&mut self.desk.papers().done)
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Errands {
+    /// Waits for the errand that is under way, so that no device is in use afterwards.
+    fn drop(&mut self) {
+        self.desk.papers().to_do.clear();
+        self.join();
+    }
+}
+
+impl Desk {
+    /// Does all there is to do.
+    fn work(&self, site: &dyn VerbsSite) {
+        loop {
+            let mut papers = self.papers();
+            let Some((key, errand)) = papers.to_do.pop_front() else {
+                papers.at_work = false;
+                return;
+            };
+            drop(papers);
+            // A site that panics has said so; its handshake ends by its deadline, and the
+            // others go on.
+            let Ok(outcome) = catch_unwind(AssertUnwindSafe(|| errand.run(site))) else {
+                continue;
+            };
+            self.papers().done.push((key, outcome));
+            // It is full only when it was rung 2^64 times and never read.
+            let _ = rustix::io::write(&self.bell, &1_u64.to_ne_bytes());
+        }
+    }
+
+    fn papers(&self) -> MutexGuard<'_, Papers> {
+        self.papers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
