@@ -4,6 +4,8 @@ use std::any::Any;
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use proptest::prelude::*;
+
 use super::tests::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
 use super::*;
 use crate::error::HandshakeError;
@@ -435,4 +437,55 @@ fn only_a_queue_pair_can_become_unavailable_after_ready() {
     let (step, kind) = (Step::Ready, MessageKind::Unavailable);
     let error = meeting.dialer_end.expect("ended").unwrap_err();
     assert_eq!(error, HandshakeError::OutOfTurn { step, kind });
+}
+
+proptest! {
+    #[test]
+    fn garbage_after_any_step_of_verbs_ends_or_waits(
+        delivered in 4..9usize,
+        garbage in proptest::collection::vec(any::<u8>(), 0..300),
+        as_message: bool,
+    ) {
+        let mut meeting = hardware();
+        meeting.cut_after = delivered;
+        meeting.run();
+        let mut bytes = garbage;
+        if as_message {
+            bytes.splice(..0, (bytes.len() as u16).to_le_bytes());
+        }
+        meeting.dialer.handle_bytes(&bytes);
+        meeting.acceptor.handle_bytes(&bytes);
+        meeting.cut_after = usize::MAX;
+        meeting.run();
+        meeting.wait_for_ever();
+        prop_assert!(meeting.dialer_end.is_some() && meeting.acceptor_end.is_some());
+    }
+
+    /// An endpoint with any bytes of its own, as the last thing before both are ready.
+    #[test]
+    fn any_endpoint_is_connected_to_or_ends_the_handshake(
+        fields in proptest::collection::vec(any::<u8>(), 47),
+    ) {
+        let mut meeting = at_endpoints();
+        let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint)));
+        // Behind the length, the kind and the fabric.
+        for (byte, other) in bytes[4..].iter_mut().zip(fields) {
+            *byte = if other < 32 { other } else { *byte };
+        }
+        bytes.extend(bytes_of(&Message::Ready(Ready { session: None })));
+        meeting.acceptor.handle_bytes(&bytes);
+        meeting.attend_acceptor();
+        match meeting.acceptor_end.take().expect("ended") {
+            Ok(agreement) => {
+                prop_assert_eq!(agreement.fabric, FabricKind::Verbs);
+                let theirs = connected_to(&mut meeting, ACCEPTOR).expect("connected");
+                prop_assert!(VerbsEndpoint::CREDIT.contains(&theirs.credit));
+                prop_assert_eq!(theirs.gid_type, GidType::RoceV2);
+            }
+            Err(error) => {
+                let broke = matches!(error, HandshakeError::Malformed { .. });
+                prop_assert!(broke, "{}", error);
+            }
+        }
+    }
 }

@@ -2,17 +2,22 @@
 //! that sends anything. The seeds are real handshakes, recorded.
 //!
 //! The input of a state machine begins with a byte that says how the world is:
-//! its lowest bit whether Unix sockets can be reached, the others by how many
-//! bytes at a time the rest arrives.
+//! its lowest bit whether Unix sockets can be reached, the next whether there are
+//! RDMA devices, the others by how many bytes at a time the rest arrives.
 #![forbid(unsafe_code)]
 
+use std::any::Any;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
 };
-use ibex_bootstrap::message::MAGIC;
-use ibex_bootstrap::{HostHint, Local, NodeIdentity, Secret, parse_message};
+use ibex_bootstrap::message::{GidType, MAGIC, VerbsEndpoint};
+use ibex_bootstrap::{
+    HostHint, Local, NodeIdentity, Secret, VerbsDevice, VerbsPair, VerbsSite, parse_message,
+};
 
 use crate::Seed;
 
@@ -26,7 +31,7 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
     };
-    let mut acceptor = acceptor(host(9));
+    let mut acceptor = acceptor(host(9), has_devices(world));
     for piece in half.chunks(arrives_by(world)) {
         acceptor.handle_bytes(piece);
         while acceptor.poll_transmit().is_some() {}
@@ -40,7 +45,10 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
                         let _ = acceptor.handle_token(TOKEN.expose());
                     }
                 }
-                AcceptorEvent::CloseUnix => {}
+                AcceptorEvent::CloseUnix | AcceptorEvent::ClosePair => {}
+                AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
                 AcceptorEvent::Agreed(_) => return true,
                 AcceptorEvent::Failed(_) => return false,
             }
@@ -54,7 +62,7 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
     };
-    let mut dialer = dialer(host(9));
+    let mut dialer = dialer(host(9), has_devices(world));
     for piece in half.chunks(arrives_by(world)) {
         dialer.handle_bytes(piece);
         while dialer.poll_transmit().is_some() {}
@@ -63,6 +71,10 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
                 DialerEvent::ConnectUnix { .. } => {
                     dialer.handle_unix(visit(has_unix_sockets(world)))
                 }
+                DialerEvent::FindDevice => dialer.handle_device(Ok(device())),
+                DialerEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
+                DialerEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
+                DialerEvent::ClosePair => {}
                 DialerEvent::Agreed(_) => return true,
                 DialerEvent::Failed(_) => return false,
             }
@@ -71,11 +83,12 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
     false
 }
 
-/// One message of each kind that a handshake over shared memory and one that
-/// falls back from it have.
+/// One message of each kind that a handshake over shared memory, one that
+/// falls back from it and one over verbs have.
 pub(crate) fn message_seeds() -> Vec<Seed> {
     let shm = Recording::over_shm();
     let fall_back = Recording::falling_back();
+    let verbs = Recording::over_verbs();
     vec![
         Seed {
             name: "hello",
@@ -101,6 +114,14 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
             name: "unavailable",
             bytes: message(&fall_back.from_acceptor, 3),
         },
+        Seed {
+            name: "offer_verbs",
+            bytes: message(&verbs.from_dialer, 1),
+        },
+        Seed {
+            name: "endpoint_verbs",
+            bytes: message(&verbs.from_dialer, 3),
+        },
     ]
 }
 
@@ -117,9 +138,18 @@ pub(crate) fn dialer_seeds() -> Vec<Seed> {
 /// One half of each kind of handshake.
 fn seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
     [
-        ("shm", world(true, 1), Recording::over_shm()),
-        ("fall_back", world(false, 1), Recording::falling_back()),
-        ("tcp", world(false, LARGEST_PIECE), Recording::over_tcp()),
+        ("shm", world(true, false, 1), Recording::over_shm()),
+        (
+            "fall_back",
+            world(false, false, 1),
+            Recording::falling_back(),
+        ),
+        (
+            "tcp",
+            world(false, false, LARGEST_PIECE),
+            Recording::over_tcp(),
+        ),
+        ("verbs", world(false, true, 1), Recording::over_verbs()),
     ]
     .map(|(name, world, recording)| Seed {
         name,
@@ -137,22 +167,28 @@ struct Recording {
 
 impl Recording {
     fn over_shm() -> Self {
-        Self::new(host(9), true)
+        Self::new(host(9), true, false)
     }
 
     /// From shared memory to TCP, since no Unix socket can be reached.
     fn falling_back() -> Self {
-        Self::new(host(9), false)
+        Self::new(host(9), false, false)
     }
 
     /// Between two hosts.
     fn over_tcp() -> Self {
-        Self::new(host(8), false)
+        Self::new(host(8), false, false)
+    }
+
+    /// Between two hosts with RDMA devices.
+    fn over_verbs() -> Self {
+        Self::new(host(8), false, true)
     }
 
     /// Lets a dialer and an acceptor talk until neither has more to say.
-    fn new(acceptor_host: HostHint, has_unix_sockets: bool) -> Self {
-        let (mut dialer, mut acceptor) = (dialer(host(9)), acceptor(acceptor_host));
+    fn new(acceptor_host: HostHint, has_unix_sockets: bool, has_devices: bool) -> Self {
+        let mut dialer = dialer(host(9), has_devices);
+        let mut acceptor = acceptor(acceptor_host, has_devices);
         let mut recording = Self::default();
         loop {
             let said = recording.from_dialer.len() + recording.from_acceptor.len();
@@ -161,8 +197,12 @@ impl Recording {
                 acceptor.handle_bytes(&bytes);
             }
             while let Some(event) = acceptor.poll_event() {
-                if let AcceptorEvent::ListenUnix { .. } = event {
-                    acceptor.handle_listening(Ok(()));
+                match event {
+                    AcceptorEvent::ListenUnix { .. } => acceptor.handle_listening(Ok(())),
+                    AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                    AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                    AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
+                    _ => {}
                 }
             }
             while let Some(bytes) = acceptor.poll_transmit() {
@@ -170,9 +210,15 @@ impl Recording {
                 dialer.handle_bytes(&bytes);
             }
             while let Some(event) = dialer.poll_event() {
-                if let DialerEvent::ConnectUnix { token, .. } = event {
-                    let joins = has_unix_sockets && acceptor.handle_token(token.expose());
-                    dialer.handle_unix(visit(joins));
+                match event {
+                    DialerEvent::ConnectUnix { token, .. } => {
+                        let joins = has_unix_sockets && acceptor.handle_token(token.expose());
+                        dialer.handle_unix(visit(joins));
+                    }
+                    DialerEvent::FindDevice => dialer.handle_device(Ok(device())),
+                    DialerEvent::PreparePair => dialer.handle_prepared(Ok(endpoint())),
+                    DialerEvent::ConnectPair(_) => dialer.handle_connected(Ok(())),
+                    _ => {}
                 }
             }
             if recording.from_dialer.len() + recording.from_acceptor.len() == said {
@@ -191,12 +237,65 @@ fn visit(joins: bool) -> Result<(), String> {
     }
 }
 
-fn dialer(host: HostHint) -> DialerHandshake {
-    let (now, deadline) = clock();
-    DialerHandshake::new(&node(1), host, [0xd0; 16], now, deadline)
+/// The device of a node that has one.
+fn device() -> VerbsDevice {
+    VerbsDevice {
+        hardware: true,
+        name: "mlx5_0".to_string(),
+    }
 }
 
-fn acceptor(host: HostHint) -> AcceptorHandshake {
+/// A queue pair of that device.
+fn endpoint() -> VerbsEndpoint {
+    VerbsEndpoint {
+        queue_pair: 17,
+        packet_sequence: 0x12_3456,
+        lid: 0,
+        gid: [1; 16],
+        gid_type: GidType::RoceV2,
+        mtu_bytes: 1024,
+        max_inline_bytes: 220,
+        max_send_sge: 30,
+        max_receive_sge: 30,
+        receive_buffer_bytes: 4096,
+        credit: 64,
+    }
+}
+
+/// That a node may have a device: the machines are told what came of asking for it.
+#[derive(Debug)]
+struct Devices;
+
+impl VerbsSite for Devices {
+    fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
+        Ok(device())
+    }
+
+    fn prepare(&self, _: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+        Ok(Box::new(Devices))
+    }
+}
+
+impl VerbsPair for Devices {
+    fn endpoint(&self) -> VerbsEndpoint {
+        endpoint()
+    }
+
+    fn connect(&mut self, _: &VerbsEndpoint) -> Result<(), String> {
+        Ok(())
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        self
+    }
+}
+
+fn dialer(host: HostHint, has_devices: bool) -> DialerHandshake {
+    let (now, deadline) = clock();
+    DialerHandshake::new(&node(1, has_devices), host, [0xd0; 16], now, deadline)
+}
+
+fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
     let (now, deadline) = clock();
     let entropy = AcceptorEntropy {
         nonce: [0xa0; 16],
@@ -205,7 +304,7 @@ fn acceptor(host: HostHint) -> AcceptorHandshake {
         session_id: [0xa3; 16],
         resume_secret: Secret::new([0xa4; 32]),
     };
-    AcceptorHandshake::new(&node(2), host, entropy, now, deadline)
+    AcceptorHandshake::new(&node(2, has_devices), host, entropy, now, deadline)
 }
 
 /// The time of a handshake during which no time passes.
@@ -215,16 +314,20 @@ fn clock() -> (Instant, Instant) {
 }
 
 /// The first byte of an input.
-fn world(has_unix_sockets: bool, piece: u8) -> u8 {
-    u8::from(has_unix_sockets) | (piece - 1) << 1
+fn world(has_unix_sockets: bool, has_devices: bool, piece: u8) -> u8 {
+    u8::from(has_unix_sockets) | u8::from(has_devices) << 1 | (piece - 1) << 2
 }
 
 fn has_unix_sockets(world: u8) -> bool {
     world & 1 == 1
 }
 
+fn has_devices(world: u8) -> bool {
+    world & 2 == 2
+}
+
 fn arrives_by(world: u8) -> usize {
-    usize::from(world >> 1) + 1
+    usize::from(world >> 2) + 1
 }
 
 /// One message of a half, without its length prefix.
@@ -241,8 +344,10 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
     unreachable!("the last round returns")
 }
 
-fn node(identity: u8) -> Local {
-    Local::new(NodeIdentity([identity; 16]), u64::from(identity))
+fn node(identity: u8, has_devices: bool) -> Local {
+    let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
+    node.verbs_site = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsSite>);
+    node
 }
 
 fn host(boot: u8) -> HostHint {
@@ -257,4 +362,4 @@ fn host(boot: u8) -> HostHint {
 const TOKEN: Secret = Secret::new([0xa2; 32]);
 
 /// The largest number of bytes that [`world`] can say.
-const LARGEST_PIECE: u8 = 128;
+const LARGEST_PIECE: u8 = 64;
