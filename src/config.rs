@@ -14,6 +14,7 @@ use ibex_transport::{
 
 use crate::{
     Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingError,
+    ToAddress, address,
     message::DefaultCodec,
     node::{ChannelDefaults, NodeSettings},
 };
@@ -47,8 +48,8 @@ impl NodeBuilder {
     /// An address that other hosts can reach needs
     /// [`insecure_network`](Self::insecure_network), since nothing authenticates peers
     /// yet.
-    pub fn listen(mut self, address: impl ToString) -> Self {
-        self.listen = Some(address.to_string());
+    pub fn listen(mut self, address: impl ToAddress) -> Self {
+        self.listen = Some(address::text_of(&address));
         self
     }
 

@@ -27,7 +27,10 @@ pub enum ListenError {
         address: SocketAddr,
     },
     /// The address cannot be resolved or bound.
-    #[error("cannot listen on {address}: {source}; choose another address or port")]
+    #[error(
+        "cannot listen on {address}: {source}; {}",
+        ibex_bootstrap::ListenError::next_step(source)
+    )]
     Address {
         /// The address as given.
         address: String,

@@ -80,6 +80,7 @@
 )]
 extern crate self as ibex;
 
+mod address;
 mod config;
 mod error;
 mod message;
@@ -91,6 +92,7 @@ mod receiver;
 mod sender;
 mod setting;
 
+pub use address::ToAddress;
 pub use config::{ChannelBuilder, NodeBuilder};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,

@@ -20,9 +20,13 @@ use ibex_transport::{
         SessionShared, Wait,
     },
     engine::channel_window::ChannelWindow,
+    fabric::Fabric,
 };
 
-use crate::{AcceptError, ConnectError, ListenError, NodeBuilder, Peer, config::absent_fabrics};
+use crate::{
+    AcceptError, ConnectError, ListenError, NodeBuilder, Peer, ToAddress, address,
+    config::absent_fabrics,
+};
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
 ///
@@ -129,7 +133,7 @@ impl Node {
     /// authenticates them, so that has to be allowed on the [`builder`](Self::builder).
     /// [`ListenError::Address`] if it cannot be resolved or bound, and
     /// [`ListenError::Environment`].
-    pub fn listen(address: impl ToString) -> Result<Self, ListenError> {
+    pub fn listen(address: impl ToAddress) -> Result<Self, ListenError> {
         Self::builder().listen(address).build()
     }
 
@@ -168,12 +172,11 @@ impl Node {
         })?;
         let mut local_addr = None;
         if let Some(address) = address {
-            let failed = |source| ListenError::Address {
-                address: address.to_string(),
-                source,
-            };
-            let acceptor = Acceptor::bind(address, local.clone())
-                .map_err(|error| failed(io::Error::other(error)))?;
+            let acceptor =
+                Acceptor::bind(address, local.clone()).map_err(|error| ListenError::Address {
+                    address: address.to_string(),
+                    source: error.source,
+                })?;
             local_addr = Some(acceptor.local_addr());
             let listener = Listener {
                 acceptor,
@@ -189,8 +192,8 @@ impl Node {
         })
     }
 
-    /// Connects to the node that listens on `address` (`host:port`, an IPv6 address in
-    /// brackets, or a [`SocketAddr`]), trying every address of a name.
+    /// Connects to the node that listens on `address` (`host:port`, a [`SocketAddr`], or
+    /// `(host, port)`; see [`ToAddress`]), trying every address of a name.
     ///
     /// Waits for up to `connect_timeout` (default 10 s) for a node that starts later. Under
     /// [`Driver::Caller`] it keeps running turns meanwhile: sessions go on and peers are let
@@ -201,8 +204,8 @@ impl Node {
     ///
     /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
     /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
-    pub fn connect(&self, address: impl ToString) -> Result<Peer, ConnectError> {
-        let address = address.to_string();
+    pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        let address = address::text_of(&address);
         let established = dial(
             &address,
             &self.local,
@@ -411,9 +414,9 @@ fn admission(established: Established, our_channels: u32) -> Admission {
             incarnation: peer.incarnation,
             pid: peer.pid,
             fabric: match fabric {
-                FabricKind::Shm => "shm",
-                FabricKind::Tcp => "tcp",
-                FabricKind::Verbs => "verbs",
+                FabricKind::Shm => Fabric::Shm,
+                FabricKind::Tcp => Fabric::Tcp,
+                FabricKind::Verbs => Fabric::Verbs,
             },
             reason,
         },

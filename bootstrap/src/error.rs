@@ -48,8 +48,9 @@ pub enum HandshakeError {
     },
     /// The peer is connected and says nothing.
     #[error(
-        "the peer fell silent: waited {waited:?} in all, the last wait for {step}; \
-         the connection was given up; see whether the peer's process runs"
+        "the peer fell silent: waited {:?} in all, the last wait for {step}; \
+         the connection was given up; see whether the peer's process runs",
+        rounded(waited)
     )]
     Silent {
         /// What was waited for.
@@ -59,8 +60,9 @@ pub enum HandshakeError {
     },
     /// This node could not do its part in time.
     #[error(
-        "waited {waited:?} in all, the last wait for {step}, which gave no answer; the \
-         connection was given up; see the kernel's log, or allow more by handshake_timeout"
+        "waited {:?} in all, the last wait for {step}, which gave no answer; the \
+         connection was given up; see the kernel's log, or allow more by handshake_timeout",
+        rounded(waited)
     )]
     Slow {
         /// What was waited for.
@@ -125,8 +127,9 @@ pub enum DialError {
     },
     /// The host name was not found in all the time given.
     #[error(
-        "{address}: the host name was not found for {waited:?} ({attempts} attempts; {source}); \
-         check the name and the resolver"
+        "{address}: the host name was not found for {:?} ({attempts} attempts; {source}); \
+         check the name and the resolver",
+        rounded(waited)
     )]
     Unresolved {
         /// As it was given.
@@ -140,8 +143,9 @@ pub enum DialError {
     },
     /// Nobody answered in all the time given.
     #[error(
-        "{address}: nobody answered for {waited:?} ({attempts} attempts; the last: {last}); \
-         start the peer, or check the address and the firewall"
+        "{address}: nobody answered for {:?} ({attempts} attempts; the last: {last}); \
+         start the peer, or check the address and the firewall",
+        rounded(waited)
     )]
     Nobody {
         /// As it was given.
@@ -164,7 +168,10 @@ pub enum DialError {
         source: HandshakeError,
     },
     /// The caller asked to stop.
-    #[error("{address}: connecting was cancelled after {waited:?}, as this node is closing")]
+    #[error(
+        "{address}: connecting was cancelled after {:?}, as this node is closing",
+        rounded(waited)
+    )]
     Cancelled {
         /// As it was given.
         address: String,
@@ -186,8 +193,8 @@ pub enum DialError {
 /// Why [`Acceptor::bind`](crate::Acceptor::bind) gave no listener.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "cannot listen on {address}: {action} failed: {source}{}",
-    hint(source)
+    "cannot listen on {address}: {action} failed: {source}; {}",
+    ListenError::next_step(source)
 )]
 #[non_exhaustive]
 pub struct ListenError {
@@ -252,12 +259,63 @@ fn guess(seen: &str) -> &'static str {
     }
 }
 
-/// The next step for the errors that have an obvious one.
-fn hint(error: &io::Error) -> &'static str {
-    match error.kind() {
-        io::ErrorKind::AddrInUse => "; another process listens there: choose another port",
-        io::ErrorKind::AddrNotAvailable => "; no interface of this host has that address",
-        io::ErrorKind::PermissionDenied => "; ports below 1024 need a privilege",
-        _ => "",
+impl ListenError {
+    /// What to do about the system's error.
+    #[must_use]
+    pub fn next_step(source: &io::Error) -> &'static str {
+        match source.kind() {
+            io::ErrorKind::AddrInUse => "another process listens there: choose another port",
+            io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
+            io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
+            _ => "choose another address or port",
+        }
+    }
+}
+
+/// A time for people: to the millisecond, or to the microsecond below one.
+fn rounded(time: &Duration) -> Duration {
+    let unit = match time.as_millis() {
+        0 => 1_000,
+        _ => 1_000_000,
+    };
+    let nanos = (time.as_nanos() + unit / 2) / unit * unit;
+    Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_exactly_as_people_need_them() {
+        let text = |time| format!("{:?}", rounded(&time));
+        assert_eq!(text(Duration::new(10, 1_815_137)), "10.002s");
+        assert_eq!(text(Duration::from_nanos(20_499_999)), "20ms");
+        assert_eq!(text(Duration::from_nanos(999_500)), "1ms");
+        assert_eq!(text(Duration::from_nanos(1_700)), "2µs");
+        assert_eq!(text(Duration::ZERO), "0ns");
+        assert_eq!(
+            DialError::Cancelled {
+                address: "replica:7000".to_string(),
+                waited: Duration::new(1, 1_815_137),
+            }
+            .to_string(),
+            "replica:7000: connecting was cancelled after 1.002s, as this node is closing"
+        );
+    }
+
+    #[test]
+    fn an_address_that_is_taken_is_named_once() {
+        let address = SocketAddr::from(([127, 0, 0, 1], 7000));
+        let error = ListenError {
+            address,
+            action: "binding",
+            source: io::ErrorKind::AddrInUse.into(),
+        };
+        assert_eq!(
+            error.to_string(),
+            "cannot listen on 127.0.0.1:7000: binding failed: address in use; another process \
+             listens there: choose another port"
+        );
     }
 }

@@ -608,7 +608,7 @@ impl Engine {
         self.next_session += 1;
         tracing::info!(
             peer = %admission.peer.address,
-            fabric = admission.peer.fabric,
+            fabric = %admission.peer.fabric,
             reason = %admission.peer.reason,
             "session up"
         );

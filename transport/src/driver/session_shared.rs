@@ -19,7 +19,10 @@ use crate::{
         control::{Ask, CloseReason},
         record::Layout,
     },
-    fabric::verbs::{PreparedPair, Site},
+    fabric::{
+        Fabric,
+        verbs::{PreparedPair, Site},
+    },
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
     ring::{Asymmetry, WaitSlot},
 };
@@ -61,8 +64,8 @@ pub struct PeerDescription {
     pub incarnation: u64,
     /// Its process, where it runs on this host.
     pub pid: Option<u32>,
-    /// The fabric's name.
-    pub fabric: &'static str,
+    /// What carries the data.
+    pub fabric: Fabric,
     /// Why this fabric.
     pub reason: String,
 }

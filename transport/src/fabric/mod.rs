@@ -7,9 +7,12 @@
 //! layer over RDMA devices; the feature of that name adds the system's library to it, and
 //! tests a device made of memory.
 
+mod kind;
 pub(crate) mod link;
 pub mod shm;
 #[cfg(any(test, feature = "sim"))]
 pub mod sim;
 pub mod tcp;
 pub mod verbs;
+
+pub use kind::Fabric;

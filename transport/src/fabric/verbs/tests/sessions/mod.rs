@@ -19,6 +19,7 @@ use crate::driver::{
 };
 use crate::engine::channel_window::ChannelWindow;
 use crate::engine::control::ChannelSpec;
+use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::{Choice, DeviceKind};
 use crate::fabric::verbs::provider::fake::FakeProvider;
 use crate::fabric::verbs::{
@@ -106,7 +107,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             identity: [0; 16],
             incarnation: 0,
             pid: None,
-            fabric: "verbs",
+            fabric: Fabric::Verbs,
             reason: "the test says so".to_owned(),
         },
         stream,
