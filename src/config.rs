@@ -82,10 +82,13 @@ impl NodeBuilder {
     }
 
     /// Whether a fabric must, should or must not be used. Default: chosen by the place of
-    /// the peer (same host and user: shared memory; else tcp).
+    /// the peer (same host and user: shared memory; RDMA hardware at both ends: verbs; else
+    /// tcp). A software RDMA device is slower than tcp, so it is used only where one of the
+    /// two nodes requires or prefers verbs.
     ///
     /// A fabric whose cargo feature is off is never used; to require it is an error of
-    /// [`build`](Self::build).
+    /// [`build`](Self::build), as is to require verbs on a machine without a device that
+    /// can be used.
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
         let wish = match fabric {
             Fabric::Shm => &mut self.settings.shm,
@@ -97,6 +100,15 @@ impl NodeBuilder {
         } else if policy == Policy::Require {
             self.absent = self.absent.or(Some(fabric));
         }
+        self
+    }
+
+    /// Which RDMA device is used, and how. Default: as
+    /// [`RdmaSettings`](crate::rdma::RdmaSettings) says, setting by setting.
+    #[cfg(feature = "verbs")]
+    pub fn rdma(mut self, settings: crate::rdma::RdmaSettings) -> Self {
+        self.note(settings.check());
+        self.settings.rdma = settings;
         self
     }
 

@@ -49,6 +49,13 @@ pub enum ListenError {
         /// The fabric, and the feature's name.
         fabric: Fabric,
     },
+    /// RDMA is required, and no device can be used.
+    #[cfg(feature = "verbs")]
+    #[error("verbs is required, and this node cannot have it: {source}")]
+    Rdma {
+        /// What stands in the way.
+        source: crate::rdma::VerbsError,
+    },
     /// The process cannot have another node: threads, descriptors or memory are lacking.
     #[error("cannot start the node: {0}")]
     Environment(#[from] io::Error),

@@ -23,6 +23,8 @@ use ibex_transport::{
     fabric::Fabric,
 };
 
+#[cfg(feature = "verbs")]
+use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
     AcceptError, ConnectError, ListenError, NodeBuilder, Peer, ToAddress, address,
     config::absent_fabrics,
@@ -70,6 +72,8 @@ pub(crate) struct NodeSettings {
     pub(crate) shm: Policy,
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
+    #[cfg(feature = "verbs")]
+    pub(crate) rdma: RdmaSettings,
     pub(crate) connect_timeout: Duration,
     pub(crate) handshake_timeout: Duration,
     pub(crate) linger: Duration,
@@ -96,6 +100,8 @@ impl Default for NodeSettings {
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,
+            #[cfg(feature = "verbs")]
+            rdma: RdmaSettings::new(),
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
@@ -158,6 +164,16 @@ impl Node {
         local.tcp = settings.tcp;
         local.verbs = settings.verbs;
         local.absent = absent_fabrics();
+        #[cfg(feature = "verbs")]
+        {
+            let devices = NodeDevices::new(settings.rdma.clone());
+            if settings.verbs == Policy::Require {
+                let listen = address.map(|address| address.ip());
+                let required = devices.require(listen);
+                required.map_err(|source| ListenError::Rdma { source })?;
+            }
+            local.verbs_site = Some(Arc::new(devices));
+        }
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
         local.limits.session_credit_bytes = settings.session_credit_bytes;
@@ -396,16 +412,19 @@ fn admission(established: Established, our_channels: u32) -> Admission {
         stream,
         leftover,
         unix,
+        verbs,
         peer,
         fabric,
         reason,
         ..
     } = established;
+    // Nobody but this crate's own devices makes them.
+    let rdma = verbs.and_then(|pair| pair.into_any().downcast().ok());
     Admission {
         stream,
         leftover,
         unix,
-        rdma: None,
+        rdma: rdma.map(|pair| *pair),
         peer_credit_bytes: peer.limits.session_credit_bytes,
         max_channels: our_channels.min(peer.limits.channels) as usize,
         peer: PeerDescription {

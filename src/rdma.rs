@@ -1,4 +1,5 @@
-//! RDMA devices of this machine: which there are, and which one would be taken for what.
+//! RDMA devices: which there are on this machine, which one would be taken for what, and
+//! how a node uses them ([`RdmaSettings`]).
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
@@ -11,16 +12,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod node_devices;
+mod settings;
+
 use std::sync::Arc;
 
 use ibex_transport::fabric::verbs::discovery::{self, Sysfs};
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 
-pub use ibex_transport::fabric::verbs::VerbsError;
 pub use ibex_transport::fabric::verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,
 };
+pub use ibex_transport::fabric::verbs::{Mtu, VerbsError};
+pub(crate) use node_devices::NodeDevices;
+pub use settings::RdmaSettings;
 
 /// Takes the inventory: devices, ports, GIDs, partitions and limits, as they are now.
 ///

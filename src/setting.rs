@@ -64,6 +64,24 @@ impl SettingError {
         })
     }
 
+    #[cfg(feature = "verbs")]
+    pub(crate) fn check_time_in(
+        setting: &'static str,
+        value: Duration,
+        range: RangeInclusive<Duration>,
+    ) -> Result<(), Self> {
+        if range.contains(&value) {
+            return Ok(());
+        }
+        let (least, most) = range.into_inner();
+        Err(Self {
+            setting,
+            value: SettingValue::Time(value),
+            least: SettingValue::Time(least),
+            most: Some(SettingValue::Time(most)),
+        })
+    }
+
     fn check(
         setting: &'static str,
         value: u64,

@@ -64,6 +64,60 @@ fn a_fabric_that_is_not_compiled_in_is_named_so_to_the_peer() {
 }
 
 #[test]
+#[cfg(feature = "verbs")]
+fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
+    use ibex::{
+        Fabric, Policy,
+        rdma::{RdmaSettings, VerbsError},
+    };
+    let required = Node::builder()
+        .fabric(Fabric::Verbs, Policy::Require)
+        .rdma(RdmaSettings::new().device("no-such-device"));
+    let error = required.build().expect_err("there is none of that name");
+    let ListenError::Rdma { source } = &error else {
+        panic!("not about RDMA: {error}");
+    };
+    match ibex::rdma::discover() {
+        Ok(_) => assert!(
+            matches!(source, VerbsError::NoSuchDevice { .. }),
+            "{source}"
+        ),
+        Err(absent) => assert_eq!(source.to_string(), absent.to_string()),
+    }
+    assert_eq!(
+        error.to_string(),
+        format!("verbs is required, and this node cannot have it: {source}")
+    );
+    let odd = Node::builder().rdma(RdmaSettings::new().retry_count(7));
+    let Err(ListenError::Setting(error)) = odd.build() else {
+        panic!("7 means for ever");
+    };
+    assert_eq!(error.to_string(), "retry_count is 7; it may be 0 to 6");
+}
+
+#[test]
+#[cfg(feature = "verbs")]
+fn a_device_that_is_only_preferred_gives_way_and_the_reason_says_why() {
+    use ibex::{Fabric, Policy, rdma::RdmaSettings};
+    let builder = || Node::builder().fabric(Fabric::Shm, Policy::Forbid);
+    let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+    let client = builder()
+        .fabric(Fabric::Verbs, Policy::Prefer)
+        .rdma(RdmaSettings::new().device("no-such-device"))
+        .build()
+        .expect("a node");
+    let peer = client
+        .connect(listener.local_addr().expect("it listens"))
+        .expect("over tcp");
+    assert_eq!(peer.fabric(), Fabric::Tcp);
+    let reason = peer.fabric_reason();
+    assert!(
+        reason.contains("not verbs: the connecting node has no RDMA device for this connection: "),
+        "{reason}"
+    );
+}
+
+#[test]
 fn an_end_that_cannot_be_opened_says_which_and_why() {
     let (node, _theirs, peer) = meet();
     let _log = peer.sender::<u64>("log").expect("the first");

@@ -1,0 +1,336 @@
+//! A node's RDMA devices as its handshakes use them: which one for a connection, and queue
+//! pairs on it.
+//!
+//! Rules: nothing is loaded, listed or opened before the first session that could use it,
+//! unless verbs is required; everything here may take milliseconds, and is called by
+//! threads that wait anyhow, never in a turn of the engine; a node has one device port,
+//! that of its first queue pair, since its engine polls one.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
+use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite};
+use ibex_transport::fabric::verbs::discovery::{
+    self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
+};
+use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
+use ibex_transport::fabric::verbs::{
+    FirstSequence, Gid, GidType, Mtu, PairEndpoint, PreparedPair, RemoteEndpoint, Site, VerbsError,
+};
+
+use super::{RdmaSettings, choose};
+
+/// The devices.
+#[derive(Debug)]
+pub(crate) struct NodeDevices {
+    settings: RdmaSettings,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    provider: Option<Arc<dyn Provider>>,
+    /// With the moment when it was taken.
+    inventory: Option<(Instant, Inventory)>,
+    /// What is open, and why that.
+    site: Option<(Choice, Arc<Site>)>,
+}
+
+/// A queue pair, and how it is called in messages.
+#[derive(Debug)]
+struct NodePair {
+    pair: PreparedPair,
+    endpoint: VerbsEndpoint,
+}
+
+/// Devices come and go, addresses too; but strangers who connect shall not keep us listing.
+const INVENTORY_LASTS: Duration = Duration::from_secs(1);
+
+impl NodeDevices {
+    pub(crate) fn new(settings: RdmaSettings) -> Self {
+        Self {
+            settings,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Makes sure that there is a device for sessions at `listen`, or for any without it,
+    /// and opens it if no other could be meant.
+    pub(crate) fn require(&self, listen: Option<IpAddr>) -> Result<(), VerbsError> {
+        let mut state = self.state();
+        let inventory = state.inventory()?;
+        let routed = listen.filter(|address| !address.is_loopback() && !address.is_unspecified());
+        let choice = self.choose(inventory, routed.unwrap_or(Ipv4Addr::LOCALHOST.into()))?;
+        let is_settled = routed.is_some() || self.settings.device.is_some();
+        if is_settled || active_ports(inventory) == 1 {
+            state.site(choice, &self.settings)?;
+        }
+        Ok(())
+    }
+
+    /// The place for a connection with this address of ours.
+    fn choice(&self, state: &mut State, local: IpAddr) -> Result<Choice, VerbsError> {
+        let chosen = self.choose(state.inventory()?, local);
+        if chosen.is_ok() || !state.forget_inventory() {
+            return chosen;
+        }
+        self.choose(state.inventory()?, local)
+    }
+
+    fn choose(&self, inventory: &Inventory, local: IpAddr) -> Result<Choice, VerbsError> {
+        let RdmaSettings {
+            device,
+            port,
+            gid_index,
+            ..
+        } = &self.settings;
+        let named = |name: &str, port, gid_index| {
+            let name = name.to_owned();
+            let wish = Wish::Device {
+                name,
+                port,
+                gid_index,
+            };
+            choose(inventory, &wish)
+        };
+        if let Some(device) = device {
+            return named(device, *port, *gid_index);
+        }
+        let routed = if local.is_loopback() {
+            any(inventory)?
+        } else {
+            choose(inventory, &Wish::Address(local))?
+        };
+        match (port, gid_index) {
+            (None, None) => Ok(routed),
+            (port, index) => named(&routed.device, port.or(Some(routed.port)), *index),
+        }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// What there is, looked up again when it is old.
+    fn inventory(&mut self) -> Result<&Inventory, VerbsError> {
+        if self.inventory.is_none() {
+            let taken = discovery::discover(self.provider()?, &Sysfs::default())?;
+            self.inventory = Some((Instant::now(), taken));
+        }
+        match &self.inventory {
+            Some((_, inventory)) => Ok(inventory),
+            None => unreachable!("it was taken above"),
+        }
+    }
+
+    /// Whether another look may show something else.
+    fn forget_inventory(&mut self) -> bool {
+        let is_old = |(taken, _): &mut (Instant, Inventory)| taken.elapsed() > INVENTORY_LASTS;
+        self.inventory.take_if(is_old).is_some()
+    }
+
+    fn provider(&mut self) -> Result<&Arc<dyn Provider>, VerbsError> {
+        let provider = match self.provider.take() {
+            Some(provider) => provider,
+            None => Arc::new(Libibverbs::load()?),
+        };
+        Ok(self.provider.insert(provider))
+    }
+
+    /// The site of this choice, opened if there is none.
+    fn site(&mut self, choice: Choice, settings: &RdmaSettings) -> Result<Arc<Site>, VerbsError> {
+        if let Some((_, site)) = &self.site {
+            return Ok(site.clone());
+        }
+        let site = Site::open(self.provider()?, &choice, settings.site())?;
+        tracing::info!(device = %choice, "RDMA device opened");
+        self.site = Some((choice, site.clone()));
+        Ok(site)
+    }
+
+    /// Why sessions cannot use this place, where the node's is another.
+    fn taken_elsewhere(&self, choice: &Choice) -> Result<(), String> {
+        match &self.site {
+            Some((ours, _)) if (&ours.device, ours.port) != (&choice.device, choice.port) => {
+                Err(format!(
+                    "its route leads over {} port {}, and this node's sessions go over {} port \
+                     {}: a node uses one",
+                    choice.device, choice.port, ours.device, ours.port
+                ))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl VerbsSite for NodeDevices {
+    fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
+        let mut state = self.state();
+        let choice = self.choice(&mut state, local).map_err(text)?;
+        state.taken_elsewhere(&choice)?;
+        Ok(VerbsDevice {
+            // Where /sys is hidden nobody knows; then it has to be asked for.
+            hardware: choice.kind == DeviceKind::Hardware,
+            name: choice.device,
+        })
+    }
+
+    fn prepare(&self, local: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+        let site = {
+            let mut state = self.state();
+            let choice = self.choice(&mut state, local).map_err(text)?;
+            state.taken_elsewhere(&choice)?;
+            state.site(choice, &self.settings).map_err(text)?
+        };
+        let pair = site.prepare().map_err(|error| {
+            // The port may be down or an address gone.
+            self.state().forget_inventory();
+            text(error)
+        })?;
+        let endpoint = to_wire(&pair.endpoint())?;
+        Ok(Box::new(NodePair { pair, endpoint }))
+    }
+}
+
+impl VerbsPair for NodePair {
+    fn endpoint(&self) -> VerbsEndpoint {
+        self.endpoint.clone()
+    }
+
+    fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
+        self.pair.connect(&from_wire(theirs)?).map_err(text)
+    }
+
+    fn into_any(self: Box<Self>) -> Box<dyn Any + Send> {
+        Box::new(self.pair)
+    }
+}
+
+/// Any place that serves, on hardware if there is some: both ends of a connection over the
+/// loopback interface are on this host, which every device of it leads to.
+fn any(inventory: &Inventory) -> Result<Choice, VerbsError> {
+    let mut devices: Vec<_> = inventory.devices.iter().collect();
+    devices.sort_by_key(|device| device.kind != DeviceKind::Hardware);
+    let mut first_error = None;
+    for device in devices {
+        let wish = Wish::Device {
+            name: device.name.clone(),
+            port: None,
+            gid_index: None,
+        };
+        match choose(inventory, &wish) {
+            Ok(mut choice) => {
+                choice.reason = "the connection is within this host".to_owned();
+                return Ok(choice);
+            }
+            Err(error) => first_error = first_error.or(Some(error)),
+        }
+    }
+    Err(first_error.unwrap_or(VerbsError::NoDevice { hidden: None }))
+}
+
+fn active_ports(inventory: &Inventory) -> usize {
+    let ports = inventory.devices.iter().flat_map(DeviceInfo::ports);
+    ports.filter(|port| port.is_active()).count()
+}
+
+fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
+    let pair = &ours.pair;
+    let gid_type = match pair.gid_type {
+        // Older kernels number InfiniBand's like RoCE v1's; only InfiniBand has LIDs.
+        _ if pair.lid != 0 => WireGidType::Infiniband,
+        GidType::InfiniBand => WireGidType::Infiniband,
+        GidType::RoceV1 => WireGidType::RoceV1,
+        GidType::RoceV2 => WireGidType::RoceV2,
+        unknown @ GidType::Unknown(_) => return Err(format!("its port has an {unknown}")),
+    };
+    Ok(VerbsEndpoint {
+        queue_pair: pair.queue_pair,
+        packet_sequence: pair.first_sequence.get(),
+        lid: pair.lid,
+        gid: pair.gid.0,
+        gid_type,
+        mtu_bytes: pair.mtu.bytes() as u16,
+        max_inline_bytes: ours.max_inline_bytes,
+        max_send_sge: ours.max_send_entries,
+        max_receive_sge: ours.max_receive_entries,
+        receive_buffer_bytes: ours.buffer_bytes,
+        credit: ours.credit,
+    })
+}
+
+fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
+    let mtu = Mtu::from_bytes(theirs.mtu_bytes.into());
+    Ok(PairEndpoint {
+        pair: RemoteEndpoint {
+            queue_pair: theirs.queue_pair,
+            first_sequence: FirstSequence::from_random(theirs.packet_sequence),
+            lid: theirs.lid,
+            gid: Gid(theirs.gid),
+            gid_type: match theirs.gid_type {
+                WireGidType::Infiniband => GidType::InfiniBand,
+                WireGidType::RoceV1 => GidType::RoceV1,
+                WireGidType::RoceV2 => GidType::RoceV2,
+            },
+            mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
+        },
+        buffer_bytes: theirs.receive_buffer_bytes,
+        credit: theirs.credit,
+        max_inline_bytes: theirs.max_inline_bytes,
+        max_send_entries: theirs.max_send_sge,
+        max_receive_entries: theirs.max_receive_sge,
+    })
+}
+
+fn text(error: VerbsError) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn endpoint(gid_type: GidType, lid: u16) -> PairEndpoint {
+        PairEndpoint {
+            pair: RemoteEndpoint {
+                queue_pair: 0xab_cdef,
+                first_sequence: FirstSequence::from_random(0x12_3456),
+                lid,
+                gid: Gid([7; 16]),
+                gid_type,
+                mtu: Mtu::Bytes1024,
+            },
+            buffer_bytes: 4096,
+            credit: 64,
+            max_inline_bytes: 220,
+            max_send_entries: 3,
+            max_receive_entries: 1,
+        }
+    }
+
+    #[test]
+    fn an_endpoint_comes_back_from_the_wire_as_it_was() {
+        for (gid_type, lid) in [
+            (GidType::RoceV1, 0),
+            (GidType::RoceV2, 0),
+            (GidType::InfiniBand, 9),
+        ] {
+            let ours = endpoint(gid_type, lid);
+            let wire = to_wire(&ours).expect("a known type");
+            assert_eq!(from_wire(&wire), Ok(ours));
+        }
+    }
+
+    #[test]
+    fn a_port_with_a_lid_is_on_infiniband_whatever_the_kernel_calls_its_gids() {
+        let wire = to_wire(&endpoint(GidType::RoceV1, 9)).expect("InfiniBand");
+        assert_eq!(wire.gid_type, WireGidType::Infiniband);
+        assert!(to_wire(&endpoint(GidType::Unknown(9), 0)).is_err());
+    }
+}

@@ -1,0 +1,386 @@
+//! How a node uses RDMA devices, checked when it is set.
+#![forbid(unsafe_code)]
+
+use std::ops::RangeInclusive;
+use std::time::Duration;
+
+use ibex_transport::fabric::verbs::{ConnectionSettings, Mtu, SiteSettings, VerbsError};
+
+use crate::SettingError;
+
+/// How a node uses RDMA devices: which one, and how much of it. Given to
+/// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
+///
+/// A node has one device port, from its first session over RDMA on. Locked in memory are
+/// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 32 MiB, plus
+/// 32 KiB for each session and the rings of its senders.
+///
+/// ```
+/// use std::time::Duration;
+/// use ibex::rdma::RdmaSettings;
+///
+/// let settings = RdmaSettings::new()
+///     .device("mlx5_1")
+///     .gid_index(3)
+///     .receive_buffers(1024)
+///     .timeout(Duration::from_millis(20));
+/// let builder = ibex::Node::builder().rdma(settings);
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "settings do nothing until they are given to a node"]
+pub struct RdmaSettings {
+    // The place.
+    pub(super) device: Option<String>,
+    pub(super) port: Option<u8>,
+    pub(super) gid_index: Option<u32>,
+
+    // What is set aside there.
+    site: SiteSettings,
+    connection: ConnectionSettings,
+
+    /// The first setting that was out of its range.
+    error: Option<SettingError>,
+}
+
+impl RdmaSettings {
+    /// All defaults.
+    pub fn new() -> Self {
+        Self {
+            device: None,
+            port: None,
+            gid_index: None,
+            site: SiteSettings::default(),
+            connection: ConnectionSettings::default(),
+            error: None,
+        }
+    }
+
+    // ---- The place -------------------------------------------------------------------
+
+    /// The device, such as `mlx5_0`. Default: the one that the route of a session's
+    /// connection leads over (the network interface with the connection's own address,
+    /// or what that stands on); for a connection over the loopback interface, any. A
+    /// device named here is taken whatever the route says, so both ends of a session have
+    /// to be on one RDMA network.
+    pub fn device(mut self, name: impl Into<String>) -> Self {
+        self.device = Some(name.into());
+        self
+    }
+
+    /// The device's port. Default: the one of the route, else the first that is active.
+    /// Range 1 to 255.
+    pub fn port(mut self, number: u8) -> Self {
+        self.note(SettingError::check_count("port", number.into(), 1..=255));
+        self.port = Some(number);
+        self
+    }
+
+    /// The place in the port's GID table. Default: that of the GID of the connection's own
+    /// address, else the best: RoCE v2 before v1, IPv4 before IPv6, global before
+    /// link-local. Range 0 to 255. Both ends have to use GIDs of one type, and places move
+    /// when addresses change: set it where the default is wrong, and only there.
+    pub fn gid_index(mut self, index: u32) -> Self {
+        self.note(SettingError::check_count(
+            "gid_index",
+            index.into(),
+            0..=255,
+        ));
+        self.gid_index = Some(index);
+        self
+    }
+
+    // ---- What is set aside -----------------------------------------------------------
+
+    /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
+    /// range 36 to 2^20. They bound the sessions: each takes `session_credit` and two
+    /// more, so 61 by default, and 32 of all may be waiting to be posted again. More costs
+    /// `receive_buffer_bytes` of locked memory each; a device has a limit of its own.
+    pub fn receive_buffers(mut self, buffers: u32) -> Self {
+        let given = buffers.into();
+        self.note(SettingError::check_count(
+            "receive_buffers",
+            given,
+            36..=1 << 20,
+        ));
+        self.site.receive_buffers = buffers;
+        self
+    }
+
+    /// Buffers beyond those, which stand in for what messages hold that were received and
+    /// not released. Default: 4096, range 0 to 2^20. When all are held, what arrives is
+    /// copied; each costs `receive_buffer_bytes` of locked memory.
+    pub fn held_buffers(mut self, buffers: u32) -> Self {
+        let given = buffers.into();
+        self.note(SettingError::check_count(
+            "held_buffers",
+            given,
+            0..=1 << 20,
+        ));
+        self.site.held_buffers = buffers;
+        self
+    }
+
+    /// The length of a receive buffer. Default: 4 KiB, range 4 KiB to 64 KiB, rounded up
+    /// to a multiple of 64. Sessions send no longer pieces than the smaller of both ends'
+    /// buffers; small messages that arrive alone take a whole one.
+    pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
+        let range = 4 << 10..=64 << 10;
+        self.note(SettingError::check_bytes(
+            "receive_buffer_bytes",
+            bytes.into(),
+            range,
+        ));
+        // What is out of the range is an error anyhow.
+        self.site.buffer_bytes = bytes.min(64 << 10).next_multiple_of(64);
+        self
+    }
+
+    /// Receive buffers that one session's peer may fill before it hears from this node.
+    /// Default: 64, range 2 to 65536. More keeps a longer or faster link busy; fewer
+    /// leave room for more sessions.
+    pub fn session_credit(mut self, buffers: u32) -> Self {
+        let given = buffers.into();
+        self.note(SettingError::check_count(
+            "session_credit",
+            given,
+            2..=1 << 16,
+        ));
+        self.site.session_credit = buffers;
+        self
+    }
+
+    /// Sends that one session may have outstanding. Default: 128, range 64 to 32768. More
+    /// keeps a longer or faster link busy; each takes some 100 bytes of the device's
+    /// memory and an entry of its completion queue.
+    pub fn send_requests(mut self, requests: u32) -> Self {
+        let given = requests.into();
+        self.note(SettingError::check_count(
+            "send_requests",
+            given,
+            64..=1 << 15,
+        ));
+        self.site.send_requests = requests;
+        self
+    }
+
+    /// Bytes that a send may carry inside its request. Default: 220, range 0 to 4 KiB; the
+    /// device may give less. More spares the device a look at memory for longer messages,
+    /// and makes every entry of the send queue longer.
+    pub fn inline_bytes(mut self, bytes: u32) -> Self {
+        let range = 0..=4 << 10;
+        self.note(SettingError::check_bytes(
+            "inline_bytes",
+            bytes.into(),
+            range,
+        ));
+        self.site.inline_bytes = bytes;
+        self
+    }
+
+    // ---- The connection --------------------------------------------------------------
+
+    /// Bytes per packet. Default: the smaller of what both ports carry. A session whose
+    /// ports carry less goes over another fabric; a smaller one costs throughput.
+    pub fn path_mtu(mut self, mtu: Mtu) -> Self {
+        self.connection = self.connection.path_mtu(mtu);
+        self
+    }
+
+    /// How long an acknowledgement may take before a packet is sent again. Default: 67 ms,
+    /// range 5 µs to 8796 s, rounded up to 4.096 µs times a power of two. Shorter repairs
+    /// a loss sooner, and takes a busy peer for a lost one.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        let range = Duration::from_micros(5)..=Duration::from_secs(8796);
+        self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
+    }
+
+    /// How often a packet is sent again before the session ends. Default and most: 6,
+    /// range 0 to 6. With `timeout` it says when a peer that is gone is noticed: after
+    /// `timeout * (retry_count + 1)`, by default 0.5 s, and up to four times that, since
+    /// devices may wait for longer. Fewer gives up on a link that is merely bad.
+    pub fn retry_count(mut self, tries: u8) -> Self {
+        self.note(SettingError::check_count(
+            "retry_count",
+            tries.into(),
+            0..=6,
+        ));
+        self.connection = self
+            .connection
+            .retry_count(tries)
+            .unwrap_or(self.connection);
+        self
+    }
+
+    /// How long a peer waits before it sends again what found no receive buffer. Default:
+    /// 1.28 ms, range 10 µs to 655.36 ms, rounded up to one of 32 steps. Credits keep it
+    /// from happening; shorter burdens the link where they fail.
+    pub fn min_rnr_timer(self, timer: Duration) -> Self {
+        let range = Duration::from_micros(10)..=Duration::from_micros(655_360);
+        self.with_time(
+            "min_rnr_timer",
+            timer,
+            range,
+            ConnectionSettings::min_rnr_timer,
+        )
+    }
+
+    /// The service level of packets, which InfiniBand maps to a lane. Default: 0, range 0
+    /// to 15. What the levels mean is up to the network.
+    pub fn service_level(mut self, level: u8) -> Self {
+        self.note(SettingError::check_count(
+            "service_level",
+            level.into(),
+            0..=15,
+        ));
+        self.connection = self
+            .connection
+            .service_level(level)
+            .unwrap_or(self.connection);
+        self
+    }
+
+    /// The traffic class of packets; on RoCE v2 the IP header's, whose upper six bits are
+    /// the DSCP. Default: 0, range 0 to 255. A lossless network usually wants a certain
+    /// one; what the classes mean is up to the network.
+    pub fn traffic_class(mut self, class: u8) -> Self {
+        self.connection = self.connection.traffic_class(class);
+        self
+    }
+
+    // ---- For the node ----------------------------------------------------------------
+
+    /// The first setting that is out of its range, those among them that depend on others.
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
+        if let Some(error) = self.error {
+            return Err(error);
+        }
+        // One session's, and those that wait to be posted again.
+        let least = u64::from(self.site.session_credit) + 34;
+        let given = self.site.receive_buffers.into();
+        SettingError::check_count("receive_buffers", given, least..=1 << 20)
+    }
+
+    /// As the site wants them.
+    pub(super) fn site(&self) -> SiteSettings {
+        SiteSettings {
+            connection: self.connection,
+            ..self.site
+        }
+    }
+
+    fn with_time(
+        mut self,
+        setting: &'static str,
+        time: Duration,
+        range: RangeInclusive<Duration>,
+        set: fn(ConnectionSettings, Duration) -> Result<ConnectionSettings, VerbsError>,
+    ) -> Self {
+        self.note(SettingError::check_time_in(setting, time, range));
+        // Out of the range it is an error already, of this type.
+        self.connection = set(self.connection, time).unwrap_or(self.connection);
+        self
+    }
+
+    /// Keeps the first error for `build` to report.
+    fn note(&mut self, checked: Result<(), SettingError>) {
+        self.error = self.error.or(checked.err());
+    }
+}
+
+impl Default for RdmaSettings {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_within_their_ranges() {
+        let settings = RdmaSettings::new();
+        assert_eq!(settings.check(), Ok(()));
+        let site = settings.site();
+        let again = RdmaSettings::new()
+            .receive_buffers(site.receive_buffers)
+            .held_buffers(site.held_buffers)
+            .receive_buffer_bytes(site.buffer_bytes)
+            .session_credit(site.session_credit)
+            .send_requests(site.send_requests)
+            .inline_bytes(site.inline_bytes)
+            .timeout(site.connection.actual_timeout())
+            .min_rnr_timer(site.connection.actual_rnr_timer())
+            .retry_count(6);
+        assert_eq!(again.check(), Ok(()));
+        assert_eq!(again.site(), site);
+    }
+
+    #[test]
+    fn each_setting_out_of_its_range_says_so() {
+        let second = Duration::from_secs(1);
+        let cases = [
+            (RdmaSettings::new().port(0), "port is 0; it may be 1 to 255"),
+            (
+                RdmaSettings::new().gid_index(256),
+                "gid_index is 256; it may be 0 to 255",
+            ),
+            (
+                RdmaSettings::new().receive_buffers(35),
+                "receive_buffers is 35; it may be 36 to 1048576",
+            ),
+            (
+                RdmaSettings::new().held_buffers((1 << 20) + 1),
+                "held_buffers is 1048577; it may be 0 to 1048576",
+            ),
+            (
+                RdmaSettings::new().receive_buffer_bytes(u32::MAX),
+                "receive_buffer_bytes is 4294967295 bytes; it may be 4 KiB to 64 KiB",
+            ),
+            (
+                RdmaSettings::new().session_credit(1),
+                "session_credit is 1; it may be 2 to 65536",
+            ),
+            (
+                RdmaSettings::new().send_requests(63),
+                "send_requests is 63; it may be 64 to 32768",
+            ),
+            (
+                RdmaSettings::new().inline_bytes(4097),
+                "inline_bytes is 4097 bytes; it may be 0 bytes to 4 KiB",
+            ),
+            (
+                RdmaSettings::new().timeout(Duration::ZERO),
+                "timeout is 0ns; it may be 5µs to 8796s",
+            ),
+            (
+                RdmaSettings::new().retry_count(7),
+                "retry_count is 7; it may be 0 to 6",
+            ),
+            (
+                RdmaSettings::new().min_rnr_timer(second),
+                "min_rnr_timer is 1s; it may be 10µs to 655.36ms",
+            ),
+            (
+                RdmaSettings::new().service_level(16),
+                "service_level is 16; it may be 0 to 15",
+            ),
+            // One that depends on another.
+            (
+                RdmaSettings::new().receive_buffers(97),
+                "receive_buffers is 97; it may be 98 to 1048576",
+            ),
+        ];
+        for (settings, says) in cases {
+            assert_eq!(settings.check().unwrap_err().to_string(), says);
+        }
+        let few = RdmaSettings::new().session_credit(2).receive_buffers(36);
+        assert_eq!(few.check(), Ok(()));
+    }
+
+    #[test]
+    fn buffers_are_rounded_up_to_whole_lines() {
+        let site = RdmaSettings::new().receive_buffer_bytes(5000).site();
+        assert_eq!(site.buffer_bytes, 5056);
+    }
+}
