@@ -1,0 +1,149 @@
+//! Nodes over this machine's RDMA device, where there is one; else what they say of that.
+//!
+//! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
+//! it, in this process.
+#![cfg(feature = "verbs")]
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use ibex::{
+    Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw,
+    rdma::{DeviceKind, RdmaSettings},
+};
+
+/// Nothing here takes long; a guest under emulation may.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node on the device that the tests are told to use.
+fn builder() -> NodeBuilder {
+    let mut settings = RdmaSettings::new();
+    if let Ok(device) = std::env::var("IBEX_TEST_DEVICE") {
+        settings = settings.device(device);
+    }
+    Node::builder()
+        .fabric(Fabric::Shm, Policy::Forbid)
+        .rdma(settings)
+        .connect_timeout(PATIENCE)
+        .handshake_timeout(PATIENCE)
+}
+
+/// A node that listens and requires verbs; none where the machine has no device and the
+/// refusal says so well.
+fn listening(driver: Driver) -> Option<Node> {
+    let required = builder()
+        .fabric(Fabric::Verbs, Policy::Require)
+        .driver(driver)
+        .listen("127.0.0.1:0");
+    match required.build() {
+        Ok(node) => Some(node),
+        Err(error) => {
+            assert!(std::env::var_os("IBEX_TEST_DEVICE").is_none(), "{error}");
+            let ListenError::Rdma { source } = &error else {
+                panic!("not about RDMA: {error}");
+            };
+            assert!(source.is_absence(), "{error}");
+            None
+        }
+    }
+}
+
+fn connect(client: &Node, server: &Node) -> Peer {
+    let address = server.local_addr().expect("it listens");
+    client.connect(address).expect("a session")
+}
+
+#[test]
+fn messages_of_all_sizes_go_over_the_device_under_both_drivers() {
+    for driver in [Driver::Threads, Driver::Caller] {
+        let Some(server) = listening(driver) else {
+            return;
+        };
+        let address = server.local_addr().expect("it listens");
+        // A node without a thread moves in its own calls.
+        let receiver = std::thread::spawn(move || receive_all(&server));
+        // The other end leaves the choice to whoever requires something.
+        let client = builder().driver(driver).build().expect("a node");
+        let peer = client.connect(address).expect("a session");
+        assert_over_verbs(&peer);
+        let mut sender = peer.channel("x").codec::<Raw>().sender().expect("an end");
+        let lengths = [1, 64, 100, 4000, 5000, 70_000, 3 << 20, 2];
+        for length in lengths {
+            sender.send(&vec![length as u8; length][..]).expect("sent");
+        }
+        sender.close().expect("delivered");
+        assert_eq!(receiver.join().expect("no panic"), lengths);
+        let frames = peer.stats().frames_sent;
+        assert!(
+            frames > lengths.len() as u64,
+            "{frames} over the queue pair"
+        );
+    }
+}
+
+/// Accepts a peer, and takes all that it sends. The lengths.
+fn receive_all(server: &Node) -> Vec<usize> {
+    let peer = server.accept_timeout(PATIENCE).expect("a peer");
+    assert_over_verbs(&peer);
+    let mut receiver = peer
+        .channel("x")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .expect("an end");
+    let mut lengths = Vec::new();
+    while let Some(message) = receiver.next().expect("an orderly end") {
+        assert!(message.iter().all(|byte| *byte == message.len() as u8));
+        lengths.push(message.len());
+    }
+    lengths
+}
+
+fn assert_over_verbs(peer: &Peer) {
+    assert_eq!(peer.fabric(), Fabric::Verbs);
+    let reason = peer.fabric_reason();
+    assert_eq!(reason, "verbs: required by the listening node");
+}
+
+#[test]
+fn a_software_device_is_left_alone_and_the_reason_says_so() {
+    let software = |inventory: &ibex::rdma::Inventory| {
+        let mut devices = inventory.devices.iter();
+        devices.all(|device| device.kind == DeviceKind::Software)
+    };
+    if !ibex::rdma::discover().as_ref().is_ok_and(software) {
+        return;
+    }
+    let server = builder().listen("127.0.0.1:0").build().expect("a node");
+    let client = builder().build().expect("a node");
+    let peer = connect(&client, &server);
+    assert_eq!(peer.fabric(), Fabric::Tcp);
+    let reason = peer.fabric_reason();
+    assert!(reason.ends_with("is software, slower than tcp"), "{reason}");
+    // Asked for, it serves; on one of its two ends is enough.
+    let asking = builder().fabric(Fabric::Verbs, Policy::Prefer);
+    let asking = asking.build().expect("a node");
+    let peer = connect(&asking, &server);
+    assert_eq!(peer.fabric(), Fabric::Verbs);
+    assert_eq!(
+        peer.fabric_reason(),
+        "verbs: preferred by the connecting node"
+    );
+}
+
+#[test]
+fn a_peer_that_forbids_verbs_is_named() {
+    let Some(server) = listening(Driver::Threads) else {
+        return;
+    };
+    let forbidding = builder().fabric(Fabric::Verbs, Policy::Forbid);
+    let address = server.local_addr().expect("it listens");
+    let error = forbidding.build().expect("a node").connect(address);
+    let said = error.expect_err("it is required there").to_string();
+    assert!(
+        said.ends_with(
+            "the listening node insists on verbs, which cannot be had: the connecting node's \
+             policy forbids verbs; use `Prefer` to allow another fabric"
+        ),
+        "{said}"
+    );
+}
