@@ -166,3 +166,59 @@ impl Desk {
         self.papers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    /// Asked from the loopback address it panics; from others it has no device.
+    #[derive(Debug)]
+    struct Moody;
+
+    impl VerbsSite for Moody {
+        fn device(&self, local: IpAddr) -> Result<VerbsDevice, String> {
+            assert!(!local.is_loopback(), "on purpose");
+            Err(format!("not from {local}"))
+        }
+
+        fn prepare(&self, _: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+            Err("there is no device".to_string())
+        }
+    }
+
+    fn done_next(errands: &Errands) -> Vec<(u64, Outcome)> {
+        let mut bell = [PollFd::from_borrowed_fd(errands.bell(), PollFlags::IN)];
+        poll(&mut bell, None).unwrap();
+        errands.take_done()
+    }
+
+    #[test]
+    fn results_come_in_order_under_their_keys_and_a_panic_takes_no_other_with_it() {
+        let mut errands = Errands::new(Arc::new(Moody)).unwrap();
+        let elsewhere = IpAddr::from([192, 0, 2, 1]);
+        // Again after the thread has ended, too.
+        for round in 0..3 {
+            errands.begin(round * 3, Errand::Find(elsewhere));
+            errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
+            errands.begin(round * 3 + 2, Errand::Prepare(elsewhere));
+            let mut done = Vec::new();
+            while done.len() < 2 {
+                done.extend(done_next(&errands));
+            }
+            let [
+                (first, Outcome::Found(found)),
+                (last, Outcome::Prepared(prepared)),
+            ] = &done[..]
+            else {
+                panic!("other outcomes, or others in number");
+            };
+            assert_eq!((*first, *last), (round * 3, round * 3 + 2));
+            assert_eq!(*found, Err("not from 192.0.2.1".to_string()));
+            assert!(prepared.is_err());
+            assert!(errands.take_done().is_empty());
+            let papers = errands.desk.papers();
+            assert!(papers.to_do.is_empty());
+        }
+    }
+}
