@@ -119,6 +119,7 @@ fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
     let extension = |counters| Extension {
         counters: Some((1, counters)),
         credit: None,
+        answer: None,
     };
     news.into_iter()
         .flat_map(|counters| extension(counters).to_bytes())

@@ -117,6 +117,7 @@ impl Node {
     fn new([sends, receives]: [&str; 2], data_in_band: bool) -> Self {
         let mut session = Session::new(SessionConfig {
             carriage: Carriage::Stream,
+            dialed: false,
             our_credit: 1 << 20,
             peer_credit: 1 << 20,
             max_channels: 8,

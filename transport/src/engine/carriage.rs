@@ -1,22 +1,15 @@
 //! How the wire below a session carries frames: how long they may be, and what credit
 //! they cost.
 //!
-//! Rules for wires of receive buffers:
-//!
-//! 1. Every frame takes one buffer of the peer's, so every frame costs one credit, and
-//!    without credit nothing is sent, except:
-//! 2. A frame that says nothing but new credit costs none. Asking for credit must not need
-//!    credit: without this, two sides that have both used theirs would wait for each other.
-//! 3. Such a frame is due once half the budget is owed. At most two are on their way at a
-//!    time: after the second the peer has no credit left to make more owed before it has
-//!    taken the first. So [`RESERVED_BUFFERS`] more than the credit are posted, and that is
-//!    all that an honest peer can take.
+//! On a wire of receive buffers every frame takes one, so every frame costs one credit,
+//! and without credit nothing is sent but talk about credit, for which
+//! [a buffer is reserved](super::reserved_buffer).
 #![forbid(unsafe_code)]
 
 use super::{
     frame::{
-        BATCH_FRAME_BYTES, Extension, FrameHeader, FrameKind, HEAD_BYTES, MAX_EAGER_BYTES,
-        MAX_FRAME_BYTES,
+        BATCH_FRAME_BYTES, FrameHeader, FrameKind, HEAD_BYTES, MAX_EAGER_BYTES, MAX_FRAME_BYTES,
+        TALK,
     },
     record::{HEADER_BYTES, MAX_ALIGNMENT},
 };
@@ -32,9 +25,6 @@ pub enum Carriage {
         bytes: usize,
     },
 }
-
-/// Buffers that are posted beside those that credit is given for (rule 3).
-pub const RESERVED_BUFFERS: u64 = 2;
 
 /// The shortest receive buffer: the longest control frame fits it.
 pub const LEAST_BUFFER_BYTES: usize = super::session_credit::CONTROL_RESERVE_BYTES as usize;
@@ -85,15 +75,47 @@ impl Carriage {
 
     /// What a frame costs.
     #[must_use]
-    pub fn cost(self, header: &FrameHeader, extension: Option<&Extension>) -> u64 {
+    pub fn cost(self, header: &FrameHeader) -> u64 {
         match (self, header.kind) {
             (Carriage::Stream, FrameKind::Records) => header.padded_length() as u64,
             (Carriage::Stream, _) => 0,
-            (Carriage::Buffers { .. }, FrameKind::Control) => {
-                let says_credit = extension.is_some_and(|extension| extension.credit.is_some());
-                u64::from(header.body_bytes() > 0 || !says_credit)
-            }
-            (Carriage::Buffers { .. }, _) => 1,
+            (Carriage::Buffers { .. }, _) => u64::from(!self.is_talk(header)),
+        }
+    }
+
+    /// Whether a frame takes a reserved buffer.
+    #[must_use]
+    pub fn is_talk(self, header: &FrameHeader) -> bool {
+        self != Carriage::Stream && header.kind == FrameKind::Control && header.sequence == TALK
+    }
+
+    /// What a frame of the session itself costs that is no talk.
+    #[must_use]
+    pub const fn control_cost(self) -> u64 {
+        match self {
+            Carriage::Stream => 0,
+            Carriage::Buffers { .. } => 1,
+        }
+    }
+
+    /// The longest that the next frame may cost. A peer that has less left of its credit
+    /// may be waiting for more.
+    #[must_use]
+    pub const fn highest_cost(self) -> u64 {
+        match self {
+            Carriage::Stream => (MAX_FRAME_BYTES as u64).next_multiple_of(8),
+            Carriage::Buffers { .. } => 1,
+        }
+    }
+
+    /// The least credit that is of use: with it, any frame goes out sooner or later. Since
+    /// half of what is lent may be owed and untold, it is twice the highest cost, where
+    /// costs differ.
+    #[must_use]
+    pub const fn grain(self) -> u64 {
+        match self {
+            Carriage::Stream => 2 * self.highest_cost(),
+            Carriage::Buffers { .. } => 1,
         }
     }
 }

@@ -129,6 +129,23 @@ pub enum Control {
     },
     /// The peer closes the session; nothing follows.
     Goodbye,
+    /// The peer waits for credit.
+    Want {
+        /// What it was granted in all, as far as it knows.
+        granted: u64,
+    },
+    /// Credit is not lent again: use it or surrender it.
+    Recall {
+        /// So much, in all.
+        credit: u64,
+        /// Nothing is left: more comes to who says [`Want`](Self::Want).
+        must_ask: bool,
+    },
+    /// Credit goes back unused.
+    Surrender {
+        /// So much, in all; it counts as used.
+        credit: u64,
+    },
 }
 
 /// Longest channel name, in bytes.
@@ -149,6 +166,9 @@ const CLOSE: u8 = 2;
 const ASK: u8 = 3;
 const GRANT: u8 = 4;
 const GOODBYE: u8 = 5;
+const WANT: u8 = 6;
+const RECALL: u8 = 7;
+const SURRENDER: u8 = 8;
 
 impl Control {
     /// Appends the message to `out`.
@@ -205,7 +225,27 @@ impl Control {
                 out.extend_from_slice(&sequence.to_le_bytes());
             }
             Control::Goodbye => out.push(GOODBYE),
+            Control::Want { granted } => {
+                out.push(WANT);
+                out.extend_from_slice(&granted.to_le_bytes());
+            }
+            Control::Recall { credit, must_ask } => {
+                out.push(RECALL);
+                out.extend_from_slice(&credit.to_le_bytes());
+                out.push(u8::from(*must_ask));
+            }
+            Control::Surrender { credit } => {
+                out.push(SURRENDER);
+                out.extend_from_slice(&credit.to_le_bytes());
+            }
         }
+    }
+
+    /// Whether it is talk about credit that has to be possible without any. A surrender
+    /// is not: it has what it surrenders.
+    #[must_use]
+    pub fn needs_no_credit(&self) -> bool {
+        matches!(self, Control::Want { .. } | Control::Recall { .. })
     }
 
     /// Reads one message; trailing bytes are an error.
@@ -247,6 +287,24 @@ impl Control {
                 sequence: reader.u64()?,
             },
             GOODBYE => Control::Goodbye,
+            WANT => Control::Want {
+                granted: reader.u64()?,
+            },
+            RECALL => Control::Recall {
+                credit: reader.u64()?,
+                must_ask: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "a recall is neither of all nor of a part",
+                        });
+                    }
+                },
+            },
+            SURRENDER => Control::Surrender {
+                credit: reader.u64()?,
+            },
             _ => {
                 return Err(MalformedControl {
                     what: "unknown type",
@@ -421,6 +479,12 @@ mod tests {
                 sequence: 77,
             },
             Control::Goodbye,
+            Control::Want { granted: 1 << 40 },
+            Control::Recall {
+                credit: u64::MAX,
+                must_ask: true,
+            },
+            Control::Surrender { credit: 12 },
         ] {
             let mut bytes = Vec::new();
             message.encode(&mut bytes);

@@ -14,7 +14,8 @@
 //!   the arrival block whatever came before the frame. The sender knows the offset
 //!   at which the frame will land (modulo 64) and computes it.
 //! - `sequence` holds the low 32 bits of the first record's sequence, or of the large
-//!   message that a chunk belongs to.
+//!   message that a chunk belongs to. Of a control frame it is [`TALK`] if the frame takes
+//!   a reserved buffer, else 0.
 #![forbid(unsafe_code)]
 
 use super::counters::Counters;
@@ -35,6 +36,10 @@ pub const BLOCK_ALIGNMENT: usize = 64;
 /// bytes of payload (65 536 less the IPv4 and TCP headers with the timestamp option);
 /// one byte more makes the kernel send a second, almost empty segment.
 pub const BATCH_FRAME_BYTES: usize = 65_472;
+
+/// The sequence of a control frame that is not charged (see
+/// [`reserved_buffer`](super::reserved_buffer)).
+pub const TALK: u32 = 1;
 
 /// What stands before a body at most: header, extension and padding.
 pub const HEAD_BYTES: usize = HEADER_BYTES + EXTENSION_BYTES + BLOCK_ALIGNMENT;
@@ -188,17 +193,21 @@ pub struct Extension {
     pub counters: Option<(u32, Counters)>,
     /// How many arrival bytes the peer may have sent in all, ever.
     pub credit: Option<u64>,
+    /// Talk that was taken from reserved buffers, up to this number.
+    pub answer: Option<u16>,
 }
 
 const EXTENSION_COUNTERS: u32 = 1;
 const EXTENSION_CREDIT: u32 = 2;
 const EXTENSION_ENDED: u32 = 4;
+/// The answer's number stands in the upper half.
+const EXTENSION_ANSWER: u32 = 8;
 
 impl Extension {
     /// Whether there is anything to tell.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.counters.is_none() && self.credit.is_none()
+        *self == Self::default()
     }
 
     /// Reads the extension that follows a header. `bytes` starts behind the header.
@@ -215,6 +224,7 @@ impl Extension {
         Self {
             counters: (flags & EXTENSION_COUNTERS != 0).then_some((u32_at(bytes, 0), counters)),
             credit: (flags & EXTENSION_CREDIT != 0).then(|| u64_at(bytes, 40)),
+            answer: (flags & EXTENSION_ANSWER != 0).then_some((flags >> 16) as u16),
         }
     }
 
@@ -237,6 +247,9 @@ impl Extension {
         if let Some(credit) = self.credit {
             flags |= EXTENSION_CREDIT;
             bytes[40..48].copy_from_slice(&credit.to_le_bytes());
+        }
+        if let Some(answer) = self.answer {
+            flags |= EXTENSION_ANSWER | u32::from(answer) << 16;
         }
         bytes[4..8].copy_from_slice(&flags.to_le_bytes());
         bytes
@@ -342,14 +355,17 @@ mod tests {
             Extension {
                 counters: Some((3, counters)),
                 credit: None,
+                answer: Some(0),
             },
             Extension {
                 counters: None,
                 credit: Some(u64::MAX),
+                answer: Some(u16::MAX),
             },
             Extension {
                 counters: Some((3, counters)),
                 credit: Some(1),
+                answer: None,
             },
             Extension::default(),
         ] {

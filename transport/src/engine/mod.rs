@@ -9,6 +9,8 @@
 //! - [`record`]: what stands in a ring.
 //! - [`counters`], [`channel_window`]: what the application still holds.
 //! - [`session_credit`]: what the engine of the other end can still take in.
+//! - [`credit_broker`]: who of all the sessions of an engine may send how much of that.
+//! - [`reserved_buffer`]: how they speak of it where every frame takes a buffer.
 //! - [`carriage`]: what the wire below makes of frames.
 //! - [`session`]: one session's channels, and which frame goes next.
 //! - [`timer`]: deadlines as a table.
@@ -17,9 +19,11 @@ pub mod carriage;
 pub mod channel_window;
 pub mod control;
 pub mod counters;
+pub mod credit_broker;
 pub mod frame;
 pub mod large;
 pub mod record;
+pub mod reserved_buffer;
 pub mod session;
 pub mod session_credit;
 pub mod signal_cadence;

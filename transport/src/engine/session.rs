@@ -26,8 +26,9 @@ use super::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     receive_channel::ReceiveChannel,
+    reserved_buffer::ReservedBuffer,
     send_channel::SendChannel,
-    session_credit::{CreditGrant, CreditUse},
+    session_credit::{CreditGrant, CreditReport, CreditUse, Term},
 };
 
 /// What both ends settled in the handshake.
@@ -35,10 +36,13 @@ use super::{
 pub struct SessionConfig {
     /// What frames travel in.
     pub carriage: Carriage,
-    /// What the peer may keep in flight to us: arrival bytes or buffers, as the carriage
-    /// counts.
+    /// This side dialed, so it keeps the
+    /// [larger reserve](super::reserved_buffer::reserved_buffers).
+    pub dialed: bool,
+    /// What the peer may keep in flight to us at first: arrival bytes or buffers, as the
+    /// carriage counts. 0 if the [broker](super::credit_broker) decides that later.
     pub our_credit: u64,
-    /// What we may keep in flight to the peer.
+    /// What we may keep in flight to the peer at first.
     pub peer_credit: u64,
     /// Ends that either side may have open at a time.
     pub max_channels: usize,
@@ -68,6 +72,7 @@ pub struct Session {
     /// Receiving ends with news for their senders; urgent ones at the front.
     news: VecDeque<u32>,
     credit_use: CreditUse,
+    reserved: ReservedBuffer,
     goodbye: Goodbye,
 
     // Receiving.
@@ -137,6 +142,7 @@ impl Session {
             ready: VecDeque::new(),
             news: VecDeque::new(),
             credit_use: CreditUse::new(config.peer_credit),
+            reserved: ReservedBuffer::new(config.dialed),
             goodbye: Goodbye::NotDue,
             credit_grant: CreditGrant::new(config.our_credit),
             events: VecDeque::new(),
@@ -317,6 +323,39 @@ impl Session {
     #[must_use]
     pub fn said_goodbye(&self) -> bool {
         self.goodbye == Goodbye::Said
+    }
+
+    // ---- What the broker of the engine decides ---------------------------------------
+
+    /// Lets the peer keep `credit` more in flight. Poll transmissions afterwards.
+    pub fn give(&mut self, credit: u64, term: Term) {
+        self.credit_grant.give(credit, term);
+    }
+
+    /// Takes `credit` back, at most what the peer was given: what is in its hands as soon
+    /// as it has used or surrendered it. Poll transmissions and the
+    /// [report](Self::take_credit_report) afterwards.
+    pub fn recall(&mut self, credit: u64) {
+        self.credit_grant.recall(credit);
+    }
+
+    /// What the broker has to hear since the last time. Take it after frames were handled
+    /// or polled, and after a recall.
+    #[must_use]
+    pub fn take_credit_report(&mut self) -> CreditReport {
+        self.credit_grant.take_report()
+    }
+
+    /// How much credit the peer has used in all: while it sends, this grows.
+    #[must_use]
+    pub fn credit_used(&self) -> u64 {
+        self.credit_grant.used()
+    }
+
+    /// What the peer may keep in flight at a time.
+    #[must_use]
+    pub fn credit_lent(&self) -> u64 {
+        self.credit_grant.lent()
     }
 
     /// The names of ends that the peer opened and we did not, with the peer's role.

@@ -144,6 +144,7 @@ impl Move {
                 let extension = Some(Extension {
                     counters: Some((end, counters)),
                     credit,
+                    answer: None,
                 });
                 Frame {
                     extension,

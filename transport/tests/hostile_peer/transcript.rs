@@ -18,6 +18,7 @@ use super::{agreed::*, frame::Frame};
 pub(crate) fn transcript() -> Vec<Vec<u8>> {
     let config = SessionConfig {
         carriage: Carriage::Stream,
+        dialed: false,
         our_credit: CREDIT,
         peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,

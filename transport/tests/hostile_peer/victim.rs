@@ -42,6 +42,7 @@ impl Victim {
     pub(crate) fn new() -> Self {
         let config = SessionConfig {
             carriage: Carriage::Stream,
+            dialed: false,
             our_credit: CREDIT,
             peer_credit: CREDIT,
             max_channels: MAX_CHANNELS,

@@ -10,7 +10,8 @@ use crate::engine::{
     counters::{Counters, ImpossibleCounters},
     frame::MalformedFrame,
     large::Chunk,
-    session_credit::{CONTROL_RESERVE_BYTES, CreditOverrun},
+    reserved_buffer::ReserveOverrun,
+    session_credit::{BadSurrender, CONTROL_RESERVE_BYTES, CreditOverrun, CreditShrank},
 };
 
 /// Where published records stand that are not in a frame yet.
@@ -230,10 +231,18 @@ pub enum PeerMisbehaved {
     LongControl,
     #[error("a frame is longer than a receive buffer, which has {limit} bytes")]
     LongFrame { limit: usize },
-    #[error("news of credit came before half the budget was owed")]
-    IdleCredit,
     #[error("a message of {arrived} bytes has a frame of {length} in it")]
     CutFrame { arrived: u64, length: u32 },
+    #[error(transparent)]
+    Reserve(#[from] ReserveOverrun),
+    #[error("a frame has taken a reserved buffer for something else than credit")]
+    NoTalk,
+    #[error(transparent)]
+    CreditShrank(#[from] CreditShrank),
+    #[error(transparent)]
+    Surrender(#[from] BadSurrender),
+    #[error("it waits for credit beyond {granted}, which it never was granted")]
+    WantsUngranted { granted: u64 },
 }
 
 /// How many entries a session's tables and queues have. Whatever a peer sends, none

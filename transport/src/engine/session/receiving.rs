@@ -27,7 +27,7 @@ impl Session {
             .then(|| frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>())
             .flatten()
             .map(Extension::parse);
-        self.take_cost(header, extension.as_ref())?;
+        self.take_cost(header)?;
         if let Some(extension) = &extension {
             self.handle_extension(extension)?;
         }
@@ -37,9 +37,21 @@ impl Session {
                 if u64::from(header.length) > CONTROL_RESERVE_BYTES {
                     return Err(PeerMisbehaved::LongControl);
                 }
-                if header.body_bytes() > 0 {
-                    self.handle_control(Control::decode(&frame[offset..])?)?;
+                let control = match header.body_bytes() {
+                    0 => None,
+                    _ => Some(Control::decode(&frame[offset..])?),
+                };
+                if self.config.carriage.is_talk(header) {
+                    if control
+                        .as_ref()
+                        .is_some_and(|control| !control.needs_no_credit())
+                    {
+                        return Err(PeerMisbehaved::NoTalk);
+                    }
+                    let has_credit = extension.is_some_and(|extension| extension.credit.is_some());
+                    self.reserved.take(has_credit || control.is_some())?;
                 }
+                control.map_or(Ok(()), |control| self.handle_control(control))?;
                 Ok(Arrival::Nothing)
             }
             _ if !self.config.data_in_band => Err(PeerMisbehaved::DataInBand),
@@ -149,29 +161,22 @@ impl Session {
     }
 
     /// Charges a frame that arrived to what the peer was granted.
-    fn take_cost(
-        &mut self,
-        header: &FrameHeader,
-        extension: Option<&Extension>,
-    ) -> Result<(), PeerMisbehaved> {
-        let cost = self.config.carriage.cost(header, extension);
-        if let Carriage::Buffers { bytes } = self.config.carriage {
-            if header.padded_length() > bytes {
-                return Err(PeerMisbehaved::LongFrame { limit: bytes });
-            }
-            // Who could send these at will would take buffers that were not granted.
-            let granted = extension.and_then(|extension| extension.credit);
-            let due = self.config.peer_credit / 2;
-            if cost == 0 && granted.is_none_or(|granted| self.credit_use.growth(granted) < due) {
-                return Err(PeerMisbehaved::IdleCredit);
-            }
+    fn take_cost(&mut self, header: &FrameHeader) -> Result<(), PeerMisbehaved> {
+        if let Carriage::Buffers { bytes } = self.config.carriage
+            && header.padded_length() > bytes
+        {
+            return Err(PeerMisbehaved::LongFrame { limit: bytes });
         }
+        let cost = self.config.carriage.cost(header);
         Ok(self.credit_grant.arrived(cost)?)
     }
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {
         if let Some(credit) = extension.credit {
-            self.credit_use.grant(credit);
+            self.credit_use.grant(credit)?;
+        }
+        if let Some(answer) = extension.answer {
+            self.reserved.hear_answer(answer)?;
         }
         let Some((channel, news)) = extension.counters else {
             return Ok(());
@@ -233,6 +238,15 @@ impl Session {
                 self.events.push_back(Event::Goodbye);
                 Ok(())
             }
+            Control::Want { granted } => {
+                if self.credit_grant.is_wanted(granted) {
+                    Ok(())
+                } else {
+                    Err(PeerMisbehaved::WantsUngranted { granted })
+                }
+            }
+            Control::Recall { credit, must_ask } => Ok(self.credit_use.recall(credit, must_ask)?),
+            Control::Surrender { credit } => Ok(self.credit_grant.surrendered(credit)?),
         }
     }
 

@@ -7,7 +7,7 @@ use crate::engine::{
     control::{Control, Role},
     frame::{
         EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES,
-        HEADER_BYTES, pad_for,
+        HEADER_BYTES, TALK, pad_for,
     },
 };
 
@@ -25,10 +25,7 @@ impl Session {
         head: &mut Vec<u8>,
     ) -> Option<Body> {
         if self.needs_credit_for_anything() {
-            // News of credit alone cost none.
-            self.credit_grant.owed()?;
-            self.build_control(None, landing, head);
-            return Some(Body::Inline);
+            return self.talk_of_credit(landing, head);
         }
         if let Some(control) = self.control.pop_front() {
             self.build_control(Some(&control), landing, head);
@@ -37,7 +34,10 @@ impl Session {
             }
             return Some(Body::Inline);
         }
-        if self.credit_grant.owed().is_some() || self.news_are_urgent() {
+        if self.credit_is_news() && self.may_speak() {
+            return self.talk_of_credit(landing, head);
+        }
+        if self.news_are_urgent() {
             self.build_control(None, landing, head);
             return Some(Body::Inline);
         }
@@ -68,7 +68,43 @@ impl Session {
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
         }
-        None
+        // Whoever comes here cannot use what it has.
+        if self.goodbye != Goodbye::Said
+            && let Some(credit) = self
+                .credit_use
+                .surrender(self.config.carriage.control_cost())
+        {
+            self.build_control(Some(&Control::Surrender { credit }), landing, head);
+            return Some(Body::Inline);
+        }
+        self.talk_of_credit(landing, head)
+    }
+
+    /// Says what is to be said about credit, if anything is and it may be said.
+    fn talk_of_credit(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
+        let may_speak = self.may_speak();
+        if may_speak && let Some((credit, must_ask)) = self.credit_grant.recall_due() {
+            self.build_talk(Some(&Control::Recall { credit, must_ask }), landing, head);
+            self.credit_grant.recall_told();
+        } else if may_speak && self.is_out_of_credit() && self.credit_use.should_ask() {
+            let granted = self.credit_use.granted();
+            self.build_talk(Some(&Control::Want { granted }), landing, head);
+            self.credit_use.asked();
+        } else if may_speak && self.credit_grant.owed().is_some() || self.reserved.answer_is_due() {
+            self.build_talk(None, landing, head);
+        } else {
+            return None;
+        }
+        Some(Body::Inline)
+    }
+
+    fn credit_is_news(&self) -> bool {
+        self.credit_grant.recall_due().is_some() || self.credit_grant.owed().is_some()
+    }
+
+    /// Whether talk about credit has a buffer, where it needs one.
+    fn may_speak(&self) -> bool {
+        self.config.carriage == Carriage::Stream || self.reserved.may_speak()
     }
 
     /// Whether [`poll_transmit`](Self::poll_transmit) may have a frame: a cheap look for
@@ -80,7 +116,9 @@ impl Session {
             || !self.control.is_empty()
             || !self.news.is_empty()
             || self.goodbye == Goodbye::Due
-            || self.credit_grant.owed().is_some()
+            || self.credit_is_news()
+            || self.credit_use.is_recalled()
+            || self.reserved.answer_is_due()
     }
 
     fn leaves_ready(&mut self, end: u32) {
@@ -92,7 +130,11 @@ impl Session {
     /// Whether sending waits for the peer's credit although something is there.
     #[must_use]
     pub fn is_out_of_credit(&self) -> bool {
-        !self.ready.is_empty() || !self.control.is_empty()
+        let has_goodbye =
+            || self.goodbye == Goodbye::Due && self.ready.is_empty() && self.all_senders_ended();
+        !self.ready.is_empty()
+            || !self.control.is_empty()
+            || self.needs_credit_for_anything() && (self.news_are_urgent() || has_goodbye())
     }
 
     fn needs_credit_for_anything(&self) -> bool {
@@ -191,13 +233,32 @@ impl Session {
     }
 
     fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
+        self.build_session_frame(control, 0, landing, head);
+    }
+
+    /// A control frame that takes a reserved buffer, where frames take any.
+    fn build_talk(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {
+        let sequence = match self.config.carriage {
+            Carriage::Stream => 0,
+            Carriage::Buffers { .. } => TALK,
+        };
+        self.build_session_frame(control, sequence, landing, head);
+    }
+
+    fn build_session_frame(
+        &mut self,
+        control: Option<&Control>,
+        sequence: u32,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) {
         let frame = FrameHeader {
             length: 0,
             channel: 0,
             kind: FrameKind::Control,
             extension: false,
             pad: 0,
-            sequence: 0,
+            sequence,
         };
         self.control_body.clear();
         if let Some(control) = control {
@@ -219,7 +280,13 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) {
-        let extension = self.take_extension();
+        let is_talk = self.config.carriage.is_talk(&frame);
+        // A mere answer has a buffer where news would have none.
+        let extension = self.take_extension(!is_talk || self.reserved.may_speak());
+        if is_talk {
+            let is_news = extension.credit.is_some() || body_bytes > 0;
+            self.reserved.speak(is_news);
+        }
         let has_extension = !extension.is_empty();
         let pad = pad_for(landing, has_extension, alignment);
         let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
@@ -230,7 +297,7 @@ impl Session {
             pad,
             ..frame
         };
-        let cost = self.config.carriage.cost(&frame, Some(&extension));
+        let cost = self.config.carriage.cost(&frame);
         self.credit_use.charge(cost);
         head.extend_from_slice(&frame.to_bytes());
         if has_extension {
@@ -240,11 +307,14 @@ impl Session {
     }
 
     /// The news that ride on the next frame, whatever it is.
-    fn take_extension(&mut self) -> Extension {
-        let credit = self.credit_grant.owed();
+    fn take_extension(&mut self, may_grant: bool) -> Extension {
+        let credit = self.credit_grant.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
-            self.credit_grant.told(credit);
+            let enough = self.config.carriage.highest_cost();
+            self.credit_grant.told(credit, enough);
         }
+        let answer = self.reserved.answer();
+        self.reserved.has_answered();
         let mut counters = None;
         while let Some(end) = self.news.pop_front() {
             let Some(End {
@@ -266,7 +336,11 @@ impl Session {
                 break;
             }
         }
-        Extension { counters, credit }
+        Extension {
+            counters,
+            credit,
+            answer,
+        }
     }
 
     fn news_are_urgent(&self) -> bool {

@@ -3,6 +3,7 @@
 //! closing. (What two sessions make of each other under faults is the simulated fabric's.)
 
 mod buffers;
+mod credit;
 mod ends;
 mod large;
 mod news;

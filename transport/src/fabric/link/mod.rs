@@ -137,6 +137,7 @@ impl Link {
         }
         let mut session = SessionConfig {
             carriage: Carriage::Stream,
+            dialed: false,
             our_credit: config.our_credit_bytes,
             peer_credit: config.peer_credit_bytes,
             max_channels: config.max_channels,

@@ -4,6 +4,7 @@
 use super::{
     Checked,
     ledger::Ledger,
+    lender::Lender,
     node::{Life, Node},
     options::SimOptions,
     random::Random,
@@ -15,11 +16,13 @@ use crate::engine::{channel_window::ChannelWindow, control::Role};
 pub(super) struct Application {
     random: Random,
     options: SimOptions,
+    pub(super) lender: Lender,
 }
 
 impl Application {
-    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+    pub(super) fn new(options: &SimOptions, mut random: Random) -> Self {
         Self {
+            lender: Lender::new(options, random.fork()),
             random,
             options: options.clone(),
         }
@@ -35,6 +38,7 @@ impl Application {
                 node.end_session(ledger)?;
             }
         }
+        self.lender.act(node);
         self.receive_some(node);
         if !node.wanted.is_empty() && self.random.chance(GRANT_PER_MILLE) {
             node.grant(self.random.below(node.wanted.len() as u64) as usize);
@@ -45,7 +49,7 @@ impl Application {
     /// A step of a program that begins nothing new and finishes what it has; whether
     /// there was something to do.
     pub(super) fn finish(&mut self, node: &mut Node) -> bool {
-        let mut any = !node.wanted.is_empty();
+        let mut any = self.lender.finish(node) | !node.wanted.is_empty();
         while !node.wanted.is_empty() {
             node.grant(0);
         }

@@ -17,6 +17,7 @@
 
 mod application;
 mod ledger;
+mod lender;
 mod memory;
 mod node;
 mod options;

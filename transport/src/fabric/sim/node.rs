@@ -70,6 +70,7 @@ impl Node {
     pub(super) fn new(side: Side, options: &SimOptions) -> Self {
         let config = SessionConfig {
             carriage: options.carriage,
+            dialed: side == Side::Left,
             our_credit: options.credit,
             peer_credit: options.credit,
             max_channels: options.max_channels,

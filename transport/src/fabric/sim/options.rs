@@ -35,6 +35,11 @@ pub struct SimOptions {
     pub carriage: Carriage,
     /// What either side may keep in flight, arrival bytes or buffers.
     pub credit: u64,
+    /// How often an engine recalls credit or lends some again.
+    pub lend_per_mille: u64,
+    /// An engine lends nothing of what it recalled before that has come back. If not, the
+    /// run has to break a rule.
+    pub lender_waits_for_surrender: bool,
     /// The alignment of payloads.
     pub alignment: u32,
     /// The largest window that an end asks for, a power of two; some ask for less.
@@ -120,6 +125,8 @@ impl SimOptions {
             max_channels: random.pick(&[2, 4, 8, 16]),
             carriage,
             credit: least_credit * random.pick(&[1, 1, 2, 8]),
+            lend_per_mille: random.pick(&[0, 5, 50, 500]),
+            lender_waits_for_surrender: true,
             alignment: random.pick(&[8, 8, 16, 32, 64]),
             window_bytes,
             window_messages: random.pick(&[1, 2, 7, 64, 1024]),

@@ -14,9 +14,8 @@ use super::{
     wire::Wire,
 };
 use crate::engine::{
-    carriage::{Carriage, RESERVED_BUFFERS},
-    channel_window::ChannelWindow,
-    control::Role,
+    carriage::Carriage, channel_window::ChannelWindow, control::Role,
+    reserved_buffer::reserved_buffers,
 };
 
 /// A run in progress.
@@ -372,14 +371,15 @@ impl Simulation {
             let sent = &self.place(side).node.counts;
             let arrived = &self.place(side.other()).node.counts;
             let check = || {
-                let granted = self.options.credit;
+                let lender = &self.place(side.other()).application.lender;
+                let granted = self.options.credit - lender.free;
                 let in_flight = sent.charged_out - arrived.charged_in;
                 ensure!(
                     in_flight <= granted,
                     "{in_flight} in flight, granted: {granted}"
                 );
                 let frames = sent.frames - arrived.frames_in;
-                let buffers = granted + RESERVED_BUFFERS;
+                let buffers = granted + reserved_buffers(side == Side::Right);
                 ensure!(
                     self.options.carriage == Carriage::Stream || frames <= buffers,
                     "{frames} frames in flight to {buffers} buffers"

@@ -1,7 +1,7 @@
 //! Many seeds, and a few stories for which one seed in many would not do.
 
 use super::*;
-use crate::engine::carriage::Carriage;
+use crate::engine::carriage::{Carriage, LEAST_BUFFER_BYTES};
 
 /// `IBEX_SIM_SEED=n` replays the run of one seed.
 #[test]
@@ -126,6 +126,59 @@ fn a_window_wider_than_the_credit_fills_up_all_the_same() {
     assert!(out_of_credit > 40, "credit was never short");
 }
 
+/// Credit moves all the time, over both carriages.
+#[test]
+fn credit_that_comes_and_goes_stops_nothing() {
+    for carriage in [
+        Carriage::Stream,
+        Carriage::Buffers {
+            bytes: LEAST_BUFFER_BYTES,
+        },
+    ] {
+        for seed in 0..60 {
+            finish(seed, story(seed, restless(carriage)));
+        }
+    }
+}
+
+/// The weakened twin: an engine that lends what it recalled before that has come back has
+/// more in flight to it than it can take in, and some seed shows it.
+#[test]
+fn credit_that_is_lent_before_it_came_back_is_lent_twice() {
+    for carriage in [
+        Carriage::Stream,
+        Carriage::Buffers {
+            bytes: LEAST_BUFFER_BYTES,
+        },
+    ] {
+        let trusting = SimOptions {
+            lender_waits_for_surrender: false,
+            ..restless(carriage)
+        };
+        let overruns = (0..60).filter(|&seed| {
+            let broken = story(seed, trusting.clone()).run().err();
+            broken.is_some_and(|violation| violation.what.contains("in flight"))
+        });
+        assert!(overruns.count() > 10);
+    }
+}
+
+fn restless(carriage: Carriage) -> SimOptions {
+    let credit = match carriage {
+        Carriage::Stream => 1 << 13,
+        Carriage::Buffers { .. } => 8,
+    };
+    SimOptions {
+        carriage,
+        credit,
+        lend_per_mille: 300,
+        send_per_mille: 900,
+        receive_per_mille: 900,
+        settle_per_mille: 900,
+        ..busy()
+    }
+}
+
 /// One name, opened and closed all the time by both sides.
 #[test]
 fn a_name_is_opened_again_and_again() {
@@ -174,6 +227,8 @@ fn busy() -> SimOptions {
         max_channels: 8,
         carriage: Carriage::Stream,
         credit: 1 << 14,
+        lend_per_mille: 50,
+        lender_waits_for_surrender: true,
         alignment: 16,
         window_bytes: 1 << 12,
         window_messages: 64,

@@ -5,7 +5,8 @@ use super::arrival_buffers::REPOST_BATCH;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
 use super::pair_endpoint::LEAST_CREDIT;
-use crate::engine::carriage::{LEAST_BUFFER_BYTES, RESERVED_BUFFERS};
+use crate::engine::carriage::LEAST_BUFFER_BYTES;
+use crate::engine::reserved_buffer::reserved_buffers;
 
 /// The settings of a [`Site`](super::Site).
 ///
@@ -84,7 +85,7 @@ impl SiteSettings {
 
     /// Buffers posted for one session.
     pub(super) fn buffers_per_session(&self) -> u32 {
-        self.session_credit + RESERVED_BUFFERS as u32
+        self.session_credit + reserved_buffers(true) as u32
     }
 
     /// Sessions that the receive buffers cover. [`REPOST_BATCH`] of them may be waiting to

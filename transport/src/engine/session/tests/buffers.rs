@@ -3,7 +3,9 @@
 use super::{super::*, peer::*};
 use crate::engine::{
     control::Ask,
-    frame::{Extension, FrameKind},
+    frame::{Extension, FrameKind, TALK},
+    reserved_buffer::ReserveOverrun,
+    session_credit::Term,
 };
 
 const CREDIT: u64 = 4;
@@ -23,8 +25,18 @@ fn credit(credit: u64) -> Vec<u8> {
     let extension = Extension {
         counters: None,
         credit: Some(credit),
+        answer: None,
     };
-    frame(FrameKind::Control, 0, 0, Some(extension), b"")
+    frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
+}
+
+/// A mere answer to what was said up to `number`.
+fn answer(number: u16) -> Vec<u8> {
+    let extension = Extension {
+        answer: Some(number),
+        ..Extension::default()
+    };
+    frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
 }
 
 fn open_as(number: u32) -> Vec<u8> {
@@ -56,17 +68,37 @@ fn without_credit_nothing_goes_out_and_with_it_the_rest_does() {
 }
 
 #[test]
-fn news_of_credit_go_out_without_credit_once_half_of_it_is_owed() {
+fn news_of_credit_go_out_without_credit_once_more_than_half_of_it_is_owed() {
     let mut session = over_buffers();
     for end in 1..=CREDIT as u32 {
         session.ask(end, Ask::default());
     }
     assert_eq!(frames_out(&mut session), CREDIT as usize);
     deliver(&mut session, &open_as(0)).unwrap();
-    assert_eq!(frames_out(&mut session), 0, "a quarter is owed");
     deliver(&mut session, &open_as(1)).unwrap();
+    assert_eq!(frames_out(&mut session), 0, "half is owed");
+    deliver(&mut session, &open_as(2)).unwrap();
     assert_eq!(frames_out(&mut session), 1);
     assert_eq!(frames_out(&mut session), 0, "told");
+}
+
+#[test]
+fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
+    let mut session = over_buffers();
+    session.give(10, Term::Standing);
+    assert_eq!(frames_out(&mut session), 1);
+    session.recall(1);
+    assert_eq!(
+        frames_out(&mut session),
+        0,
+        "the peer's reserved buffer is taken"
+    );
+    deliver(&mut session, &answer(1)).unwrap();
+    assert_eq!(
+        frames_out(&mut session),
+        1,
+        "the recall, and with it the answer"
+    );
 }
 
 #[test]
@@ -80,11 +112,37 @@ fn a_peer_that_uses_more_buffers_than_it_was_granted_is_refused() {
 }
 
 #[test]
-fn news_of_credit_that_was_not_owed_are_refused() {
+fn talk_beyond_the_reserved_buffers_is_refused() {
     let mut session = over_buffers();
-    assert!(deliver(&mut session, &credit(CREDIT + CREDIT / 2)).is_ok());
-    let refused = deliver(&mut session, &credit(CREDIT + CREDIT / 2 + 1)).unwrap_err();
-    assert_eq!(refused, PeerMisbehaved::IdleCredit);
+    deliver(&mut session, &credit(CREDIT + 1)).unwrap();
+    let refused = deliver(&mut session, &credit(CREDIT + 2)).unwrap_err();
+    let overrun = ReserveOverrun::Talk { open: 2, kept: 1 };
+    assert_eq!(refused, PeerMisbehaved::Reserve(overrun));
+}
+
+#[test]
+fn talk_is_answered_and_then_there_may_be_more() {
+    let mut session = over_buffers();
+    for granted in 1..10 {
+        deliver(&mut session, &credit(CREDIT + granted)).unwrap();
+        assert_eq!(frames_out(&mut session), 1, "the answer");
+    }
+}
+
+#[test]
+fn reserved_buffers_are_for_credit_alone() {
+    let mut session = over_buffers();
+    let mut goodbye = Vec::new();
+    Control::Goodbye.encode(&mut goodbye);
+    let frame = frame(FrameKind::Control, 0, u64::from(TALK), None, &goodbye);
+    assert_eq!(deliver(&mut session, &frame), Err(PeerMisbehaved::NoTalk));
+}
+
+#[test]
+fn an_answer_to_what_was_not_said_is_refused() {
+    let mut session = over_buffers();
+    let refused = deliver(&mut session, &answer(1)).unwrap_err();
+    assert!(matches!(refused, PeerMisbehaved::Reserve(_)), "{refused}");
 }
 
 #[test]

@@ -41,25 +41,14 @@ fn counters_of_an_end_that_is_gone_are_late_and_harmless() {
 }
 
 #[test]
-fn credit_grows_and_never_shrinks() {
+fn credit_grows_and_credit_that_shrinks_is_refused() {
     let mut session = Session::new(SessionConfig {
         peer_credit: 200,
         ..config()
     });
     pair(&mut session, Role::Sender);
     let mut ring = Ring::default();
-    let mut sent_with = |credit: Option<u64>| {
-        if let Some(credit) = credit {
-            let extension = Extension {
-                counters: None,
-                credit: Some(credit),
-            };
-            deliver(
-                &mut session,
-                &frame(FrameKind::Control, 0, 0, Some(extension), b""),
-            )
-            .unwrap();
-        }
+    let mut sends = |session: &mut Session| {
         ring.0
             .push_back(crate::engine::record::record_size(50, ALIGNMENT));
         session.mark_ready(1);
@@ -70,14 +59,28 @@ fn credit_grows_and_never_shrinks() {
         sent
     };
     // A frame of 64 + 16 bytes needs room for the longest head.
-    assert!(sent_with(None));
+    assert!(sends(&mut session));
     assert!(
-        !sent_with(None),
+        !sends(&mut session),
         "120 bytes are less than a record and the longest head"
     );
-    assert!(!sent_with(Some(100)), "late");
-    assert!(!sent_with(Some(200)), "repeated");
-    assert!(sent_with(Some(400)));
+    deliver(&mut session, &granted(200)).unwrap();
+    assert!(!sends(&mut session), "repeated");
+    deliver(&mut session, &granted(400)).unwrap();
+    assert!(sends(&mut session));
+    let refused = deliver(&mut session, &granted(399)).unwrap_err();
+    assert!(
+        matches!(refused, PeerMisbehaved::CreditShrank(_)),
+        "{refused}"
+    );
+}
+
+fn granted(credit: u64) -> Vec<u8> {
+    let extension = Extension {
+        credit: Some(credit),
+        ..Extension::default()
+    };
+    frame(FrameKind::Control, 0, 0, Some(extension), b"")
 }
 
 // ---- Asking --------------------------------------------------------------------------

@@ -23,6 +23,7 @@ pub(super) const MAX_CHANNELS: usize = 4;
 pub(super) fn config() -> SessionConfig {
     SessionConfig {
         carriage: Carriage::Stream,
+        dialed: false,
         our_credit: 1 << 20,
         peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
@@ -252,6 +253,7 @@ pub(super) fn told_by_peer(channel: u32, counters: Counters) -> Vec<u8> {
     let extension = Extension {
         counters: Some((channel, counters)),
         credit: None,
+        answer: None,
     };
     frame(FrameKind::Control, 0, 0, Some(extension), b"")
 }

@@ -138,7 +138,7 @@ fn credit_holds_and_one_frame_beyond_does_not() {
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     deliver(&mut session, &records(2, &[b"two"])).unwrap();
     let overrun = CreditOverrun {
-        arrived: 96,
+        used: 96,
         granted: 64,
     };
     assert_eq!(

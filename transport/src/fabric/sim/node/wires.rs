@@ -4,11 +4,7 @@
 use super::Node;
 use crate::{
     engine::{
-        carriage::Carriage,
-        frame::{
-            BLOCK_ALIGNMENT, EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind,
-            HEADER_BYTES,
-        },
+        frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
         session::{Arrival, Body},
     },
     fabric::sim::{Checked, ensure, ledger::Ledger, sender::Rings, wire::Wire},
@@ -134,7 +130,7 @@ impl Node {
             header.padded_length(),
             carriage.frame_bytes()
         );
-        self.counts.charged_out += cost(carriage, &header, &out[start..]);
+        self.counts.charged_out += carriage.cost(&header);
         self.counts.frames += 1;
         self.note(u64::from(header.length) << 32 | u64::from(header.channel));
         self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
@@ -180,7 +176,7 @@ impl Node {
             return Ok(false);
         }
         let carriage = self.options.carriage;
-        self.counts.charged_in += cost(carriage, &header, bytes);
+        self.counts.charged_in += carriage.cost(&header);
         self.counts.frames_in += 1;
         let landing = carriage.landing(self.inbound.landing);
         self.inbound.landing = landing;
@@ -272,16 +268,6 @@ impl Node {
     pub(in crate::fabric::sim) fn is_flushed(&self) -> bool {
         self.outbound.bytes.is_empty()
     }
-}
-
-/// What a frame costs that is whole up to its body.
-fn cost(carriage: Carriage, header: &FrameHeader, frame: &[u8]) -> u64 {
-    let extension = header
-        .extension
-        .then(|| frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>())
-        .flatten()
-        .map(Extension::parse);
-    carriage.cost(header, extension.as_ref())
 }
 
 /// Bytes that are built ahead of a wire that takes no more.

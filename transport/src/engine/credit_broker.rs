@@ -1,0 +1,555 @@
+//! The credit broker: which session may have how much of the engine's arrival memory in
+//! flight to it.
+//!
+//! Rules:
+//!
+//! 1. What is lent, and a reserve for every session that may join, is never more than there
+//!    is. Lent credit is free again when its session says that it came back, and not before;
+//!    a peer that never answers keeps what it has until its session ends.
+//! 2. As long as there is enough, a session is given the most that it may hold when it
+//!    joins, and the broker hears nothing more of it.
+//! 3. Else those who want share what there is: none is given more than the *level*, an equal
+//!    part for each *active* session, and who has more is recalled to it as soon as someone
+//!    who has less wants and nothing is free. A session is active from when it wants until it
+//!    surrenders what it could not use, or is found to use nothing. Who is not active is
+//!    recalled first, to one *grain*, the least that is of use.
+//! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
+//!    grain once, in the order of the wishes. Turns come back without a recall.
+//! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
+//!    when a third more sessions would still find room. So the arrival of n sessions costs
+//!    each of the others a recall per step, not one per arrival; and what a step leaves over
+//!    is there for who comes next.
+//! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
+//!    sessions at most to find idle ones. Nothing waits for a clock.
+//!
+//! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
+//! [`report`](CreditBroker::report) with what
+//! [`Session::take_credit_report`](super::session::Session::take_credit_report) answers
+//! whenever it handled or sent frames, and [`leave`](CreditBroker::leave) when no frame of
+//! the peer's can arrive any more. The engine then drains
+//! [`poll_action`](CreditBroker::poll_action) and passes each action to the session that it
+//! names. The unit is the carriage's: bytes or receive buffers, so wires that do not share
+//! memory have brokers of their own.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use super::session_credit::{CreditReport, Term};
+
+/// A session, as the engine numbers them.
+pub type SessionId = u64;
+
+/// What a broker has to lend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerSettings {
+    /// All arrival bytes or receive buffers.
+    pub capacity: u64,
+    /// What is kept for each session beside what it is lent, for talk about credit.
+    pub reserve: u64,
+    /// How many sessions there may be. The reserve of all of them is set aside.
+    pub max_sessions: u64,
+    /// The least credit that is of use.
+    pub grain: u64,
+    /// The most that a session may hold.
+    pub most: u64,
+}
+
+/// Divides credit between the sessions of an engine. See the [module](self).
+#[derive(Debug)]
+pub struct CreditBroker {
+    settings: BrokerSettings,
+
+    // What there is.
+    lendable: u64,
+    free: u64,
+    /// What was recalled so long ago that nobody counts on it.
+    overdue: u64,
+
+    // Who has it.
+    sessions: BTreeMap<SessionId, Holding>,
+    /// Sessions that want, in the order of their wishes.
+    waiting: BTreeMap<u64, SessionId>,
+    next_ticket: u64,
+    /// Active sessions by what they may keep, richest last.
+    active_holders: BTreeSet<(u64, SessionId)>,
+    /// The same of those that are not active.
+    idle_holders: BTreeSet<(u64, SessionId)>,
+    active: u64,
+    /// A grain, or what is held if that is less, for each that is not active.
+    idle_floor: u64,
+
+    // How it is shared.
+    level: u64,
+    /// Where the search for idle sessions goes on.
+    hand: SessionId,
+    /// Active sessions that hold nothing and want nothing, with the number of gifts after
+    /// which they are forgotten.
+    lapsing: VecDeque<(u64, SessionId)>,
+    gifts: u64,
+
+    // Recalls.
+    /// Open ones, by the number of answers after which they are overdue.
+    open: BTreeSet<(u64, SessionId)>,
+    answers: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Holding {
+    held: u64,
+    /// Of that, what will not be lent again.
+    recalled: u64,
+    /// The place in the queue of who wants more.
+    ticket: Option<u64>,
+    is_active: bool,
+    /// When the recall is overdue, while one is open.
+    due: Option<u64>,
+    is_overdue: bool,
+    /// What the session had used in all when it was looked at last; nothing if it was given
+    /// something since.
+    used: Option<u64>,
+    /// When it is forgotten, while it holds and wants nothing.
+    lapses: Option<u64>,
+}
+
+impl Holding {
+    fn kept(&self) -> u64 {
+        self.held - self.recalled
+    }
+}
+
+/// What the engine is to do for the broker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CreditAction {
+    /// Pass it to [`Session::give`](super::session::Session::give).
+    Give {
+        /// To whom.
+        session: SessionId,
+        /// How much.
+        credit: u64,
+        /// For how long.
+        term: Term,
+    },
+    /// Pass it to [`Session::recall`](super::session::Session::recall), and report what
+    /// comes back.
+    Recall {
+        /// From whom.
+        session: SessionId,
+        /// How much.
+        credit: u64,
+    },
+}
+
+/// A session cannot be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this node has {limit} sessions, for more it keeps no arrival memory")]
+pub struct TooManySessions {
+    /// How many it may have.
+    pub limit: u64,
+}
+
+/// Sessions that one wish looks at to find some that use nothing of what they have. More
+/// would find idle credit sooner and make every wish in a busy crowd dearer.
+pub const LOOKS_PER_WISH: usize = 4;
+
+impl CreditBroker {
+    /// Nothing is lent yet.
+    ///
+    /// # Panics
+    ///
+    /// If the reserves leave less than a grain to lend, or a session may not hold a grain.
+    #[must_use]
+    pub fn new(settings: BrokerSettings) -> Self {
+        let reserves = settings.reserve.saturating_mul(settings.max_sessions);
+        let lendable = settings.capacity.saturating_sub(reserves);
+        assert!(
+            lendable >= settings.grain && settings.most >= settings.grain && settings.grain > 0,
+            "{settings:?} leave nothing to lend"
+        );
+        Self {
+            settings,
+            lendable,
+            free: lendable,
+            overdue: 0,
+            sessions: BTreeMap::new(),
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            active_holders: BTreeSet::new(),
+            idle_holders: BTreeSet::new(),
+            active: 0,
+            idle_floor: 0,
+            level: lendable,
+            hand: 0,
+            lapsing: VecDeque::new(),
+            gifts: 0,
+            open: BTreeSet::new(),
+            answers: 0,
+        }
+    }
+
+    /// A session begins; it counts as wanting.
+    pub fn join(&mut self, session: SessionId) -> Result<(), TooManySessions> {
+        let limit = self.settings.max_sessions;
+        if self.sessions.len() as u64 >= limit {
+            return Err(TooManySessions { limit });
+        }
+        self.sessions.entry(session).or_default();
+        self.wish(session);
+        Ok(())
+    }
+
+    /// What happened in a session. Drain [`poll_action`](Self::poll_action) afterwards.
+    pub fn report(&mut self, session: SessionId, report: CreditReport) {
+        if report.returned > 0 || report.is_idle {
+            self.came_back(session, report.returned, report.is_idle);
+        }
+        if report.wants {
+            self.wish(session);
+        }
+    }
+
+    /// The session is over: all that it had is free.
+    pub fn leave(&mut self, session: SessionId) {
+        self.change(session, |holding, free| {
+            *free += holding.held;
+            *holding = Holding {
+                ticket: holding.ticket,
+                due: holding.due,
+                ..Holding::default()
+            };
+        });
+        if let Some(holding) = self.sessions.remove(&session) {
+            self.forget_wish(holding.ticket);
+            self.close_recall(session, holding.due);
+        }
+        self.set_level();
+    }
+
+    /// The next thing to do. `used` tells how much credit a session has used in all
+    /// ([`Session::credit_used`](super::session::Session::credit_used)). Drain it whenever
+    /// a session joined, left or reported.
+    #[must_use]
+    pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
+        while let Some((&ticket, &session)) = self.waiting.first_key_value() {
+            let holding = self.sessions.get(&session).copied().unwrap_or_default();
+            let target = self.target();
+            let has_enough = holding.kept() >= target;
+            if has_enough && self.look_for_idle(&used) {
+                // Its share has grown.
+                continue;
+            }
+            if has_enough || holding.held >= self.settings.most {
+                self.drop_wish(session, ticket);
+                continue;
+            }
+            let missing = target - holding.kept();
+            let room = self.settings.most - holding.held;
+            let credit = missing.min(room).min(self.free);
+            if credit >= self.settings.grain.min(missing) {
+                self.drop_wish(session, ticket);
+                return Some(self.give(session, credit));
+            }
+            return self.recall_one(session);
+        }
+        None
+    }
+
+    /// Whether nothing is lent beyond what there is: holds after every call.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        let held: u64 = self.sessions.values().map(|holding| holding.held).sum();
+        self.free.checked_add(held) == Some(self.lendable)
+    }
+
+    /// What a session is lent.
+    #[must_use]
+    pub fn held(&self, session: SessionId) -> u64 {
+        self.sessions
+            .get(&session)
+            .map_or(0, |holding| holding.held)
+    }
+
+    /// What nobody is lent.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.free
+    }
+
+    // ---- What sessions do ------------------------------------------------------------
+
+    fn wish(&mut self, session: SessionId) {
+        let ticket = self.next_ticket;
+        let most = self.settings.most;
+        let mut is_new = false;
+        self.change(session, |holding, _| {
+            is_new = holding.ticket.is_none() && holding.held < most;
+            if is_new {
+                holding.ticket = Some(ticket);
+            }
+            holding.is_active = true;
+            holding.lapses = None;
+        });
+        if is_new {
+            self.next_ticket += 1;
+            self.waiting.insert(ticket, session);
+        }
+        self.set_level();
+    }
+
+    fn came_back(&mut self, session: SessionId, credit: u64, is_idle: bool) {
+        let lapses = self.gifts + self.sessions.len() as u64;
+        let mut closed = None;
+        let mut is_lapsing = false;
+        self.change(session, |holding, free| {
+            let credit = credit.min(holding.held);
+            debug_assert!(credit <= holding.recalled, "{holding:?} returns {credit}");
+            holding.held -= credit;
+            holding.recalled = holding.recalled.saturating_sub(credit);
+            *free += credit;
+            if holding.recalled == 0 {
+                closed = holding.due.take();
+                holding.is_overdue = false;
+            }
+            if is_idle && holding.ticket.is_none() {
+                holding.is_active = false;
+            }
+            is_lapsing = holding.is_active && holding.held == 0 && holding.ticket.is_none();
+            if is_lapsing {
+                holding.lapses = Some(lapses);
+            }
+        });
+        if is_lapsing {
+            self.lapsing.push_back((lapses, session));
+        }
+        if closed.is_some() {
+            self.close_recall(session, closed);
+            self.answers += 1;
+            self.find_overdue();
+        }
+        self.set_level();
+    }
+
+    // ---- What the broker does --------------------------------------------------------
+
+    /// Up to how much is given to who wants.
+    fn target(&self) -> u64 {
+        self.level.clamp(self.settings.grain, self.settings.most)
+    }
+
+    /// There is not a grain for each.
+    fn is_crowded(&self) -> bool {
+        self.level < self.settings.grain
+    }
+
+    fn give(&mut self, session: SessionId, credit: u64) -> CreditAction {
+        let term = if self.is_crowded() {
+            Term::Turn
+        } else {
+            Term::Standing
+        };
+        // As many turns are out as there are grains: each is answered in the midst of
+        // others.
+        let due = self.answers + 2 * (self.open.len() as u64 + 1);
+        let mut opened = None;
+        self.change(session, |holding, free| {
+            holding.held += credit;
+            *free -= credit;
+            holding.used = None;
+            if term == Term::Turn {
+                holding.recalled += credit;
+                opened = Some(*holding.due.get_or_insert(due));
+            }
+        });
+        if let Some(due) = opened {
+            self.open.insert((due, session));
+        }
+        self.gifts += 1;
+        self.forget_lapsed();
+        CreditAction::Give {
+            session,
+            credit,
+            term,
+        }
+    }
+
+    /// Something is missing for `wanting`: the next that has to give.
+    fn recall_one(&mut self, wanting: SessionId) -> Option<CreditAction> {
+        let (idle_keeps, active_keeps) = if self.is_crowded() {
+            (0, 0)
+        } else {
+            (self.settings.grain, self.target())
+        };
+        let richest = |holders: &BTreeSet<(u64, SessionId)>, keeps| {
+            let (kept, session) = holders.last().copied()?;
+            (kept > keeps && session != wanting).then_some((session, kept - keeps))
+        };
+        let (session, credit) = richest(&self.idle_holders, idle_keeps)
+            .or_else(|| richest(&self.active_holders, active_keeps))?;
+        // Once half of those have answered that were asked at the time, who has not is
+        // taken for silent.
+        let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
+        let mut opened = 0;
+        self.change(session, |holding, _| {
+            holding.recalled += credit;
+            opened = *holding.due.get_or_insert(due);
+        });
+        self.open.insert((opened, session));
+        Some(CreditAction::Recall { session, credit })
+    }
+
+    /// Looks at a few active sessions that have more than a grain and want nothing. Whether
+    /// one was found that has used nothing since it was looked at last.
+    fn look_for_idle(&mut self, used: &impl Fn(SessionId) -> u64) -> bool {
+        let grain = self.settings.grain;
+        for _ in 0..LOOKS_PER_WISH {
+            let behind = self.sessions.range(self.hand + 1..).next();
+            let Some((&session, holding)) = behind.or_else(|| self.sessions.first_key_value())
+            else {
+                return false;
+            };
+            self.hand = session;
+            if !holding.is_active || holding.ticket.is_some() || holding.kept() <= grain {
+                continue;
+            }
+            let now = used(session);
+            let is_idle = holding.used == Some(now);
+            self.change(session, |holding, _| {
+                holding.used = Some(now);
+                holding.is_active = !is_idle;
+            });
+            if is_idle {
+                self.set_level();
+                return true;
+            }
+        }
+        false
+    }
+
+    // ---- Bookkeeping -----------------------------------------------------------------
+
+    /// Changes a holding and everything that is summed up over holdings.
+    fn change(&mut self, session: SessionId, change: impl FnOnce(&mut Holding, &mut u64)) {
+        let Some(holding) = self.sessions.get_mut(&session) else {
+            return;
+        };
+        let grain = self.settings.grain;
+        let before = *holding;
+        change(holding, &mut self.free);
+        let after = *holding;
+        for (holding, is_before) in [(before, true), (after, false)] {
+            let key = (holding.kept(), session);
+            let holders = if holding.is_active {
+                &mut self.active_holders
+            } else {
+                &mut self.idle_holders
+            };
+            if is_before {
+                holders.remove(&key);
+                self.active -= u64::from(holding.is_active);
+                self.idle_floor -= holding.idle_floor(grain);
+                self.overdue -= holding.overdue();
+            } else {
+                if holding.kept() > 0 {
+                    holders.insert(key);
+                }
+                self.active += u64::from(holding.is_active);
+                self.idle_floor += holding.idle_floor(grain);
+                self.overdue += holding.overdue();
+            }
+        }
+    }
+
+    fn set_level(&mut self) {
+        let shared = self
+            .lendable
+            .saturating_sub(self.overdue)
+            .saturating_sub(self.idle_floor);
+        let equal = shared / self.active.max(1);
+        if equal < self.level {
+            self.level = self.step_below(equal);
+        } else {
+            let roomy = if self.active <= 1 {
+                equal
+            } else {
+                equal - equal / 4
+            };
+            self.level = self.level.max(self.step_below(roomy));
+        }
+    }
+
+    /// The highest step that is not above `credit`: all there is, three quarters of it, a
+    /// half, three eighths and so on.
+    fn step_below(&self, credit: u64) -> u64 {
+        let mut step = self.lendable;
+        while step > credit {
+            let quarter_less = step - step / 4;
+            if quarter_less <= credit {
+                return quarter_less;
+            }
+            step /= 2;
+        }
+        step
+    }
+
+    fn drop_wish(&mut self, session: SessionId, ticket: u64) {
+        self.waiting.remove(&ticket);
+        self.change(session, |holding, _| holding.ticket = None);
+    }
+
+    fn forget_wish(&mut self, ticket: Option<u64>) {
+        if let Some(ticket) = ticket {
+            self.waiting.remove(&ticket);
+        }
+    }
+
+    fn close_recall(&mut self, session: SessionId, due: Option<u64>) {
+        if let Some(due) = due {
+            self.open.remove(&(due, session));
+        }
+    }
+
+    /// Nobody counts any more on what the slowest were asked for.
+    fn find_overdue(&mut self) {
+        while let Some(&(due, session)) = self.open.first()
+            && due <= self.answers
+        {
+            self.open.pop_first();
+            self.change(session, |holding, _| {
+                holding.due = None;
+                holding.is_overdue = true;
+            });
+        }
+    }
+
+    /// Who has used its turn and has not wanted since all others had one is not active.
+    fn forget_lapsed(&mut self) {
+        while let Some(&(lapses, session)) = self.lapsing.front()
+            && lapses <= self.gifts
+        {
+            self.lapsing.pop_front();
+            self.change(session, |holding, _| {
+                if holding.lapses == Some(lapses) {
+                    holding.lapses = None;
+                    holding.is_active = false;
+                }
+            });
+        }
+        self.set_level();
+    }
+}
+
+impl Holding {
+    fn idle_floor(&self, grain: u64) -> u64 {
+        if self.is_active {
+            0
+        } else {
+            self.held.min(grain)
+        }
+    }
+
+    fn overdue(&self) -> u64 {
+        if self.is_overdue { self.recalled } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,78 @@
+//! What the engine of a side does with the credit of its one session: it recalls and lends
+//! at random, as a broker with many other sessions might.
+#![forbid(unsafe_code)]
+
+use super::{node::Node, options::SimOptions, random::Random};
+use crate::engine::session_credit::Term;
+
+/// Credit that is not lent at the moment.
+#[derive(Debug)]
+pub(super) struct Lender {
+    random: Random,
+    pub(super) free: u64,
+    lend_per_mille: u64,
+    /// False in the weakened twin, which lends what it only asked for.
+    waits_for_surrender: bool,
+}
+
+impl Lender {
+    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
+        Self {
+            random,
+            free: 0,
+            lend_per_mille: options.lend_per_mille,
+            waits_for_surrender: options.lender_waits_for_surrender,
+        }
+    }
+
+    /// Recalls a part, or lends one of what has come back.
+    pub(super) fn act(&mut self, node: &mut Node) {
+        self.hear(node);
+        if !self.random.chance(self.lend_per_mille) {
+            return;
+        }
+        if self.random.chance(500) {
+            let lent = node.session.credit_lent();
+            // Everything, now and then.
+            let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
+            node.session.recall(credit);
+            if !self.waits_for_surrender && lent < TWICE_IS_ENOUGH {
+                node.session.give(credit, Term::Standing);
+            }
+            self.hear(node);
+        } else {
+            let credit = self.random.below(self.free + 1);
+            let term = self.random.pick(&[Term::Standing, Term::Turn]);
+            self.lend(node, credit, term);
+        }
+    }
+
+    /// Lends all there is; whether that was anything.
+    pub(super) fn finish(&mut self, node: &mut Node) -> bool {
+        self.hear(node);
+        let free = self.free;
+        self.lend(node, free, Term::Standing);
+        free > 0
+    }
+
+    fn lend(&mut self, node: &mut Node, credit: u64, term: Term) {
+        if credit > 0 {
+            self.free -= credit;
+            node.session.give(credit, term);
+        }
+    }
+
+    fn hear(&mut self, node: &mut Node) {
+        let report = node.session.take_credit_report();
+        if self.waits_for_surrender {
+            self.free += report.returned;
+        }
+        if report.wants && self.random.chance(100) {
+            let free = self.free;
+            self.lend(node, free, Term::Turn);
+        }
+    }
+}
+
+/// The twin's credit doubles again and again; overflow is not what it is there to show.
+const TWICE_IS_ENOUGH: u64 = 1 << 20;
