@@ -120,6 +120,7 @@ fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
         counters: Some((1, counters)),
         credit: None,
         answer: None,
+        waited: false,
     };
     news.into_iter()
         .flat_map(|counters| extension(counters).to_bytes())

@@ -380,7 +380,7 @@ impl CreditBroker {
         };
         let richest = |holders: &BTreeSet<(u64, SessionId)>, keeps| {
             let (kept, session) = holders.last().copied()?;
-            (kept > keeps && session != wanting).then_some((session, kept - keeps))
+            (kept > keeps && session != wanting).then(|| (session, kept - keeps))
         };
         let (session, credit) = richest(&self.idle_holders, idle_keeps)
             .or_else(|| richest(&self.active_holders, active_keeps))?;

@@ -195,6 +195,8 @@ pub struct Extension {
     pub credit: Option<u64>,
     /// Talk that was taken from reserved buffers, up to this number.
     pub answer: Option<u16>,
+    /// What is sent with this had to wait for credit.
+    pub waited: bool,
 }
 
 const EXTENSION_COUNTERS: u32 = 1;
@@ -202,6 +204,7 @@ const EXTENSION_CREDIT: u32 = 2;
 const EXTENSION_ENDED: u32 = 4;
 /// The answer's number stands in the upper half.
 const EXTENSION_ANSWER: u32 = 8;
+const EXTENSION_WAITED: u32 = 16;
 
 impl Extension {
     /// Whether there is anything to tell.
@@ -225,6 +228,7 @@ impl Extension {
             counters: (flags & EXTENSION_COUNTERS != 0).then_some((u32_at(bytes, 0), counters)),
             credit: (flags & EXTENSION_CREDIT != 0).then(|| u64_at(bytes, 40)),
             answer: (flags & EXTENSION_ANSWER != 0).then_some((flags >> 16) as u16),
+            waited: flags & EXTENSION_WAITED != 0,
         }
     }
 
@@ -250,6 +254,9 @@ impl Extension {
         }
         if let Some(answer) = self.answer {
             flags |= EXTENSION_ANSWER | u32::from(answer) << 16;
+        }
+        if self.waited {
+            flags |= EXTENSION_WAITED;
         }
         bytes[4..8].copy_from_slice(&flags.to_le_bytes());
         bytes
@@ -356,16 +363,19 @@ mod tests {
                 counters: Some((3, counters)),
                 credit: None,
                 answer: Some(0),
+                waited: true,
             },
             Extension {
                 counters: None,
                 credit: Some(u64::MAX),
                 answer: Some(u16::MAX),
+                waited: false,
             },
             Extension {
                 counters: Some((3, counters)),
                 credit: Some(1),
                 answer: None,
+                waited: true,
             },
             Extension::default(),
         ] {

@@ -73,6 +73,8 @@ pub struct Session {
     news: VecDeque<u32>,
     credit_use: CreditUse,
     reserved: ReservedBuffer,
+    /// The next frame says that it had to wait for credit.
+    has_waited: bool,
     goodbye: Goodbye,
 
     // Receiving.
@@ -143,6 +145,7 @@ impl Session {
             news: VecDeque::new(),
             credit_use: CreditUse::new(config.peer_credit),
             reserved: ReservedBuffer::new(config.dialed),
+            has_waited: false,
             goodbye: Goodbye::NotDue,
             credit_grant: CreditGrant::new(config.our_credit),
             events: VecDeque::new(),

@@ -14,8 +14,10 @@
 //!    back: by being used, or because its holder has nothing to send and surrenders it.
 //!    Surrendered credit counts as used, so it cannot be spent twice.
 //! 4. A holder that nothing is lent to any more hears so with the recall, and asks when it
-//!    has something to send: once, until it hears of credit again.
-//! 5. Recalls and surrenders are cumulative too: one that comes again says nothing new, one
+//!    has something to send: once, until it hears of credit or of a recall again.
+//! 5. A sender that is lent something and had to wait says that with the next frame, so that
+//!    it may be lent more.
+//! 6. Recalls and surrenders are cumulative too: one that comes again says nothing new, one
 //!    that goes back is a lie.
 //!
 //! Talk about credit is never charged (see [`carriage`](super::carriage)): asking for credit
@@ -100,7 +102,10 @@ impl CreditUse {
     pub fn recall(&mut self, recalled: u64, must_ask: bool) -> Result<(), CreditShrank> {
         let more = grow("recalls of credit", &mut self.recalled, recalled)?;
         self.parting = self.parting.saturating_add(more).min(self.available());
-        self.must_ask |= must_ask;
+        if must_ask {
+            // This answers a question too: what was given may be gone before it was told.
+            (self.must_ask, self.has_asked) = (true, false);
+        }
         Ok(())
     }
 
@@ -121,6 +126,12 @@ impl CreditUse {
         self.used += unused;
         self.surrendered += unused;
         Some(self.surrendered)
+    }
+
+    /// Whether credit is lent to us again when it has come back, so that we need not ask.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        !self.must_ask
     }
 
     /// Whether who waits for credit has to say so.
@@ -157,8 +168,6 @@ pub struct CreditGrant {
     ask_is_due: bool,
     /// What was surrendered in all.
     surrendered: u64,
-    /// What had come back when credit was told last.
-    back_then: u64,
 
     // For the broker.
     report: CreditReport,
@@ -227,7 +236,6 @@ impl CreditGrant {
             must_ask: false,
             ask_is_due: false,
             surrendered: 0,
-            back_then: 0,
             report: CreditReport::default(),
         }
     }
@@ -295,7 +303,6 @@ impl CreditGrant {
         }
         self.arrived(more)?;
         self.surrendered = surrendered;
-        self.back_then = self.back;
         self.report.is_idle = true;
         Ok(())
     }
@@ -318,13 +325,14 @@ impl CreditGrant {
         is_due.then_some(self.told + owed)
     }
 
-    /// `grant` has been put into a frame. A peer that has used all but less than `enough` by
-    /// then could have used more.
-    pub fn told(&mut self, grant: u64, enough: u64) {
-        let has_used = self.back > self.back_then;
-        self.report.wants |= has_used && self.out() < enough && !self.must_ask;
-        self.back_then = self.back;
+    /// `grant` has been put into a frame.
+    pub fn told(&mut self, grant: u64) {
         self.told = self.told.max(grant);
+    }
+
+    /// The peer had to wait for credit, and got some in the meantime.
+    pub fn was_short(&mut self) {
+        self.report.wants = true;
     }
 
     /// Whether a recall is to be told.
@@ -384,7 +392,7 @@ mod tests {
         credit.charge(1);
         grant.arrived(1).unwrap();
         assert_eq!(grant.owed(), Some(151));
-        grant.told(151, 1);
+        grant.told(151);
         credit.grant(151).unwrap();
         assert_eq!(credit.available(), 100);
         credit.grant(151).unwrap();
@@ -461,7 +469,7 @@ mod tests {
         let mut grant = CreditGrant::new(0);
         grant.give(2, Term::Turn);
         assert_eq!(grant.owed(), Some(2));
-        grant.told(2, 1);
+        grant.told(2);
         assert_eq!(grant.recall_due(), Some((2, true)));
         grant.recall_told();
         grant.arrived(2).unwrap();

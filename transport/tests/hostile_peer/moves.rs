@@ -145,6 +145,7 @@ impl Move {
                     counters: Some((end, counters)),
                     credit,
                     answer: None,
+                    waited: false,
                 });
                 Frame {
                     extension,

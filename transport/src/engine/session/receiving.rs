@@ -178,6 +178,9 @@ impl Session {
         if let Some(answer) = extension.answer {
             self.reserved.hear_answer(answer)?;
         }
+        if extension.waited {
+            self.credit_grant.was_short();
+        }
         let Some((channel, news)) = extension.counters else {
             return Ok(());
         };

@@ -83,10 +83,12 @@ impl Session {
     /// Says what is to be said about credit, if anything is and it may be said.
     fn talk_of_credit(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
         let may_speak = self.may_speak();
+        let waits = self.is_out_of_credit();
+        self.has_waited |= waits && self.credit_use.is_lent();
         if may_speak && let Some((credit, must_ask)) = self.credit_grant.recall_due() {
             self.build_talk(Some(&Control::Recall { credit, must_ask }), landing, head);
             self.credit_grant.recall_told();
-        } else if may_speak && self.is_out_of_credit() && self.credit_use.should_ask() {
+        } else if may_speak && waits && self.credit_use.should_ask() {
             let granted = self.credit_use.granted();
             self.build_talk(Some(&Control::Want { granted }), landing, head);
             self.credit_use.asked();
@@ -310,8 +312,7 @@ impl Session {
     fn take_extension(&mut self, may_grant: bool) -> Extension {
         let credit = self.credit_grant.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
-            let enough = self.config.carriage.highest_cost();
-            self.credit_grant.told(credit, enough);
+            self.credit_grant.told(credit);
         }
         let answer = self.reserved.answer();
         self.reserved.has_answered();
@@ -340,6 +341,7 @@ impl Session {
             counters,
             credit,
             answer,
+            waited: std::mem::take(&mut self.has_waited),
         }
     }
 

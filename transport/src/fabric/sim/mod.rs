@@ -28,6 +28,8 @@ mod simulation;
 mod wire;
 
 #[cfg(test)]
+mod crowd;
+#[cfg(test)]
 mod tests;
 
 pub use options::{Crash, SimOptions};

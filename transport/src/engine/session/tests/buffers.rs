@@ -26,6 +26,7 @@ fn credit(credit: u64) -> Vec<u8> {
         counters: None,
         credit: Some(credit),
         answer: None,
+        waited: false,
     };
     frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
 }

@@ -254,6 +254,7 @@ pub(super) fn told_by_peer(channel: u32, counters: Counters) -> Vec<u8> {
         counters: Some((channel, counters)),
         credit: None,
         answer: None,
+        waited: false,
     };
     frame(FrameKind::Control, 0, 0, Some(extension), b"")
 }

@@ -1,0 +1,556 @@
+//! Many senders and one receiver: real sessions, the broker of the receiving engine, and
+//! wires that take their time.
+//!
+//! Every sender has all its messages ready, one to a frame. After each step the receiver's
+//! memory is counted: what is on its way to it must have a place, whatever the sessions and
+//! the broker believe.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::{Checked, ensure, random::Random};
+use crate::engine::{
+    carriage::{Carriage, LEAST_BUFFER_BYTES},
+    channel_window::ChannelWindow,
+    control::{ChannelSpec, Role},
+    counters::Counters,
+    credit_broker::{BrokerSettings, CreditAction, CreditBroker},
+    frame::{FrameHeader, FrameKind},
+    record::{RecordHeader, RecordKind, first_position, record_size},
+    reserved_buffer::reserved_buffers,
+    session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
+};
+
+/// The receiver's engine, and everyone who sends to it.
+struct Crowd {
+    random: Random,
+    now: u64,
+    delay_steps: u64,
+    carriage: Carriage,
+    settings: BrokerSettings,
+    broker: CreditBroker,
+    peers: Vec<Peer>,
+    /// False in the weakened twin, which takes what it asked for as come back.
+    waits_for_surrender: bool,
+}
+
+/// A sender, and its session at the receiver.
+struct Peer {
+    there: Session,
+    here: Session,
+    ring: Ring,
+    up: Wire,
+    down: Wire,
+    life: Life,
+    received: u64,
+    recalls: u64,
+    /// What the twin took as come back.
+    counted_before: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Life {
+    /// Sends its next message as soon as it can, until so many are published.
+    Busy(u64),
+    /// Lives, and does nothing.
+    Silent,
+    Gone,
+}
+
+/// Frames on their way, each with the step at which it arrives.
+#[derive(Default)]
+struct Wire(VecDeque<(u64, Vec<u8>)>);
+
+/// Records of one length, in a window; made where they are read.
+#[derive(Default)]
+struct Ring {
+    taken: u64,
+    released: u64,
+    published: u64,
+}
+
+impl RecordSource for Ring {
+    fn take_run(&mut self, _: u32, batch: usize, single: usize) -> Option<Run> {
+        let bytes = record_size(MESSAGE_BYTES, ALIGNMENT);
+        let position = first_position(ALIGNMENT) + self.taken * bytes as u64;
+        let fits = self.has_records(0) && bytes <= batch.max(single);
+        self.taken += u64::from(fits);
+        fits.then_some(Run {
+            position,
+            bytes,
+            records: 1,
+        })
+    }
+
+    fn has_records(&mut self, _: u32) -> bool {
+        self.taken < self.published.min(self.released + WINDOW)
+    }
+}
+
+impl Crowd {
+    fn new(seed: u64, carriage: Carriage, settings: BrokerSettings) -> Self {
+        Self {
+            random: Random::new(seed),
+            now: 0,
+            delay_steps: 8,
+            carriage,
+            settings,
+            broker: CreditBroker::new(settings),
+            peers: Vec::new(),
+            waits_for_surrender: true,
+        }
+    }
+
+    fn join(&mut self, life: Life) {
+        let config = |dialed, our_credit, peer_credit| SessionConfig {
+            carriage: self.carriage,
+            dialed,
+            our_credit,
+            peer_credit,
+            max_channels: 2,
+            data_in_band: true,
+        };
+        // The way back has all the room that it needs.
+        let mut there = Session::new(config(true, PLENTY, 0));
+        let mut here = Session::new(config(false, 0, PLENTY));
+        there
+            .open(Role::Sender, "data", spec())
+            .expect("its first end");
+        here.open(Role::Receiver, "data", spec())
+            .expect("its first end");
+        self.broker
+            .join(self.peers.len() as u64)
+            .expect("no more sessions than there may be");
+        self.peers.push(Peer {
+            there,
+            here,
+            ring: Ring::default(),
+            up: Wire::default(),
+            down: Wire::default(),
+            life,
+            received: 0,
+            recalls: 0,
+            counted_before: 0,
+        });
+    }
+
+    /// Everybody moves once, in no order.
+    fn step(&mut self) -> Checked {
+        let first = self.random.below(self.peers.len() as u64) as usize;
+        for index in 0..self.peers.len() {
+            let index = (first + index) % self.peers.len();
+            self.receive(index)?;
+            self.share(index);
+            self.send_back(index);
+            self.peers[index].run(self.now, self.delay_steps, &mut self.random)?;
+        }
+        self.now += 1;
+        self.check()
+    }
+
+    /// The receiver takes what has arrived, and lets go of it at once.
+    fn receive(&mut self, index: usize) -> Checked {
+        let peer = &mut self.peers[index];
+        if peer.life == Life::Gone {
+            return Ok(());
+        }
+        while let Some(bytes) = peer.up.take(self.now) {
+            if let Arrival::Records { records, .. } = handle(&mut peer.here, &bytes)? {
+                peer.received += records;
+                let size = record_size(MESSAGE_BYTES, ALIGNMENT) as u64;
+                let counters = Counters {
+                    received: peer.received,
+                    released: peer.received,
+                    released_position: first_position(ALIGNMENT) + peer.received * size,
+                    ..Counters::default()
+                };
+                peer.here.released(1, &counters);
+            }
+            while peer.here.poll_event().is_some() {}
+        }
+        Ok(())
+    }
+
+    /// What a link does: tells the broker what happened, and does what it decides.
+    fn share(&mut self, index: usize) {
+        self.report(index);
+        let peers = &mut self.peers;
+        loop {
+            let used = |session| peers[session as usize].here.credit_used();
+            let Some(action) = self.broker.poll_action(used) else {
+                return;
+            };
+            match action {
+                CreditAction::Give {
+                    session,
+                    credit,
+                    term,
+                } => peers[session as usize].here.give(credit, term),
+                CreditAction::Recall { session, credit } => {
+                    let peer = &mut peers[session as usize];
+                    peer.recalls += 1;
+                    peer.here.recall(credit);
+                    let mut report = peer.here.take_credit_report();
+                    if !self.waits_for_surrender {
+                        peer.counted_before += credit - report.returned;
+                        report.returned = credit;
+                    }
+                    self.broker.report(session, report);
+                }
+            }
+        }
+    }
+
+    fn report(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        if peer.life == Life::Gone {
+            return;
+        }
+        let mut report = peer.here.take_credit_report();
+        // The twin has counted it before.
+        let counted = report.returned.min(peer.counted_before);
+        peer.counted_before -= counted;
+        report.returned -= counted;
+        self.broker.report(index as u64, report);
+    }
+
+    fn send_back(&mut self, index: usize) {
+        let peer = &mut self.peers[index];
+        let delay = self.random.below(self.delay_steps + 1);
+        peer.down
+            .fill(&mut peer.here, &mut Ring::default(), self.now + delay);
+        self.report(index);
+    }
+
+    fn end(&mut self, index: usize) {
+        self.peers[index].life = Life::Gone;
+        self.peers[index].up.0.clear();
+        self.broker.leave(index as u64);
+        self.share_all();
+    }
+
+    fn share_all(&mut self) {
+        (0..self.peers.len()).for_each(|index| self.share(index));
+    }
+
+    /// The receiver has room for all that is on its way.
+    fn check(&self) -> Checked {
+        ensure!(self.broker.is_sound(), "more is lent than there is");
+        let mut on_their_way = 0;
+        for (index, peer) in self.peers.iter().enumerate() {
+            let (cost, talk) = peer.up.cost(self.carriage);
+            let held = self.broker.held(index as u64);
+            ensure!(
+                cost <= held,
+                "{cost} on its way from {index}, which holds {held}"
+            );
+            ensure!(
+                talk <= reserved_buffers(false),
+                "{talk} frames of talk on their way"
+            );
+            on_their_way += cost + talk;
+        }
+        ensure!(
+            on_their_way <= self.settings.capacity,
+            "{on_their_way} on their way to {}",
+            self.settings.capacity
+        );
+        Ok(())
+    }
+
+    /// Steps until all who are busy have sent everything. Returns what each had sent when
+    /// the first was done.
+    fn run(&mut self, steps: u64) -> Checked<Vec<u64>> {
+        let mut shares = None;
+        for _ in 0..steps {
+            self.step()?;
+            let mut done = self.peers.iter().filter_map(Peer::is_done);
+            if shares.is_none() && done.any(|is_done| is_done) {
+                let busy = self.peers.iter().filter(|peer| peer.is_done().is_some());
+                shares = Some(busy.map(|peer| peer.received).collect());
+            }
+            if self.peers.iter().filter_map(Peer::is_done).all(|done| done) {
+                return shares.ok_or("nobody is busy".to_owned());
+            }
+        }
+        let stuck: Vec<_> = (0..self.peers.len())
+            .filter(|&index| self.peers[index].is_done() == Some(false))
+            .map(|index| (index, self.peers[index].received))
+            .collect();
+        Err(format!("not done after {steps} steps: {stuck:?}"))
+    }
+
+    fn recalls(&self) -> u64 {
+        self.peers.iter().map(|peer| peer.recalls).sum()
+    }
+}
+
+impl Peer {
+    /// A step of the sender.
+    fn run(&mut self, now: u64, delay_steps: u64, random: &mut Random) -> Checked {
+        let Life::Busy(messages) = self.life else {
+            return Ok(());
+        };
+        while let Some(bytes) = self.down.take(now) {
+            handle(&mut self.there, &bytes)?;
+            while let Some(event) = self.there.poll_event() {
+                match event {
+                    Event::Opened { .. } => self.ring.published = messages,
+                    Event::Counted { counters, .. } => self.ring.released = counters.released,
+                    _ => {}
+                }
+            }
+        }
+        if self.ring.has_records(0) {
+            self.there.mark_ready(1);
+        }
+        let delay = random.below(delay_steps + 1);
+        self.up.fill(&mut self.there, &mut self.ring, now + delay);
+        while self.there.poll_event().is_some() {}
+        Ok(())
+    }
+
+    fn is_done(&self) -> Option<bool> {
+        match self.life {
+            Life::Busy(messages) => Some(self.received >= messages),
+            Life::Silent | Life::Gone => None,
+        }
+    }
+}
+
+impl Wire {
+    fn take(&mut self, now: u64) -> Option<Vec<u8>> {
+        let (arrives, _) = self.0.front()?;
+        if *arrives > now {
+            return None;
+        }
+        self.0.pop_front().map(|(_, bytes)| bytes)
+    }
+
+    /// All that a session has to send.
+    fn fill(&mut self, session: &mut Session, ring: &mut Ring, arrives: u64) {
+        let last = self.0.back().map_or(0, |&(arrives, _)| arrives);
+        let mut bytes = Vec::new();
+        while let Some(body) = session.poll_transmit(ring, 0, &mut bytes) {
+            if let Body::Records { bytes: length, .. } = body {
+                let word = RecordHeader {
+                    kind: RecordKind::Data,
+                    length: MESSAGE_BYTES as u32,
+                    sequence_low: ring.taken as u32,
+                };
+                let end = bytes.len() + length;
+                bytes.extend_from_slice(&word.to_word().to_le_bytes());
+                bytes.resize(end.next_multiple_of(8), 0);
+            }
+            self.0
+                .push_back((arrives.max(last), std::mem::take(&mut bytes)));
+        }
+    }
+
+    /// What the frames on it cost, and how many are talk.
+    fn cost(&self, carriage: Carriage) -> (u64, u64) {
+        let headers = self
+            .0
+            .iter()
+            .filter_map(|(_, bytes)| FrameHeader::parse(bytes).ok().flatten());
+        headers.fold((0, 0), |(cost, talk), header| {
+            let is_talk = carriage.is_talk(&header);
+            (cost + carriage.cost(&header), talk + u64::from(is_talk))
+        })
+    }
+}
+
+fn handle(session: &mut Session, bytes: &[u8]) -> Checked<Arrival> {
+    let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
+    let header = header.ok_or("half a frame")?;
+    ensure!(header.kind != FrameKind::Chunk, "nobody sends chunks");
+    session
+        .handle_frame(&header, &bytes[..header.length as usize], 0)
+        .map_err(|misbehaved| format!("an honest peer is accused: {misbehaved}"))
+}
+
+fn spec() -> ChannelSpec {
+    ChannelSpec {
+        fingerprint: [0; 16],
+        schema: String::new(),
+        alignment: ALIGNMENT as u32,
+        window: ChannelWindow {
+            messages: WINDOW,
+            bytes: 1 << 20,
+        },
+        max_message_bytes: MESSAGE_BYTES as u64,
+    }
+}
+
+const WINDOW: u64 = 64;
+const ALIGNMENT: usize = 8;
+/// More than half of the shortest receive buffer.
+const MESSAGE_BYTES: usize = 3000;
+const PLENTY: u64 = 64;
+
+// ---- What is claimed -----------------------------------------------------------------
+
+const BUFFERS: Carriage = Carriage::Buffers {
+    bytes: LEAST_BUFFER_BYTES,
+};
+
+/// A receive queue of `entries` for so many sessions.
+fn entries(entries: u64, max_sessions: u64) -> BrokerSettings {
+    BrokerSettings {
+        capacity: entries,
+        reserve: reserved_buffers(false),
+        max_sessions,
+        grain: BUFFERS.grain(),
+        most: 64,
+    }
+}
+
+fn spread(shares: &[u64]) -> f64 {
+    let most = shares.iter().max().copied().unwrap_or_default();
+    most as f64 / shares.iter().min().copied().unwrap_or_default().max(1) as f64
+}
+
+#[test]
+fn two_hundred_senders_share_256_buffers() {
+    for seed in 0..3 {
+        let mut crowd = Crowd::new(seed, BUFFERS, entries(256, 200));
+        (0..200).for_each(|_| crowd.join(Life::Busy(100)));
+        let shares = crowd
+            .run(50_000)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        assert!(spread(&shares) <= 1.5, "seed {seed}: {shares:?}");
+    }
+}
+
+/// Where there is more than a grain for each.
+#[test]
+fn any_number_of_senders_shares_fairly() {
+    for senders in [2, 3, 4, 5, 7, 10, 19, 33, 59] {
+        let mut crowd = Crowd::new(senders, BUFFERS, entries(160, 60));
+        (0..senders).for_each(|_| crowd.join(Life::Busy(1000)));
+        let shares = crowd
+            .run(50_000)
+            .unwrap_or_else(|error| panic!("{senders}: {error}"));
+        assert!(spread(&shares) <= 1.5, "{senders}: {shares:?}");
+    }
+}
+
+#[test]
+fn a_stream_shares_bytes_in_the_same_way() {
+    let settings = BrokerSettings {
+        capacity: 20 * Carriage::Stream.grain() + 40 * 4096,
+        reserve: 4096,
+        max_sessions: 40,
+        grain: Carriage::Stream.grain(),
+        most: 8 * Carriage::Stream.grain(),
+    };
+    for senders in [1, 3, 10, 19, 25, 40] {
+        let mut crowd = Crowd::new(senders, Carriage::Stream, settings);
+        (0..senders).for_each(|_| crowd.join(Life::Busy(2000)));
+        let shares = crowd
+            .run(50_000)
+            .unwrap_or_else(|error| panic!("{senders}: {error}"));
+        assert!(spread(&shares) <= 1.5, "{senders}: {shares:?}");
+    }
+}
+
+#[test]
+fn a_session_alone_has_its_full_credit_and_is_never_recalled() {
+    let mut crowd = Crowd::new(1, BUFFERS, entries(256, 100));
+    crowd.join(Life::Busy(1000));
+    crowd.step().unwrap();
+    assert_eq!(crowd.broker.held(0), 64);
+    crowd.run(50_000).unwrap();
+    assert_eq!(crowd.recalls(), 0);
+    assert_eq!(crowd.broker.held(0), 64);
+}
+
+/// Idle sessions that hold everything lose it to one who wants.
+#[test]
+fn idle_credit_goes_to_who_wants_it() {
+    let mut crowd = Crowd::new(2, BUFFERS, entries(256, 64));
+    (0..63).for_each(|_| crowd.join(Life::Busy(1)));
+    crowd.run(50_000).unwrap();
+    crowd.join(Life::Busy(4000));
+    crowd.run(50_000).unwrap();
+    let held = crowd.broker.held(63);
+    assert!(held >= 48, "{held} of 64 at a time");
+}
+
+/// Senders that fall silent keep what they have, and take nothing else with them; when
+/// their sessions end, all of it is there again.
+#[test]
+fn silent_senders_keep_what_they_have_until_they_are_gone() {
+    for seed in 0..10 {
+        let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
+        let silent = [0, 3];
+        for index in 0..8 {
+            crowd.join(Life::Busy(if silent.contains(&index) {
+                1
+            } else {
+                100_000
+            }));
+        }
+        for _ in 0..200 {
+            crowd.step().unwrap();
+        }
+        for index in silent {
+            crowd.peers[index].life = Life::Silent;
+        }
+        for index in 0..8 {
+            if !silent.contains(&index) {
+                crowd.peers[index].life = Life::Busy(crowd.peers[index].received + 500);
+                crowd.peers[index].ring.published = crowd.peers[index].received + 500;
+            }
+        }
+        (0..24).for_each(|_| crowd.join(Life::Busy(100)));
+        crowd
+            .run(50_000)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        let kept: u64 = silent
+            .iter()
+            .map(|&index| crowd.broker.held(index as u64))
+            .sum();
+        assert!(kept > 0, "they had nothing to keep");
+        (0..crowd.peers.len()).for_each(|index| crowd.end(index));
+        assert_eq!(crowd.broker.free(), 64);
+    }
+}
+
+/// Senders die at any moment, with recalls open.
+#[test]
+fn who_dies_in_the_middle_of_a_recall_leaves_everything() {
+    for seed in 0..30 {
+        let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
+        (0..8).for_each(|_| crowd.join(Life::Busy(300)));
+        for _ in 0..100 {
+            crowd.step().unwrap();
+        }
+        (0..24).for_each(|_| crowd.join(Life::Busy(300)));
+        for index in 0..8 {
+            for _ in 0..seed % 7 {
+                crowd.step().unwrap();
+            }
+            crowd.end(index);
+        }
+        crowd
+            .run(50_000)
+            .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
+        (8..32).for_each(|index| crowd.end(index));
+        assert_eq!(crowd.broker.free(), 64);
+    }
+}
+
+/// The weakened twin: a broker that gives before the surrender has arrived has more on its
+/// way than it has room for.
+#[test]
+fn a_broker_that_gives_before_the_surrender_arrived_is_overrun() {
+    let overruns = (0..10).filter(|&seed| {
+        let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
+        crowd.waits_for_surrender = false;
+        (0..32).for_each(|_| crowd.join(Life::Busy(300)));
+        let broken = crowd.run(50_000).err();
+        broken.is_some_and(|error| error.contains("on its way"))
+    });
+    assert_eq!(overruns.count(), 10);
+}
