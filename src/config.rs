@@ -156,9 +156,10 @@ impl NodeBuilder {
         self
     }
 
-    /// Bytes that one tcp session lets its peer keep in flight. Default: 2 MiB, range
-    /// 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network; the
-    /// memory is used only by bytes that arrived and were not read.
+    /// The most bytes that one tcp session lets its peer keep in flight. Default: 2 MiB,
+    /// range 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network;
+    /// the memory is used only by bytes that arrived and were not read. All sessions
+    /// together have [`node_credit_bytes`](Self::node_credit_bytes).
     pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
         let range = 512 << 10..=1 << 30;
         self.note(SettingError::check_bytes(
@@ -167,6 +168,21 @@ impl NodeBuilder {
             range,
         ));
         self.settings.session_credit_bytes = bytes;
+        self
+    }
+
+    /// The most bytes that all tcp sessions of the node together let their peers keep in
+    /// flight. Default: 256 MiB, enough for 128 sessions with the default
+    /// [`session_credit_bytes`](Self::session_credit_bytes); range 512 KiB to 1 TiB. As long
+    /// as that is enough, every session has its full credit. With more sessions those that
+    /// send share it equally, and sessions that send nothing are left little or none, so
+    /// that their next message waits for a round trip. Below 257 KiB for each session that
+    /// sends they take turns. More is more memory where many peers send faster than their
+    /// messages are read: at worst this much, and a block of 1 MiB per session.
+    pub fn node_credit_bytes(mut self, bytes: u64) -> Self {
+        let range = 512 << 10..=1 << 40;
+        self.note(SettingError::check_bytes("node_credit_bytes", bytes, range));
+        self.settings.node_credit_bytes = bytes;
         self
     }
 

@@ -80,6 +80,7 @@ pub(crate) struct NodeSettings {
     pub(crate) identity: Option<[u8; 16]>,
     pub(crate) max_channels: u32,
     pub(crate) session_credit_bytes: u64,
+    pub(crate) node_credit_bytes: u64,
     pub(crate) channel: ChannelDefaults,
 }
 
@@ -108,6 +109,7 @@ impl Default for NodeSettings {
             identity: None,
             max_channels: 1024,
             session_credit_bytes: 2 << 20,
+            node_credit_bytes: 256 << 20,
             channel: ChannelDefaults {
                 window: ChannelWindow {
                     messages: 16384,
@@ -185,6 +187,7 @@ impl Node {
             wait_engine,
             cores: settings.cores.clone(),
             session_credit_bytes: settings.session_credit_bytes,
+            node_credit_bytes: settings.node_credit_bytes,
         })?;
         let mut local_addr = None;
         if let Some(address) = address {
@@ -425,7 +428,6 @@ fn admission(established: Established, our_channels: u32) -> Admission {
         leftover,
         unix,
         rdma: rdma.map(|pair| *pair),
-        peer_credit_bytes: peer.limits.session_credit_bytes,
         max_channels: our_channels.min(peer.limits.channels) as usize,
         peer: PeerDescription {
             address: peer.address,

@@ -63,6 +63,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
             },
         ),
         ("goodbye", Control::Goodbye),
+        ("want", Control::Want { granted: 3 }),
+        (
+            "recall",
+            Control::Recall {
+                credit: 2,
+                must_ask: true,
+            },
+        ),
+        ("surrender", Control::Surrender { credit: 1 }),
     ]
     .map(|(name, control)| Seed {
         name,

@@ -32,6 +32,11 @@ use super::{
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
+    engine::{
+        carriage::Carriage,
+        credit_broker::{BrokerSettings, CreditBroker},
+        session_credit::CONTROL_RESERVE_BYTES,
+    },
     fabric::{
         link::{Handover, Link, LinkConfig, compact::compact_pool},
         verbs::PreparedPair,
@@ -43,7 +48,6 @@ use crate::{
 /// All sessions of a node.
 pub(crate) struct Engine {
     epoll: Arc<OwnedFd>,
-    config: RuntimeConfig,
     blocks: BlockPool,
     compact_blocks: BlockPool,
 
@@ -54,6 +58,8 @@ pub(crate) struct Engine {
     hot: Vec<u64>,
     /// Sessions with a deadline.
     timed: Vec<u64>,
+    /// Who of those whose data comes over tcp may have how much of it in flight.
+    broker: CreditBroker,
 
     /// RDMA device ports that sessions go over.
     sites: Vec<SiteInCare>,
@@ -83,8 +89,6 @@ pub struct Admission {
     pub rdma: Option<PreparedPair>,
     /// Who the peer is.
     pub peer: PeerDescription,
-    /// Arrival bytes that the peer lets us keep in flight.
-    pub peer_credit_bytes: u64,
     /// Ends that either side may have open.
     pub max_channels: usize,
 }
@@ -259,7 +263,6 @@ impl Engine {
         )?;
         Ok(Self {
             epoll,
-            config: config.clone(),
             blocks: BlockPool::default(),
             compact_blocks: compact_pool(),
             links: BTreeMap::new(),
@@ -267,6 +270,7 @@ impl Engine {
             hot: Vec::new(),
             timed: Vec::new(),
             sites: Vec::new(),
+            broker: CreditBroker::new(arrival_bytes(config)),
             control: None,
             control_deadline: None,
             turns: 0,
@@ -400,6 +404,7 @@ impl Engine {
             if link.turn(&mut tools, context) {
                 progress = true;
                 link.heat = HOT_TURNS;
+                self.broker.report(session, link.take_credit_report());
             } else {
                 link.heat = link.heat.saturating_sub(1);
             }
@@ -414,7 +419,35 @@ impl Engine {
                 at += 1;
             }
         }
+        self.share_credit(context);
         progress
+    }
+
+    /// Does what the broker decides. Where nobody waits for credit, that is one look.
+    fn share_credit(&mut self, context: &mut Context<'_>) {
+        loop {
+            let links = &self.links;
+            let used = |session| links.get(&session).map_or(0, Link::credit_used);
+            let Some(action) = self.broker.poll_action(used) else {
+                return;
+            };
+            let session = action.session();
+            let Some(link) = self.links.get_mut(&session) else {
+                debug_assert!(false, "{action:?} for a session that has left");
+                continue;
+            };
+            link.handle_credit(action);
+            let mut tools = Tools {
+                blocks: &mut self.blocks,
+                compact_blocks: &mut self.compact_blocks,
+                epoll: &self.epoll,
+            };
+            link.settle(&mut tools, context);
+            self.broker.report(session, link.take_credit_report());
+            if link.is_finished() {
+                self.remove(session);
+            }
+        }
     }
 
     fn turn_control(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
@@ -469,6 +502,7 @@ impl Engine {
     fn remove(&mut self, session: u64) {
         self.leaves_site(session);
         if let Some(mut link) = self.links.remove(&session) {
+            self.broker.leave(session);
             link.unregister(&self.epoll);
             if self.closing != Closing::No {
                 self.undelivered.extend(link.undelivered());
@@ -622,9 +656,8 @@ impl Engine {
         };
         let peer = admission.peer;
         let shared = Arc::new(SessionShared::new(runtime.clone(), id, peer, over));
+        let needs_credit = admission.unix.is_none() && admission.rdma.is_none();
         let config = LinkConfig {
-            our_credit_bytes: self.config.session_credit_bytes,
-            peer_credit_bytes: admission.peer_credit_bytes,
             max_channels: admission.max_channels,
         };
         let mut tools = Tools {
@@ -639,6 +672,9 @@ impl Engine {
             pair: admission.rdma,
         };
         let link = Link::new(shared.clone(), config, handover, &mut tools)?;
+        if needs_credit {
+            self.broker.join(id).map_err(io::Error::other)?;
+        }
         self.links.insert(id, link);
         self.joins_site(id);
         self.heat(id);
@@ -662,12 +698,14 @@ impl Engine {
             epoll: &self.epoll,
         };
         link.settle(&mut tools, context);
+        self.broker.report(session, link.take_credit_report());
         if link.deadline().is_some() && !self.timed.contains(&session) {
             self.timed.push(session);
         }
         if link.is_finished() {
             self.remove(session);
         }
+        self.share_credit(context);
         Some(result)
     }
 
@@ -720,6 +758,21 @@ impl Engine {
         report
     }
 }
+
+/// What a node can take in over tcp.
+fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
+    BrokerSettings {
+        capacity: config.node_credit_bytes + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
+        reserve: CONTROL_RESERVE_BYTES,
+        max_sessions: MAX_SESSIONS,
+        grain: Carriage::Stream.grain(),
+        most: config.session_credit_bytes.min(config.node_credit_bytes),
+    }
+}
+
+/// As many connections as a process may open at the most on many systems, and more than
+/// that are refused by the system.
+const MAX_SESSIONS: u64 = 1 << 20;
 
 /// Whether the node is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

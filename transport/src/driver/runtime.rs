@@ -46,8 +46,10 @@ pub struct RuntimeConfig {
     pub wait_engine: Wait,
     /// Cores to run the I/O thread on; empty lets the scheduler choose.
     pub cores: Vec<usize>,
-    /// What a session lets its peer keep in flight.
+    /// The most that a tcp session lets its peer keep in flight.
     pub session_credit_bytes: u64,
+    /// The most that all of them do together.
+    pub node_credit_bytes: u64,
 }
 
 /// What a call that waits looks at, and so what a look costs.

@@ -139,6 +139,16 @@ pub enum CreditAction {
     },
 }
 
+impl CreditAction {
+    /// Whom it is for.
+    #[must_use]
+    pub fn session(&self) -> SessionId {
+        match *self {
+            CreditAction::Give { session, .. } | CreditAction::Recall { session, .. } => session,
+        }
+    }
+}
+
 /// A session cannot be taken in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this node has {limit} sessions, for more it keeps no arrival memory")]
@@ -198,7 +208,12 @@ impl CreditBroker {
     }
 
     /// What happened in a session. Drain [`poll_action`](Self::poll_action) afterwards.
+    ///
+    /// Of sessions that did not join the broker knows nothing, and hears nothing.
     pub fn report(&mut self, session: SessionId, report: CreditReport) {
+        if report == CreditReport::default() || !self.sessions.contains_key(&session) {
+            return;
+        }
         if report.returned > 0 || report.is_idle {
             self.came_back(session, report.returned, report.is_idle);
         }
@@ -233,9 +248,18 @@ impl CreditBroker {
             let holding = self.sessions.get(&session).copied().unwrap_or_default();
             let target = self.target();
             let has_enough = holding.kept() >= target;
-            if has_enough && self.look_for_idle(&used) {
-                // Its share has grown.
-                continue;
+            if has_enough {
+                // Who got more when there were fewer is no better than who wants now.
+                let most = target + target / 2;
+                if let Some((richest, kept)) = richer(&self.active_holders, most)
+                    && richest != session
+                {
+                    return Some(self.recall(richest, kept - target));
+                }
+                if self.look_for_idle(&used) {
+                    // Its share has grown.
+                    continue;
+                }
             }
             if has_enough || holding.held >= self.settings.most {
                 self.drop_wish(session, ticket);
@@ -378,12 +402,16 @@ impl CreditBroker {
         } else {
             (self.settings.grain, self.target())
         };
-        let richest = |holders: &BTreeSet<(u64, SessionId)>, keeps| {
-            let (kept, session) = holders.last().copied()?;
-            (kept > keeps && session != wanting).then(|| (session, kept - keeps))
+        let idle = richer(&self.idle_holders, idle_keeps).map(|holder| (holder, idle_keeps));
+        let active = || {
+            let holder = richer(&self.active_holders, active_keeps);
+            holder.map(|holder| (holder, active_keeps))
         };
-        let (session, credit) = richest(&self.idle_holders, idle_keeps)
-            .or_else(|| richest(&self.active_holders, active_keeps))?;
+        let ((session, kept), keeps) = idle.or_else(active)?;
+        (session != wanting).then(|| self.recall(session, kept - keeps))
+    }
+
+    fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
         // Once half of those have answered that were asked at the time, who has not is
         // taken for silent.
         let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
@@ -393,7 +421,7 @@ impl CreditBroker {
             opened = *holding.due.get_or_insert(due);
         });
         self.open.insert((opened, session));
-        Some(CreditAction::Recall { session, credit })
+        CreditAction::Recall { session, credit }
     }
 
     /// Looks at a few active sessions that have more than a grain and want nothing. Whether
@@ -535,6 +563,12 @@ impl CreditBroker {
         }
         self.set_level();
     }
+}
+
+/// The richest of `holders`, if it may keep more than `most`.
+fn richer(holders: &BTreeSet<(u64, SessionId)>, most: u64) -> Option<(SessionId, u64)> {
+    let (kept, session) = holders.last().copied()?;
+    (kept > most).then_some((session, kept))
 }
 
 impl Holding {

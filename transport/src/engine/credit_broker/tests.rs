@@ -1,1 +1,304 @@
+//! The broker alone, against a model of what sessions do: they use, surrender, want, fall
+//! silent and end, in any order and as late as they like.
 
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+
+use super::*;
+
+/// A session as the broker knows it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Model {
+    /// Given and not come back.
+    out: u64,
+    /// Of that, recalled.
+    recalled: u64,
+    used: u64,
+    wants: bool,
+    is_silent: bool,
+}
+
+#[derive(Debug)]
+struct Host {
+    broker: CreditBroker,
+    sessions: BTreeMap<SessionId, Model>,
+    gifts: u64,
+    recalls: u64,
+}
+
+#[derive(Clone, Debug)]
+enum Move {
+    Join(SessionId),
+    Leave(SessionId),
+    Want(SessionId),
+    /// Uses so much of what it has: what was recalled of it comes back.
+    Use(SessionId, u64),
+    /// Gives back what was recalled.
+    Surrender(SessionId),
+    FallSilent(SessionId),
+}
+
+impl Host {
+    fn new(settings: BrokerSettings) -> Self {
+        Self {
+            broker: CreditBroker::new(settings),
+            sessions: BTreeMap::new(),
+            gifts: 0,
+            recalls: 0,
+        }
+    }
+
+    fn make(&mut self, what: Move) -> Result<(), TestCaseError> {
+        match what {
+            Move::Join(id) => {
+                let is_full = self.sessions.len() as u64 == self.broker.settings.max_sessions;
+                if !self.sessions.contains_key(&id) {
+                    prop_assert_eq!(self.broker.join(id).is_err(), is_full);
+                    if !is_full {
+                        self.sessions.insert(id, Model::default());
+                    }
+                }
+            }
+            Move::Leave(id) => {
+                self.sessions.remove(&id);
+                self.broker.leave(id);
+            }
+            Move::Want(id) => {
+                if let Some(model) = self.alive(id) {
+                    model.wants = true;
+                    let wants = true;
+                    self.report(
+                        id,
+                        CreditReport {
+                            wants,
+                            ..CreditReport::default()
+                        },
+                    );
+                }
+            }
+            Move::Use(id, credit) => {
+                if let Some(model) = self.alive(id) {
+                    let credit = credit.min(model.out);
+                    model.used += credit;
+                    let returned = credit.min(model.recalled);
+                    model.recalled -= returned;
+                    model.out -= returned;
+                    self.report(
+                        id,
+                        CreditReport {
+                            returned,
+                            ..CreditReport::default()
+                        },
+                    );
+                }
+            }
+            Move::Surrender(id) => {
+                if let Some(model) = self.alive(id) {
+                    let returned = std::mem::take(&mut model.recalled);
+                    let is_idle = returned > 0;
+                    model.out -= returned;
+                    self.report(
+                        id,
+                        CreditReport {
+                            returned,
+                            is_idle,
+                            wants: false,
+                        },
+                    );
+                }
+            }
+            Move::FallSilent(id) => {
+                if let Some(model) = self.sessions.get_mut(&id) {
+                    model.is_silent = true;
+                }
+            }
+        }
+        self.act()
+    }
+
+    fn alive(&mut self, id: SessionId) -> Option<&mut Model> {
+        self.sessions.get_mut(&id).filter(|model| !model.is_silent)
+    }
+
+    fn report(&mut self, id: SessionId, report: CreditReport) {
+        self.broker.report(id, report);
+    }
+
+    /// Does what the broker says, and checks what holds after every call.
+    fn act(&mut self) -> Result<(), TestCaseError> {
+        let sessions = &mut self.sessions;
+        for actions in 0.. {
+            prop_assert!(actions <= 2 * sessions.len() + 1, "a storm");
+            let used = |id| sessions.get(&id).map_or(0, |model: &Model| model.used);
+            match self.broker.poll_action(used) {
+                None => break,
+                Some(CreditAction::Give {
+                    session,
+                    credit,
+                    term,
+                }) => {
+                    prop_assert!(credit > 0);
+                    let model = sessions.get_mut(&session).expect("given to nobody");
+                    model.out += credit;
+                    model.wants = false;
+                    model.recalled += if term == Term::Turn { credit } else { 0 };
+                    self.gifts += 1;
+                }
+                Some(CreditAction::Recall { session, credit }) => {
+                    let model = sessions.get_mut(&session).expect("recalled from nobody");
+                    model.recalled += credit;
+                    self.recalls += 1;
+                    prop_assert!(credit > 0 && model.recalled <= model.out);
+                }
+            }
+            prop_assert!(self.broker.is_sound());
+        }
+        let lendable = self.broker.lendable;
+        let out: u64 = sessions.values().map(|model| model.out).sum();
+        prop_assert!(out + self.broker.free() == lendable);
+        for (&id, model) in sessions.iter() {
+            prop_assert_eq!(self.broker.held(id), model.out);
+            prop_assert!(model.out <= self.broker.settings.most);
+        }
+        Ok(())
+    }
+}
+
+fn any_move() -> impl Strategy<Value = Move> {
+    let id = || 0..12_u64;
+    prop_oneof![
+        4 => id().prop_map(Move::Join),
+        1 => id().prop_map(Move::Leave),
+        6 => id().prop_map(Move::Want),
+        6 => (id(), 0..50_u64).prop_map(|(id, credit)| Move::Use(id, credit)),
+        6 => id().prop_map(Move::Surrender),
+        1 => id().prop_map(Move::FallSilent),
+    ]
+}
+
+fn settings() -> impl Strategy<Value = BrokerSettings> {
+    (1..4_u64, 1..30_u64, 1..20_u64).prop_map(|(grain, grains, most)| BrokerSettings {
+        capacity: grain * grains + 10,
+        reserve: 1,
+        max_sessions: 10,
+        grain,
+        most: grain * most,
+    })
+}
+
+proptest! {
+    /// Whatever happens, nothing is lent twice and nothing is lost.
+    #[test]
+    fn what_is_lent_and_what_is_free_is_all_there_is(
+        settings in settings(),
+        moves in proptest::collection::vec(any_move(), 0..200),
+    ) {
+        let mut host = Host::new(settings);
+        for what in moves {
+            host.make(what)?;
+        }
+        for id in 0..12 {
+            host.make(Move::Leave(id))?;
+        }
+        prop_assert_eq!(host.broker.free(), host.broker.lendable);
+    }
+
+    /// After whatever happened, who wants is given something, once everyone who is not
+    /// silent has used or surrendered what was recalled a few times; unless those who are
+    /// silent have it all.
+    #[test]
+    fn who_wants_is_given_something_in_the_end(
+        settings in settings(),
+        moves in proptest::collection::vec(any_move(), 0..200),
+    ) {
+        let mut host = Host::new(settings);
+        for what in moves {
+            if !matches!(what, Move::FallSilent(_)) {
+                host.make(what)?;
+            }
+        }
+        let ids: Vec<_> = host.sessions.keys().copied().collect();
+        for &id in &ids {
+            host.make(Move::Want(id))?;
+        }
+        for _ in 0..4 {
+            for &id in &ids {
+                host.make(Move::Use(id, u64::MAX))?;
+            }
+        }
+        for &id in &ids {
+            let model = host.sessions[&id];
+            prop_assert!(!model.wants || model.out >= settings.grain, "{id} waits: {host:?}");
+        }
+    }
+}
+
+/// Where nothing is short, the broker does nothing but give once.
+#[test]
+fn as_long_as_there_is_enough_everybody_gets_the_most() {
+    let settings = BrokerSettings {
+        capacity: 100 + 64 * 10,
+        reserve: 1,
+        max_sessions: 100,
+        grain: 1,
+        most: 10,
+    };
+    let mut host = Host::new(settings);
+    for id in 0..64 {
+        host.make(Move::Join(id)).unwrap();
+        assert_eq!(host.sessions[&id].out, 10, "session {id}");
+        host.make(Move::Want(id)).unwrap();
+    }
+    assert_eq!(host.gifts, 64);
+    assert!(host.sessions.values().all(|model| model.recalled == 0));
+}
+
+/// Each arrival could cost a recall of all others; the steps of the level make that a few
+/// for each in all.
+#[test]
+fn the_arrival_of_many_recalls_each_a_few_times() {
+    const SESSIONS: u64 = 100;
+    let settings = BrokerSettings {
+        capacity: SESSIONS + 4096,
+        reserve: 1,
+        max_sessions: SESSIONS,
+        grain: 1,
+        most: 4096,
+    };
+    let mut host = Host::new(settings);
+    for id in 0..SESSIONS {
+        host.make(Move::Join(id)).unwrap();
+        for other in 0..=id {
+            host.make(Move::Use(other, u64::MAX)).unwrap();
+        }
+    }
+    // From 4096 to the last level there are fourteen steps.
+    assert!(host.recalls < 14 * SESSIONS, "{}", host.recalls);
+    for id in 0..SESSIONS {
+        host.make(Move::Want(id)).unwrap();
+        host.make(Move::Use(id, u64::MAX)).unwrap();
+    }
+    let shares: Vec<u64> = host.sessions.values().map(|model| model.out).collect();
+    assert!(
+        shares.iter().max().unwrap() * 2 <= shares.iter().min().unwrap() * 3,
+        "{shares:?}"
+    );
+}
+
+#[test]
+fn more_sessions_than_there_are_reserves_for_are_refused() {
+    let settings = BrokerSettings {
+        capacity: 10,
+        reserve: 2,
+        max_sessions: 2,
+        grain: 1,
+        most: 10,
+    };
+    let mut broker = CreditBroker::new(settings);
+    broker.join(1).unwrap();
+    broker.join(2).unwrap();
+    assert_eq!(broker.join(3), Err(TooManySessions { limit: 2 }));
+    broker.leave(1);
+    broker.join(3).unwrap();
+}

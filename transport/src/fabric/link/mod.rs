@@ -37,7 +37,9 @@ use crate::{
     driver::{Context, SessionShared, Tools},
     engine::{
         carriage::Carriage,
+        credit_broker::CreditAction,
         session::{Session, SessionConfig},
+        session_credit::CreditReport,
         timer::TimerTable,
     },
     fabric::verbs::PreparedPair,
@@ -81,8 +83,6 @@ pub(crate) struct Link {
 /// What the handshake settled for a link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkConfig {
-    pub(crate) our_credit_bytes: u64,
-    pub(crate) peer_credit_bytes: u64,
     pub(crate) max_channels: usize,
 }
 
@@ -138,8 +138,9 @@ impl Link {
         let mut session = SessionConfig {
             carriage: Carriage::Stream,
             dialed: false,
-            our_credit: config.our_credit_bytes,
-            peer_credit: config.peer_credit_bytes,
+            // The broker lends as soon as it knows of the session, at both ends.
+            our_credit: 0,
+            peer_credit: 0,
             max_channels: config.max_channels,
             data_in_band: local.is_none(),
         };
@@ -217,6 +218,26 @@ impl Link {
     /// [`watch_writable`](Self::watch_writable) then ends the watch if nothing is left.
     pub(crate) fn tcp_is_ready(&mut self, readable: bool) {
         self.readable |= readable;
+    }
+
+    // ---- Credit ----------------------------------------------------------------------
+
+    /// What the broker has to hear of the session since the last time.
+    pub(crate) fn take_credit_report(&mut self) -> CreditReport {
+        self.session.take_credit_report()
+    }
+
+    /// How much credit the peer has used in all.
+    pub(crate) fn credit_used(&self) -> u64 {
+        self.session.credit_used()
+    }
+
+    /// Does what the broker decided; [`settle`](Self::settle) tells the peer.
+    pub(crate) fn handle_credit(&mut self, action: CreditAction) {
+        match action {
+            CreditAction::Give { credit, term, .. } => self.session.give(credit, term),
+            CreditAction::Recall { credit, .. } => self.session.recall(credit),
+        }
     }
 
     /// Whether nothing needs a turn until epoll, a bell or a mark says so.

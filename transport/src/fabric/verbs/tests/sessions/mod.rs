@@ -81,6 +81,7 @@ fn runtime(driver: Driver) -> Arc<Runtime> {
         wait_engine: Wait::Event,
         cores: Vec::new(),
         session_credit_bytes: 1 << 20,
+        node_credit_bytes: 64 << 20,
     })
     .unwrap()
 }
@@ -114,7 +115,6 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         leftover: Vec::new(),
         unix: None,
         rdma: Some(pair),
-        peer_credit_bytes: 0,
         max_channels: 64,
     }
 }
