@@ -80,3 +80,40 @@ fn a_program_that_sleeps_on_the_set_itself_is_woken() {
         assert_eq!(consume(&mut receiver), 1);
     }
 }
+
+/// Both engines sleep whenever they wait for credit or for the application, and none of
+/// them for ever.
+#[test]
+fn a_stream_with_little_credit_flows_while_both_sides_sleep() {
+    let settings = SiteSettings {
+        receive_buffers: 64,
+        held_buffers: 16,
+        session_credit: 4,
+        send_requests: 64,
+        ..settings()
+    };
+    for driver in [Driver::Threads, Driver::Caller] {
+        let stage = Stage::driven(driver, one_device(), settings);
+        let (mut sender, mut receiver) = stage.open(0, "stream", WINDOW);
+        let within = || Patience::at_most(Duration::from_secs(60));
+        let sending = std::thread::spawn(move || {
+            for number in 0..3000 {
+                blocking_send(&mut sender, &payload(number, 3000));
+            }
+            sender.wait_received(3000, within()).unwrap();
+            sender
+        });
+        // The ring holds a tenth, so the sender waits for us again and again.
+        for number in 0..3000 {
+            let message = receiver.receive(within()).unwrap();
+            assert_eq!(message.bytes(), payload(number, 3000));
+        }
+        let sender = sending.join().unwrap();
+        let stats = stage.stats()[0];
+        assert!(stats.credit_stalls > 100, "{stats:?}");
+        drop((sender, receiver));
+        for node in &stage.nodes {
+            let _ = node.runtime.close(Duration::ZERO);
+        }
+    }
+}
