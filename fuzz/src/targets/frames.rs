@@ -15,6 +15,7 @@ use ibex_transport::engine::record::{RecordHeader, RecordKind, first_position, r
 use ibex_transport::engine::session::{
     Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
 };
+use ibex_transport::engine::session_credit::Term;
 
 use crate::Seed;
 
@@ -50,6 +51,10 @@ pub(crate) fn seeds() -> Vec<Seed> {
         Seed {
             name: "ask",
             bytes: Meeting::record(Node::ask_for_all),
+        },
+        Seed {
+            name: "credit",
+            bytes: Meeting::record(Node::lend_and_recall),
         },
         Seed {
             name: "open",
@@ -277,6 +282,12 @@ impl Node {
             acknowledged: published,
         };
         self.session.ask(self.sender, ask);
+    }
+
+    /// Takes some credit back, and gives some for once.
+    fn lend_and_recall(&mut self) {
+        self.session.recall(1 << 19);
+        self.session.give(1 << 10, Term::Turn);
     }
 
     /// Opens an end that we have no counterpart for.
