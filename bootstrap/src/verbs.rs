@@ -13,6 +13,7 @@ use std::net::IpAddr;
 
 use crate::fabric::VerbsDevice;
 use crate::message::VerbsEndpoint;
+use crate::negotiate::End;
 
 /// A node's RDMA devices, as handshakes see them.
 pub trait VerbsSite: Debug + Send + Sync {
@@ -22,11 +23,12 @@ pub trait VerbsSite: Debug + Send + Sync {
     /// Why there is none.
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String>;
 
-    /// A queue pair on that device, ready to receive as soon as it is connected.
+    /// A queue pair on that device, ready to receive as soon as it is connected, for a
+    /// session in which this node is that end.
     ///
     /// # Errors
     /// Why there can be none.
-    fn prepare(&self, local: IpAddr) -> Result<Box<dyn VerbsPair>, String>;
+    fn prepare(&self, local: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String>;
 }
 
 /// A queue pair that waits for its peer. Dropping it destroys it.

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
-use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite};
+use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
 use ibex_transport::fabric::verbs::discovery::{
     self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
 };
@@ -181,14 +181,14 @@ impl VerbsSite for NodeDevices {
         })
     }
 
-    fn prepare(&self, local: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, local: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String> {
         let site = {
             let mut state = self.state();
             let choice = self.choice(&mut state, local).map_err(text)?;
             state.taken_elsewhere(&choice)?;
             state.site(choice, &self.settings).map_err(text)?
         };
-        let pair = site.prepare().map_err(|error| {
+        let pair = site.prepare(end == End::Dialer).map_err(|error| {
             // The port may be down or an address gone.
             self.state().forget_inventory();
             text(error)

@@ -91,18 +91,35 @@ impl RdmaSettings {
 
     // ---- What is set aside -----------------------------------------------------------
 
-    /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
-    /// range 36 to 2^20. They bound the sessions: each takes `session_credit` and two
-    /// more, so 61 by default, and 32 of all may be waiting to be posted again. More costs
-    /// `receive_buffer_bytes` of locked memory each; a device has a limit of its own.
+    /// Buffers that are posted for what arrives; all sessions share them. Default: 4096,
+    /// range `max_sessions` + 17 to 2^20. With more, more sessions can have `session_credit`
+    /// at a time; each costs `receive_buffer_bytes` of locked memory, and the device has a
+    /// limit of its own. On a device without shared receive queues each session takes
+    /// `session_credit` + 18 of them.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         let given = buffers.into();
         self.note(SettingError::check_count(
             "receive_buffers",
             given,
-            36..=1 << 20,
+            18..=1 << 20,
         ));
         self.site.receive_buffers = buffers;
+        self
+    }
+
+    /// Sessions over RDMA that there may be at a time. Default: 256, range 1 to 65536.
+    /// Those that this node dialed count as two, because two buffers are kept for them, and
+    /// one for others. Each place takes a receive buffer and `send_requests` + 2 entries of
+    /// a completion queue, of which a device has so many; where it has fewer, there are
+    /// fewer places.
+    pub fn max_sessions(mut self, sessions: u32) -> Self {
+        let given = sessions.into();
+        self.note(SettingError::check_count(
+            "max_sessions",
+            given,
+            1..=1 << 16,
+        ));
+        self.site.max_sessions = sessions;
         self
     }
 
@@ -135,9 +152,9 @@ impl RdmaSettings {
         self
     }
 
-    /// Receive buffers that one session's peer may fill before it hears from this node.
-    /// Default: 64, range 2 to 65536. More keeps a longer or faster link busy; fewer
-    /// leave room for more sessions.
+    /// Receive buffers that one session's peer may fill at the most before it hears from
+    /// this node; less when many want some. Default: 64, range 2 to 65536. More keeps a
+    /// longer or faster link busy.
     pub fn session_credit(mut self, buffers: u32) -> Self {
         let given = buffers.into();
         self.note(SettingError::check_count(
@@ -254,8 +271,8 @@ impl RdmaSettings {
         if let Some(error) = self.error {
             return Err(error);
         }
-        // One session's, and those that wait to be posted again.
-        let least = u64::from(self.site.session_credit) + 34;
+        // One for each session, those that wait to be posted again, and one to lend.
+        let least = u64::from(self.site.max_sessions) + 17;
         let given = self.site.receive_buffers.into();
         SettingError::check_count("receive_buffers", given, least..=1 << 20)
     }
@@ -306,6 +323,7 @@ mod tests {
             .receive_buffers(site.receive_buffers)
             .held_buffers(site.held_buffers)
             .receive_buffer_bytes(site.buffer_bytes)
+            .max_sessions(site.max_sessions)
             .session_credit(site.session_credit)
             .send_requests(site.send_requests)
             .inline_bytes(site.inline_bytes)
@@ -326,8 +344,8 @@ mod tests {
                 "gid_index is 256; it may be 0 to 255",
             ),
             (
-                RdmaSettings::new().receive_buffers(35),
-                "receive_buffers is 35; it may be 36 to 1048576",
+                RdmaSettings::new().receive_buffers(17),
+                "receive_buffers is 17; it may be 18 to 1048576",
             ),
             (
                 RdmaSettings::new().held_buffers((1 << 20) + 1),
@@ -340,6 +358,10 @@ mod tests {
             (
                 RdmaSettings::new().session_credit(1),
                 "session_credit is 1; it may be 2 to 65536",
+            ),
+            (
+                RdmaSettings::new().max_sessions(0),
+                "max_sessions is 0; it may be 1 to 65536",
             ),
             (
                 RdmaSettings::new().send_requests(63),
@@ -367,14 +389,14 @@ mod tests {
             ),
             // One that depends on another.
             (
-                RdmaSettings::new().receive_buffers(97),
-                "receive_buffers is 97; it may be 98 to 1048576",
+                RdmaSettings::new().receive_buffers(272),
+                "receive_buffers is 272; it may be 273 to 1048576",
             ),
         ];
         for (settings, says) in cases {
             assert_eq!(settings.check().unwrap_err().to_string(), says);
         }
-        let few = RdmaSettings::new().session_credit(2).receive_buffers(36);
+        let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
         assert_eq!(few.check(), Ok(()));
     }
 

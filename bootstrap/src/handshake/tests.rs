@@ -16,7 +16,7 @@ use crate::message::{
     Choice, Hello, MAGIC, Message, MessageError, MessageKind, SecurityMode, Text, VerbsEndpoint,
     Version, VersionRange,
 };
-use crate::negotiate::FabricConflict;
+use crate::negotiate::{End, FabricConflict};
 use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Two nodes on one host, and what happens to what they send.
@@ -266,7 +266,12 @@ impl Meeting {
     }
 
     fn prepare(&mut self, end: usize) -> Result<VerbsEndpoint, String> {
-        let pair = self.site(end).prepare(ADDRESS)?;
+        let role = if end == DIALER {
+            End::Dialer
+        } else {
+            End::Acceptor
+        };
+        let pair = self.site(end).prepare(ADDRESS, role)?;
         Ok(self.pairs[end].insert(pair).endpoint())
     }
 

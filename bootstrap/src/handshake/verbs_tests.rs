@@ -12,7 +12,7 @@ use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
 use crate::local::Local;
 use crate::message::{Endpoint, GidType, Message, MessageError, MessageKind, Ready, VerbsEndpoint};
-use crate::negotiate::FabricConflict;
+use crate::negotiate::{End, FabricConflict};
 use crate::verbs::{VerbsPair, VerbsSite};
 
 /// A device that does what its fields say.
@@ -36,7 +36,7 @@ impl VerbsSite for FakeSite {
         self.device.clone()
     }
 
-    fn prepare(&self, _: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         self.prepares.clone()?;
         Ok(Box::new(FakePair {
             endpoint: self.endpoint.clone(),

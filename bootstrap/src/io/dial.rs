@@ -25,6 +25,7 @@ use crate::error::{DialError, HandshakeError};
 use crate::established::{Established, Sockets};
 use crate::handshake::{Agreement, DialerEvent, DialerHandshake, Step};
 use crate::local::Local;
+use crate::negotiate::End;
 use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes
@@ -311,7 +312,9 @@ impl<'a> Conversation<'a> {
                         }
                     }
                     DialerEvent::FindDevice => self.run_errand(Errand::Find(self.own_address)),
-                    DialerEvent::PreparePair => self.run_errand(Errand::Prepare(self.own_address)),
+                    DialerEvent::PreparePair => {
+                        self.run_errand(Errand::Prepare(self.own_address, End::Dialer))
+                    }
                     DialerEvent::ConnectPair(theirs) => {
                         if let Some(pair) = self.pair.take() {
                             self.run_errand(Errand::Connect(pair, theirs));

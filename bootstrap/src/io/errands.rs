@@ -19,6 +19,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::fabric::VerbsDevice;
 use crate::message::VerbsEndpoint;
+use crate::negotiate::End;
 use crate::verbs::{VerbsPair, VerbsSite};
 
 /// One thing to do for a handshake.
@@ -26,7 +27,7 @@ pub(super) enum Errand {
     /// Which device it is to offer.
     Find(IpAddr),
     /// A queue pair.
-    Prepare(IpAddr),
+    Prepare(IpAddr, End),
     /// That queue pair with this of the peer.
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
 }
@@ -68,7 +69,7 @@ impl Errand {
     pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
         match self {
             Errand::Find(local) => Outcome::Found(site.device(local)),
-            Errand::Prepare(local) => Outcome::Prepared(site.prepare(local)),
+            Errand::Prepare(local, end) => Outcome::Prepared(site.prepare(local, end)),
             Errand::Connect(mut pair, theirs) => {
                 Outcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
@@ -182,7 +183,7 @@ mod tests {
             Err(format!("not from {local}"))
         }
 
-        fn prepare(&self, _: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+        fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
             Err("there is no device".to_string())
         }
     }
@@ -201,7 +202,7 @@ mod tests {
         for round in 0..3 {
             errands.begin(round * 3, Errand::Find(elsewhere));
             errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
-            errands.begin(round * 3 + 2, Errand::Prepare(elsewhere));
+            errands.begin(round * 3 + 2, Errand::Prepare(elsewhere, End::Acceptor));
             let mut done = Vec::new();
             while done.len() < 2 {
                 done.extend(done_next(&errands));

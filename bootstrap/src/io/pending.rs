@@ -15,6 +15,7 @@ use super::unix::{self, Datagram, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
 use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, Step};
+use crate::negotiate::End;
 use crate::verbs::VerbsPair;
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll
@@ -223,7 +224,9 @@ impl Pending {
                 }
                 AcceptorEvent::CloseUnix => self.close_unix(watch),
                 AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare(self.own_address)),
+                AcceptorEvent::PreparePair => self
+                    .errands
+                    .push(Errand::Prepare(self.own_address, End::Acceptor)),
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.errands

@@ -129,8 +129,8 @@ impl VerbsEndpoint {
     pub const MAX_INLINE_BYTES: u32 = 64 << 10;
     /// How large a receive buffer may be. Less holds no control message.
     pub const RECEIVE_BUFFER_BYTES: RangeInclusive<u32> = 256..=1 << 20;
-    /// How much credit there may be at first. None would leave no way to ask for some.
-    pub const CREDIT: RangeInclusive<u32> = 1..=1 << 20;
+    /// How much credit there may be at first: none where it is lent as sessions need it.
+    pub const CREDIT: RangeInclusive<u32> = 0..=1 << 20;
 
     fn parse(mut fields: FieldReader<'_>) -> Result<VerbsEndpoint, MessageError> {
         let endpoint = VerbsEndpoint {

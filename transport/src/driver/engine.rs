@@ -35,7 +35,7 @@ use crate::{
     engine::{
         carriage::Carriage,
         credit_broker::{BrokerSettings, CreditBroker},
-        session_credit::CONTROL_RESERVE_BYTES,
+        session_credit::{CONTROL_RESERVE_BYTES, CreditReport},
     },
     fabric::{
         link::{Handover, Link, LinkConfig, compact::compact_pool},
@@ -404,7 +404,8 @@ impl Engine {
             if link.turn(&mut tools, context) {
                 progress = true;
                 link.heat = HOT_TURNS;
-                self.broker.report(session, link.take_credit_report());
+                let report = link.take_credit_report();
+                report_credit(&mut self.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
             }
@@ -423,12 +424,14 @@ impl Engine {
         progress
     }
 
-    /// Does what the broker decides. Where nobody waits for credit, that is one look.
+    /// Does what the brokers decide. Where nobody waits for credit, that is one look each.
     fn share_credit(&mut self, context: &mut Context<'_>) {
         loop {
             let links = &self.links;
             let used = |session| links.get(&session).map_or(0, Link::credit_used);
-            let Some(action) = self.broker.poll_action(used) else {
+            let action = brokers(&mut self.broker, &mut self.sites)
+                .find_map(|broker| broker.poll_action(used));
+            let Some(action) = action else {
                 return;
             };
             let session = action.session();
@@ -443,7 +446,8 @@ impl Engine {
                 epoll: &self.epoll,
             };
             link.settle(&mut tools, context);
-            self.broker.report(session, link.take_credit_report());
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
             if link.is_finished() {
                 self.remove(session);
             }
@@ -676,7 +680,7 @@ impl Engine {
             self.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, link);
-        self.joins_site(id);
+        self.joins_site(id)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |_, _| ());
@@ -698,7 +702,8 @@ impl Engine {
             epoll: &self.epoll,
         };
         link.settle(&mut tools, context);
-        self.broker.report(session, link.take_credit_report());
+        let report = link.take_credit_report();
+        report_credit(&mut self.broker, &mut self.sites, session, report);
         if link.deadline().is_some() && !self.timed.contains(&session) {
             self.timed.push(session);
         }
@@ -756,6 +761,27 @@ impl Engine {
         self.hot.clear();
         self.timed.clear();
         report
+    }
+}
+
+/// Of arrival bytes, and of each site's receive buffers.
+fn brokers<'a>(
+    broker: &'a mut CreditBroker,
+    sites: &'a mut [SiteInCare],
+) -> impl Iterator<Item = &'a mut CreditBroker> {
+    let of_sites = sites.iter_mut().filter_map(|care| care.broker.as_mut());
+    [broker].into_iter().chain(of_sites)
+}
+
+/// Tells the broker that the session belongs to; the others do not know it.
+fn report_credit(
+    broker: &mut CreditBroker,
+    sites: &mut [SiteInCare],
+    session: u64,
+    report: CreditReport,
+) {
+    if report != CreditReport::default() {
+        brokers(broker, sites).for_each(|broker| broker.report(session, report));
     }
 }
 

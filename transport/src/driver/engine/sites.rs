@@ -8,9 +8,10 @@ use std::{collections::BTreeMap, io, mem, os::fd::AsFd, sync::Arc};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Context, Engine, SITE_WIRE, Tools};
+use super::{Context, Engine, SITE_WIRE, Tools, report_credit};
 use crate::{
     channel::EndCause,
+    engine::credit_broker::CreditBroker,
     fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, VerbsError, WorkCompletion},
 };
 
@@ -18,6 +19,8 @@ use crate::{
 pub(super) struct SiteInCare {
     site: Arc<Site>,
     queues: SiteQueues,
+    /// Who of its sessions may have how many receive buffers; `None` where each has its own.
+    pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: BTreeMap<u32, u64>,
     /// What the look before sleeping found.
@@ -109,6 +112,7 @@ impl Engine {
         self.sites.push(SiteInCare {
             site: site.clone(),
             queues,
+            broker: site.broker(),
             sessions: BTreeMap::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
@@ -120,20 +124,28 @@ impl Engine {
     }
 
     /// A session of the site has come.
-    pub(super) fn joins_site(&mut self, session: u64) {
+    pub(super) fn joins_site(&mut self, session: u64) -> io::Result<()> {
         let Some((site, number)) = self.links.get(&session).and_then(|link| link.pair_at()) else {
-            return;
+            return Ok(());
         };
         let mut sites = self.sites.iter_mut();
         if let Some(care) = sites.find(|care| Arc::ptr_eq(&care.site, site)) {
             care.sessions.insert(number, session);
+            if let Some(broker) = &mut care.broker {
+                // The site has no more seats than its broker.
+                broker.join(session).map_err(io::Error::other)?;
+            }
         }
+        Ok(())
     }
 
     /// A session is over, and its queue pair gone.
     pub(super) fn leaves_site(&mut self, session: u64) {
         for care in &mut self.sites {
             care.sessions.retain(|_, lives| *lives != session);
+            if let Some(broker) = &mut care.broker {
+                broker.leave(session);
+            }
         }
     }
 
@@ -174,6 +186,8 @@ impl Engine {
             };
             link.handle_completion(completion, care.queues.shared.as_mut(), &mut tools, context);
             link.refill_own();
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
             self.heat(session);
         }
         self.refill_site(at, context);

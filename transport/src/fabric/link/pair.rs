@@ -111,6 +111,7 @@ impl Pair {
             ));
         };
         session.carriage = prepared.carriage();
+        session.dialed = prepared.dialed();
         session.our_credit = prepared.endpoint().credit.into();
         session.peer_credit = peer_credit.into();
         let PreparedPair {

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::arrival_buffers::{ArrivalBuffers, REPOST_BATCH};
+use super::arrival_buffers::ArrivalBuffers;
 use super::connection::{FirstSequence, LocalPort};
 use super::error::VerbsError;
 use super::memory_region::{MemoryRegion, RegionAccess};
@@ -28,6 +28,8 @@ pub struct PreparedPair {
     first: FirstSequence,
     local: LocalPort,
     theirs: Option<PairEndpoint>,
+    /// This side dialed.
+    dialed: bool,
 }
 
 /// Memory for the heads of frames that are not inline, for each session: a send queue's
@@ -40,6 +42,7 @@ impl PreparedPair {
         mut pair: QueuePair,
         first: FirstSequence,
         local: LocalPort,
+        dialed: bool,
     ) -> Result<Self, VerbsError> {
         let site = &seat.site;
         let settings = site.settings();
@@ -48,7 +51,7 @@ impl PreparedPair {
         let own = match pair.receive_queue() {
             None => None,
             Some(queue) => {
-                let posted = settings.buffers_per_session() + REPOST_BATCH;
+                let posted = settings.own_buffers();
                 // As many can be held, in proportion, as on a shared queue.
                 let held = u64::from(settings.held_buffers) * u64::from(posted)
                     / u64::from(settings.receive_buffers);
@@ -72,6 +75,7 @@ impl PreparedPair {
             first,
             local,
             theirs: None,
+            dialed,
         })
     }
 
@@ -82,7 +86,7 @@ impl PreparedPair {
         PairEndpoint {
             pair: self.pair.endpoint(self.first, &self.local),
             buffer_bytes: settings.buffer_bytes,
-            credit: settings.session_credit,
+            credit: self.own.as_ref().map_or(0, |_| settings.session_credit),
             max_inline_bytes: self.pair.max_inline_bytes(),
             max_send_entries: SEND_ENTRIES as u16,
             max_receive_entries: 1,
@@ -113,6 +117,11 @@ impl PreparedPair {
         Carriage::Buffers {
             bytes: ours.min(theirs) as usize,
         }
+    }
+
+    /// Whether this side dialed.
+    pub(crate) fn dialed(&self) -> bool {
+        self.dialed
     }
 
     /// Buffers that the peer lets us fill; `None` before it is connected.

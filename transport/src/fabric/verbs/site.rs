@@ -13,7 +13,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::arrival_buffers::{ArrivalBuffers, REPOST_BATCH};
+use super::arrival_buffers::ArrivalBuffers;
 use super::async_event::AsyncEvents;
 use super::completion_wait::CompletionWait;
 use super::connection::{FirstSequence, LocalPort};
@@ -30,6 +30,8 @@ use super::registered_memory::{RegisteredMessage, RegisteredRing};
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use crate::driver::Counter;
+use crate::engine::credit_broker::CreditBroker;
+use crate::engine::reserved_buffer::reserved_buffers;
 use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 
 /// A site.
@@ -46,6 +48,8 @@ pub struct Site {
     // What sessions are made of.
     settings: SiteSettings,
     builder: QueuePairBuilder,
+    /// All have one receive queue.
+    shares: bool,
     max_sessions: u32,
     sessions: AtomicU32,
 
@@ -101,17 +105,13 @@ impl Site {
         let shares = settings.shared_receives && limits.max_shared_receive_queues > 0;
         // Each session's sends, and the last request of each of its queues.
         let per_session = settings.send_requests + 2;
-        let posted = settings.receive_buffers
-            + if shares {
-                0
-            } else {
-                settings.sessions() * REPOST_BATCH
-            };
+        let posted = settings.receive_buffers;
         let for_sends = limits.max_completions.saturating_sub(posted) / per_session;
-        let max_sessions = settings
-            .sessions()
-            .min(limits.max_queue_pairs)
-            .min(for_sends);
+        let max_sessions = match shares {
+            true => settings.max_sessions,
+            false => settings.sessions_with_own(),
+        };
+        let max_sessions = max_sessions.min(limits.max_queue_pairs).min(for_sends);
         if max_sessions == 0 {
             return Err(VerbsError::Limit {
                 device: device.name().to_owned(),
@@ -128,7 +128,7 @@ impl Site {
             .send_requests(settings.send_requests)
             .send_entries(SEND_ENTRIES)
             .inline_bytes(settings.inline_bytes)
-            .receives(settings.buffers_per_session() + REPOST_BATCH, 1)
+            .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
         let mut shared = None;
         if shares {
@@ -164,6 +164,7 @@ impl Site {
             domain,
             number: new_tag(),
             builder,
+            shares,
             max_sessions,
             sessions: AtomicU32::new(0),
             #[cfg(test)]
@@ -175,20 +176,21 @@ impl Site {
         }))
     }
 
-    /// Makes a queue pair that takes receives and is not connected. Needs no engine.
+    /// Makes a queue pair that takes receives and is not connected. Needs no engine. Of the
+    /// two ends one `dialed`.
     ///
     /// # Errors
     /// [`VerbsError`]: no more sessions are covered by the receive buffers, the port is
     /// not active any more, or the device refuses.
-    pub fn prepare(self: &Arc<Self>) -> Result<PreparedPair, VerbsError> {
-        let seat = Seat::take(self)?;
+    pub fn prepare(self: &Arc<Self>, dialed: bool) -> Result<PreparedPair, VerbsError> {
+        let seat = Seat::take(self, dialed)?;
         let local = LocalPort::with_gid(&self.device, self.port, |entry| {
             entry.gid == self.gid.gid && entry.gid_type == self.gid.gid_type
         })?;
         let builder = self.builder.clone();
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
-        PreparedPair::new(seat, pair, first, local)
+        PreparedPair::new(seat, pair, first, local, dialed)
     }
 
     /// The device's name.
@@ -218,6 +220,13 @@ impl Site {
 
     pub(super) fn refused(&self, error: &PostError) -> VerbsError {
         refused(&self.device, error)
+    }
+
+    /// Who divides the shared receive buffers between sessions; `None` where each has its
+    /// own.
+    pub(crate) fn broker(&self) -> Option<CreditBroker> {
+        self.shares
+            .then(|| CreditBroker::new(self.settings.broker()))
     }
 
     /// Gives an engine what it has to poll, once.
@@ -270,24 +279,33 @@ impl Site {
 #[derive(Debug)]
 pub(crate) struct Seat {
     pub(crate) site: Arc<Site>,
+    /// As many as it keeps receive buffers beside its credit.
+    seats: u32,
 }
 
 impl Seat {
-    fn take(site: &Arc<Site>) -> Result<Self, VerbsError> {
-        let take = |taken: u32| (taken < site.max_sessions).then_some(taken + 1);
+    fn take(site: &Arc<Site>, dialed: bool) -> Result<Self, VerbsError> {
+        let seats = match site.shares {
+            true => reserved_buffers(dialed) as u32,
+            false => 1,
+        };
+        let take = |taken: u32| (taken + seats <= site.max_sessions).then_some(taken + seats);
         // Relaxed: the number guards a sum, and nothing is read on the strength of it.
         let taken = site
             .sessions
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, take);
         match taken {
-            Ok(_) => Ok(Self { site: site.clone() }),
+            Ok(_) => Ok(Self {
+                site: site.clone(),
+                seats,
+            }),
             Err(taken) => Err(VerbsError::Limit {
                 device: site.device().to_owned(),
                 what: "a queue pair for another session: receive buffers and completions are \
                        given to others",
-                asked: u64::from(taken) + 1,
+                asked: (taken + seats).into(),
                 limit: site.max_sessions.into(),
-                setting: "session_credit or send_requests, or raise receive_buffers",
+                setting: "send_requests, or raise max_sessions and receive_buffers",
             }),
         }
     }
@@ -295,7 +313,7 @@ impl Seat {
 
 impl Drop for Seat {
     fn drop(&mut self) {
-        self.site.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.site.sessions.fetch_sub(self.seats, Ordering::Relaxed);
     }
 }
 

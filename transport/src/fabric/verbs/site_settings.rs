@@ -4,8 +4,8 @@
 use super::arrival_buffers::REPOST_BATCH;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
-use super::pair_endpoint::LEAST_CREDIT;
 use crate::engine::carriage::LEAST_BUFFER_BYTES;
+use crate::engine::credit_broker::BrokerSettings;
 use crate::engine::reserved_buffer::reserved_buffers;
 
 /// The settings of a [`Site`](super::Site).
@@ -15,9 +15,14 @@ use crate::engine::reserved_buffer::reserved_buffers;
 /// the rings of its senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteSettings {
-    /// Buffers posted for what arrives. Default: 4096. They bound the sessions: each takes
-    /// `session_credit` of them and two more.
+    /// Buffers posted for what arrives. Default: 4096. All sessions share them by a
+    /// [broker](crate::engine::credit_broker); where each has a receive queue of its own,
+    /// it takes `session_credit` of them and some more.
     pub receive_buffers: u32,
+    /// Sessions that may be there at a time. Default: 256. One buffer is kept for each, for
+    /// talk about credit; one that this side dialed counts as two. Each also takes room for
+    /// its sends in the completion queue.
+    pub max_sessions: u32,
     /// Buffers beyond those posted. Default: 4096. So many frames may be held by messages
     /// that were not released, while as many as ever are posted; with more, frames are
     /// copied.
@@ -25,8 +30,9 @@ pub struct SiteSettings {
     /// The length of a buffer, and so of the longest frame. Default and least: 4096; a
     /// multiple of 64. A frame of one small message takes a whole one.
     pub buffer_bytes: u32,
-    /// Buffers that a peer may fill before it hears from us. Default: 64, of 4 KiB: more
-    /// than fits on the way at 100 Gb/s in the 20 µs that an answer takes.
+    /// Buffers that one peer may fill at the most before it hears from us, and may as long
+    /// as others do not want them. Default: 64, of 4 KiB: more than fits on the way at
+    /// 100 Gb/s in the 20 µs that an answer takes.
     pub session_credit: u32,
     /// Sends outstanding of one session. Default: 128.
     pub send_requests: u32,
@@ -43,6 +49,7 @@ impl Default for SiteSettings {
     fn default() -> Self {
         Self {
             receive_buffers: 4096,
+            max_sessions: 256,
             held_buffers: 4096,
             buffer_bytes: 4096,
             session_credit: 64,
@@ -67,31 +74,51 @@ impl SiteSettings {
         if (bytes as usize) < LEAST_BUFFER_BYTES || bytes > 64 << 10 || !bytes.is_multiple_of(64) {
             return wrong("buffer_bytes", bytes, "a multiple of 64 from 4096 to 65536");
         }
-        if !(LEAST_CREDIT..=1 << 16).contains(&self.session_credit) {
+        if !(2..=1 << 16).contains(&self.session_credit) {
             return wrong("session_credit", self.session_credit, "2 to 65536");
+        }
+        if !(1..=1 << 16).contains(&self.max_sessions) {
+            return wrong("max_sessions", self.max_sessions, "1 to 65536");
         }
         if self.send_requests < LEAST_SEND_REQUESTS || self.send_requests > 1 << 15 {
             return wrong("send_requests", self.send_requests, "64 to 32768");
         }
-        if self.sessions() == 0 || self.receive_buffers > 1 << 24 || self.held_buffers > 1 << 24 {
+        if self.lendable() == 0 || self.receive_buffers > 1 << 24 || self.held_buffers > 1 << 24 {
             return wrong(
                 "receive_buffers",
                 self.receive_buffers,
-                "at least session_credit + 34, at most 16777216 (held_buffers too)",
+                "at least max_sessions + 17, at most 16777216 (held_buffers too)",
             );
         }
         Ok(())
     }
 
-    /// Buffers posted for one session.
-    pub(super) fn buffers_per_session(&self) -> u32 {
-        self.session_credit + reserved_buffers(true) as u32
+    /// Buffers of a session's own receive queue. [`REPOST_BATCH`] of them may be waiting to
+    /// be posted again at any time.
+    pub(super) fn own_buffers(&self) -> u32 {
+        self.session_credit + reserved_buffers(true) as u32 + REPOST_BATCH
     }
 
-    /// Sessions that the receive buffers cover. [`REPOST_BATCH`] of them may be waiting to
-    /// be posted again at any time.
-    pub(super) fn sessions(&self) -> u32 {
-        self.receive_buffers.saturating_sub(REPOST_BATCH) / self.buffers_per_session()
+    /// Sessions with receive queues of their own that the receive buffers cover.
+    pub(super) fn sessions_with_own(&self) -> u32 {
+        (self.receive_buffers / self.own_buffers()).min(self.max_sessions)
+    }
+
+    /// Shared buffers that credit is given for.
+    fn lendable(&self) -> u32 {
+        let kept = self.max_sessions.saturating_add(REPOST_BATCH);
+        self.receive_buffers.saturating_sub(kept)
+    }
+
+    /// What the sessions of a shared receive queue share.
+    pub(super) fn broker(&self) -> BrokerSettings {
+        BrokerSettings {
+            capacity: (self.receive_buffers - REPOST_BATCH).into(),
+            reserve: 1,
+            max_sessions: self.max_sessions.into(),
+            grain: 1,
+            most: self.session_credit.into(),
+        }
     }
 }
 

@@ -4,7 +4,7 @@ use std::net::Shutdown;
 
 use super::*;
 use crate::channel::EndCause;
-use crate::engine::frame::{Extension, FrameHeader, FrameKind, HEADER_BYTES};
+use crate::engine::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
 use crate::fabric::verbs::{Operation, ScatterEntry, SendRequest, WorkId};
 
 /// A node with a session to a peer that is a queue pair and no more.
@@ -36,6 +36,11 @@ impl Victim {
 
     /// Sends bytes as one message, and lets the victim take them in.
     fn take(&mut self, bytes: &[u8]) {
+        self.send(bytes);
+        self.settle();
+    }
+
+    fn send(&mut self, bytes: &[u8]) {
         let entries = [ScatterEntry::unregistered(bytes)];
         let id = WorkId::new(Operation::Send, 0, 0);
         let mut batch = self.pair.pair.send_batch();
@@ -44,7 +49,6 @@ impl Victim {
             .unwrap();
         batch.post().unwrap();
         self.pair.pair.retire_sends(1);
-        self.settle();
     }
 
     fn settle(&self) {
@@ -151,17 +155,16 @@ fn the_protocol_that_was_broken_is_the_cause() {
 #[test]
 fn a_peer_that_sends_beyond_its_credit_is_stopped() {
     let mut victim = Victim::new();
-    let mut frame = header(FrameKind::Control, 0, 0);
-    frame.extension = true;
-    frame.length = (HEADER_BYTES + crate::engine::frame::EXTENSION_BYTES) as u32;
-    let mut bytes = frame.to_bytes().to_vec();
-    // News of credit, which cost nothing, before any was owed.
-    let extension = Extension {
-        credit: Some(1),
-        ..Extension::default()
+    let talk = FrameHeader {
+        sequence: TALK,
+        ..header(FrameKind::Control, 0, HEADER_BYTES as u32)
     };
-    bytes.extend(extension.to_bytes());
-    victim.take(&bytes);
+    // One is allowed, and answered.
+    victim.take(&talk.to_bytes());
+    assert!(!victim.session.is_gone());
+    // Two at a time are one more than this end keeps buffers for.
+    victim.send(&talk.to_bytes());
+    victim.take(&talk.to_bytes());
     assert!(victim.session.is_gone());
 }
 

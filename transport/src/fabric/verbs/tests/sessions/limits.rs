@@ -159,18 +159,20 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     let fake = one_device();
     let site = open_site(&fake, settings());
     let covered = site.max_sessions();
-    assert_eq!(covered, (256 - 16) / 34);
-    let mut prepared: Vec<_> = (0..covered).map(|_| site.prepare().unwrap()).collect();
-    let error = site.prepare().unwrap_err();
+    assert_eq!(covered, settings().max_sessions);
+    let mut prepared: Vec<_> = (2..covered).map(|_| site.prepare(false).unwrap()).collect();
+    // Who dials keeps a buffer more.
+    prepared.push(site.prepare(true).unwrap());
+    let error = site.prepare(false).unwrap_err();
     assert!(matches!(error, VerbsError::Limit { limit, .. } if limit == u64::from(covered)));
     assert_eq!(
         error.to_string(),
         "RDMA device rxe0 cannot make a queue pair for another session: receive buffers and \
-         completions are given to others: 8 were asked for and its limit is 7; lower \
-         session_credit or send_requests, or raise receive_buffers"
+         completions are given to others: 17 were asked for and its limit is 16; lower \
+         send_requests, or raise max_sessions and receive_buffers"
     );
     prepared.pop();
-    site.prepare().unwrap();
+    site.prepare(false).unwrap();
 }
 
 #[test]
@@ -245,7 +247,7 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
         ),
         (
             SiteSettings {
-                receive_buffers: 40,
+                receive_buffers: 32,
                 ..settings()
             },
             "receive_buffers",
@@ -255,15 +257,12 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
         assert!(refused(settings).contains(name), "{name}");
     }
     let site = open_site(&fake, settings());
-    let (mut one, other) = (site.prepare().unwrap(), site.prepare().unwrap());
+    let (mut one, other) = (site.prepare(true).unwrap(), site.prepare(false).unwrap());
     let mut theirs = other.endpoint();
-    theirs.credit = 0;
+    theirs.buffer_bytes = 1024;
     assert!(matches!(
         one.connect(&theirs),
-        Err(VerbsError::PeerEndpoint { given: 0, .. })
+        Err(VerbsError::PeerEndpoint { given: 1024, .. })
     ));
-    theirs = other.endpoint();
-    theirs.buffer_bytes = 1024;
-    assert!(one.connect(&theirs).is_err());
     one.connect(&other.endpoint()).unwrap();
 }

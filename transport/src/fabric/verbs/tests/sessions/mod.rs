@@ -48,6 +48,7 @@ fn settings() -> SiteSettings {
     SiteSettings {
         receive_buffers: 256,
         held_buffers: 256,
+        max_sessions: 16,
         session_credit: 32,
         ..SiteSettings::default()
     }
@@ -95,7 +96,7 @@ fn connection() -> [TcpStream; 2] {
 
 /// Prepares and connects both ends.
 fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
-    let [mut one, mut other] = [sites[0].prepare()?, sites[1].prepare()?];
+    let [mut one, mut other] = [sites[0].prepare(true)?, sites[1].prepare(false)?];
     one.connect(&other.endpoint())?;
     other.connect(&one.endpoint())?;
     Ok([one, other])
