@@ -1,0 +1,104 @@
+//! Many peers send over TCP to one node whose arrival memory is short: all of it arrives,
+//! whether they share it or take turns, and nobody starves.
+
+use std::{thread, time::Duration};
+
+use ibex::{Fabric, Node, NodeBuilder, Policy, Raw};
+
+const MESSAGES: u64 = 40;
+const MESSAGE: &[u8] = &[7; 100_000];
+
+fn over_tcp(builder: NodeBuilder) -> NodeBuilder {
+    builder
+        .fabric(Fabric::Tcp, Policy::Require)
+        .connect_timeout(Duration::from_secs(60))
+}
+
+/// `senders` nodes send everything at once. Each of them has its receiver in a thread of
+/// its own, so only credit decides who comes when.
+fn all_arrives(senders: u64, node_credit_bytes: u64) {
+    let server = over_tcp(Node::builder().listen("127.0.0.1:0"))
+        .node_credit_bytes(node_credit_bytes)
+        .build()
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    thread::scope(|scope| {
+        for _ in 0..senders {
+            scope.spawn(|| {
+                let node = over_tcp(Node::builder()).build().unwrap();
+                let peer = node.connect(address).unwrap();
+                let data = peer.channel("data").codec::<Raw>();
+                let mut sender = data.sender::<[u8]>().unwrap();
+                for _ in 0..MESSAGES {
+                    sender.send(MESSAGE).unwrap();
+                }
+                sender.flush().unwrap();
+            });
+        }
+        for _ in 0..senders {
+            let peer = server.accept().unwrap();
+            scope.spawn(move || {
+                let data = peer.channel("data").codec::<Raw>();
+                let mut receiver = data.receiver::<[u8]>().unwrap();
+                let mut received = 0;
+                while let Some(message) = receiver.next().unwrap() {
+                    assert_eq!(&*message, MESSAGE);
+                    received += 1;
+                }
+                assert_eq!(received, MESSAGES);
+            });
+        }
+    });
+}
+
+#[test]
+fn who_has_less_than_a_session_may_hold_shares() {
+    all_arrives(6, 4 << 20);
+}
+
+#[test]
+fn who_has_less_than_a_frame_for_each_takes_turns() {
+    all_arrives(6, 512 << 10);
+}
+
+/// A peer that is connected and silent holds credit; one that sends gets it.
+#[test]
+fn idle_peers_keep_nothing_from_who_sends() {
+    let server = over_tcp(Node::builder().listen("127.0.0.1:0"))
+        .node_credit_bytes(2 << 20)
+        .build()
+        .unwrap();
+    let address = server.local_addr().unwrap();
+    let idle: Vec<_> = (0..5)
+        .map(|_| {
+            let node = over_tcp(Node::builder()).build().unwrap();
+            let peer = node.connect(address).unwrap();
+            (node, peer, server.accept().unwrap())
+        })
+        .collect();
+    let node = over_tcp(Node::builder()).build().unwrap();
+    let peer = node.connect(address).unwrap();
+    let theirs = server.accept().unwrap();
+    let mut sender = peer
+        .channel("data")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = theirs
+        .channel("data")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..MESSAGES {
+                sender.send(MESSAGE).unwrap();
+            }
+            sender.flush().unwrap();
+        });
+        for _ in 0..MESSAGES {
+            receiver.recv().unwrap();
+        }
+    });
+    drop(idle);
+}
