@@ -98,10 +98,8 @@ impl Carriage {
         }
     }
 
-    /// The longest that the next frame may cost. A peer that has less left of its credit
-    /// may be waiting for more.
-    #[must_use]
-    pub const fn highest_cost(self) -> u64 {
+    /// The most that a frame may cost.
+    const fn highest_cost(self) -> u64 {
         match self {
             Carriage::Stream => (MAX_FRAME_BYTES as u64).next_multiple_of(8),
             Carriage::Buffers { .. } => 1,
