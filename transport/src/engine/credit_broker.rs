@@ -303,6 +303,11 @@ impl CreditBroker {
     fn wish(&mut self, session: SessionId) {
         let ticket = self.next_ticket;
         let most = self.settings.most;
+        // A fast sender that has the most it may have says this again and again.
+        let is_known = |holding: &Holding| holding.is_active && holding.held >= most;
+        if self.sessions.get(&session).is_some_and(is_known) {
+            return;
+        }
         let mut is_new = false;
         self.change(session, |holding, _| {
             is_new = holding.ticket.is_none() && holding.held < most;
