@@ -313,7 +313,7 @@ impl<'a> Conversation<'a> {
                     }
                     DialerEvent::FindDevice => self.run_errand(Errand::Find(self.own_address)),
                     DialerEvent::PreparePair => {
-                        self.run_errand(Errand::Prepare(self.own_address, End::Dialer))
+                        self.run_errand(Errand::Prepare(self.own_address, End::Dialer));
                     }
                     DialerEvent::ConnectPair(theirs) => {
                         if let Some(pair) = self.pair.take() {

@@ -56,11 +56,11 @@ pub struct RuntimeConfig {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Looks {
     /// A word that the peer writes.
-    AtMemory,
+    Memory,
     /// What a turn of the engine brings, which asks a socket.
-    AtSocket,
+    Socket,
     /// The same, which looks at a device's completion queue.
-    AtQueue,
+    Queue,
 }
 
 /// A node's runtime.
@@ -207,7 +207,7 @@ impl Runtime {
         &self,
         deadline: Option<Instant>,
     ) -> Result<Option<Arc<SessionShared>>, TimedOut> {
-        self.wait(&self.accept_waiters, deadline, Looks::AtSocket, || {
+        self.wait(&self.accept_waiters, deadline, Looks::Socket, || {
             if let Some(session) = lock(&self.accepted).pop_front() {
                 return Some(Some(session));
             }
@@ -408,7 +408,7 @@ impl Runtime {
         looks: Looks,
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let wait = if looks == Looks::AtMemory {
+        let wait = if looks == Looks::Memory {
             self.config.wait
         } else {
             self.config.wait_engine
@@ -455,11 +455,11 @@ impl Runtime {
         let mut begun: Option<(Instant, Instant)> = None;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
-        let is_shm = looks == Looks::AtMemory;
+        let is_shm = looks == Looks::Memory;
         let (rounds_per_clock, pauses) = match looks {
-            Looks::AtMemory => (SHM_ROUNDS_PER_CLOCK, 1),
-            Looks::AtSocket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
-            Looks::AtQueue => (ROUNDS_PER_CLOCK, 0),
+            Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
+            Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
+            Looks::Queue => (ROUNDS_PER_CLOCK, 0),
         };
         loop {
             round = round.wrapping_add(1);
@@ -587,7 +587,7 @@ impl Runtime {
             } else {
                 let soon = Instant::now() + CLOSE_POLL;
                 let soon = deadline.map_or(soon, |deadline| deadline.min(soon));
-                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::AtSocket, || {
+                let _ = self.wait(&self.accept_waiters, Some(soon), Looks::Socket, || {
                     until().is_none().then_some(())
                 });
             }

@@ -358,9 +358,9 @@ impl SessionShared {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         let looks = match (&self.shm, &self.site) {
-            (Some(_), _) => Looks::AtMemory,
-            (None, Some(_)) => Looks::AtQueue,
-            (None, None) => Looks::AtSocket,
+            (Some(_), _) => Looks::Memory,
+            (None, Some(_)) => Looks::Queue,
+            (None, None) => Looks::Socket,
         };
         self.runtime.wait(slot, deadline, looks, condition)
     }

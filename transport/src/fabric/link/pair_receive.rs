@@ -21,7 +21,7 @@ use crate::{
         frame::FrameHeader,
         session::{Arrival, PeerMisbehaved},
     },
-    fabric::verbs::{ArrivedBuffer, Operation, SharedReceives, WorkCompletion},
+    fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
 };
 
 impl Link {
@@ -47,7 +47,12 @@ impl Link {
             Operation::Receive => match pair.arrived(completion, shared) {
                 Some(buffer) => {
                     if let Ok(done) = outcome {
-                        self.frame_arrived(buffer, done.bytes as usize, tools, context);
+                        // A write with immediate data takes a buffer and puts nothing in.
+                        let bytes = match done.kind {
+                            CompletionKind::Receive => done.bytes as usize,
+                            _ => 0,
+                        };
+                        self.frame_arrived(buffer, bytes, tools, context);
                     }
                     true
                 }

@@ -12,6 +12,9 @@
 //! - what a device, a later kernel or a peer says is an enumeration with an `Unknown`,
 //!   and what goes wrong is told as a diagnosis ([`error`]).
 //!
+//! On top of these stands the [`Site`], what a node has on one device port, which makes
+//! a [`PreparedPair`] for each session; the session's link moves frames over it.
+//!
 //! ```text
 //! Device ── ProtectionDomain ── MemoryRegion
 //!   │              ├── ReceiveQueue (shared) ──┐

@@ -5,7 +5,7 @@ use std::net::Shutdown;
 use super::*;
 use crate::channel::EndCause;
 use crate::engine::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
-use crate::fabric::verbs::{Operation, ScatterEntry, SendRequest, WorkId};
+use crate::fabric::verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId};
 
 /// A node with a session to a peer that is a queue pair and no more.
 struct Victim {
@@ -165,6 +165,23 @@ fn a_peer_that_sends_beyond_its_credit_is_stopped() {
     // Two at a time are one more than this end keeps buffers for.
     victim.send(&talk.to_bytes());
     victim.take(&talk.to_bytes());
+    assert!(victim.session.is_gone());
+}
+
+#[test]
+fn a_write_that_takes_a_buffer_and_fills_nothing_is_no_frame() {
+    let mut victim = Victim::new();
+    let id = WorkId::new(Operation::Write, 0, 0);
+    let nowhere = RemoteAddress {
+        address: 0,
+        rkey: 0,
+    };
+    let mut batch = victim.pair.pair.send_batch();
+    batch
+        .push(&SendRequest::write(id, &[], nowhere).with_immediate(7))
+        .unwrap();
+    batch.post().unwrap();
+    victim.settle();
     assert!(victim.session.is_gone());
 }
 
