@@ -166,8 +166,7 @@ impl Engine {
             return true;
         }
         if count == 0 {
-            self.site_is_empty(at);
-            return false;
+            return self.site_is_empty(at);
         }
         care.count = 0;
         for index in 0..count {
@@ -206,17 +205,20 @@ impl Engine {
         }
     }
 
-    /// Whoever waits for the last completion has to know.
-    fn site_is_empty(&mut self, at: usize) {
+    /// Whoever waits for the last completion has to know. Returns whether that set anything
+    /// going.
+    fn site_is_empty(&mut self, at: usize) -> bool {
+        let mut any = false;
         // Only hot ones are on their way out or about to hear of it.
         for session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 let site = link.pair_at().map(|(site, _)| site);
                 if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
-                    link.completions_are_empty();
+                    any |= link.completions_are_empty();
                 }
             }
         }
+        any
     }
 
     // ---- Sleeping --------------------------------------------------------------------

@@ -394,18 +394,23 @@ impl Link {
         }
     }
 
-    /// The completion queue was found empty after everything in it was taken.
-    pub(crate) fn completions_are_empty(&mut self) {
+    /// The completion queue was found empty after everything in it was taken. Returns
+    /// whether that set anything going.
+    pub(crate) fn completions_are_empty(&mut self) -> bool {
         let Wires::Pair(pair) = &mut self.wires else {
-            return;
+            return false;
         };
         match (&mut pair.state, pair.died) {
-            (PairState::Leaving(teardown), _) => teardown.handle_empty_poll(),
+            (PairState::Leaving(teardown), _) => {
+                teardown.handle_empty_poll();
+                false
+            }
             (PairState::Live(_), Some(event)) => {
                 let why = event.to_string();
                 self.drain_then_end(EndCause::PeerGone { why });
+                true
             }
-            _ => {}
+            _ => false,
         }
     }
 

@@ -9,10 +9,12 @@ use crate::channel::EndCause;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
 
-/// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`.
+/// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
+/// `IBV_EVENT_QP_LAST_WQE_REACHED`.
 const QUEUE_PAIR_FATAL: u32 = 1;
 const DEVICE_FATAL: u32 = 8;
 const PORT_ERROR: u32 = 10;
+const LAST_REQUEST_REACHED: u32 = 16;
 
 /// Why the receiving end is over.
 fn cause(receiver: &mut ReceiveHandle) -> EndCause {
@@ -136,6 +138,28 @@ fn a_fatal_event_of_a_queue_pair_ends_its_session_and_no_other() {
     };
     assert!(why.contains("Fatal"), "{why}");
     assert!(!other[0].is_gone() && !other[1].is_gone());
+}
+
+#[test]
+fn a_queue_pair_that_died_with_nothing_outstanding_ends_its_session_all_the_same() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("died", WINDOW);
+    send(&mut sender, 1, 10);
+    stage.nodes[0].runtime.poll_ready();
+    stage.fake.raise(
+        DEVICE,
+        RawEvent {
+            event_type: LAST_REQUEST_REACHED,
+            element: stage.queue_pairs()[1].into(),
+        },
+    );
+    stage.settle();
+    assert_eq!(consume_until_over(&mut receiver), 1, "it had arrived");
+    let EndCause::PeerGone { why } = cause(&mut receiver) else {
+        panic!("another cause");
+    };
+    assert!(why.contains("LastRequestReached"), "{why}");
+    assert!(stage.nodes[1].session.is_gone());
 }
 
 #[test]
