@@ -1,5 +1,6 @@
 //! A pair that has nothing to say costs nothing: below 1 % of a core in either process,
-//! and no wake-up that only time has caused.
+//! and no wake-up that only time has caused. The same of a process whose peer takes nothing
+//! of what it has to say.
 //!
 //! Both facts are the kernel's: processor time from /proc/PID/stat, voluntary context
 //! switches of every thread from /proc/PID/task/*/status. A receiver waits in `recv` on
@@ -11,6 +12,7 @@ use std::{fs, process::ExitCode, thread, time::Duration};
 
 use ibex::{Raw, Receiver, Sender};
 use processes::{Party, Proof, Setup, own_pid};
+use rustix::process::{Pid, Signal, kill_process};
 
 fn main() -> ExitCode {
     let mut proofs = Vec::new();
@@ -24,6 +26,7 @@ fn main() -> ExitCode {
                 wait(party, true);
             },
         ));
+        proofs.push(Proof::new("peer_stopped", setup, watch_blocked, count));
     }
     processes::run(proofs)
 }
@@ -80,6 +83,43 @@ fn watch_after_traffic(party: &mut Party) {
     watch_both(party, sender, receiver);
 }
 
+/// The watched process is this one: it sends to a peer that is stopped, until nothing more
+/// goes out and its ring is full.
+fn watch_blocked(party: &mut Party) {
+    let builder = party.peer.channel("much").codec::<Raw>();
+    // More than a session may have in flight.
+    let mut sender = builder.window_bytes(4 << 20).sender::<[u8]>().unwrap();
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    let peer = Pid::from_raw(party.other.pid() as i32).expect("a process has a number");
+    kill_process(peer, Signal::STOP).expect("the peer can be stopped");
+    let sending = thread::spawn(move || {
+        for _ in 0..MESSAGES {
+            sender.send(&[7; 1000]).unwrap();
+        }
+        sender.close().unwrap();
+    });
+    thread::sleep(Duration::from_secs(1));
+    let before = Usage::of(own_pid());
+    thread::sleep(WATCHED);
+    let after = Usage::of(own_pid());
+    assert!(!sending.is_finished(), "all fitted into the window");
+    after.assert_idle_since(&before);
+    kill_process(peer, Signal::CONT).expect("the peer can go on");
+    sending.join().unwrap();
+}
+
+fn count(party: &mut Party) {
+    let builder = party.peer.channel("much").codec::<Raw>();
+    let mut receiver = builder.window_bytes(4 << 20).receiver::<[u8]>().unwrap();
+    receiver.opened(PATIENCE).unwrap();
+    party.meet();
+    for _ in 0..MESSAGES {
+        receiver.recv().unwrap();
+    }
+    assert!(receiver.next().unwrap().is_none());
+}
+
 /// Waits in `recv` itself, and looks at both processes meanwhile.
 fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[u8], Raw>) {
     let waiting = thread::spawn(move || receiver.next().unwrap().is_none());
@@ -90,14 +130,7 @@ fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[
     let after = [own_pid(), party.other.pid()].map(Usage::of);
 
     for (before, after) in before.into_iter().zip(after) {
-        let ticks = after.ticks - before.ticks;
-        let share = ticks as f64 / TICKS_PER_SECOND as f64 / WATCHED.as_secs_f64();
-        assert!(
-            share < 0.01,
-            "process {} used {:.1} % of a core",
-            after.pid,
-            share * 100.0
-        );
+        after.assert_idle_since(&before);
         for (thread, name, switches) in &after.switches {
             let earlier = before.switches.iter().find(|(other, ..)| other == thread);
             let (.., earlier) = earlier.expect("no thread was started meanwhile");
@@ -129,6 +162,18 @@ struct Usage {
 }
 
 impl Usage {
+    /// `before` was taken [`WATCHED`] ago.
+    fn assert_idle_since(&self, before: &Self) {
+        let ticks = self.ticks - before.ticks;
+        let share = ticks as f64 / TICKS_PER_SECOND as f64 / WATCHED.as_secs_f64();
+        assert!(
+            share < 0.01,
+            "process {} used {:.1} % of a core",
+            self.pid,
+            share * 100.0
+        );
+    }
+
     fn of(pid: u32) -> Self {
         let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
         // Behind the name in parentheses the state is field 3; utime and stime are 14, 15.
@@ -164,6 +209,8 @@ impl Usage {
     }
 }
 
+/// With their headers twice what fits into the window.
+const MESSAGES: u64 = 8000;
 const WATCHED: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// USER_HZ, which is 100 on every architecture that we build for (proc_pid_stat(5)).

@@ -1,6 +1,6 @@
 //! Frames over the session's own connection: written in batches, read into a block.
 
-use std::io;
+use std::{io, mem};
 
 use super::{
     Link, Phase, Wires,
@@ -20,6 +20,8 @@ pub(super) struct Stream {
     pub(super) outbound: Outbound,
     /// The socket took less than it was given, and epoll tells when it takes more.
     pub(super) waits_for_writable: bool,
+    /// Frames are due and wait for credit, which was counted.
+    pub(super) waits_for_credit: bool,
 }
 
 impl Stream {
@@ -34,6 +36,7 @@ impl Stream {
             inbound,
             outbound: Outbound::new(),
             waits_for_writable: false,
+            waits_for_credit: false,
         })
     }
 
@@ -84,9 +87,10 @@ impl Link {
 
     /// The next batch; false if nothing is due.
     fn build_batch(&mut self) -> bool {
-        let Wires::Stream(Stream { outbound, .. }) = &mut self.wires else {
+        let Wires::Stream(stream) = &mut self.wires else {
             return false;
         };
+        let outbound = &mut stream.outbound;
         let mut frames = 0;
         while !outbound.is_full() {
             let landing = outbound.landing();
@@ -103,9 +107,12 @@ impl Link {
             frames += 1;
         }
         self.shared.counters.frames_sent.add(frames);
-        if frames == 0 && self.session.is_out_of_credit() {
-            self.shared.counters.credit_stalls.add(1);
-        }
+        let waits = frames == 0 && self.session.is_out_of_credit();
+        let has_waited = mem::replace(&mut stream.waits_for_credit, waits);
+        self.shared
+            .counters
+            .credit_stalls
+            .add(u64::from(waits && !has_waited));
         frames > 0
     }
 }

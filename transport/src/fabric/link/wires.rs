@@ -29,11 +29,11 @@ impl Wires {
         }
     }
 
-    /// Whether frames are due that wait for something that wakes a sleeper. A stream may
-    /// have been read, or taken more, since it was last asked.
+    /// Whether frames are due that wait for something that wakes a sleeper: for credit or
+    /// for room, as the turn found that ran last.
     pub(super) fn are_blocked(&self) -> bool {
         match self {
-            Wires::Stream(_) => false,
+            Wires::Stream(stream) => stream.waits_for_credit || !stream.outbound.is_empty(),
             Wires::Pair(pair) => pair.is_blocked,
         }
     }
