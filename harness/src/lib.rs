@@ -20,6 +20,7 @@ pub mod link;
 mod mapping;
 pub mod pair;
 pub mod perftest;
+pub mod port_counters;
 #[cfg(feature = "verbs")]
 mod queue_pair;
 mod raw_shm;

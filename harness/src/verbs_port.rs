@@ -9,13 +9,14 @@
 use std::{
     fmt, fs,
     net::{IpAddr, Ipv6Addr},
+    path::Path,
     thread,
     time::Duration,
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::Error;
+use crate::{Error, port_counters::PortCounters};
 
 /// An active port, and the GID that its connections come from.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -78,10 +79,9 @@ impl VerbsPort {
         &self,
         work: impl FnOnce() -> Result<R, Error>,
     ) -> Result<(R, Option<u64>), Error> {
-        let before = self.sends();
+        let before = self.counters();
         let result = work()?;
-        let sends = self.sends().zip(before);
-        let sends = sends.map(|(now, before)| now.saturating_sub(before));
+        let sends = self.counters().since(before).sends;
         if sends == Some(0) {
             let device = self.device.clone();
             return Err(Error::NotCarried { device });
@@ -89,19 +89,33 @@ impl VerbsPort {
         Ok((result, sends))
     }
 
-    /// How many sends and writes the port has carried out, or `None` if the device does
-    /// not count them. The kernel hands out values up to 12 ms old, hence the wait.
-    fn sends(&self) -> Option<u64> {
-        let VerbsPort { device, number, .. } = self;
-        let path = format!("/sys/class/infiniband/{device}/ports/{number}/hw_counters/rdma_sends");
+    /// What the port has counted so far. The kernel hands out values up to 12 ms old,
+    /// hence a wait.
+    #[must_use]
+    pub fn counters(&self) -> PortCounters {
         thread::sleep(COUNTERS_LAG);
-        fs::read_to_string(path).ok()?.trim().parse().ok()
+        let VerbsPort { device, number, .. } = self;
+        let folder = format!("/sys/class/infiniband/{device}/ports/{number}/hw_counters");
+        PortCounters::read(Path::new(&folder))
     }
 
     /// The GID's place in the port's table.
     #[must_use]
     pub fn gid_index(&self) -> u8 {
         self.gid.index
+    }
+
+    /// Whether the kernel does the device's work, since no other device stands behind it.
+    #[must_use]
+    pub fn is_software(&self) -> bool {
+        let behind = format!("/sys/class/infiniband/{}/device", self.device);
+        !Path::new(&behind).exists()
+    }
+
+    /// The GID itself.
+    #[must_use]
+    pub fn gid(&self) -> [u8; 16] {
+        self.gid.value
     }
 
     /// The device's name.
