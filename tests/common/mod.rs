@@ -6,6 +6,7 @@
 //! [line](line) to the other side for what has to happen in a certain order. Nothing
 //! waits for a time to pass.
 
+pub(crate) mod device;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod log;

@@ -25,6 +25,8 @@ pub(crate) enum Span {
     EachFabric,
     /// Every driver, over the first fabric: for what ends before a fabric is chosen.
     EachDriver,
+    /// Every fabric, driven by the callers: for what only they do.
+    EachFabricByCallers,
 }
 
 /// Who a process is in a scenario. By convention the dialer sends and the listener
@@ -43,11 +45,12 @@ pub(crate) struct Cell {
     pub(crate) driver: Driver,
 }
 
-/// The fabrics of this build that join two processes of one host.
-pub(crate) fn fabrics() -> impl Iterator<Item = Fabric> {
+/// The fabrics of this build. That there is a device for verbs is not asked here.
+fn fabrics() -> impl Iterator<Item = Fabric> {
     let fabrics = [
         (Fabric::Shm, cfg!(feature = "shm")),
         (Fabric::Tcp, cfg!(feature = "tcp")),
+        (Fabric::Verbs, cfg!(feature = "verbs")),
     ];
     fabrics
         .into_iter()
@@ -96,6 +99,7 @@ impl Scenario {
                 Span::Everywhere => true,
                 Span::EachFabric => cell.driver == Driver::default(),
                 Span::EachDriver => number == 0,
+                Span::EachFabricByCallers => cell.driver == Driver::Caller,
             };
             is_played.then_some(cell)
         })

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ibex::NodeBuilder;
 use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
+use ibex_harness::verbs_port::VerbsPort;
 use rustix::{
     event::{PollFd, PollFlags, poll},
     io::Errno,
@@ -11,7 +12,7 @@ use rustix::{
 };
 
 use super::{
-    kernel,
+    device, kernel,
     line::Line,
     scenario::{Cell, Side},
 };
@@ -23,6 +24,8 @@ pub(crate) struct Stage {
     line: Line,
     /// The other side's process.
     other: Pid,
+    /// What the session goes over where the fabric is verbs.
+    port: Option<VerbsPort>,
 }
 
 impl Stage {
@@ -42,6 +45,7 @@ impl Stage {
             cell,
             line,
             other,
+            port: device::port(),
         }
     }
 
@@ -57,9 +61,16 @@ impl Stage {
         self.cell.driver
     }
 
-    /// How many of something: `full` in optimised builds, a tenth where each takes longer.
+    /// The port that verbs is played on.
+    pub(crate) fn port(&self) -> &VerbsPort {
+        self.port.as_ref().expect("the fabric is verbs")
+    }
+
+    /// How many of something: `full` in optimised builds, a tenth where each takes longer,
+    /// as it does where the kernel does a device's work.
     pub(crate) fn count(&self, full: u64) -> u64 {
-        if cfg!(debug_assertions) {
+        let is_software = self.port.as_ref().is_some_and(VerbsPort::is_software);
+        if cfg!(debug_assertions) || is_software {
             full / 10
         } else {
             full
@@ -70,9 +81,27 @@ impl Stage {
 
     /// A node's builder, with the fabric and driver of this cell.
     pub(crate) fn builder(&self) -> NodeBuilder {
-        Node::builder()
+        let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
-            .driver(self.cell.driver)
+            .driver(self.cell.driver);
+        match self.cell.fabric {
+            #[cfg(feature = "verbs")]
+            Fabric::Verbs => {
+                let settings = ibex::rdma::RdmaSettings::new();
+                builder.rdma(settings.device(self.port().device()))
+            }
+            _ => builder,
+        }
+    }
+
+    /// Where two nodes of this cell [`meet`](Self::meet): on the network of the RDMA device
+    /// where there is one, which strangers could reach too, else on loopback. Scenarios
+    /// that bring their own nodes together use loopback, which leads to every device.
+    fn listening(&self, builder: NodeBuilder) -> NodeBuilder {
+        match self.port.as_ref().and_then(device::address) {
+            Some(address) => builder.listen((address, 0)).insecure_network(),
+            None => builder.listen("127.0.0.1:0"),
+        }
     }
 
     /// One node on each side, and the session between them.
@@ -93,8 +122,8 @@ impl Stage {
                 (node, peer)
             }
             Side::Listener => {
-                let node = builder
-                    .listen("127.0.0.1:0")
+                let node = self
+                    .listening(builder)
                     .build()
                     .expect("a node that listens");
                 self.tell_address(&node);

@@ -14,6 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex::Fabric;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -22,6 +23,7 @@ use rustix::{
 };
 
 use super::{
+    device::Device,
     line::Line,
     scenario::{Cell, Scenario, Side},
     stage::Stage,
@@ -30,12 +32,19 @@ use super::{
 /// Says which part of which cell a process plays: `order/shm/caller dialer`.
 const PART: &str = "IBEX_CONFORMANCE_PART";
 /// Longer than any scenario takes on a slow machine that does other things as well.
-const WATCHDOG: Duration = Duration::from_secs(60);
+const WATCHDOG: Duration = Duration::from_secs(120);
 /// What a side gets to end by itself when the other has failed.
 const GRACE: Duration = Duration::from_secs(3);
 
 /// Plays a cell in two processes of its own. The error says what each of them said.
 pub(crate) fn supervise(cell: Cell) -> Result<(), String> {
+    if cell.fabric == Fabric::Verbs {
+        return Device::of_this_run()?.carries(|| watch_over(cell));
+    }
+    watch_over(cell)
+}
+
+fn watch_over(cell: Cell) -> Result<(), String> {
     let (dialer, listener) = Line::pair().map_err(|error| error.to_string())?;
     let start = |side, line| Player::start(cell, side, line).map_err(|error| error.to_string());
     let mut players = [
@@ -118,7 +127,13 @@ struct Player {
 impl Player {
     fn start(cell: Cell, side: Side, line: OwnedFd) -> io::Result<Self> {
         let said = fs::File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
-        let child = Command::new(env::current_exe()?)
+        let mut command = Command::new(env::current_exe()?);
+        if cell.fabric == Fabric::Verbs {
+            let device = Device::of_this_run().map_err(io::Error::other)?;
+            let (variable, port) = device.for_a_player();
+            command.env(variable, port);
+        }
+        let child = command
             .env(PART, part_of(cell, side))
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(line))

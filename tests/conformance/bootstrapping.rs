@@ -8,20 +8,23 @@
 use std::{
     fs,
     io::{Read, Write},
-    net::{SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
-    process, thread,
+    process,
+    sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
 use ibex::{ConnectError, Node};
 use ibex_bootstrap::{
-    Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Policy, Problem, Secret,
-    Version, VersionRange, dial,
+    Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Problem, Secret,
+    VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
     handshake::{
         AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, Step,
     },
-    message::MAGIC,
+    message::{GidType, MAGIC, VerbsEndpoint},
+    negotiate::End,
 };
 use rustix::{
     event::{PollFd, PollFlags, poll},
@@ -33,6 +36,7 @@ use rustix::{
 };
 
 use crate::common::{
+    device,
     log::Log,
     scenario::{Scenario, Side, Span},
     stage::{LONG, Stage, receiver, sender},
@@ -286,7 +290,7 @@ struct Silence {
 
 impl Silence {
     /// An acceptor says Hello, Offer, Endpoint and Ready, and over shm it answers to a
-    /// token between the last two.
+    /// token between the last two, as it connects its queue pair over verbs.
     fn of_acceptors(fabric: ibex::Fabric) -> Vec<Self> {
         let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Endpoint]);
         if fabric == ibex::Fabric::Shm {
@@ -298,9 +302,16 @@ impl Silence {
     }
 
     /// A dialer says Hello, Offer, Choice and Ready, and over shm it presents a token
-    /// between the last two.
+    /// between the last two; over verbs it says Endpoint there.
     fn of_dialers(fabric: ibex::Fabric) -> Vec<Self> {
-        let mut silences = Self::at_messages(&[Step::Hello, Step::Offer, Step::Choice]);
+        let steps = [Step::Hello, Step::Offer, Step::Choice, Step::Endpoint];
+        if fabric == ibex::Fabric::Verbs {
+            let mut silences = Self::at_messages(&steps);
+            silences.push(Self::new(4, 0, true, Step::Ready));
+            silences.push(Self::new(4, FEW_BYTES, true, Step::Ready));
+            return silences;
+        }
+        let mut silences = Self::at_messages(&steps[..3]);
         if fabric == ibex::Fabric::Shm {
             silences.push(Self::new(3, 0, false, Step::Ready));
         }
@@ -424,13 +435,18 @@ impl Half for HandMadeAcceptor {
             self.joined = Some(dialer);
         }
         while let Some(event) = self.machine.poll_event() {
-            if let AcceptorEvent::ListenUnix { name } = event {
-                let socket = unix_socket();
-                let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
-                bind(&socket, &address).expect("nobody has the name");
-                listen(&socket, 1).expect("it listens");
-                self.listener = Some(socket);
-                self.machine.handle_listening(Ok(()));
+            match event {
+                AcceptorEvent::ListenUnix { name } => {
+                    let socket = unix_socket();
+                    let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
+                    bind(&socket, &address).expect("nobody has the name");
+                    listen(&socket, 1).expect("it listens");
+                    self.listener = Some(socket);
+                    self.machine.handle_listening(Ok(()));
+                }
+                AcceptorEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
+                AcceptorEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
+                _ => {}
             }
         }
     }
@@ -465,18 +481,25 @@ impl Half for HandMadeDialer {
 
     fn act(&mut self) {
         while let Some(event) = self.machine.poll_event() {
-            if let DialerEvent::ConnectUnix { name, token } = event {
-                let socket = unix_socket();
-                let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
-                connect(&socket, &address).expect("the node listens there");
-                if self.joins {
-                    send(&socket, token.expose(), SendFlags::NOSIGNAL).expect("it listens");
-                    let (_, length) = recv(&socket, &mut [0; 8], RecvFlags::empty())
-                        .expect("an answer to the token");
-                    assert_eq!(length, 1, "the token is right");
-                    self.machine.handle_unix(Ok(()));
+            match event {
+                DialerEvent::ConnectUnix { name, token } => {
+                    let socket = unix_socket();
+                    let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
+                    connect(&socket, &address).expect("the node listens there");
+                    if self.joins {
+                        send(&socket, token.expose(), SendFlags::NOSIGNAL).expect("it listens");
+                        let (_, length) = recv(&socket, &mut [0; 8], RecvFlags::empty())
+                            .expect("an answer to the token");
+                        assert_eq!(length, 1, "the token is right");
+                        self.machine.handle_unix(Ok(()));
+                    }
+                    self.joined = Some(socket);
                 }
-                self.joined = Some(socket);
+                DialerEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
+                DialerEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),
+                // There is nobody to connect it to who would notice.
+                DialerEvent::ConnectPair(_) => self.machine.handle_connected(Ok(())),
+                _ => {}
             }
         }
     }
@@ -513,9 +536,49 @@ fn bytes_of(uuid: &str) -> [u8; 16] {
 /// Wants nothing special, so that the node's policy decides.
 fn hand_made_node() -> Local {
     let mut local = Local::new(NodeIdentity([7; 16]), 8);
-    local.verbs = Policy::Forbid;
+    local.verbs_site = Some(Arc::new(HandMadeSite));
     local.handshake_timeout = LONG;
     local
+}
+
+/// That there is a device; it is the hand-made end that acts on what its machine asks for.
+#[derive(Debug)]
+struct HandMadeSite;
+
+impl VerbsSite for HandMadeSite {
+    fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
+        Ok(hand_made_device())
+    }
+
+    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+        Err("a hand-made end says of itself what its queue pair is".to_owned())
+    }
+}
+
+/// Not worth choosing unless the other end requires it.
+fn hand_made_device() -> VerbsDevice {
+    VerbsDevice {
+        hardware: false,
+        name: "hand0".to_owned(),
+    }
+}
+
+/// A queue pair that nobody has, on this cell's device, so that a node can connect to it.
+fn hand_made_pair() -> VerbsEndpoint {
+    VerbsEndpoint {
+        queue_pair: 0x00ab_cdef,
+        packet_sequence: 1,
+        lid: 0,
+        // In a cell of verbs, which is the only one that asks.
+        gid: device::port().expect("a port").gid(),
+        gid_type: GidType::RoceV2,
+        mtu_bytes: 1024,
+        max_inline_bytes: 0,
+        max_send_sge: 1,
+        max_receive_sge: 1,
+        receive_buffer_bytes: 4096,
+        credit: 0,
+    }
 }
 
 /// What a node is told to bear with: longer than any honest step takes on a machine that

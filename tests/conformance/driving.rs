@@ -15,7 +15,7 @@ use rustix::{
 
 use crate::common::{
     kernel, payload,
-    scenario::{Scenario, Side},
+    scenario::{Scenario, Side, Span},
     stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
 };
 
@@ -27,7 +27,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("connecting_to_each_other", to_each_other),
     Scenario::new("connecting_while_serving", while_serving),
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
-    Scenario::new("own_event_loop", own_event_loop),
+    Scenario::new("own_event_loop", own_event_loop).on(Span::EachFabricByCallers),
     Scenario::new("asleep_after_busy_polling", asleep_after_busy_polling),
 ];
 
@@ -233,9 +233,6 @@ fn accepting_without_waiting(stage: &mut Stage) {
 /// A program that sleeps on `as_fd` alone, edge-triggered, lets a peer in, gets each
 /// message and the end.
 fn own_event_loop(stage: &mut Stage) {
-    if stage.driver() != Driver::Caller {
-        return;
-    }
     let last = stage.count(500);
     match stage.side {
         Side::Dialer => {

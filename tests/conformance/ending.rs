@@ -337,7 +337,7 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
             match (stage.fabric(), &report.undelivered[..]) {
                 // It lies in memory that the peer has mapped.
                 (Fabric::Shm, []) => {}
-                (Fabric::Tcp, [out]) => {
+                (Fabric::Tcp | Fabric::Verbs, [out]) => {
                     assert_eq!((&out.channel[..], out.sent), ("out", 10));
                     assert_eq!(out.received, 0);
                 }

@@ -3,7 +3,8 @@
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
 //! two processes that the kernel says are two. Another fabric joins in one line, in
 //! `common/scenario.rs`. A filter chooses as with any test:
-//! `cargo test --release --test conformance -- tcp/caller`.
+//! `cargo test --release --test conformance -- tcp/caller`. The cells of verbs are there
+//! with the feature of that name and an RDMA device (`common/device.rs`).
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -23,7 +24,8 @@ mod sharing;
 
 use std::process::ExitCode;
 
-use common::{scenario::Scenario, supervisor};
+use common::{device::Device, scenario::Scenario, supervisor};
+use ibex::Fabric;
 use libtest_mimic::{Arguments, Trial};
 
 fn main() -> ExitCode {
@@ -45,8 +47,34 @@ fn main() -> ExitCode {
     if let Some(exit) = supervisor::play_part(&scenarios) {
         return exit;
     }
+    let has_device = is_device_there();
     let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
-    let trials =
-        cells.map(|cell| Trial::test(cell.to_string(), move || Ok(supervisor::supervise(cell)?)));
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    let trials = cells
+        .filter(|cell| cell.fabric != Fabric::Verbs || has_device)
+        .map(|cell| Trial::test(cell.to_string(), move || Ok(supervisor::supervise(cell)?)));
+    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    if let Ok(device) = Device::of_this_run()
+        && device.sends() > 0
+    {
+        let name = device.port().device();
+        eprintln!("verbs: rdma_sends of {name} rose by {}", device.sends());
+    }
+    conclusion.exit_code()
+}
+
+/// Whether the cells of verbs can be played, as told in one line of standard error.
+fn is_device_there() -> bool {
+    if !cfg!(feature = "verbs") {
+        return false;
+    }
+    let device = Device::of_this_run();
+    match &device {
+        Ok(device) => eprintln!("verbs: {}", device.port()),
+        Err(why) => {
+            // Who names one wants it used.
+            assert!(!Device::is_wanted(), "{why}");
+            eprintln!("verbs: its cells are left out: {why}");
+        }
+    }
+    device.is_ok()
 }
