@@ -24,6 +24,7 @@ use std::{
 };
 
 use ibex::{Driver, Fabric, Node, Peer, Policy};
+use ibex_harness::verbs_port::{DEVICE_VARIABLE, VerbsPort};
 use libtest_mimic::{Arguments, Trial};
 use rustix::process::{Signal, getpid, getppid, set_parent_process_death_signal};
 
@@ -145,9 +146,27 @@ impl Setup {
         },
     ];
 
-    /// Every fabric under every driver.
+    pub(crate) const VERBS: [Self; 2] = [
+        Self {
+            fabric: Fabric::Verbs,
+            driver: Driver::Caller,
+        },
+        Self {
+            fabric: Fabric::Verbs,
+            driver: Driver::Threads,
+        },
+    ];
+
+    /// Every fabric under every driver. Verbs is there with the feature of that name and an
+    /// RDMA device: the one that `IBEX_TEST_DEVICE` names, else any.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        Self::SHM.into_iter().chain(Self::TCP)
+        let verbs = if is_device_there() {
+            &Self::VERBS[..]
+        } else {
+            &[]
+        };
+        let others = Self::SHM.into_iter().chain(Self::TCP);
+        others.chain(verbs.iter().copied())
     }
 
     /// Every fabric under the driver that needs no help.
@@ -156,9 +175,14 @@ impl Setup {
     }
 
     fn node(self) -> ibex::NodeBuilder {
-        Node::builder()
+        let builder = Node::builder()
             .driver(self.driver)
-            .fabric(self.fabric, Policy::Require)
+            .fabric(self.fabric, Policy::Require);
+        #[cfg(feature = "verbs")]
+        if let Ok(device) = env::var(DEVICE_VARIABLE) {
+            return builder.rdma(ibex::rdma::RdmaSettings::new().device(device));
+        }
+        builder
     }
 }
 
@@ -312,6 +336,14 @@ impl Drop for Other {
 /// This process, as the kernel knows it.
 pub(crate) fn own_pid() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+fn is_device_there() -> bool {
+    let port = VerbsPort::choose();
+    // Who names one wants it used.
+    let is_wanted = cfg!(feature = "verbs") && env::var_os(DEVICE_VARIABLE).is_some();
+    assert!(port.is_ok() || !is_wanted, "{port:?}");
+    port.is_ok()
 }
 
 /// Ends the process when a proof hangs. Not a time limit: it is far beyond what any
