@@ -31,15 +31,13 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     Step::of_line(sleeps)
         .env("IBEX_TEST_SLEEPS", FAKE_SLEEPS)
         .run(watchdog)?;
-    for with_a_device in [
-        "cargo test -p ibex-transport --features verbs --test verbs_device",
-        // What the figures of the fabric are compared with, therefore optimized.
-        "cargo test -p ibex-harness --release --features verbs --test limits",
-    ] {
-        let program = built(with_a_device, watchdog)?;
-        on_a_device(&program, &[], watchdog)?;
+    let mut commands = Vec::new();
+    for (line, arguments) in ON_A_DEVICE {
+        let program = built(line, watchdog)?;
+        commands.push(format!("{program} {arguments}").trim_end().to_string());
     }
-    Ok(())
+    let commands: Vec<_> = commands.iter().map(String::as_str).collect();
+    on_a_device("vm/on_device", &commands, watchdog)
 }
 
 /// `cargo xtask figures`: the benchmark's rows of verbs.
@@ -77,6 +75,28 @@ fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result
         .env("IBEX_TEST_DEVICE", GUEST_DEVICE)
         .run(watchdog)
 }
+
+/// What is tested on a device, in one boot of the guest: how each is built, and its
+/// arguments. What stands on others stands behind them. All of it is optimized: the guest
+/// is slow, and figures are compared with some of it.
+const ON_A_DEVICE: &[(&str, &str)] = &[
+    (
+        "cargo test -p ibex-transport --release --features verbs --test verbs_device",
+        "",
+    ),
+    (
+        "cargo test -p ibex-harness --release --features verbs --test limits",
+        "",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test rdma",
+        "",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test conformance",
+        "/verbs/",
+    ),
+];
 
 /// How often to sleep over the fake device.
 const FAKE_SLEEPS: &str = "1000000";
