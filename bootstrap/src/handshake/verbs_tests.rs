@@ -382,9 +382,9 @@ fn acceptor_error(mut meeting: Meeting, bytes: &[u8]) -> HandshakeError {
 #[test]
 fn an_endpoint_that_cannot_be_ends_the_handshake() {
     let mut broken = site(1, true).endpoint;
-    broken.credit = 0;
+    broken.receive_buffer_bytes = 0;
     let endpoint = Message::Endpoint(Endpoint::Verbs(broken));
-    let (step, field) = (Step::Endpoint, "credit");
+    let (step, field) = (Step::Endpoint, "receive buffer size");
     let problem = MessageError::UnknownValue { field, value: 0 };
     assert_eq!(
         acceptor_error(at_endpoints(), &bytes_of(&endpoint)),
