@@ -45,24 +45,30 @@ pub fn fabric(
         };
     }
     let mut obstacles = Vec::new();
+    let mut unmet = String::new();
     let mut possible = Vec::new();
     for fabric in FabricKind::FASTEST_FIRST {
-        match meeting.obstacle(fabric) {
-            None => possible.push(fabric),
-            Some(why) => obstacles.push(format!("not {fabric}: {why}")),
+        let Some(why) = meeting.obstacle(fabric) else {
+            possible.push(fabric);
+            continue;
+        };
+        let obstacle = format!("not {fabric}: {why}");
+        if meeting.wishes(fabric, Policy::Prefer).is_some() {
+            unmet = format!("{unmet}; {obstacle}");
         }
+        obstacles.push(obstacle);
     }
     for &fabric in &possible {
         if let Some(by) = meeting.wishes(fabric, Policy::Prefer) {
-            return Ok(Chosen::new(fabric, &format!("preferred by the {by}")));
+            let why = format!("preferred by the {by}{unmet}");
+            return Ok(Chosen::new(fabric, &why));
         }
     }
+    // Who takes tcp hears everything, and others what they asked for.
+    let chosen = |fabric, why| Ok(Chosen::new(fabric, &format!("{why}{unmet}")));
     match possible.first() {
-        Some(FabricKind::Shm) => Ok(Chosen::new(FabricKind::Shm, "same host, same user")),
-        Some(FabricKind::Verbs) => Ok(Chosen::new(
-            FabricKind::Verbs,
-            "RDMA hardware on both nodes",
-        )),
+        Some(FabricKind::Shm) => chosen(FabricKind::Shm, "same host, same user"),
+        Some(FabricKind::Verbs) => chosen(FabricKind::Verbs, "RDMA hardware on both nodes"),
         Some(FabricKind::Tcp) => Ok(Chosen::new(FabricKind::Tcp, &obstacles.join("; "))),
         None => Err(FabricConflict::Nothing {
             why: obstacles.join("; "),

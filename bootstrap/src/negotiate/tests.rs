@@ -220,6 +220,16 @@ fn a_preference_beats_speed_and_gives_way() {
     );
     let shm = node(2, [Policy::Prefer, Policy::Auto, Policy::Auto], None);
     assert!(chosen(&shm, &plain(1)).starts_with("tcp: not shm"));
+    // Whoever does not get it hears why, also if something else was as good.
+    let verbs = node(1, [Policy::Auto, Policy::Auto, Policy::Prefer], None);
+    assert_eq!(
+        chosen(&plain(1), &verbs),
+        "shm: same host, same user; not verbs: the connecting node has no RDMA device"
+    );
+    assert_eq!(
+        chosen(&verbs, &tcp),
+        "tcp: preferred by the listening node; not verbs: the connecting node has no RDMA device"
+    );
 }
 
 #[test]
