@@ -413,7 +413,7 @@ fn faults_are_told_as_what_they_are() {
         .unwrap();
     batch.post().unwrap();
     let failure = one.wait(1)[0].outcome().unwrap_err();
-    assert_eq!(failure.status.fault(), Fault::Protocol, "{failure}");
+    assert_eq!(failure.fault(), Fault::Protocol, "{failure}");
     assert!(other.wait(1)[0].outcome().is_err());
     tear_down(one);
     tear_down(other);

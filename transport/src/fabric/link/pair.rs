@@ -359,9 +359,12 @@ impl Link {
             return;
         }
         let why = failure.to_string();
-        self.drain_then_end(match failure.status.fault() {
+        self.drain_then_end(match failure.fault() {
             Fault::Ours | Fault::Device => EndCause::DeviceLost { why },
-            Fault::Protocol | Fault::Link | Fault::Flushed => EndCause::PeerGone { why },
+            Fault::Protocol => EndCause::PeerGone {
+                why: format!("the protocol was broken: {why}"),
+            },
+            Fault::Link | Fault::Flushed => EndCause::PeerGone { why },
         });
     }
 
@@ -380,9 +383,9 @@ impl Link {
         let why = event.to_string();
         match said {
             QueuePairEvent::Fatal => self.drain_then_end(EndCause::DeviceLost { why }),
-            // The peer asked for what it was not granted.
-            QueuePairEvent::InvalidRequest | QueuePairEvent::AccessViolation => {
-                self.drain_then_end(EndCause::PeerGone { why });
+            QueuePairEvent::InvalidRequest => self.protocol_was_broken("an invalid request", &why),
+            QueuePairEvent::AccessViolation => {
+                self.protocol_was_broken("a request for memory that was not granted", &why);
             }
             // It is dead. Why, a completion tells, unless it had nothing outstanding.
             QueuePairEvent::LastRequestReached => pair.died = Some(*event),
@@ -392,6 +395,12 @@ impl Link {
                 tracing::debug!(peer = %self.shared.peer().address, %event, "of no consequence");
             }
         }
+    }
+
+    /// Our device refused a request of the peer.
+    fn protocol_was_broken(&mut self, request: &str, event: &str) {
+        let why = format!("it broke the protocol: it made {request} ({event})");
+        self.drain_then_end(EndCause::PeerGone { why });
     }
 
     /// The completion queue was found empty after everything in it was taken. Returns

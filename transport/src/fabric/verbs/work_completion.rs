@@ -8,7 +8,7 @@
 use std::fmt;
 
 use super::abi::{Wc, wc_flags, wc_opcode};
-use super::work_id::WorkId;
+use super::work_id::{Operation, WorkId};
 
 /// One entry of a completion queue.
 #[derive(Clone, Copy, Debug, Default)]
@@ -125,6 +125,22 @@ pub struct CompletionFailure {
     pub vendor_error: u32,
 }
 
+impl CompletionFailure {
+    /// Whose fault it is.
+    #[must_use]
+    pub fn fault(&self) -> Fault {
+        match (self.id.operation(), self.status) {
+            // A receive asks for nothing: it is the peer that sent more than was agreed on.
+            // Which of the two a device says differs.
+            (
+                Operation::Receive,
+                CompletionStatus::LocalLength | CompletionStatus::LocalOperation,
+            ) => Fault::Protocol,
+            (_, status) => status.fault(),
+        }
+    }
+}
+
 /// Whose fault a failed completion is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
@@ -170,7 +186,7 @@ macro_rules! statuses {
                 }
             }
 
-            /// Whose fault it is.
+            /// Whose fault it is, if it was a request to send that failed.
             #[must_use]
             pub fn fault(self) -> Fault {
                 match self {
@@ -193,7 +209,7 @@ macro_rules! statuses {
 
 statuses! {
     LocalLength = 1, Ours, "a message longer than the receive, or than the port allows";
-    LocalOperation = 2, Protocol, "the queue pair could not do it; for a receive: the message was longer";
+    LocalOperation = 2, Ours, "the queue pair could not do it; for a receive: the message was longer";
     LocalEeContext = 3, Ours, "local end-to-end context error";
     LocalProtection = 4, Ours, "local memory not registered, or not for this";
     Flushed = 5, Flushed, "flushed";
@@ -220,7 +236,6 @@ statuses! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fabric::verbs::work_id::Operation;
 
     #[test]
     fn every_status_keeps_its_number() {
@@ -244,12 +259,29 @@ mod tests {
             ..Wc::default()
         });
         let failure = failed.outcome().unwrap_err();
-        assert_eq!(failure.status.fault(), Fault::Link);
+        assert_eq!(failure.fault(), Fault::Link);
         assert_eq!(
             failure.to_string(),
             "queue pair 0x2a failed in send 4.1: retries exceeded: the peer does not acknowledge \
              (status 12) (vendor 0x81); the queue pair is dead and everything else on it is flushed"
         );
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_the_fault_of_who_sent_it() {
+        for status in [1, 2] {
+            let fault = |operation| {
+                let wr_id = WorkId::new(operation, 0, 0).to_raw();
+                let failed = WorkCompletion(Wc {
+                    wr_id,
+                    status,
+                    ..Wc::default()
+                });
+                failed.outcome().unwrap_err().fault()
+            };
+            assert_eq!(fault(Operation::Receive), Fault::Protocol);
+            assert_eq!(fault(Operation::Send), Fault::Ours);
+        }
     }
 
     #[test]

@@ -139,10 +139,7 @@ fn a_failed_request_is_told_and_the_rest_is_flushed() {
     );
     // A dead queue pair takes requests, and flushes them at once.
     send(&mut one, 3, false);
-    assert_eq!(
-        one.poll()[0].outcome().unwrap_err().status.fault(),
-        Fault::Flushed
-    );
+    assert_eq!(one.poll()[0].outcome().unwrap_err().fault(), Fault::Flushed);
 }
 
 #[test]
@@ -160,8 +157,8 @@ fn a_message_longer_than_its_receive_is_a_fault_of_the_protocol_at_both_ends() {
     let at_sender = one.poll()[0].outcome().unwrap_err();
     assert_eq!(at_receiver.status, CompletionStatus::LocalOperation);
     assert_eq!(at_sender.status, CompletionStatus::RemoteOperation);
-    assert_eq!(at_receiver.status.fault(), Fault::Protocol);
-    assert_eq!(at_sender.status.fault(), Fault::Protocol);
+    assert_eq!(at_receiver.fault(), Fault::Protocol);
+    assert_eq!(at_sender.fault(), Fault::Protocol);
 }
 
 #[test]
@@ -178,7 +175,7 @@ fn a_wrong_key_is_a_fault_of_the_protocol() {
     batch.post().unwrap();
     let failure = one.poll()[0].outcome().unwrap_err();
     assert_eq!(failure.status, CompletionStatus::RemoteAccess);
-    assert_eq!(failure.status.fault(), Fault::Protocol);
+    assert_eq!(failure.fault(), Fault::Protocol);
 }
 
 #[test]

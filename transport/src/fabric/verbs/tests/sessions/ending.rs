@@ -106,6 +106,49 @@ fn a_failed_send_ends_the_session_with_the_first_cause_after_what_arrived() {
 }
 
 #[test]
+fn a_request_that_the_peer_refuses_is_a_broken_protocol_and_no_lost_device() {
+    let refused = [
+        (9, "the peer took the request for invalid (status 9)"),
+        (
+            10,
+            "the peer's memory is not granted: wrong key, range or rights (status 10)",
+        ),
+        (
+            11,
+            "the peer could not do it; its receive may be too short (status 11)",
+        ),
+    ];
+    for (status, text) in refused {
+        let stage = Stage::new();
+        let (mut sender, _receiver) = held(&stage, 2);
+        let dies = stage.queue_pairs()[0];
+        stage.fake.fail_send(dies, status, 0x89);
+        stage.settle();
+        let SendFailure::Failed(error) = try_send(&mut sender, &[1]).unwrap_err() else {
+            panic!("it may be tried again");
+        };
+        let crate::channel::SendError::Disconnected(disconnected) = error else {
+            panic!("{error}");
+        };
+        let EndCause::PeerGone { why } = &disconnected.cause else {
+            panic!("{disconnected}");
+        };
+        let (who, what) = why.split_once(" failed in send ").unwrap();
+        assert_eq!(
+            who,
+            format!("the protocol was broken: queue pair {dies:#x}")
+        );
+        let (_, what) = what.split_once(": ").unwrap();
+        assert_eq!(
+            what,
+            format!(
+                "{text} (vendor 0x89); the queue pair is dead and everything else on it is flushed"
+            )
+        );
+    }
+}
+
+#[test]
 fn an_end_of_file_in_mid_stream_hands_out_what_arrived_first() {
     let stage = Stage::new();
     let (_sender, mut receiver) = held(&stage, 6);

@@ -5,6 +5,7 @@ use std::net::Shutdown;
 use super::*;
 use crate::channel::EndCause;
 use crate::engine::frame::{FrameHeader, FrameKind, HEADER_BYTES, TALK};
+use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::{Operation, RemoteAddress, ScatterEntry, SendRequest, WorkId};
 
 /// A node with a session to a peer that is a queue pair and no more.
@@ -12,6 +13,8 @@ struct Victim {
     fake: FakeProvider,
     runtime: Arc<Runtime>,
     session: Arc<SessionShared>,
+    /// The number of its queue pair.
+    queue_pair: u32,
     /// The peer's.
     pair: PreparedPair,
     tcp: TcpStream,
@@ -22,6 +25,7 @@ impl Victim {
         let fake = one_device();
         let sites = [open_site(&fake, settings()), open_site(&fake, settings())];
         let [pair, ours] = pairs([&sites[0], &sites[1]]).unwrap();
+        let queue_pair = ours.endpoint().pair.queue_pair;
         let runtime = runtime(Driver::Caller);
         let [tcp, stream] = connection();
         let session = runtime.admit(admission(stream, ours)).unwrap();
@@ -29,6 +33,7 @@ impl Victim {
             fake,
             runtime,
             session,
+            queue_pair,
             pair,
             tcp,
         }
@@ -124,8 +129,8 @@ fn bytes_that_are_no_frame_end_the_session() {
     }
 }
 
-#[test]
-fn the_protocol_that_was_broken_is_the_cause() {
+/// What a channel of the victim says after `attack`.
+fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let mut victim = Victim::new();
     let spec = ChannelSpec {
         fingerprint: [1; 16],
@@ -139,17 +144,73 @@ fn the_protocol_that_was_broken_is_the_cause() {
         .runtime
         .open_receiver(&victim.session, "cause", spec, timeout)
         .unwrap();
-    victim.take(&header(FrameKind::Control, 0, 20).to_bytes());
+    attack(&mut victim);
+    victim.settle();
     let Err(RecvError::Disconnected(disconnected)) = receiver.poll() else {
         panic!("the channel is not over");
     };
     let EndCause::PeerGone { why } = &disconnected.cause else {
         panic!("{disconnected:?}");
     };
+    assert!(victim.session.is_gone());
+    why.clone()
+}
+
+#[test]
+fn the_protocol_that_was_broken_is_the_cause() {
     assert_eq!(
-        why,
+        cause(|victim| victim.send(&header(FrameKind::Control, 0, 20).to_bytes())),
         "it broke the protocol: a message of 16 bytes has a frame of 20 in it"
     );
+}
+
+#[test]
+fn a_message_longer_than_the_receive_is_a_broken_protocol() {
+    let why = cause(|victim| {
+        let entries = [victim.pair.heads.entry(0..5000)];
+        let id = WorkId::new(Operation::Send, 0, 0);
+        let mut batch = victim.pair.pair.send_batch();
+        batch.push(&SendRequest::send(id, &entries)).unwrap();
+        batch.post().unwrap();
+    });
+    let (_, of_receive) = why.split_once(" failed in receive ").unwrap();
+    assert!(
+        why.starts_with("the protocol was broken: queue pair 0x"),
+        "{why}"
+    );
+    assert!(
+        of_receive.ends_with(
+            ": the queue pair could not do it; for a receive: the message was longer (status 2) \
+             (vendor 0x0); the queue pair is dead and everything else on it is flushed"
+        ),
+        "{why}"
+    );
+}
+
+#[test]
+fn a_request_that_our_device_refuses_is_a_broken_protocol() {
+    /// `IBV_EVENT_QP_REQ_ERR`, `IBV_EVENT_QP_ACCESS_ERR`.
+    const REFUSED: [(u32, &str); 2] = [
+        (2, "an invalid request ({}: InvalidRequest)"),
+        (
+            3,
+            "a request for memory that was not granted ({}: AccessViolation)",
+        ),
+    ];
+    for (event_type, text) in REFUSED {
+        let mut number = 0;
+        let why = cause(|victim| {
+            number = victim.queue_pair;
+            let element = number.into();
+            let event = RawEvent {
+                event_type,
+                element,
+            };
+            victim.fake.raise(DEVICE, event);
+        });
+        let text = text.replace("{}", &format!("queue pair {number:#x}"));
+        assert_eq!(why, format!("it broke the protocol: it made {text}"));
+    }
 }
 
 #[test]
