@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 use std::fmt;
+use std::sync::Arc;
 
 use rustix::io::Errno;
 
@@ -31,12 +32,16 @@ pub enum VerbsError {
     },
     /// The kernel has no verbs.
     #[error(
-        "RDMA cannot be used: the kernel offers no verbs ({source}); `modprobe ib_uverbs`, or, \
-         inside a container, have the host do so"
+        "RDMA cannot be used: the kernel offers no verbs ({source}); {}",
+        hidden.as_deref().unwrap_or(
+            "`modprobe ib_uverbs`, or, inside a container, have the host do so"
+        )
     )]
     NoKernelSupport {
         /// What the library said.
         source: Errno,
+        /// What keeps this process from seeing them, if the kernel may have them.
+        hidden: Option<String>,
     },
     /// There are none.
     #[error(
@@ -47,7 +52,7 @@ pub enum VerbsError {
         )
     )]
     NoDevice {
-        /// Devices that the kernel has and this process cannot see, and why.
+        /// What keeps this process from seeing them, if there may be some.
         hidden: Option<String>,
     },
     /// The list of devices was refused.
@@ -71,6 +76,12 @@ pub enum VerbsError {
         device: String,
         /// What the library said.
         source: Errno,
+    },
+    /// The inventory has the device, with what stands in the way of using it.
+    #[error(transparent)]
+    Unusable {
+        /// What does.
+        source: Arc<VerbsError>,
     },
     /// A device speaks another protocol.
     #[error(
@@ -120,6 +131,25 @@ pub enum VerbsError {
         port: u8,
         /// The network interface that it had to belong to.
         netdev: Option<String>,
+        /// What the table has.
+        present: Vec<GidEntry>,
+    },
+    /// A connection would be given a GID that its peer may be unable to reach.
+    #[error(
+        "RDMA device {device} port {port} has only link-local GIDs on {netdev} ({}), which no \
+         router passes on, and the connection runs from {address}; give {netdev} an address (`ip \
+         addr add`), or, where all peers are on its link, name the device in the settings",
+        list(present)
+    )]
+    OnlyLinkLocal {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The network interface.
+        netdev: String,
+        /// Our address of the connection.
+        address: std::net::IpAddr,
         /// What the table has.
         present: Vec<GidEntry>,
     },
@@ -173,8 +203,8 @@ pub enum VerbsError {
     #[error(
         "cannot register {bytes} bytes with RDMA device {device}: {already} bytes are pinned \
          already and the limit on locked memory is {limit} bytes, so at least {} are needed \
-         ({source}); raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) \
-         or /etc/security/limits.conf",
+         ({source}); raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit \
+         memlock=-1 (docker) or /etc/security/limits.conf, or lower receive_buffers or held_buffers",
         already.saturating_add(*bytes)
     )]
     MemoryLock {
@@ -205,6 +235,21 @@ pub enum VerbsError {
         limit: u64,
         /// What asks for less.
         setting: &'static str,
+    },
+    /// As many sessions are there as a node has places for.
+    #[error(
+        "RDMA device {device} has no place for another session: there are {limit}, and {sessions} \
+         would be taken (one that this node dialed may take two); {next_step}"
+    )]
+    NoSeat {
+        /// The device.
+        device: String,
+        /// How many there would be.
+        sessions: u32,
+        /// How many there can be.
+        limit: u32,
+        /// What can be done, by what the limit follows from.
+        next_step: &'static str,
     },
     /// A peer's endpoint says what no session can work with.
     #[error(
@@ -365,7 +410,8 @@ mod tests {
             "cannot register 65536 bytes with RDMA device rxe0: 4096 bytes are pinned already and \
              the limit on locked memory is 65536 bytes, so at least 69632 are needed (Cannot \
              allocate memory (os error 12)); raise it with `ulimit -l`, LimitMEMLOCK=infinity \
-             (systemd), --ulimit memlock=-1 (docker) or /etc/security/limits.conf"
+             (systemd), --ulimit memlock=-1 (docker) or /etc/security/limits.conf, or lower \
+             receive_buffers or held_buffers"
         );
         for text in [text(4096, Errno::NOMEM), text(65_536, Errno::INVAL)] {
             assert!(text.contains("ibv_reg_mr failed"), "{text}");

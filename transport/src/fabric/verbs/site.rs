@@ -210,6 +210,19 @@ impl Site {
         self.settings.send_requests
     }
 
+    /// What to do about too few places for sessions, by what their number follows from.
+    fn next_step_for_more(&self) -> &'static str {
+        if self.max_sessions == self.device.attributes().max_queue_pairs {
+            "the device has no more queue pairs: close sessions, or let others go over tcp"
+        } else if self.max_sessions == self.settings.max_sessions {
+            "raise max_sessions"
+        } else if !self.shares {
+            "raise receive_buffers, or lower session_credit: each session takes its own of them"
+        } else {
+            "lower send_requests or receive_buffers: the device's completion queue holds no more"
+        }
+    }
+
     pub(super) fn settings(&self) -> &SiteSettings {
         &self.settings
     }
@@ -299,13 +312,11 @@ impl Seat {
                 site: site.clone(),
                 seats,
             }),
-            Err(taken) => Err(VerbsError::Limit {
+            Err(taken) => Err(VerbsError::NoSeat {
                 device: site.device().to_owned(),
-                what: "a queue pair for another session: receive buffers and completions are \
-                       given to others",
-                asked: (taken + seats).into(),
-                limit: site.max_sessions.into(),
-                setting: "send_requests, or raise max_sessions and receive_buffers",
+                sessions: taken + seats,
+                limit: site.max_sessions,
+                next_step: site.next_step_for_more(),
             }),
         }
     }

@@ -7,8 +7,8 @@ use std::net::IpAddr;
 use super::local_address::LocalAddress;
 use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
 use crate::fabric::verbs::error::VerbsError;
-use crate::fabric::verbs::gid::{Gid, GidEntry};
-use crate::fabric::verbs::port::Mtu;
+use crate::fabric::verbs::gid::{Gid, GidEntry, GidScope, GidType};
+use crate::fabric::verbs::port::{LinkLayer, Mtu};
 
 /// What a device is wanted for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -90,27 +90,36 @@ impl Inventory {
         address: IpAddr,
         addresses: &[LocalAddress],
     ) -> Result<Choice, VerbsError> {
-        let gid = Gid::of(address);
         let owner = addresses.iter().find(|entry| entry.address == address);
         match owner {
             Some(owner) => {
                 let why = format!("the address {address} is on {}", owner.netdev);
-                self.by_netdev(&owner.netdev, Some(gid), &why)
+                match self.by_netdev(&owner.netdev, Some(address), &why) {
+                    // Whose interface is whose only /sys tells; the GIDs are still known.
+                    Err(error @ VerbsError::NoDeviceForNetdev { .. }) => {
+                        self.by_gid(address).ok_or(error)
+                    }
+                    found => found,
+                }
             }
             None => Err(VerbsError::NoSuchAddress { address }),
         }
     }
 
-    /// By an interface, then by what it stands on; `preferred` is the GID of the address
-    /// in question, which is taken before all others.
+    /// By an interface, then by what it stands on; `from` is the address of the connection,
+    /// whose GID is taken before all others.
     fn by_netdev(
         &self,
         netdev: &str,
-        preferred: Option<Gid>,
+        from: Option<IpAddr>,
         why: &str,
     ) -> Result<Choice, VerbsError> {
+        let preferred = from.map(Gid::of);
+        // Who has a link-local address has a peer on the same link.
+        let routed = from.filter(|_| preferred.map(Gid::scope) != Some(GidScope::LinkLocal));
         let below = self.sysfs.below(netdev);
         let mut inactive = None;
+        let mut confined = None;
         for interface in std::iter::once(netdev).chain(below.iter().map(String::as_str)) {
             let mut found = self.candidates_on(interface);
             found.sort_by_key(|one| {
@@ -125,6 +134,12 @@ impl Inventory {
             });
             let active = found.iter().find(|one| one.port.is_active());
             inactive = inactive.or(found.first().copied());
+            if let (Some(one), Some(address)) = (active, routed)
+                && one.reaches_only_its_link()
+            {
+                confined = confined.or(Some((*one, interface.to_owned(), address)));
+                continue;
+            }
             if let Some(one) = active {
                 let stands = if interface == netdev {
                     String::new()
@@ -134,6 +149,15 @@ impl Inventory {
                 return Ok(one.choice(format!("{why}{stands}")));
             }
         }
+        if let Some((one, netdev, address)) = confined {
+            return Err(VerbsError::OnlyLinkLocal {
+                device: one.device.name.clone(),
+                port: one.port.number,
+                netdev,
+                address,
+                present: entries(one.port),
+            });
+        }
         if let Some(one) = inactive {
             return Err(VerbsError::PortNotActive {
                 device: one.device.name.clone(),
@@ -141,13 +165,18 @@ impl Inventory {
                 state: one.port.attributes.state,
             });
         }
-        // A port may belong there and have no GID that serves.
+        // A port may belong there and have no GID that serves, or not be usable at all.
+        let named = |name: &String| name == netdev || below.contains(name);
         for device in &self.devices {
             for port in device.ports() {
-                let named = |name: &String| name == netdev || below.contains(name);
                 if port.netdevs.iter().any(named) {
                     return Err(no_usable_gid(device, port, Some(netdev)));
                 }
+            }
+            if let Err(obstacle) = &device.details
+                && self.sysfs.netdevs(&device.name).iter().any(named)
+            {
+                return Err(obstacle.error());
             }
         }
         Err(VerbsError::NoDeviceForNetdev {
@@ -155,6 +184,14 @@ impl Inventory {
             parents: below,
             present: self.places(),
         })
+    }
+
+    /// By the GID that is this address, of an active port.
+    fn by_gid(&self, address: IpAddr) -> Option<Choice> {
+        let mut found = self.candidates(|_, gid| gid.entry.gid == Gid::of(address));
+        found.retain(|one| one.port.is_active());
+        let best = found.iter().min_by_key(|one| one.gid.entry.preference())?;
+        Some(best.choice(format!("{address} is one of its GIDs")))
     }
 
     fn by_name(
@@ -170,6 +207,9 @@ impl Inventory {
                 present: self.devices.iter().map(|one| one.name.clone()).collect(),
             });
         };
+        if let Err(obstacle) = &device.details {
+            return Err(obstacle.error());
+        }
         let count = device.ports().count() as u8;
         let found = match port {
             Some(number) => device.ports().find(|port| port.number == number),
@@ -223,16 +263,19 @@ impl Inventory {
     /// Usable GIDs of one interface; where no GID says which interface is its own, as on
     /// InfiniBand, all of the port that the interface belongs to.
     fn candidates_on(&self, interface: &str) -> Vec<Candidate<'_>> {
+        self.candidates(|port, gid| match &gid.netdev {
+            Some(netdev) => netdev == interface,
+            None => port.netdevs.iter().any(|netdev| netdev == interface),
+        })
+    }
+
+    /// Usable GIDs that are `wanted`.
+    fn candidates(&self, wanted: impl Fn(&PortInfo, &GidInfo) -> bool) -> Vec<Candidate<'_>> {
         let mut found = Vec::new();
         for device in &self.devices {
             for port in device.ports() {
-                let whole_port = port.netdevs.iter().any(|netdev| netdev == interface);
                 for gid in &port.gids {
-                    let belongs = match &gid.netdev {
-                        Some(netdev) => netdev == interface,
-                        None => whole_port,
-                    };
-                    if belongs && gid.entry.preference().is_some() {
+                    if gid.entry.preference().is_some() && wanted(port, gid) {
                         found.push(Candidate { device, port, gid });
                     }
                 }
@@ -253,16 +296,28 @@ impl Inventory {
             netdevs.sort_unstable();
             netdevs.dedup();
             let place = match netdevs.as_slice() {
+                [] if self.sysfs.is_hidden() => "an interface that only /sys tells".to_owned(),
                 [] => "no interface".to_owned(),
                 netdevs => netdevs.join(" and "),
             };
-            places.push(format!("{} at {place}", device.name));
+            places.push(match &device.details {
+                Ok(_) => format!("{} at {place}", device.name),
+                Err(obstacle) => format!("{}, but {}", device.name, obstacle.0),
+            });
         }
         places
     }
 }
 
 impl Candidate<'_> {
+    /// Whether no packet with this GID gets past a router. On InfiniBand those with the
+    /// default prefix are the usual ones, and a subnet is more than a link.
+    fn reaches_only_its_link(&self) -> bool {
+        self.gid.entry.gid.scope() == GidScope::LinkLocal
+            && self.gid.entry.gid_type != GidType::InfiniBand
+            && self.port.attributes.link_layer != LinkLayer::InfiniBand
+    }
+
     fn choice(&self, reason: String) -> Choice {
         Choice {
             device: self.device.name.clone(),

@@ -48,9 +48,9 @@ pub struct DeviceInfo {
     pub details: Result<DeviceDetails, Obstacle>,
 }
 
-/// Why a device cannot be used, as a text: errors are not cloned, inventories are.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Obstacle(pub String);
+/// Why a device cannot be used. Shared, since inventories are cloned and errors are not.
+#[derive(Clone, Debug)]
+pub struct Obstacle(pub Arc<VerbsError>);
 
 /// What only an open device tells.
 #[derive(Clone, Debug)]
@@ -90,7 +90,14 @@ pub struct GidInfo {
 /// # Errors
 /// [`VerbsError`] if there is no library, no kernel support or no device at all.
 pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory, VerbsError> {
-    let entries = provider.devices()?;
+    let entries = provider.devices().map_err(|error| match error {
+        // The library says so too where it only cannot see the kernel's files.
+        VerbsError::NoKernelSupport { source, .. } => VerbsError::NoKernelSupport {
+            source,
+            hidden: sysfs.why_hidden(),
+        },
+        error => error,
+    })?;
     if entries.is_empty() {
         return Err(VerbsError::NoDevice {
             hidden: sysfs.why_hidden(),
@@ -98,19 +105,36 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
     }
     let devices = entries
         .into_iter()
-        .map(|entry| DeviceInfo {
-            kind: sysfs.kind(&entry.name),
-            numa_node: sysfs.numa_node(&entry.name),
-            details: details(provider, sysfs, &entry.name)
-                .map_err(|error| Obstacle(error.to_string())),
-            transport: entry.transport,
-            name: entry.name,
+        .map(|entry| {
+            let details =
+                details(provider, sysfs, &entry.name).map_err(|error| Obstacle(Arc::new(error)));
+            DeviceInfo {
+                kind: match (sysfs.kind(&entry.name), &details) {
+                    (DeviceKind::Unknown, Ok(details)) => kind_by_vendor(&details.attributes),
+                    (kind, _) => kind,
+                },
+                numa_node: sysfs.numa_node(&entry.name),
+                details,
+                transport: entry.transport,
+                name: entry.name,
+            }
         })
         .collect();
     Ok(Inventory {
         devices,
         sysfs: sysfs.clone(),
     })
+}
+
+/// Whether a device is hardware, where `/sys` does not say. Of drivers without hardware
+/// only soft-RoCE has reliable connections of RoCE, and this is what it calls its vendor
+/// (`RXE_VENDOR_ID`, drivers/infiniband/sw/rxe/rxe_param.h).
+fn kind_by_vendor(attributes: &DeviceAttributes) -> DeviceKind {
+    match attributes.vendor_id {
+        0 => DeviceKind::Unknown,
+        0xff_ffff => DeviceKind::Software,
+        _ => DeviceKind::Hardware,
+    }
 }
 
 fn details(
@@ -148,6 +172,15 @@ impl DeviceInfo {
     /// Its ports; none if it cannot be used.
     pub fn ports(&self) -> impl Iterator<Item = &PortInfo> {
         self.details.iter().flat_map(|details| &details.ports)
+    }
+}
+
+impl Obstacle {
+    /// As the error of who wanted the device.
+    fn error(&self) -> VerbsError {
+        VerbsError::Unusable {
+            source: Arc::clone(&self.0),
+        }
     }
 }
 

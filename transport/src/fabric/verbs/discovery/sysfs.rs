@@ -51,19 +51,27 @@ impl Sysfs {
         names(&self.sys.join("class/infiniband"))
     }
 
-    /// Why devices that the kernel has are not in the library's list; `None` if the
-    /// kernel has none either.
+    /// Why devices that there may be are not in the library's list; `None` if the kernel
+    /// would show them and has none either.
     #[must_use]
     pub fn why_hidden(&self) -> Option<String> {
+        if self.is_hidden() {
+            return Some(
+                "/sys is not mounted here, and without it none may be found: mount it".to_owned(),
+            );
+        }
         let devices = self.devices();
+        let is_loaded = self.sys.join("class/infiniband_verbs").is_dir();
         if devices.is_empty() {
-            return (!self.sys.join("class").is_dir()).then(|| {
-                "and /sys is not mounted here, without which none is found: mount it".to_owned()
+            return (!is_loaded).then(|| {
+                "ib_uverbs is not loaded: if there is hardware, `modprobe ib_uverbs` and its \
+                 driver (inside a container, have the host do so)"
+                    .to_owned()
             });
         }
         let devices = devices.join(", ");
-        let why = if !self.sys.join("class/infiniband_verbs").is_dir() {
-            "ib_uverbs is not loaded: `modprobe ib_uverbs`"
+        let why = if !is_loaded {
+            "ib_uverbs is not loaded: `modprobe ib_uverbs` (inside a container, have the host do so)"
         } else if !self.has_device_files() {
             "its files in /dev/infiniband are not here: give a container --device=/dev/infiniband, or a \
              systemd service PrivateDevices=no"
@@ -71,6 +79,11 @@ impl Sysfs {
             "no provider library knows them: install ibverbs-providers"
         };
         Some(format!("the kernel has {devices}, but {why}"))
+    }
+
+    /// Whether nothing at all can be seen.
+    pub(super) fn is_hidden(&self) -> bool {
+        !self.sys.join("class").is_dir()
     }
 
     /// Whether a device is hardware: one that sits on a bus has a link to it.
@@ -123,6 +136,14 @@ impl Sysfs {
             .into_iter()
             .filter(on_port)
             .collect();
+        found.extend(read(&directory.join("parent")));
+        found
+    }
+
+    /// The network interfaces of a device, whatever their port.
+    pub(super) fn netdevs(&self, device: &str) -> Vec<String> {
+        let directory = self.device(device);
+        let mut found = names(&directory.join("device/net"));
         found.extend(read(&directory.join("parent")));
         found
     }

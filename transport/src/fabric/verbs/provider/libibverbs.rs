@@ -55,6 +55,7 @@ impl Libibverbs {
             return Err(match last_errno() {
                 Errno::NOSYS => VerbsError::NoKernelSupport {
                     source: Errno::NOSYS,
+                    hidden: None,
                 },
                 source => VerbsError::DeviceList { source },
             });

@@ -12,7 +12,7 @@ use crate::fabric::verbs::discovery::{
 };
 use crate::fabric::verbs::provider::Transport;
 use crate::fabric::verbs::provider::fake::Call;
-use crate::fabric::verbs::{Gid, GidEntry, GidType, PortState};
+use crate::fabric::verbs::{Gid, GidEntry, GidScope, GidType, PortState, VerbsError};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -241,8 +241,11 @@ fn a_port_that_is_down_is_said_to_be_so() {
         gid_index: None,
     };
     for wish in [netdev("v0"), named] {
-        let text = inventory.choose(&wish, &[]).unwrap_err().to_string();
-        assert!(text.contains("rxe0 port 1 is DOWN, not ACTIVE"), "{text}");
+        assert_eq!(
+            inventory.choose(&wish, &[]).unwrap_err().to_string(),
+            "RDMA device rxe0 port 1 is DOWN, not ACTIVE; check the cable and `ip link set \
+             <netdev> up`; `rdma link` shows the state"
+        );
     }
 }
 
@@ -292,56 +295,216 @@ fn a_device_that_cannot_be_used_is_listed_with_its_reason() {
     );
 }
 
+/// What is said of a machine where the library finds nothing.
+fn nothing_found(tree: &SysfsTree) -> String {
+    let fake = FakeProvider::new(Vec::new());
+    let error = discover(&fake.provider(), &tree.sysfs()).unwrap_err();
+    assert!(error.is_absence());
+    error.to_string()
+}
+
 #[test]
 fn no_device_is_told_by_what_hides_it() {
+    let none = "RDMA cannot be used: this machine has no RDMA device; ";
+    let tree = SysfsTree::new();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}ib_uverbs is not loaded: if there is hardware, `modprobe ib_uverbs` and its \
+             driver (inside a container, have the host do so)"
+        )
+    );
+    fs::create_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}`rdma link` lists them; without hardware, `rdma link add rxe0 type rxe netdev \
+             <netdev>` makes a software device"
+        )
+    );
+    tree.hardware("mlx5_0", "0", &[]);
+    let files_hidden = format!(
+        "{none}the kernel has mlx5_0, but its files in /dev/infiniband are not here: give a \
+         container --device=/dev/infiniband, or a systemd service PrivateDevices=no"
+    );
+    assert_eq!(nothing_found(&tree), files_hidden);
+    // A sandbox may leave the directory.
+    tree.file("dev/infiniband/rdma_cm", "");
+    assert_eq!(nothing_found(&tree), files_hidden);
+    tree.file("dev/infiniband/uverbs0", "");
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}the kernel has mlx5_0, but no provider library knows them: install \
+             ibverbs-providers"
+        )
+    );
+    fs::remove_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!(
+            "{none}the kernel has mlx5_0, but ib_uverbs is not loaded: `modprobe ib_uverbs` \
+             (inside a container, have the host do so)"
+        )
+    );
+    fs::remove_dir_all(tree.path("sys")).unwrap();
+    assert_eq!(
+        nothing_found(&tree),
+        format!("{none}/sys is not mounted here, and without it none may be found: mount it")
+    );
+}
+
+#[test]
+fn a_library_that_misses_the_kernel_is_told_by_what_hides_it() {
     let text = |tree: &SysfsTree| {
-        let fake = FakeProvider::new(Vec::new());
+        let fake = one_device();
+        fake.refuse(Call::Devices, Errno::NOSYS);
         let error = discover(&fake.provider(), &tree.sysfs()).unwrap_err();
         assert!(error.is_absence());
         error.to_string()
     };
+    let none = "RDMA cannot be used: the kernel offers no verbs (Function not implemented (os \
+                error 38)); ";
     let tree = SysfsTree::new();
-    assert!(
-        text(&tree).contains("rdma link add rxe0"),
-        "{}",
-        text(&tree)
+    assert_eq!(
+        text(&tree),
+        format!(
+            "{none}ib_uverbs is not loaded: if there is hardware, `modprobe ib_uverbs` and its \
+             driver (inside a container, have the host do so)"
+        )
     );
-
-    tree.hardware("mlx5_0", "0", &[]);
-    let unloaded = text(&tree);
-    assert!(
-        unloaded.contains("the kernel has mlx5_0, but ib_uverbs is not loaded"),
-        "{unloaded}"
-    );
-    fs::create_dir_all(tree.path("sys/class/infiniband_verbs")).unwrap();
-    let hidden = text(&tree);
-    assert!(
-        hidden.contains("files in /dev/infiniband are not here"),
-        "{hidden}"
-    );
-    // A sandbox may leave the directory.
-    tree.file("dev/infiniband/rdma_cm", "");
-    assert_eq!(text(&tree), hidden);
-    tree.file("dev/infiniband/uverbs0", "");
-    let unknown = text(&tree);
-    assert!(unknown.contains("install ibverbs-providers"), "{unknown}");
-
     fs::remove_dir_all(tree.path("sys")).unwrap();
-    let unmounted = text(&tree);
-    assert!(unmounted.contains("/sys is not mounted"), "{unmounted}");
+    assert_eq!(
+        text(&tree),
+        format!("{none}/sys is not mounted here, and without it none may be found: mount it")
+    );
+}
+
+#[test]
+fn who_asks_for_a_device_that_cannot_be_used_hears_why() {
+    let (fake, tree) = machine();
+    tree.netdev("eth1", 3, &[]);
+    fake.refuse(Call::Open, Errno::ACCESS);
+    let inventory = inventory(&fake, &tree);
+    let named = Wish::Device {
+        name: "mlx5_0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    let obstacle = "RDMA device mlx5_0 cannot be opened: Permission denied (os error 13); let \
+                    this user read and write /dev/infiniband/uverbs* (group rdma; systemd: \
+                    PrivateDevices=no or DeviceAllow=)";
+    for wish in [named, netdev("eth0"), netdev("eth0.100")] {
+        let error = inventory.choose(&wish, &[]).unwrap_err();
+        assert!(
+            matches!(&error, VerbsError::Unusable { source }
+                if matches!(&**source, VerbsError::Open { .. })),
+            "{error:?}"
+        );
+        assert_eq!(error.to_string(), obstacle);
+    }
+    assert_eq!(
+        inventory
+            .choose(&netdev("eth1"), &[])
+            .unwrap_err()
+            .to_string(),
+        format!(
+            "no RDMA device belongs to the network interface eth1; devices are at: mlx5_0, but \
+             {obstacle}, rxe0 at v0"
+        )
+    );
+}
+
+#[test]
+fn a_routed_connection_is_not_given_a_gid_that_no_router_passes_on() {
+    let (fake, tree) = machine();
+    fake.change("rxe0", |device| device.ports[0].gids.truncate(1));
+    tree.netdev("br0", 9, &["v0"]);
+    let inventory = inventory(&fake, &tree);
+    let at = |text: &str| LocalAddress {
+        netdev: "br0".to_owned(),
+        address: address(text),
+    };
+    let addresses = [at("192.0.2.1"), at("fe80::7")];
+    let routed = Wish::Address(address("192.0.2.1"));
+    assert_eq!(
+        inventory
+            .choose(&routed, &addresses)
+            .unwrap_err()
+            .to_string(),
+        "RDMA device rxe0 port 1 has only link-local GIDs on v0 ([0] fe80::1 (RoCE v2)), which no \
+         router passes on, and the connection runs from 192.0.2.1; give v0 an address (`ip addr \
+         add`), or, where all peers are on its link, name the device in the settings"
+    );
+    // Whoever is on the link, or knows that the peer is, may have it.
+    let named = Wish::Device {
+        name: "rxe0".to_owned(),
+        port: None,
+        gid_index: None,
+    };
+    for wish in [Wish::Address(address("fe80::7")), netdev("v0"), named] {
+        let choice = inventory.choose(&wish, &addresses).unwrap();
+        assert_eq!(place(&choice), ("rxe0", 1, 0), "{wish:?}");
+    }
+}
+
+#[test]
+fn on_infiniband_the_usual_gid_is_link_local_and_reaches_the_subnet() {
+    let mut adapter = FakeDevice::infiniband("mlx5_0", 3);
+    // Older kernels say of InfiniBand's that they are of RoCE v1.
+    for entry in &mut adapter.ports[0].gids {
+        entry.gid_type = GidType::RoceV1;
+        assert_eq!(entry.gid.scope(), GidScope::LinkLocal);
+    }
+    let fake = FakeProvider::new(vec![adapter]);
+    let tree = SysfsTree::new();
+    tree.netdev("ib0", 5, &[]);
+    tree.hardware("mlx5_0", "-1", &["ib0"]);
+    let addresses = [LocalAddress {
+        netdev: "ib0".to_owned(),
+        address: address("192.0.2.1"),
+    }];
+    let choice = inventory(&fake, &tree).choose(&Wish::Address(address("192.0.2.1")), &addresses);
+    assert_eq!(place(&choice.unwrap()), ("mlx5_0", 1, 0));
 }
 
 #[test]
 fn a_machine_with_its_files_hidden_still_has_its_devices() {
     let (fake, _) = machine();
+    fake.change("rxe0", |device| device.attributes.vendor_id = 0xff_ffff);
     let tree = SysfsTree::new();
+    fs::remove_dir_all(tree.path("sys")).unwrap();
     fake.refuse(Call::QueryPkey, Errno::NOENT);
     let inventory = inventory(&fake, &tree);
-    assert_eq!(inventory.devices[0].kind, DeviceKind::Unknown);
     let text = inventory.to_string();
-    assert!(text.contains("mlx5_0: unknown whether hardware"), "{text}");
     assert!(
         text.contains("P_Keys unknown\n    GID [0] fe80::1 (RoCE v2)\n"),
         "{text}"
+    );
+    // Whether it is hardware its vendor tells.
+    let kinds = [DeviceKind::Hardware, DeviceKind::Software];
+    assert_eq!(
+        inventory
+            .devices
+            .iter()
+            .map(|one| one.kind)
+            .collect::<Vec<_>>(),
+        kinds
+    );
+    // Whose interface it is nobody does, but an address is a GID.
+    let at = |netdev: &str, text: &str| LocalAddress {
+        netdev: netdev.to_owned(),
+        address: address(text),
+    };
+    let addresses = [at("v0", "192.0.2.1"), at("eth9", "192.0.2.9")];
+    let wish = Wish::Address(address("192.0.2.1"));
+    let choice = inventory.choose(&wish, &addresses).unwrap();
+    assert_eq!(place(&choice), ("rxe0", 1, 1));
+    assert_eq!(choice.reason, "192.0.2.1 is one of its GIDs");
+    let wish = Wish::Address(address("192.0.2.9"));
+    assert_eq!(
+        inventory.choose(&wish, &addresses).unwrap_err().to_string(),
+        "no RDMA device belongs to the network interface eth9; devices are at: mlx5_0 at an \
+         interface that only /sys tells, rxe0 at an interface that only /sys tells"
     );
 }

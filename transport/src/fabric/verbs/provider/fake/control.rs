@@ -39,7 +39,10 @@ impl Provider for FakeProvider {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
         let mut state = self.world.lock();
         state.grant(Call::Devices).map_err(|source| match source {
-            Errno::NOSYS => VerbsError::NoKernelSupport { source },
+            Errno::NOSYS => VerbsError::NoKernelSupport {
+                source,
+                hidden: None,
+            },
             source => VerbsError::DeviceList { source },
         })?;
         let entry = |device: &super::FakeDevice| DeviceEntry {

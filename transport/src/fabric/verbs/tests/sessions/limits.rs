@@ -3,7 +3,7 @@
 use rustix::io::Errno;
 
 use super::*;
-use crate::fabric::verbs::provider::fake::Call;
+use crate::fabric::verbs::provider::fake::{Call, FakeDevice};
 
 #[test]
 fn credit_is_never_exceeded_whatever_the_receiver_does() {
@@ -164,15 +164,66 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     // Who dials keeps a buffer more.
     prepared.push(site.prepare(true).unwrap());
     let error = site.prepare(false).unwrap_err();
-    assert!(matches!(error, VerbsError::Limit { limit, .. } if limit == u64::from(covered)));
+    assert!(matches!(error, VerbsError::NoSeat { limit, .. } if limit == covered));
     assert_eq!(
         error.to_string(),
-        "RDMA device rxe0 cannot make a queue pair for another session: receive buffers and \
-         completions are given to others: 17 were asked for and its limit is 16; lower \
-         send_requests, or raise max_sessions and receive_buffers"
+        "RDMA device rxe0 has no place for another session: there are 16, and 17 would be taken \
+         (one that this node dialed may take two); raise max_sessions"
     );
     prepared.pop();
     site.prepare(false).unwrap();
+}
+
+#[test]
+fn what_to_do_about_too_few_places_follows_from_what_they_are_short_of() {
+    let next_step = |change: fn(&mut FakeDevice), settings: SiteSettings| {
+        let fake = one_device();
+        fake.change(DEVICE, change);
+        let site = open_site(&fake, settings);
+        let _prepared: Vec<_> = (0..site.max_sessions())
+            .map(|_| site.prepare(false).unwrap())
+            .collect();
+        let text = site.prepare(false).unwrap_err().to_string();
+        let (_, next_step) = text.split_once("; ").unwrap();
+        next_step.to_owned()
+    };
+    assert_eq!(
+        next_step(|device| device.attributes.max_queue_pairs = 2, settings()),
+        "the device has no more queue pairs: close sessions, or let others go over tcp"
+    );
+    assert_eq!(
+        next_step(|device| device.attributes.max_completions = 700, settings()),
+        "lower send_requests or receive_buffers: the device's completion queue holds no more"
+    );
+    let apart = SiteSettings {
+        shared_receives: false,
+        ..settings()
+    };
+    assert_eq!(
+        next_step(|_| (), apart),
+        "raise receive_buffers, or lower session_credit: each session takes its own of them"
+    );
+}
+
+#[test]
+fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
+    let refused = |change: fn(&mut FakeDevice)| {
+        let fake = one_device();
+        fake.change(DEVICE, change);
+        let opened = Site::open(&fake.provider(), &choice(), settings());
+        assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+        opened.unwrap_err().to_string()
+    };
+    assert_eq!(
+        refused(|device| device.attributes.max_completions = 300),
+        "RDMA device rxe0 cannot make a completion queue for the receive buffers and one \
+         session: 386 were asked for and its limit is 300; lower receive_buffers or send_requests"
+    );
+    assert_eq!(
+        refused(|device| device.attributes.max_shared_receive_requests = 100),
+        "RDMA device rxe0 cannot make a shared receive queue of that depth: 256 were asked for \
+         and its limit is 100; lower its depth"
+    );
 }
 
 #[test]
