@@ -10,6 +10,41 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # When RDMA is not used
+//!
+//! [`Peer::fabric_reason`](crate::Peer::fabric_reason) says for each session why it is over
+//! the fabric that it is, and the example `devices` (`cargo run --features verbs --example
+//! devices -- --peer HOST`) what this machine has and would take. A node that *requires*
+//! verbs is refused with the same words ([`ListenError::Rdma`](crate::ListenError::Rdma),
+//! [`ConnectError`](crate::ConnectError)); all others go on over shared memory or tcp.
+//! Left alone, two nodes also
+//!
+//! - prefer shared memory on one host under one user, and
+//! - tcp to a software device (soft-RoCE), which is slower.
+//!
+//! What else it can be, and who can change it:
+//!
+//! | what is said | what it takes |
+//! |---|---|
+//! | libibverbs.so.1 cannot be loaded | the packages `libibverbs1 ibverbs-providers` (Debian), `libibverbs` (Fedora) |
+//! | no RDMA device; ib_uverbs is not loaded | `modprobe ib_uverbs`, and the device's driver; for a container, on the host |
+//! | its files in /dev/infiniband are not here | docker `--device=/dev/infiniband`; systemd `PrivateDevices=no` |
+//! | cannot be opened | the user in the group of `/dev/infiniband/uverbs*` (`rdma`) |
+//! | no provider library knows them | the package `ibverbs-providers`, of the same release as libibverbs |
+//! | speaks iWARP, or is vendor-specific | another device: reliable connections over InfiniBand or RoCE are needed |
+//! | DOWN, not ACTIVE | `ip link set NETDEV up`; on InfiniBand a subnet manager |
+//! | no GID that can be used; only link-local GIDs | an address on the device's network interface |
+//! | speaks RoCE v1 and ... RoCE v2 | [`RdmaSettings::gid_index`] at one end, of a GID of the other's type |
+//! | the limit on locked memory is ... | below |
+//! | its limit is ... | the setting that the text names, lowered |
+//! | the policy forbids verbs | the policy of that node ([`Policy`](crate::Policy)) |
+//!
+//! Memory that a device uses is locked. A node takes 32 MiB with its first session over
+//! RDMA ([`RdmaSettings`] says what of), and users may usually lock 8 MiB in total. Raise
+//! that by `LimitMEMLOCK=infinity` in a systemd unit, `docker run --ulimit memlock=-1`, or
+//! a line `USER - memlock unlimited` in /etc/security/limits.conf and a new login; or take
+//! less: `receive_buffers(1024)`, `held_buffers(512)` and `max_sessions(64)` are 6 MiB.
 #![forbid(unsafe_code)]
 
 mod node_devices;

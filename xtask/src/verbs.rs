@@ -37,7 +37,16 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
         commands.push(format!("{program} {arguments}").trim_end().to_string());
     }
     let commands: Vec<_> = commands.iter().map(String::as_str).collect();
-    on_a_device("vm/on_device", &commands, watchdog)
+    on_a_device("vm/on_device", &commands, watchdog)?;
+    if env::var_os("IBEX_TEST_DEVICE").is_none() {
+        // Takes the device away, so it comes last and into a guest of its own.
+        let program = built(
+            "cargo test -p ibex --release --features verbs --test rdma_errors",
+            watchdog,
+        )?;
+        on_a_device(&program, &[], watchdog)?;
+    }
+    Ok(())
 }
 
 /// `cargo xtask figures`: the benchmark's rows of verbs.
