@@ -650,6 +650,7 @@ impl Engine {
             reason = %admission.peer.reason,
             "session up"
         );
+        let ticket = admission.rdma.as_ref().map(PreparedPair::ticket);
         let over = match (&admission.rdma, &admission.unix) {
             (Some(pair), _) => {
                 self.care_for(pair.site())?;
@@ -680,7 +681,7 @@ impl Engine {
             self.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, link);
-        self.joins_site(id)?;
+        self.joins_site(id, ticket, context)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |_, _| ());

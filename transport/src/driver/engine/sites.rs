@@ -23,6 +23,9 @@ pub(super) struct SiteInCare {
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: BTreeMap<u32, u64>,
+    /// What arrived for queue pairs that have no session yet, by their tickets: no more
+    /// than there are receive buffers.
+    early: Vec<(u64, WorkCompletion)>,
     /// What the look before sleeping found.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
     count: usize,
@@ -67,6 +70,30 @@ impl SiteInCare {
             self.site.counters.polled(self.count);
         }
         self.count > 0 || self.failed.is_some()
+    }
+
+    /// Takes a completion of a queue pair without a session. If it will have one, that gets
+    /// it; if it had one, the buffer may be used again.
+    fn take_sessionless(&mut self, completion: &WorkCompletion) {
+        match self.site.unjoined().ticket(completion.queue_pair()) {
+            Some(ticket) => self.early.push((ticket, *completion)),
+            None => self.take_stray(completion),
+        }
+    }
+
+    /// Looks for queue pairs that came to nothing after something had arrived for them.
+    fn sort_early(&mut self) {
+        if self.early.is_empty() {
+            return;
+        }
+        let unjoined = self.site.unjoined();
+        let (waiting, strays) = mem::take(&mut self.early)
+            .into_iter()
+            .partition(|(ticket, early)| unjoined.ticket(early.queue_pair()) == Some(*ticket));
+        self.early = waiting;
+        for (_, stray) in strays {
+            self.take_stray(&stray);
+        }
     }
 
     /// Takes a completion of a queue pair that is gone: its buffer may be used again.
@@ -114,6 +141,7 @@ impl Engine {
             queues,
             broker: site.broker(),
             sessions: BTreeMap::new(),
+            early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
             is_armed: false,
@@ -123,19 +151,35 @@ impl Engine {
         Ok(())
     }
 
-    /// A session of the site has come.
-    pub(super) fn joins_site(&mut self, session: u64) -> io::Result<()> {
+    /// A session of the site has come, of the queue pair with this ticket: it gets what
+    /// arrived before it.
+    pub(super) fn joins_site(
+        &mut self,
+        session: u64,
+        ticket: Option<u64>,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
         let Some((site, number)) = self.links.get(&session).and_then(|link| link.pair_at()) else {
             return Ok(());
         };
-        let mut sites = self.sites.iter_mut();
-        if let Some(care) = sites.find(|care| Arc::ptr_eq(&care.site, site)) {
-            care.sessions.insert(number, session);
-            if let Some(broker) = &mut care.broker {
-                // The site has no more seats than its broker.
-                broker.join(session).map_err(io::Error::other)?;
-            }
+        let mut sites = self.sites.iter();
+        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+            return Ok(());
+        };
+        let care = &mut self.sites[at];
+        care.sessions.insert(number, session);
+        if let Some(broker) = &mut care.broker {
+            // The site has no more seats than its broker.
+            broker.join(session).map_err(io::Error::other)?;
         }
+        let (ours, others) = mem::take(&mut care.early)
+            .into_iter()
+            .partition(|(early, _)| Some(*early) == ticket);
+        care.early = others;
+        for (_, completion) in ours {
+            self.hand_on(at, &completion, context);
+        }
+        self.refill_site(at, context);
         Ok(())
     }
 
@@ -160,6 +204,7 @@ impl Engine {
 
     fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
+        care.sort_early();
         let count = care.look();
         if let Some(cause) = care.failed.take() {
             self.lose_site(at, &cause, context);
@@ -170,27 +215,32 @@ impl Engine {
         }
         care.count = 0;
         for index in 0..count {
-            let care = &mut self.sites[at];
-            let completion = &{ care.found[index] };
-            let session = care.sessions.get(&completion.queue_pair()).copied();
-            let link = session.and_then(|session| self.links.get_mut(&session));
-            let (Some(session), Some(link)) = (session, link) else {
-                care.take_stray(completion);
-                continue;
-            };
-            let mut tools = Tools {
-                blocks: &mut self.blocks,
-                compact_blocks: &mut self.compact_blocks,
-                epoll: &self.epoll,
-            };
-            link.handle_completion(completion, care.queues.shared.as_mut(), &mut tools, context);
-            link.refill_own();
-            let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
-            self.heat(session);
+            let completion = self.sites[at].found[index];
+            self.hand_on(at, &completion, context);
         }
         self.refill_site(at, context);
         true
+    }
+
+    /// Hands a completion to the session of its queue pair.
+    fn hand_on(&mut self, at: usize, completion: &WorkCompletion, context: &mut Context<'_>) {
+        let care = &mut self.sites[at];
+        let session = care.sessions.get(&completion.queue_pair()).copied();
+        let link = session.and_then(|session| self.links.get_mut(&session));
+        let (Some(session), Some(link)) = (session, link) else {
+            care.take_sessionless(completion);
+            return;
+        };
+        let mut tools = Tools {
+            blocks: &mut self.blocks,
+            compact_blocks: &mut self.compact_blocks,
+            epoll: &self.epoll,
+        };
+        link.handle_completion(completion, care.queues.shared.as_mut(), &mut tools, context);
+        link.refill_own();
+        let report = link.take_credit_report();
+        report_credit(&mut self.broker, &mut self.sites, session, report);
+        self.heat(session);
     }
 
     /// Posts receives again, in batches.

@@ -55,6 +55,7 @@ mod site;
 mod site_queues;
 mod site_settings;
 mod teardown;
+mod unjoined;
 mod work_completion;
 mod work_id;
 mod work_request;

@@ -12,6 +12,7 @@ use super::memory_region::{MemoryRegion, RegionAccess};
 use super::pair_endpoint::PairEndpoint;
 use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
+use super::unjoined::Ticket;
 use crate::engine::carriage::Carriage;
 use crate::memory::{Mapping, MemoryUse};
 
@@ -23,6 +24,7 @@ pub struct PreparedPair {
     pub(crate) own: Option<ArrivalBuffers>,
     pub(crate) heads: MemoryRegion<Mapping>,
     pub(crate) seat: Seat,
+    ticket: Ticket,
 
     // The connection.
     first: FirstSequence,
@@ -40,6 +42,7 @@ impl PreparedPair {
     pub(super) fn new(
         seat: Seat,
         mut pair: QueuePair,
+        ticket: Ticket,
         first: FirstSequence,
         local: LocalPort,
         dialed: bool,
@@ -72,6 +75,7 @@ impl PreparedPair {
             own,
             heads,
             seat,
+            ticket,
             first,
             local,
             theirs: None,
@@ -108,6 +112,11 @@ impl PreparedPair {
     /// Its site.
     pub(crate) fn site(&self) -> &Arc<Site> {
         &self.seat.site
+    }
+
+    /// By which the engine knows what arrived for it before its session was made.
+    pub(crate) fn ticket(&self) -> u64 {
+        self.ticket.get()
     }
 
     /// What frames travel in between the two ends.

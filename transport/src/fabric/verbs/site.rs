@@ -29,6 +29,7 @@ use super::receive_queue::{PostError, ReceiveQueue};
 use super::registered_memory::{RegisteredMessage, RegisteredRing};
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
+use super::unjoined::Unjoined;
 use crate::driver::Counter;
 use crate::engine::credit_broker::CreditBroker;
 use crate::engine::reserved_buffer::reserved_buffers;
@@ -52,6 +53,8 @@ pub struct Site {
     shares: bool,
     max_sessions: u32,
     sessions: AtomicU32,
+    /// Queue pairs on their way to a session.
+    unjoined: Arc<Unjoined>,
 
     /// Where the shared receive buffers lie; empty where there are none.
     #[cfg(test)]
@@ -167,6 +170,7 @@ impl Site {
             shares,
             max_sessions,
             sessions: AtomicU32::new(0),
+            unjoined: Arc::default(),
             #[cfg(test)]
             arrival_memory,
             queues: Mutex::new(Some(queues)),
@@ -190,7 +194,8 @@ impl Site {
         let builder = self.builder.clone();
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
-        PreparedPair::new(seat, pair, first, local, dialed)
+        let ticket = self.unjoined.list(pair.number());
+        PreparedPair::new(seat, pair, ticket, first, local, dialed)
     }
 
     /// The device's name.
@@ -240,6 +245,11 @@ impl Site {
     pub(crate) fn broker(&self) -> Option<CreditBroker> {
         self.shares
             .then(|| CreditBroker::new(self.settings.broker()))
+    }
+
+    /// The queue pairs that are on their way to a session.
+    pub(crate) fn unjoined(&self) -> &Unjoined {
+        &self.unjoined
     }
 
     /// Gives an engine what it has to poll, once.

@@ -2,6 +2,7 @@
 //! a connection between them as the handshake leaves it.
 
 mod carrying;
+mod early;
 mod ending;
 mod hostile;
 mod limits;

@@ -1,0 +1,84 @@
+//! What arrives for a queue pair before its session is made: the peer was quicker.
+
+use super::*;
+
+/// Both ends of another session, of which only the second node's is made so far. It has
+/// lent credit and opened a channel, and the frames have arrived.
+struct OneSided {
+    ours: (PreparedPair, TcpStream),
+    session: Arc<SessionShared>,
+    sender: SendHandle,
+}
+
+impl OneSided {
+    fn on(stage: &Stage) -> Self {
+        let [quick, slow] = [&stage.nodes[1], &stage.nodes[0]];
+        let [pair, theirs] = pairs([&slow.site, &quick.site]).unwrap();
+        let [tcp, theirs_tcp] = connection();
+        let session = quick.runtime.admit(admission(theirs_tcp, theirs)).unwrap();
+        let sender = open_sender(quick, &session);
+        let frames = slow.session.stats().frames_received;
+        // The slow one polls for the session that it has.
+        stage.settle();
+        assert!(session.stats().frames_sent > 0);
+        assert_eq!(slow.session.stats().frames_received, frames);
+        Self {
+            ours: (pair, tcp),
+            session,
+            sender,
+        }
+    }
+}
+
+fn spec() -> ChannelSpec {
+    ChannelSpec {
+        fingerprint: [1; 16],
+        schema: "bytes".to_owned(),
+        alignment: 8,
+        window: WINDOW,
+        max_message_bytes: 64 << 20,
+    }
+}
+
+const TIMEOUT: std::time::Duration = std::time::Duration::from_secs(1);
+
+fn open_sender(node: &Node, session: &Arc<SessionShared>) -> SendHandle {
+    let opened = node.runtime.open_sender(session, "early", spec(), TIMEOUT);
+    opened.unwrap()
+}
+
+#[test]
+fn it_is_kept_for_the_session() {
+    let stage = Stage::new();
+    let mut one_sided = OneSided::on(&stage);
+    let slow = &stage.nodes[0];
+    let (pair, tcp) = one_sided.ours;
+    let session = slow.runtime.admit(admission(tcp, pair)).unwrap();
+    let opened = slow
+        .runtime
+        .open_receiver(&session, "early", spec(), TIMEOUT);
+    let mut receiver = opened.unwrap();
+    stage.settle();
+    send(&mut one_sided.sender, 1, 100);
+    stage.settle();
+    let messages = take(&mut receiver).unwrap();
+    assert_eq!(messages.len(), 1);
+    assert_eq!(messages[0].bytes(), payload(1, 100));
+    assert!(!session.is_gone() && !one_sided.session.is_gone());
+}
+
+/// More often than there are receive buffers.
+#[test]
+fn a_queue_pair_that_comes_to_nothing_leaves_its_buffers() {
+    let stage = Stage::new();
+    for _ in 0..settings().receive_buffers {
+        let one_sided = OneSided::on(&stage);
+        drop(one_sided.ours);
+        stage.settle();
+        assert!(one_sided.session.is_gone());
+    }
+    let (mut sender, mut receiver) = stage.channel("after", WINDOW);
+    send(&mut sender, 1, 100);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+}

@@ -1,0 +1,92 @@
+//! The queue pairs of a site that belong to no session yet.
+//!
+//! A queue pair takes receives from the start, and its peer may send as soon as it has
+//! heard that ours is connected. That is before our engine has made a session of it, which
+//! polls for other sessions meanwhile and finds what arrived. So an engine has to tell the
+//! queue pairs that will have a session from those that had one: what came for the first is
+//! kept for them, what came for the others is worth its buffer only.
+//!
+//! Rules:
+//! 1. A queue pair is listed from before it is connected until a session is made of it, or
+//!    it is dropped.
+//! 2. A device gives the number of a queue pair again when that is gone; a ticket is never
+//!    given again.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::device::new_tag;
+
+/// The list, by queue pair number.
+#[derive(Debug, Default)]
+pub(crate) struct Unjoined {
+    tickets: Mutex<BTreeMap<u32, u64>>,
+}
+
+/// A queue pair's place in the list, for as long as this lives.
+#[derive(Debug)]
+pub(crate) struct Ticket {
+    list: Arc<Unjoined>,
+    queue_pair: u32,
+    ticket: u64,
+}
+
+impl Unjoined {
+    /// Lists a queue pair.
+    pub(super) fn list(self: &Arc<Self>, queue_pair: u32) -> Ticket {
+        let ticket = new_tag();
+        self.tickets().insert(queue_pair, ticket);
+        Ticket {
+            list: self.clone(),
+            queue_pair,
+            ticket,
+        }
+    }
+
+    /// The ticket of a queue pair that will have a session, or be dropped.
+    pub(crate) fn ticket(&self, queue_pair: u32) -> Option<u64> {
+        self.tickets().get(&queue_pair).copied()
+    }
+
+    fn tickets(&self) -> MutexGuard<'_, BTreeMap<u32, u64>> {
+        self.tickets.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Ticket {
+    /// What is not given again.
+    pub(crate) fn get(&self) -> u64 {
+        self.ticket
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        let mut tickets = self.list.tickets();
+        // Its number may be another's already, whose ticket stands there then.
+        if tickets.get(&self.queue_pair) == Some(&self.ticket) {
+            tickets.remove(&self.queue_pair);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ticket_lasts_as_long_as_it_lives_and_leaves_a_later_one_alone() {
+        let list = Arc::new(Unjoined::default());
+        let first = list.list(7);
+        assert_eq!(list.ticket(7), Some(first.get()));
+        assert_eq!(list.ticket(8), None);
+        // The device gave the number again before the first was told to be gone.
+        let second = list.list(7);
+        assert_ne!(first.get(), second.get());
+        drop(first);
+        assert_eq!(list.ticket(7), Some(second.get()));
+        drop(second);
+        assert_eq!(list.ticket(7), None);
+    }
+}
