@@ -175,10 +175,15 @@ impl Runtime {
     }
 
     /// The epoll set, for a program that sleeps on it between turns: from now on peers ring
-    /// for messages in shared memory although nobody waits in a call for them.
+    /// for messages in shared memory although nobody waits in a call for them, and devices
+    /// tell of completions.
     #[must_use]
     pub fn watch(&self) -> BorrowedFd<'_> {
-        self.watched.store(true, Ordering::Relaxed);
+        let is_watched = self.watched.swap(true, Ordering::Relaxed);
+        if !is_watched && self.driver() == Driver::Caller {
+            // Whoever polled before asking has armed nothing, and has to poll once more.
+            self.bell.wake();
+        }
         self.as_fd()
     }
 

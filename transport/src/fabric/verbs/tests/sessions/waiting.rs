@@ -82,6 +82,36 @@ fn a_program_that_sleeps_on_the_set_itself_is_woken() {
     }
 }
 
+/// A program that first polls until nothing moves, and asks for the set when it is about to
+/// sleep, has the queue armed all the same.
+#[test]
+fn a_program_that_asks_for_the_set_last_is_woken() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
+    let program = &stage.nodes[1].runtime;
+    let sleep = || {
+        while program.poll_ready() {}
+        let set = program.watch();
+        let long = Timespec {
+            tv_sec: 10,
+            tv_nsec: 0,
+        };
+        let woken = poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&long));
+        assert_eq!(woken, Ok(1), "it slept for ever");
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            std::thread::sleep(Duration::from_millis(100));
+            send(&mut sender, 0, 64);
+            stage.nodes[0].runtime.poll_ready();
+        });
+        while consume(&mut receiver) == 0 {
+            sleep();
+        }
+    });
+}
+
 /// Both engines sleep whenever they wait for credit or for the application, and none of
 /// them for ever.
 #[test]
