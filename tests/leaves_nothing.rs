@@ -1,5 +1,6 @@
 //! After `kill -9` of the peer in mid-stream nothing of the session is left in this
-//! process once its handles are dropped: no descriptor, no thread, no mapping, no file.
+//! process once its handles are dropped: no descriptor, no thread, no mapping, no file, no
+//! queue pair.
 //!
 //! One node lives through all rounds, as a server does; in each round a process connects,
 //! streams both ways and is killed. What a node keeps for itself it has after the first
@@ -7,10 +8,15 @@
 
 mod processes;
 
-use std::{fs, process::ExitCode, thread, time::Duration};
+use std::{
+    fs,
+    process::{Command, ExitCode},
+    thread,
+    time::Duration,
+};
 
-use ibex::{Message, Node, Raw, RecvError, SendError};
-use processes::{Party, Proof, Setup};
+use ibex::{Fabric, Message, Node, Raw, RecvError, SendError};
+use processes::{Party, Proof, Setup, own_pid};
 
 fn main() -> ExitCode {
     let proof = |setup| Proof::new("killed", setup, survive, stream_until_killed);
@@ -97,25 +103,28 @@ struct Belongings {
     descriptors: Vec<String>,
     threads: Vec<String>,
     segments: Vec<String>,
+    /// Over verbs, as rdma(8) tells where that is installed.
+    queue_pairs: Option<usize>,
 }
 
 impl Belongings {
     /// What is left when it is what was `expected`, or does not change any more: the end
     /// of a session comes from the kernel through the node's engine.
     fn settle(party: &Party, expected: Option<&Self>) -> Self {
-        let mut before = Self::now();
+        let fabric = party.peer.fabric();
+        let mut before = Self::now(fabric);
         let mut unchanged = 0;
         while unchanged < LOOKS && expected != Some(&before) {
             thread::sleep(Duration::from_millis(5));
             party.node.poll();
-            let now = Self::now();
+            let now = Self::now(fabric);
             unchanged = if now == before { unchanged + 1 } else { 0 };
             before = now;
         }
         before
     }
 
-    fn now() -> Self {
+    fn now(fabric: Fabric) -> Self {
         let mut descriptors = entries("/proc/self/fd", |path| {
             let target = fs::read_link(path).ok()?.to_string_lossy().into_owned();
             // Numbers of sockets change with each session, only their count must not.
@@ -143,8 +152,21 @@ impl Belongings {
             descriptors,
             threads,
             segments,
+            queue_pairs: (fabric == Fabric::Verbs).then(queue_pairs).flatten(),
         }
     }
+}
+
+/// How many queue pairs this process has.
+fn queue_pairs() -> Option<usize> {
+    let listed = Command::new("rdma")
+        .args(["resource", "show", "qp"])
+        .output()
+        .ok()
+        .filter(|listed| listed.status.success())?;
+    let ours = format!(" pid {} ", own_pid());
+    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+    Some(listed.lines().filter(|line| line.contains(&ours)).count())
 }
 
 fn entries(folder: &str, what: impl Fn(&std::path::Path) -> Option<String>) -> Vec<String> {
