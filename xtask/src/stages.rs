@@ -110,7 +110,7 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "verbs",
-        about: "the verbs layer and its raw limit, over a fake device and on the guest's",
+        about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
         budget: seconds(300),
         quick: false,
         tools: verbs::TOOLS,
