@@ -12,6 +12,7 @@ use rustix::io::Errno;
 
 use super::error::VerbsError;
 use super::gid::GidEntry;
+use super::locked_memory::LockedMemory;
 use super::port::{PortAttributes, PortState};
 use super::provider::{
     ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
@@ -258,11 +259,7 @@ impl Context {
                 limit: asked.limit,
                 setting: asked.setting,
             },
-            None => self.failed(
-                call,
-                source,
-                "the device, or the limit on locked memory (ulimit -l), has no room for it",
-            ),
+            None => VerbsError::creation(&self.name, call, LockedMemory::now(), source),
         }
     }
 

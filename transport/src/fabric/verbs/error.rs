@@ -219,6 +219,26 @@ pub enum VerbsError {
         /// What the library said.
         source: Errno,
     },
+    /// A queue could not be made, within all limits that are known of it.
+    #[error(
+        "RDMA device {device}: {call} failed: {source}; the device has no room for it, or the \
+         limit on locked memory is too small: of {limit} bytes {already} are pinned already, and \
+         the receive buffers of a node take 32 MiB by default; raise it with `ulimit -l`, \
+         LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) or \
+         /etc/security/limits.conf"
+    )]
+    QueueMemory {
+        /// The device.
+        device: String,
+        /// The verb.
+        call: &'static str,
+        /// What devices have pinned for this process so far.
+        already: u64,
+        /// The soft limit.
+        limit: u64,
+        /// What the library said.
+        source: Errno,
+    },
     /// A size or number beyond what the device has.
     #[error(
         "RDMA device {device} cannot make {what}: {asked} were asked for and its limit is {limit}; \
@@ -312,6 +332,35 @@ impl VerbsError {
         )
     }
 
+    /// A queue that was refused although no limit of the device is known to forbid it. What
+    /// it takes of the locked memory is the driver's business.
+    pub(super) fn creation(
+        device: &str,
+        call: &'static str,
+        locked: LockedMemory,
+        source: Errno,
+    ) -> Self {
+        let device = device.to_owned();
+        match (source, locked.limit) {
+            (Errno::NOMEM | Errno::AGAIN, Some(limit)) => Self::QueueMemory {
+                device,
+                call,
+                already: locked.pinned,
+                limit,
+                source,
+            },
+            _ => Self::Call {
+                device,
+                call,
+                source,
+                consequence: match source {
+                    Errno::NOMEM | Errno::AGAIN => "the device has no room for it",
+                    _ => "the device refuses what is within all limits that it tells",
+                },
+            },
+        }
+    }
+
     /// A refused registration: the limit on locked memory where that is what stops it.
     pub(super) fn registration(
         device: &str,
@@ -395,6 +444,33 @@ mod tests {
         assert!(text(Errno::ACCESS).contains("group rdma"));
         assert!(text(Errno::NOENT).contains("--device=/dev/infiniband"));
         assert!(text(Errno::NOSYS).contains("provider library is missing"));
+    }
+
+    #[test]
+    fn a_queue_that_finds_no_memory_may_have_met_the_limit_if_there_is_one() {
+        let text = |limit, source| {
+            let pinned = 4096;
+            let locked = LockedMemory { pinned, limit };
+            VerbsError::creation("mlx5_0", "ibv_create_cq", locked, source).to_string()
+        };
+        assert_eq!(
+            text(Some(65_536), Errno::NOMEM),
+            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
+             device has no room for it, or the limit on locked memory is too small: of 65536 bytes \
+             4096 are pinned already, and the receive buffers of a node take 32 MiB by default; \
+             raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 \
+             (docker) or /etc/security/limits.conf"
+        );
+        assert_eq!(
+            text(None, Errno::NOMEM),
+            "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
+             device has no room for it"
+        );
+        assert_eq!(
+            text(Some(65_536), Errno::INVAL),
+            "RDMA device mlx5_0: ibv_create_cq failed: Invalid argument (os error 22); the device \
+             refuses what is within all limits that it tells"
+        );
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! How much memory this process may lock, and has: what a refused registration is told by.
+//! How much memory this process may lock, and has: what a refused registration or queue is
+//! told by.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -141,12 +141,12 @@ fn no_more_queue_pairs() {
     let error = QueuePairBuilder::new(&domain, &end.completions)
         .build(1, ConnectionSettings::default())
         .unwrap_err();
-    // No limit was exceeded by what was asked for.
-    assert_eq!(
-        error.to_string(),
-        "RDMA device rxe0: ibv_create_qp failed: Cannot allocate memory (os error 12); the \
-         device, or the limit on locked memory (ulimit -l), has no room for it"
-    );
+    // No limit was exceeded by what was asked for. Whether the one on locked memory could be
+    // the reason, who runs this decides.
+    let text = error.to_string();
+    let start = "RDMA device rxe0: ibv_create_qp failed: Cannot allocate memory (os error 12); \
+                 the device has no room for it";
+    assert!(text.starts_with(start), "{text}");
 }
 
 #[test]
