@@ -480,6 +480,7 @@ impl Engine {
     }
 
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+        let mut any_ended = false;
         for session in mem::take(&mut self.timed) {
             let Some(link) = self.links.get_mut(&session) else {
                 continue;
