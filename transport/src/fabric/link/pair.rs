@@ -16,7 +16,7 @@
 //! 4. A queue pair never just goes: it is moved to ERR, and what arrived until then is
 //!    handed on before the link ends and before it is destroyed.
 
-use std::{io, ops::Range, ptr, sync::Arc, time::Instant};
+use std::{io, mem, ops::Range, ptr, sync::Arc, time::Instant};
 
 use super::{
     Link, Phase, Wires,
@@ -217,8 +217,8 @@ impl Link {
         });
         let counters = &self.shared.counters;
         if pair.planned.is_empty() {
-            pair.is_blocked = session.is_out_of_credit();
-            if pair.is_blocked {
+            let was_blocked = mem::replace(&mut pair.is_blocked, session.is_out_of_credit());
+            if pair.is_blocked && !was_blocked {
                 let is_full = pair.slots.room() == 0 || !pair.slots.has_stage(LONGEST_HEAD);
                 let stalls = match is_full {
                     true => &counters.queue_stalls,
@@ -228,6 +228,7 @@ impl Link {
             }
             return false;
         }
+        pair.is_blocked = false;
         let Pair {
             state: PairState::Live(queue_pair),
             heads,
@@ -303,7 +304,7 @@ impl Link {
         let Wires::Pair(pair) = &mut self.wires else {
             return;
         };
-        match std::mem::replace(&mut pair.state, PairState::Gone) {
+        match mem::replace(&mut pair.state, PairState::Gone) {
             PairState::Live(queue_pair) => {
                 let (now, timeout) = (Instant::now(), DEFAULT_DRAIN_TIMEOUT);
                 // A number may come back; the session's never does.
