@@ -488,9 +488,14 @@ impl Engine {
             link.expire(now, context);
             if link.is_finished() {
                 self.remove(session);
+                any_ended = true;
             } else if link.deadline().is_some() {
                 self.timed.push(session);
             }
+        }
+        if any_ended {
+            // Whoever waits for what they had would sleep on.
+            self.share_credit(context);
         }
     }
 

@@ -305,6 +305,13 @@ impl Runtime {
         progress
     }
 
+    /// Receive buffers of an RDMA device that a session's peer may fill, and those that
+    /// nobody may.
+    #[cfg(test)]
+    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
+        self.with_engine(|engine, _| engine.lent_and_free(session))
+    }
+
     /// Does something to the engine, and lets what follows from it out at once.
     fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();

@@ -271,6 +271,14 @@ impl Engine {
         any
     }
 
+    /// Receive buffers that a session's peer may fill, and those that nobody may.
+    #[cfg(test)]
+    pub(crate) fn lent_and_free(&self, session: u64) -> (u64, u64) {
+        let mut brokers = self.sites.iter().filter_map(|care| care.broker.as_ref());
+        let broker = brokers.next();
+        broker.map_or((0, 0), |broker| (broker.held(session), broker.free()))
+    }
+
     // ---- Sleeping --------------------------------------------------------------------
 
     /// Arms every site's completion queue and looks once more. Returns whether anything is
