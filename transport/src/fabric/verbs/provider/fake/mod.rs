@@ -169,6 +169,12 @@ impl FakeProvider {
         }
     }
 
+    /// From now on no queue pair that dies says that its last request was reached, as some
+    /// devices do not: whoever waits for it waits until time is up.
+    pub fn lose_last_events(&self) {
+        self.world.lock().loses_last_events = true;
+    }
+
     /// Lets the oldest `sends` of a queue pair go out.
     pub fn release(&self, queue_pair: u32, sends: usize) {
         let mut state = self.world.lock();

@@ -174,6 +174,23 @@ fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     site.prepare(false).unwrap();
 }
 
+/// The defaults on a device like soft-RoCE, whose completion queues end at 32767.
+#[test]
+fn a_short_completion_queue_means_fewer_places_and_says_so() {
+    let fake = one_device();
+    let site = open_site(&fake, SiteSettings::default());
+    assert_eq!(site.max_sessions(), (32767 - 4096) / 130);
+    let prepared: Vec<_> = (0..site.max_sessions())
+        .map(|_| site.prepare(false).unwrap())
+        .collect();
+    assert_eq!(prepared.len(), 220);
+    let error = site.prepare(false).unwrap_err();
+    assert!(
+        matches!(error, VerbsError::NoSeat { limit: 220, .. }),
+        "{error}"
+    );
+}
+
 #[test]
 fn what_to_do_about_too_few_places_follows_from_what_they_are_short_of() {
     let next_step = |change: fn(&mut FakeDevice), settings: SiteSettings| {

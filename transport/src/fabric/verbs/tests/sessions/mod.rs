@@ -2,6 +2,8 @@
 //! a connection between them as the handshake leaves it.
 
 mod carrying;
+mod coming_and_going;
+mod crowd;
 mod early;
 mod ending;
 mod hostile;

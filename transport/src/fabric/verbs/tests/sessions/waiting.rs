@@ -86,12 +86,13 @@ fn a_program_that_sleeps_on_the_set_itself_is_woken() {
 /// sleep, has the queue armed all the same.
 #[test]
 fn a_program_that_asks_for_the_set_last_is_woken() {
+    use std::sync::atomic::{AtomicBool, Ordering};
+
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
     let program = &stage.nodes[1].runtime;
     let sleep = || {
-        while program.poll_ready() {}
         let set = program.watch();
         let long = Timespec {
             tv_sec: 10,
@@ -100,15 +101,25 @@ fn a_program_that_asks_for_the_set_last_is_woken() {
         let woken = poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&long));
         assert_eq!(woken, Ok(1), "it slept for ever");
     };
+    let is_received = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             std::thread::sleep(Duration::from_millis(100));
             send(&mut sender, 0, 64);
-            stage.nodes[0].runtime.poll_ready();
+            // It may have to ask for credit first.
+            while !is_received.load(Ordering::Relaxed) {
+                stage.nodes[0].runtime.poll_ready();
+                std::thread::sleep(Duration::from_millis(1));
+            }
         });
-        while consume(&mut receiver) == 0 {
+        loop {
+            while program.poll_ready() {}
+            if consume(&mut receiver) > 0 {
+                break;
+            }
             sleep();
         }
+        is_received.store(true, Ordering::Relaxed);
     });
 }
 

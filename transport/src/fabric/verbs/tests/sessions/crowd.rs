@@ -1,0 +1,450 @@
+//! Many peers of one node, and how its receive buffers are divided between them.
+
+use std::net::Shutdown;
+use std::time::Duration;
+
+use super::*;
+
+/// A node that several others send to.
+struct Crowd {
+    // In the order in which they go.
+    talkers: Vec<Talker>,
+    senders: Vec<(Arc<Runtime>, Arc<Site>)>,
+    runtime: Arc<Runtime>,
+    site: Arc<Site>,
+    fake: FakeProvider,
+}
+
+/// One session with a channel, and what was sent and taken over it.
+struct Talker {
+    sender: SendHandle,
+    receiver: ReceiveHandle,
+    /// The sending end's, and the receiving end's.
+    sessions: [Arc<SessionShared>; 2],
+    /// The sending end's queue pair.
+    queue_pair: u32,
+    /// The sending end's connection once more, to break it.
+    tcp: TcpStream,
+    sent: u64,
+    taken: u64,
+}
+
+/// What everybody sends: one of them fills most of a receive buffer.
+const MESSAGE_BYTES: usize = 2200;
+/// Nobody has more than this under way, whatever the credit.
+const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
+    messages: 64,
+    bytes: 256 << 10,
+};
+
+/// A receiving site that lends `lendable` buffers to up to `sessions` peers.
+fn lends(lendable: u32, sessions: u32) -> SiteSettings {
+    SiteSettings {
+        receive_buffers: lendable + sessions + KEPT_FOR_REPOSTING,
+        held_buffers: 64,
+        max_sessions: sessions,
+        session_credit: 64,
+        ..SiteSettings::default()
+    }
+}
+
+/// Buffers that may wait to be posted again, which nobody is lent.
+const KEPT_FOR_REPOSTING: u32 = 16;
+
+impl Crowd {
+    /// Nobody has connected yet.
+    fn new(settings: SiteSettings, senders: usize) -> Self {
+        Self::on(one_device(), settings, senders)
+    }
+
+    fn on(fake: FakeProvider, settings: SiteSettings, senders: usize) -> Self {
+        let dials = SiteSettings {
+            // Each session that they dial counts as two.
+            max_sessions: 400,
+            receive_buffers: 512,
+            held_buffers: 0,
+            send_requests: 64,
+            session_credit: 8,
+            ..settings
+        };
+        Self {
+            talkers: Vec::new(),
+            senders: (0..senders)
+                .map(|_| (runtime(Driver::Caller), open_site(&fake, dials)))
+                .collect(),
+            runtime: runtime(Driver::Caller),
+            site: open_site(&fake, settings),
+            fake,
+        }
+    }
+
+    /// A session from one of the sending nodes, and a channel over it.
+    fn join(&mut self, from: usize) {
+        let (dials, site) = &self.senders[from];
+        let pairs = pairs([site, &self.site]).unwrap();
+        let queue_pair = pairs[0].endpoint().pair.queue_pair;
+        let mut ends = pairs.into_iter().zip(connection());
+        let mut admit = |runtime: &Arc<Runtime>| {
+            let (pair, stream) = ends.next().unwrap();
+            let tcp = stream.try_clone().unwrap();
+            (runtime.admit(admission(stream, pair)).unwrap(), tcp)
+        };
+        let (ours, tcp) = admit(dials);
+        let (theirs, _) = admit(&self.runtime);
+        let spec = ChannelSpec {
+            fingerprint: [1; 16],
+            schema: "bytes".to_owned(),
+            alignment: 8,
+            window: MESSAGES_OPEN,
+            max_message_bytes: MESSAGE_BYTES as u64,
+        };
+        let timeout = Duration::from_secs(10);
+        self.talkers.push(Talker {
+            sender: dials
+                .open_sender(&ours, "data", spec.clone(), timeout)
+                .unwrap(),
+            receiver: self
+                .runtime
+                .open_receiver(&theirs, "data", spec, timeout)
+                .unwrap(),
+            sessions: [ours, theirs],
+            queue_pair,
+            tcp,
+            sent: 0,
+            taken: 0,
+        });
+    }
+
+    /// Turns the receiving engine and those of `senders`, until nothing moves.
+    fn settle(&self, senders: &[usize]) {
+        for _ in 0..100_000 {
+            let mut moved = self.runtime.poll_ready();
+            for &sender in senders {
+                moved |= self.senders[sender].0.poll_ready();
+            }
+            if !moved {
+                return;
+            }
+        }
+        panic!("the nodes never come to rest");
+    }
+
+    /// Everybody among `busy` sends until `messages` of its are there. What each of them
+    /// had got through when the first was done.
+    fn run(&mut self, busy: &[usize], messages: u64) -> Vec<u64> {
+        let goal: Vec<_> = busy
+            .iter()
+            .map(|&at| self.talkers[at].taken + messages)
+            .collect();
+        let before: Vec<_> = busy.iter().map(|&at| self.talkers[at].taken).collect();
+        let everywhere: Vec<_> = (0..self.senders.len()).collect();
+        let mut shares = None;
+        for _ in 0..100_000 {
+            for (&at, &goal) in busy.iter().zip(&goal) {
+                self.talkers[at].fill(goal);
+            }
+            self.settle(&everywhere);
+            let mut done = 0;
+            for (&at, &goal) in busy.iter().zip(&goal) {
+                self.talkers[at].take();
+                done += usize::from(self.talkers[at].taken == goal);
+            }
+            if done > 0 && shares.is_none() {
+                let taken = busy.iter().map(|&at| self.talkers[at].taken);
+                shares = Some(taken.zip(&before).map(|(now, then)| now - then).collect());
+            }
+            if done == busy.len() {
+                return shares.unwrap();
+            }
+            self.fake.forget_posted();
+        }
+        let taken: Vec<_> = busy.iter().map(|&at| self.talkers[at].taken).collect();
+        panic!("not everything arrives: {taken:?}");
+    }
+
+    /// What a session's peer is lent.
+    fn lent(&self, at: usize) -> u64 {
+        self.runtime
+            .lent_and_free(self.talkers[at].sessions[1].id)
+            .0
+    }
+
+    /// What nobody is lent.
+    fn free(&self) -> u64 {
+        self.runtime.lent_and_free(0).1
+    }
+}
+
+impl Talker {
+    /// Sends until `goal` messages are sent, or no more find room.
+    fn fill(&mut self, goal: u64) {
+        while self.sent < goal {
+            match try_send(&mut self.sender, &payload(self.sent, MESSAGE_BYTES)) {
+                Ok(_) => self.sent += 1,
+                Err(SendFailure::Full | SendFailure::NotOpen) => return,
+                Err(other) => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn take(&mut self) {
+        while let Some(message) = self.receiver.poll().unwrap() {
+            assert_eq!(message.bytes(), payload(self.taken, MESSAGE_BYTES));
+            self.taken += 1;
+        }
+    }
+}
+
+impl Drop for Crowd {
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            assert_eq!(self.fake.rnr_naks(), 0);
+        }
+        for (runtime, _) in &self.senders {
+            let _ = runtime.close(Duration::ZERO);
+        }
+        let _ = self.runtime.close(Duration::ZERO);
+    }
+}
+
+fn spread(shares: &[u64]) -> f64 {
+    let most = shares.iter().max().copied().unwrap_or_default();
+    let least = shares.iter().min().copied().unwrap_or_default();
+    most as f64 / least.max(1) as f64
+}
+
+// ---- Many ----------------------------------------------------------------------------
+
+/// The share is what each had got through when the first was done: until then everybody had
+/// something to send, so nothing but the division of credit makes a difference, and a
+/// session that starves early is not hidden by what it catches up later.
+#[test]
+fn two_hundred_senders_share_256_buffers() {
+    for senders in [1, 20] {
+        let settings = lends(40, 200);
+        assert_eq!(settings.receive_buffers, 256);
+        let mut crowd = Crowd::new(settings, senders);
+        (0..200).for_each(|at| crowd.join(at % senders));
+        let everybody: Vec<_> = (0..200).collect();
+        let shares = crowd.run(&everybody, 128);
+        assert!(spread(&shares) <= 1.5, "{senders} nodes: {shares:?}");
+        for talker in &crowd.talkers {
+            let stats = talker.sessions[0].stats();
+            assert!(stats.credit_stalls > 0, "{stats:?}");
+        }
+    }
+}
+
+/// Where there is more than a buffer for each.
+#[test]
+fn a_few_senders_share_what_one_would_have() {
+    for senders in [2, 3, 7] {
+        let mut crowd = Crowd::new(lends(64, 16), senders);
+        (0..senders).for_each(|at| crowd.join(at));
+        let everybody: Vec<_> = (0..senders).collect();
+        let shares = crowd.run(&everybody, 1000);
+        assert!(spread(&shares) <= 1.5, "{senders}: {shares:?}");
+    }
+}
+
+// ---- Idle and gone -------------------------------------------------------------------
+
+#[test]
+fn an_idle_sessions_credit_goes_to_who_sends_and_comes_back() {
+    let mut crowd = Crowd::new(lends(90, 2), 2);
+    crowd.join(0);
+    crowd.run(&[0], 100);
+    assert_eq!((crowd.lent(0), crowd.free()), (64, 26), "all it may have");
+    crowd.join(1);
+    crowd.run(&[1], 2000);
+    assert_eq!(crowd.lent(1), 64, "all it may have");
+    assert!(crowd.lent(0) <= 26);
+    // The first wants its part again; then they are equals.
+    let shares = crowd.run(&[0, 1], 1000);
+    assert!(spread(&shares) <= 1.5, "{shares:?}");
+    let lent = [crowd.lent(0), crowd.lent(1)];
+    assert!(spread(&lent) <= 2.0, "{lent:?}");
+}
+
+/// A sender that was killed never answers its recall; what it had is lent again as soon as
+/// its session is over.
+#[test]
+fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
+    let mut crowd = Crowd::new(lends(64, 8), 2);
+    crowd.join(0);
+    crowd.run(&[0], 100);
+    assert_eq!(crowd.lent(0), 64);
+    // From here on the first node does nothing.
+    crowd.join(1);
+    crowd.settle(&[1]);
+    // What it had used came back without it.
+    assert!(crowd.lent(0) > 48, "{}", crowd.lent(0));
+    assert_eq!([crowd.lent(0) + crowd.lent(1), crowd.free()], [64, 0]);
+    crowd.talkers[0].tcp.shutdown(Shutdown::Both).unwrap();
+    while !crowd.talkers[0].sessions[1].is_gone() {
+        crowd.settle(&[1]);
+    }
+    crowd.settle(&[1]);
+    assert_eq!([crowd.lent(0), crowd.lent(1) + crowd.free()], [0, 64]);
+    crowd.run(&[1], 500);
+    assert_eq!([crowd.lent(1), crowd.free()], [64, 0]);
+    // And its place is free: there are two for it.
+    (0..7).for_each(|_| crowd.join(1));
+}
+
+/// The same where the device never says that the dead queue pair is drained, so that a
+/// clock ends its session: who waits for its credit has it then, not when something else
+/// happens.
+#[test]
+fn a_session_that_a_clock_ends_gives_all_back_in_the_same_turn() {
+    let fake = one_device();
+    fake.lose_last_events();
+    let mut crowd = Crowd::on(fake, lends(64, 8), 2);
+    crowd.join(0);
+    crowd.run(&[0], 100);
+    crowd.join(1);
+    crowd.talkers[0].tcp.shutdown(Shutdown::Both).unwrap();
+    while crowd.lent(0) > 0 {
+        crowd.talkers[1].take();
+        crowd.talkers[1].fill(u64::MAX);
+        crowd.senders[1].0.poll_ready();
+        crowd.runtime.poll_ready();
+        crowd.fake.forget_posted();
+    }
+    assert_eq!([crowd.lent(1), crowd.free()], [64, 0]);
+}
+
+// ---- Other ways to have credit -------------------------------------------------------
+
+#[test]
+fn queue_pairs_with_receives_of_their_own_keep_their_credit() {
+    let fake = one_device();
+    fake.change(DEVICE, |device| {
+        device.attributes.max_shared_receive_queues = 0;
+    });
+    let settings = SiteSettings {
+        receive_buffers: 200,
+        session_credit: 32,
+        ..lends(64, 4)
+    };
+    let mut crowd = Crowd::on(fake, settings, 1);
+    (0..3).for_each(|_| crowd.join(0));
+    crowd.settle(&[0]);
+    crowd.fake.hold_sends(true);
+    for at in 0..3 {
+        crowd.fake.forget_posted();
+        crowd.talkers[at].fill(64);
+        crowd.settle(&[0]);
+        let posted = crowd.fake.posted();
+        let ours = crowd.talkers[at].queue_pair;
+        let posted = posted.iter().filter(|send| send.queue_pair == ours);
+        // What opened the channel was told to have come, or was not yet.
+        let posted = posted.count();
+        assert!((31..=32).contains(&posted), "session {at}: {posted}");
+    }
+    crowd.fake.hold_sends(false);
+    crowd.run(&[0, 1, 2], 300);
+}
+
+/// A node that dials its peer and is dialed by it has both kinds of sessions on one site.
+#[test]
+fn dialed_and_accepted_sessions_share_a_site() {
+    let fake = one_device();
+    let settings = lends(2, 3);
+    let sites = [open_site(&fake, settings), open_site(&fake, settings)];
+    let runtimes = [runtime(Driver::Caller), runtime(Driver::Caller)];
+    // By direction: both ends, and the dialing end's connection.
+    let sessions = [[0, 1], [1, 0]].map(|[dials, accepts]| {
+        let pairs = pairs([&sites[dials], &sites[accepts]]).unwrap();
+        let streams = connection();
+        let tcp = streams[0].try_clone().unwrap();
+        let mut ends = pairs.into_iter().zip(streams);
+        let ends = [dials, accepts].map(|node| {
+            let (pair, stream) = ends.next().unwrap();
+            runtimes[node].admit(admission(stream, pair)).unwrap()
+        });
+        (ends, tcp)
+    });
+    for site in &sites {
+        assert_eq!(site.max_sessions(), 3);
+        assert!(site.prepare(false).is_err(), "two and one are taken");
+    }
+    let settle = || while runtimes.each_ref().map(|one| one.poll_ready()) != [false; 2] {};
+    let spec = ChannelSpec {
+        fingerprint: [1; 16],
+        schema: "bytes".to_owned(),
+        alignment: 8,
+        window: MESSAGES_OPEN,
+        max_message_bytes: MESSAGE_BYTES as u64,
+    };
+    // Both ways over both sessions.
+    let timeout = Duration::from_secs(1);
+    let mut channels = Vec::new();
+    for (direction, (ends, _)) in sessions.iter().enumerate() {
+        for from in [0, 1] {
+            let nodes = [from, 1 - from].map(|end| (direction + end) % 2);
+            let ends = [from, 1 - from].map(|end| &ends[end]);
+            let open = runtimes[nodes[0]].open_sender(ends[0], "data", spec.clone(), timeout);
+            let takes = runtimes[nodes[1]].open_receiver(ends[1], "data", spec.clone(), timeout);
+            channels.push((open.unwrap(), takes.unwrap(), 0, 0));
+        }
+    }
+    while channels.iter().any(|channel| channel.3 < 500) {
+        for (sender, receiver, sent, taken) in &mut channels {
+            while *sent < 500 && try_send(sender, &payload(*sent, MESSAGE_BYTES)).is_ok() {
+                *sent += 1;
+            }
+            *taken += consume(receiver);
+        }
+        settle();
+        fake.forget_posted();
+    }
+    // The one that the first node dialed is over: it has room for two again, the other for
+    // one.
+    sessions[0].1.shutdown(Shutdown::Both).unwrap();
+    while !sessions[0].0.iter().all(|end| end.is_gone()) {
+        settle();
+    }
+    settle();
+    let [one, other] = &sites;
+    assert!(other.prepare(true).is_err());
+    assert!(other.prepare(false).is_ok());
+    assert!(one.prepare(true).is_ok());
+    assert_eq!(fake.rnr_naks(), 0);
+    drop(channels);
+    for runtime in runtimes {
+        let _ = runtime.close(Duration::ZERO);
+    }
+}
+
+// ---- What the counters say -----------------------------------------------------------
+
+#[test]
+fn a_stall_is_counted_when_a_sender_has_to_wait_and_once() {
+    let mut crowd = Crowd::new(lends(64, 2), 1);
+    crowd.join(0);
+    crowd.settle(&[0]);
+    let stalls = |crowd: &Crowd| crowd.talkers[0].sessions[0].stats().credit_stalls;
+    let before = stalls(&crowd);
+    for goal in 1..500 {
+        crowd.talkers[0].fill(goal);
+        crowd.settle(&[0]);
+        crowd.talkers[0].take();
+    }
+    assert_eq!(stalls(&crowd), before, "it never waited");
+    // Now it does: nothing arrives, and it has more than it may send.
+    let mut crowd = Crowd::new(lends(8, 2), 1);
+    crowd.join(0);
+    crowd.settle(&[0]);
+    crowd.fake.hold_sends(true);
+    crowd.talkers[0].fill(40);
+    crowd.settle(&[0]);
+    let waiting = stalls(&crowd);
+    assert!(waiting > 0);
+    for _ in 0..1000 {
+        crowd.senders[0].0.poll_ready();
+    }
+    assert_eq!(stalls(&crowd), waiting, "waiting longer is no other stall");
+    crowd.fake.hold_sends(false);
+    crowd.run(&[0], 500);
+}
