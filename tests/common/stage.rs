@@ -62,6 +62,7 @@ impl Stage {
     }
 
     /// The port that verbs is played on.
+    #[cfg(feature = "verbs")]
     pub(crate) fn port(&self) -> &VerbsPort {
         self.port.as_ref().expect("the fabric is verbs")
     }
