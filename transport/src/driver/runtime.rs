@@ -403,6 +403,11 @@ impl Runtime {
         self.engine.rouse(|| self.bell.wake());
     }
 
+    /// Whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
+    pub(crate) fn may_drain(&self, engine: &Engine) -> bool {
+        self.engine.may_drain(engine)
+    }
+
     /// Forgets the bell's rings, unless they are for a leader that sleeps.
     pub(crate) fn drain_bell(&self, engine: &Engine) {
         if self.engine.may_drain(engine) {

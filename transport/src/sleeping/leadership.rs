@@ -26,8 +26,9 @@
 //!    have looked at that news already, in this turn. Model: loom_driven_or_roused.
 //! 3. The leader looks for its own wake-up too: another thread's turn may have fetched what
 //!    it waits for after it looked and before it led. Model: loom_woken_whoever_leads.
-//! 4. The bell is not drained while the leader sleeps, or a thread that turns the engine
-//!    meanwhile takes a ring away from it. Model: loom_the_bell_is_the_sleepers.
+//! 4. The bell, or whatever else the leader armed, is not drained while the leader sleeps,
+//!    or a thread that turns the engine meanwhile takes a ring away from it. Model:
+//!    loom_the_bell_is_the_sleepers.
 //! 5. LEAVE: who follows registers before it looks whether somebody still leads; who leaves
 //!    says so before it wakes those that registered. Model: loom_followers_are_woken.
 //!

@@ -307,6 +307,11 @@ impl Engine {
             return;
         }
         if index % 2 == COMPLETIONS {
+            // The leader armed the queue for itself, and nobody else arms it again: who
+            // turns the engine meanwhile leaves it its event.
+            if !context.runtime.may_drain(self) {
+                return;
+            }
             let care = &mut self.sites[at];
             care.is_armed = false;
             if let Err(error) = care.queues.wait.take_events() {
