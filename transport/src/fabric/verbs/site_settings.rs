@@ -11,7 +11,7 @@ use crate::engine::reserved_buffer::reserved_buffers;
 /// The settings of a [`Site`](super::Site).
 ///
 /// Registered, and so locked, are `(receive_buffers + held_buffers) * buffer_bytes`, which
-/// is 32 MiB by default, [32 KiB](super::prepared_pair::HEADS_BYTES) for each session, and
+/// is 32 MiB by default, 32 KiB for each session, and
 /// the rings of its senders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteSettings {
