@@ -15,6 +15,7 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
 };
 use ibex_bootstrap::message::{GidType, MAGIC, VerbsEndpoint};
+use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
     HostHint, Local, NodeIdentity, Secret, VerbsDevice, VerbsPair, VerbsSite, parse_message,
 };
@@ -271,7 +272,7 @@ impl VerbsSite for Devices {
         Ok(device())
     }
 
-    fn prepare(&self, _: IpAddr) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         Ok(Box::new(Devices))
     }
 }
