@@ -7,6 +7,8 @@
 //! 2. While turn follows turn and each reads the socket anyway, all that membership does is
 //!    make every segment that arrives dearer: by 4 % of a round trip over the loopback
 //!    interface. So a link that is polled for long leaves.
+//! 3. A connection that has ended under a queue pair parts for good: it would stay readable
+//!    for as long as draining takes.
 
 use std::{io, os::fd::OwnedFd};
 
@@ -15,23 +17,39 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use super::{Link, Phase, Wires};
 use crate::driver::{Tools, Wire};
 
+/// What a link's socket is to the epoll set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Membership {
+    /// epoll does not tell of it until it joins.
+    Out,
+    In,
+    /// It will not join any more (rule 3).
+    Parted,
+}
+
 impl Link {
     /// Has epoll tell of the socket: at once, if there is something to read already.
     pub(crate) fn join_epoll(&mut self, epoll: &OwnedFd) -> io::Result<()> {
         self.busy_turns = 0;
-        if !self.is_in_epoll {
+        if self.membership == Membership::Out {
             let (data, flags) = self.interest();
             epoll::add(epoll, &self.tcp, data, flags)?;
-            self.is_in_epoll = true;
+            self.membership = Membership::In;
         }
         Ok(())
     }
 
-    pub(super) fn leave_epoll(&mut self, epoll: &OwnedFd) {
-        if self.is_in_epoll {
-            self.is_in_epoll = false;
+    fn leave_epoll(&mut self, epoll: &OwnedFd) {
+        if self.membership == Membership::In {
+            self.membership = Membership::Out;
             let _ = epoll::delete(epoll, &self.tcp);
         }
+    }
+
+    /// Leaves for good.
+    pub(super) fn part_from_epoll(&mut self, epoll: &OwnedFd) {
+        self.leave_epoll(epoll);
+        self.membership = Membership::Parted;
     }
 
     /// Counts a turn that nobody slept before.
@@ -51,7 +69,7 @@ impl Link {
         let wants = !stream.outbound.is_empty() && self.phase != Phase::Gone;
         if wants != stream.waits_for_writable {
             stream.waits_for_writable = wants;
-            if self.is_in_epoll {
+            if self.membership == Membership::In {
                 let (data, flags) = self.interest();
                 let _ = epoll::modify(tools.epoll, &self.tcp, data, flags);
             }

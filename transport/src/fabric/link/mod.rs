@@ -25,6 +25,7 @@ mod wires;
 use std::{collections::BTreeMap, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use self::{
+    in_epoll::Membership,
     local::LocalWires,
     pair::Pair,
     receive_link::ReceiveLink,
@@ -54,8 +55,7 @@ pub(crate) struct Link {
     tcp: TcpStream,
     /// The socket may have something to read.
     readable: bool,
-    /// epoll tells of the socket.
-    is_in_epoll: bool,
+    membership: Membership,
     /// Turns since somebody last meant to sleep in the epoll set.
     busy_turns: u32,
     wires: Wires,
@@ -158,7 +158,7 @@ impl Link {
             shared,
             tcp,
             readable: true,
-            is_in_epoll: false,
+            membership: Membership::Out,
             busy_turns: 0,
             wires,
             local,
@@ -182,7 +182,7 @@ impl Link {
 
     /// Takes the wires out of the epoll set.
     pub(crate) fn unregister(&mut self, epoll: &OwnedFd) {
-        self.leave_epoll(epoll);
+        self.part_from_epoll(epoll);
         if let Some(local) = &self.local {
             local.unregister(epoll);
         }

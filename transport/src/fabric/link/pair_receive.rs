@@ -7,8 +7,6 @@ use std::{
     time::Instant,
 };
 
-use rustix::event::epoll;
-
 use super::{
     Link, Phase, Wires,
     pair::{Pair, PairState},
@@ -87,8 +85,7 @@ impl Link {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) => format!("reading from its connection failed: {error}"),
         };
-        // It would stay readable for as long as draining takes.
-        let _ = epoll::delete(tools.epoll, &self.tcp);
+        self.part_from_epoll(tools.epoll);
         if self.phase != Phase::Gone {
             self.drain_then_end(EndCause::PeerGone { why });
         }
