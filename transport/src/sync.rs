@@ -5,9 +5,9 @@
 //! name is std's own and costs nothing.
 //!
 //! A model is worth what it can find, so each one has *weakened twins*: with
-//! `--cfg ibex_weak="NAME"` one ordering, fence or step is left out and the
-//! model has to fail. `weakened!` marks these places; without the cfg it is the
-//! constant `false`.
+//! `IBEX_WEAK=NAME` in the environment of the models one ordering, fence or step
+//! is left out and the model has to fail. [`is_weakened`] marks these places;
+//! outside loom it is the constant `false`.
 
 #[cfg(loom)]
 pub use loom::{
@@ -57,22 +57,27 @@ impl<T> UnsafeCell<T> {
     }
 }
 
+/// Whether the models run as the twin of that name.
+#[cfg(loom)]
+pub(crate) fn is_weakened(twin: &str) -> bool {
+    static NAME: std::sync::LazyLock<Option<String>> =
+        std::sync::LazyLock::new(|| std::env::var("IBEX_WEAK").ok());
+    NAME.as_deref() == Some(twin)
+}
+
+/// Whether the models run as the twin of that name: here no models run.
+#[cfg(not(loom))]
+#[inline(always)]
+pub(crate) const fn is_weakened(_twin: &str) -> bool {
+    false
+}
+
 /// The given ordering, or `Relaxed` in the weakened twin of that name.
-macro_rules! unless_weakened {
-    ($twin:tt, $strong:expr) => {
-        if cfg!(ibex_weak = $twin) {
-            $crate::sync::Ordering::Relaxed
-        } else {
-            $strong
-        }
-    };
+#[inline(always)]
+pub(crate) fn unless_weakened(twin: &str, strong: Ordering) -> Ordering {
+    if is_weakened(twin) {
+        Ordering::Relaxed
+    } else {
+        strong
+    }
 }
-
-/// Whether this build is the weakened twin of that name.
-macro_rules! weakened {
-    ($twin:tt) => {
-        cfg!(ibex_weak = $twin)
-    };
-}
-
-pub(crate) use {unless_weakened, weakened};

@@ -70,8 +70,8 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "twins",
         about: "the models find each ordering, fence and step that is left out",
-        budget: seconds(300),
-        quick: false,
+        budget: seconds(120),
+        quick: true,
         tools: &[],
         work: Work::Function(twins::twins),
     },

@@ -108,6 +108,16 @@ impl Step {
         })
     }
 
+    /// Runs a `cargo test` or `cargo bench` that builds one program, only so far, and
+    /// tells where the program is.
+    pub(crate) fn build_program(self, watchdog: &Watchdog) -> Result<String, Failure> {
+        let step = self.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+        let built = step.capture(watchdog)?;
+        let program = executable(&built.stdout).filter(|_| built.status.success());
+        let failed = || Failure::new(format!("`{step}` built no program: {}", built.status));
+        program.map(String::from).ok_or_else(failed)
+    }
+
     /// Whether the program is there and succeeds, without a word.
     pub(crate) fn succeeds(&self) -> bool {
         let status = self.command(Stdio::null()).stderr(Stdio::null()).status();
@@ -162,6 +172,15 @@ impl fmt::Display for Step {
     }
 }
 
+/// The program in cargo's messages. The path is ours, so it has no escapes.
+fn executable(messages: &str) -> Option<&str> {
+    messages
+        .split_once("\"executable\":\"")?
+        .1
+        .split_once('"')
+        .map(|(path, _)| path)
+}
+
 fn quoted(word: &str) -> String {
     if word.contains([' ', '"']) {
         format!("'{word}'")
@@ -198,14 +217,23 @@ mod tests {
 
     #[test]
     fn a_step_reads_as_it_would_be_typed() {
-        let step = Step::of_line("cargo rustc --lib --")
-            .arg("--cfg")
-            .arg("ibex_weak=\"a\"");
+        let step = Step::of_line("cargo test --lib").arg("name=\"a\"");
         let step = step.env("RUSTFLAGS", "--cfg loom");
         assert_eq!(
             step.to_string(),
-            "RUSTFLAGS='--cfg loom' cargo rustc --lib -- --cfg 'ibex_weak=\"a\"'"
+            "RUSTFLAGS='--cfg loom' cargo test --lib 'name=\"a\"'"
         );
+    }
+
+    #[test]
+    fn the_program_is_found_in_the_messages() {
+        let messages = r#"{"reason":"compiler-artifact","executable":null}
+            {"reason":"compiler-artifact","executable":"/target/loom/release/deps/ibex-1","x":1}"#;
+        assert_eq!(
+            executable(messages),
+            Some("/target/loom/release/deps/ibex-1")
+        );
+        assert_eq!(executable("{}"), None);
     }
 
     // One test: whatever else ran at the same time would be ended too.

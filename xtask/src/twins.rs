@@ -1,16 +1,9 @@
 //! The loom models and their weakened twins.
 //!
 //! A model that holds says little until one has seen it fail. So each ordering,
-//! fence and step that a model is there for has a *twin*: the same code built
-//! with `--cfg ibex_weak="NAME"`, where just that is left out. The model has to
-//! fail then.
-//!
-//! A flag in RUSTFLAGS would build every dependency anew for each twin, loom
-//! above all. `cargo rustc` hands the twin's flag to our crate alone, and in the
-//! profile `bench` it builds the test program against the dependencies that the
-//! models already have: about 5 s for a twin instead of more than a minute.
-
-use std::collections::BTreeSet;
+//! fence and step that a model is there for has a *twin*: the same program with
+//! `IBEX_WEAK=NAME` in its environment, where just that is left out. The model has
+//! to fail then.
 
 use crate::failure::Failure;
 use crate::step::Step;
@@ -117,16 +110,17 @@ const MODELS: &[Model] = &[
 
 /// All models, as they are meant to be.
 pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
-    under_loom("cargo test -p ibex-transport --lib --release loom_").run(watchdog)
+    let program = build(watchdog)?;
+    Step::new(&program).arg("loom_").run(watchdog)
 }
 
 /// Each twin, which has to fail every model that names it.
 pub(crate) fn twins(watchdog: &Watchdog) -> Result<(), Failure> {
+    let program = build(watchdog)?;
     let mut blind = Vec::new();
-    for twin in names() {
-        let program = build(twin, watchdog)?;
-        for model in MODELS.iter().filter(|model| model.twins.contains(&twin)) {
-            if finds(model, &program, watchdog)? {
+    for model in MODELS {
+        for twin in model.twins {
+            if finds(model, twin, &program, watchdog)? {
                 println!("  {} finds {twin}", model.test);
             } else {
                 blind.push(format!("{} does not find {twin}", model.test));
@@ -140,22 +134,20 @@ pub(crate) fn twins(watchdog: &Watchdog) -> Result<(), Failure> {
     }
 }
 
-/// Builds the transport crate's tests as that twin, and tells where they are.
-fn build(twin: &str, watchdog: &Watchdog) -> Result<String, Failure> {
-    let line = "cargo rustc -p ibex-transport --lib --profile bench \
-                --message-format json-render-diagnostics -- --cfg";
-    let step = under_loom(line).arg(format!("ibex_weak=\"{twin}\""));
-    let built = step.capture(watchdog)?;
-    let program = executable(&built.stdout).filter(|_| built.status.success());
-    program
-        .map(String::from)
-        .ok_or_else(|| Failure::new(format!("the twin {twin} does not build: {}", built.status)))
+/// Builds the transport crate's tests with loom, beside what is built without.
+fn build(watchdog: &Watchdog) -> Result<String, Failure> {
+    let target = workspace::target().join("loom");
+    Step::of_line("cargo test -p ibex-transport --lib --release")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .add_flags("RUSTFLAGS", "--cfg loom")
+        .build_program(watchdog)
 }
 
-/// Whether a model of a twin's build fails as it should: by its own assertion or
+/// Whether a model fails as that twin as it should: by its own assertion or
 /// loom's, and not because there was nothing to run or it was killed.
-fn finds(model: &Model, program: &str, watchdog: &Watchdog) -> Result<bool, Failure> {
-    let ran = Step::new(program).arg(model.test).capture(watchdog)?;
+fn finds(model: &Model, twin: &str, program: &str, watchdog: &Watchdog) -> Result<bool, Failure> {
+    let run = Step::new(program).arg(model.test).env("IBEX_WEAK", twin);
+    let ran = run.capture(watchdog)?;
     if !ran.stdout.contains("running 1 test\n") {
         let test = model.test;
         return Err(Failure::new(format!(
@@ -165,38 +157,13 @@ fn finds(model: &Model, program: &str, watchdog: &Watchdog) -> Result<bool, Fail
     Ok(ran.status.code() == Some(TESTS_FAILED))
 }
 
-/// A command that builds with loom, beside what is built without.
-fn under_loom(line: &str) -> Step {
-    let target = workspace::target().join("loom");
-    Step::of_line(line)
-        .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .add_flags("RUSTFLAGS", "--cfg loom")
-}
-
-/// The names of all twins, each once.
-fn names() -> BTreeSet<&'static str> {
-    MODELS
-        .iter()
-        .flat_map(|model| model.twins)
-        .copied()
-        .collect()
-}
-
-/// The program in cargo's messages. The path is ours, so it has no escapes.
-pub(crate) fn executable(messages: &str) -> Option<&str> {
-    messages
-        .split_once("\"executable\":\"")?
-        .1
-        .split_once('"')
-        .map(|(path, _)| path)
-}
-
 /// The exit status of a test program whose tests failed.
 const TESTS_FAILED: i32 = 101;
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::BTreeSet;
     use std::fs;
     use std::path::Path;
 
@@ -224,12 +191,12 @@ mod tests {
 
     #[test]
     fn every_twin_in_the_sources_is_in_the_table() {
-        let named = names()
-            .into_iter()
-            .map(String::from)
-            .collect::<BTreeSet<_>>();
-        // `unless_weakened!("name", ..)` ends in the same letters.
-        assert_eq!(named, found("weakened!(\"", '"'));
+        let named = MODELS
+            .iter()
+            .flat_map(|model| model.twins)
+            .map(|twin| (*twin).to_string());
+        // `unless_weakened("name", ..)` ends in the same letters.
+        assert_eq!(named.collect::<BTreeSet<_>>(), found("weakened(\"", '"'));
     }
 
     #[test]
@@ -242,16 +209,5 @@ mod tests {
             .into_iter()
             .map(|name| format!("loom_{name}"));
         assert_eq!(named, found.collect());
-    }
-
-    #[test]
-    fn the_program_is_found_in_the_messages() {
-        let messages = r#"{"reason":"compiler-artifact","executable":null}
-            {"reason":"compiler-artifact","executable":"/target/loom/release/deps/ibex-1","x":1}"#;
-        assert_eq!(
-            executable(messages),
-            Some("/target/loom/release/deps/ibex-1")
-        );
-        assert_eq!(executable("{}"), None);
     }
 }

@@ -7,7 +7,6 @@ use std::process::ExitCode;
 use crate::failure::Failure;
 use crate::step::Step;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
-use crate::twins::executable;
 use crate::watchdog::Watchdog;
 
 /// What checking the bindings needs.
@@ -33,17 +32,15 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)?;
     let mut commands = Vec::new();
     for (line, arguments) in ON_A_DEVICE {
-        let program = built(line, watchdog)?;
+        let program = Step::of_line(line).build_program(watchdog)?;
         commands.push(format!("{program} {arguments}").trim_end().to_string());
     }
     let commands: Vec<_> = commands.iter().map(String::as_str).collect();
     on_a_device("vm/on_device", &commands, watchdog)?;
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         // Takes the device away, so it comes last and into a guest of its own.
-        let program = built(
-            "cargo test -p ibex --release --features verbs --test rdma_errors",
-            watchdog,
-        )?;
+        let line = "cargo test -p ibex --release --features verbs --test rdma_errors";
+        let program = Step::of_line(line).build_program(watchdog)?;
         on_a_device(&program, &[], watchdog)?;
     }
     Ok(())
@@ -54,19 +51,10 @@ pub(crate) fn figures() -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
     tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
     tool::check(TOOLS)?;
-    let program = built("cargo bench --bench pingpong --features verbs", &watchdog)?;
+    let line = "cargo bench --bench pingpong --features verbs";
+    let program = Step::of_line(line).build_program(&watchdog)?;
     on_a_device(&program, &["verbs"], &watchdog)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// Builds the program of one target, and finds it.
-fn built(line: &str, watchdog: &Watchdog) -> Result<String, Failure> {
-    let line = format!("{line} --no-run --message-format json-render-diagnostics");
-    let build = Step::of_line(&line);
-    let built = build.capture(watchdog)?;
-    let program = executable(&built.stdout).filter(|_| built.status.success());
-    let failed = || Failure::new(format!("`{build}`: {}", built.status));
-    program.map(String::from).ok_or_else(failed)
 }
 
 /// Runs a program on the device of this machine that `IBEX_TEST_DEVICE` names, or else on

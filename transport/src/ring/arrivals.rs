@@ -87,7 +87,7 @@ impl<T> ArrivalWriter<T> {
         // arrival. Model: loom_arrivals.
         self.shared.published.store(
             self.published,
-            unless_weakened!("arrive_relaxed", Ordering::Release),
+            unless_weakened("arrive_relaxed", Ordering::Release),
         );
         Ok(())
     }
@@ -105,7 +105,7 @@ impl<T> ArrivalWriter<T> {
         self.retired = self
             .shared
             .retired
-            .load(unless_weakened!("room_relaxed", Ordering::Acquire));
+            .load(unless_weakened("room_relaxed", Ordering::Acquire));
         self.published - self.retired < capacity
     }
 }
@@ -160,7 +160,7 @@ impl<T> ArrivalReader<T> {
         // the slot is over. Model: loom_arrivals.
         self.shared.completed.store(
             self.completed,
-            unless_weakened!("complete_relaxed", Ordering::Release),
+            unless_weakened("complete_relaxed", Ordering::Release),
         );
     }
 }
@@ -195,7 +195,7 @@ impl<T> ArrivalRetirer<T> {
             // RETIRE, pairs with `ArrivalWriter::has_room`.
             self.shared.retired.store(
                 self.retired,
-                unless_weakened!("retire_relaxed", Ordering::Release),
+                unless_weakened("retire_relaxed", Ordering::Release),
             );
             // Last, and on its own: a drop that panics leaves the ring whole.
             drop(arrival);

@@ -135,7 +135,7 @@ impl CellBlock {
         // has read its last byte. Model: loom_space_is_reused_after_settle.
         self.at(sequence_low).store(
             state as u32 | size_units << SIZE_SHIFT,
-            unless_weakened!("settle_relaxed", Ordering::Release),
+            unless_weakened("settle_relaxed", Ordering::Release),
         );
         // ASK, pairs with `ask`: either we see the question here or whoever
         // asked sees our cell. From here on the block may be another
@@ -153,7 +153,7 @@ impl CellBlock {
         // SETTLE, pairs with `settle`.
         let word = self
             .at(sequence as u32)
-            .load(unless_weakened!("sum_relaxed", Ordering::Acquire));
+            .load(unless_weakened("sum_relaxed", Ordering::Acquire));
         Cell {
             state: CellState::from_bits(word),
             size: u64::from(word >> SIZE_SHIFT) * SIZE_UNIT as u64,

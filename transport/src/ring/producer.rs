@@ -17,7 +17,7 @@ use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use crate::engine::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
-use crate::sync::{Ordering, unless_weakened, weakened};
+use crate::sync::{Ordering, is_weakened, unless_weakened};
 
 /// Writes records into a ring. One per ring; several threads share it behind a
 /// lock.
@@ -163,7 +163,7 @@ impl<M: RingMemory> Producer<M> {
         // Model: loom_old_payload_is_no_header.
         let next = self.position + size as u64;
         if next >= self.clean_until {
-            if !weakened!("zero_missing") {
+            if !is_weakened("zero_missing") {
                 self.memory.store(offset + size, 0, Ordering::Relaxed);
             }
             self.clean_until = next + self.layout.step() as u64;
@@ -173,7 +173,7 @@ impl<M: RingMemory> Producer<M> {
         self.memory.store(
             offset,
             header.to_word(),
-            unless_weakened!("publish_relaxed", Ordering::Release),
+            unless_weakened("publish_relaxed", Ordering::Release),
         );
         self.position = next;
         self.slot_is_out = false;
@@ -195,7 +195,7 @@ impl<M: RingMemory> Producer<M> {
         let mut at = self.clean_until;
         while at < target {
             let offset = at as usize & (self.capacity - 1);
-            if !weakened!("zero_missing") {
+            if !is_weakened("zero_missing") {
                 self.memory.store(offset, 0, Ordering::Relaxed);
             }
             at += self.layout.step() as u64;

@@ -20,7 +20,7 @@
 #![forbid(unsafe_code)]
 
 use super::cells::{CellBlock, CellState};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, unless_weakened, weakened};
+use crate::sync::{AtomicU32, AtomicU64, Ordering, is_weakened, unless_weakened};
 
 /// The counters of one receiver, and the lock under which they advance.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Advance {
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
     pub fn run(&self, cells: &CellBlock, mut then: impl FnMut(&Prefix)) {
-        if weakened!("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
+        if is_weakened("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
             return;
         }
         // ADVANCE, pairs with itself and with the release below: who finds the
@@ -93,7 +93,7 @@ impl Advance {
         loop {
             // A swap and not a store: a mark that came after the exchange below
             // failed is overwritten here, and must be read to be answered.
-            if weakened!("mark_overwritten") {
+            if is_weakened("mark_overwritten") {
                 self.lock.store(HELD, Ordering::Relaxed);
             } else {
                 self.lock.swap(HELD, Ordering::Acquire);
@@ -104,7 +104,7 @@ impl Advance {
             let freed = self.lock.compare_exchange(
                 HELD,
                 FREE,
-                unless_weakened!("advance_relaxed", Ordering::Release),
+                unless_weakened("advance_relaxed", Ordering::Release),
                 Ordering::Relaxed,
             );
             if freed.is_ok() {
@@ -122,7 +122,7 @@ impl Advance {
     pub fn ask(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         // ASK, pairs with `CellBlock::settle`. Model: loom_settled_while_asked.
         cells.ask();
-        if !weakened!("ask_without_sum") {
+        if !is_weakened("ask_without_sum") {
             self.run(cells, then);
         }
     }
@@ -140,7 +140,7 @@ impl Advance {
         // of the old one. Model: loom_cells_are_reused_when_empty.
         let settled = self
             .settled
-            .load(unless_weakened!("last_cell_relaxed", Ordering::Acquire));
+            .load(unless_weakened("last_cell_relaxed", Ordering::Acquire));
         settled + cells.capacity()
     }
 
@@ -200,7 +200,7 @@ impl Advance {
         // EMPTIED, pairs with `last_cell`.
         self.settled.store(
             settled,
-            unless_weakened!("emptied_relaxed", Ordering::Release),
+            unless_weakened("emptied_relaxed", Ordering::Release),
         );
         (prefix != before).then_some(prefix)
     }

@@ -54,7 +54,7 @@ impl Returns {
             let swapped = self.head.compare_exchange_weak(
                 head,
                 index,
-                unless_weakened!("return_relaxed", Ordering::Release),
+                unless_weakened("return_relaxed", Ordering::Release),
                 Ordering::Relaxed,
             );
             match swapped {
@@ -82,7 +82,7 @@ impl Returns {
         // RETURN, pairs with `give`. Model: loom_returned_after_use.
         let mut index = self.head.swap(
             leave,
-            unless_weakened!("take_back_relaxed", Ordering::Acquire),
+            unless_weakened("take_back_relaxed", Ordering::Acquire),
         );
         while index != EMPTY && index != CLOSED {
             let next = self.next[index as usize].load(Ordering::Relaxed);

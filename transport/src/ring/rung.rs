@@ -21,7 +21,7 @@
 //! is drained before the words are read; and an arming that was rung for when another
 //! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
 
-use crate::sync::{AtomicU32, Ordering, weakened};
+use crate::sync::{AtomicU32, Ordering, is_weakened};
 
 /// The generation of the last arming that was rung for; 0 before the first.
 ///
@@ -50,7 +50,7 @@ impl Rung {
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: an eventfd does, by the lock that its counter is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
-        if weakened!("rung_late") {
+        if is_weakened("rung_late") {
             bell();
             self.generation.store(generation, Ordering::Relaxed);
             return;
@@ -134,7 +134,7 @@ mod models {
         fn publish(&self, doorbell: &mut Doorbell, message: u32) {
             self.published.store(message, Ordering::Release);
             if doorbell.is_due(&self.armed, Asymmetry::Fence) {
-                let order = unless_weakened!("bell_relaxed", Ordering::Release);
+                let order = unless_weakened("bell_relaxed", Ordering::Release);
                 self.rung.ring(doorbell.generation(), || {
                     self.bell.fetch_add(1, order);
                 });

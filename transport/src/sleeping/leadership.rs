@@ -38,7 +38,7 @@ use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
 
 use crate::ring::WaitSlot;
-use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, weakened};
+use crate::sync::{AtomicBool, Mutex, MutexGuard, Ordering, fence, is_weakened};
 
 /// An engine, and who sleeps for it.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl<E> Leadership<E> {
     /// Rings for the leader if it sleeps. Leave the news before (rule 1).
     pub fn rouse(&self, ring: impl FnOnce()) {
         // SLEEP, pairs with `sleep`.
-        if !weakened!("rouse_fence_missing") {
+        if !is_weakened("rouse_fence_missing") {
             fence(Ordering::SeqCst);
         }
         if self.sleeping.load(Ordering::Relaxed) {
@@ -109,7 +109,7 @@ impl<E> Leadership<E> {
     pub fn drive(&self, turn: impl FnOnce(MutexGuard<'_, E>), ring: impl FnOnce()) {
         match self.try_lock() {
             Some(engine) => turn(engine),
-            None if weakened!("drive_mark_missing") => {}
+            None if is_weakened("drive_mark_missing") => {}
             // Rule 2.
             None => self.mark(),
         }
@@ -121,7 +121,7 @@ impl<E> Leadership<E> {
     /// It says no for a moment too long, when the leader has woken up and not taken the
     /// lock yet; it never says yes while the leader sleeps.
     pub fn may_drain(&self, _engine: &E) -> bool {
-        weakened!("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
+        is_weakened("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
     }
 
     // ---- Leading and following -------------------------------------------------------
@@ -140,7 +140,7 @@ impl<E> Leadership<E> {
     pub fn follow(&self, waker: &Waker, park: impl FnOnce()) {
         self.followers.register(waker);
         // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
-        if weakened!("followed_blindly") || self.leading.load(Ordering::Relaxed) {
+        if is_weakened("followed_blindly") || self.leading.load(Ordering::Relaxed) {
             park();
         }
         self.followers.deregister(waker);
@@ -159,18 +159,18 @@ impl<E> Leadership<E> {
         look: impl FnOnce(&mut E, bool) -> Option<T>,
         sleep: impl FnOnce(T) -> R,
     ) -> Option<R> {
-        let early = weakened!("looked_early") && self.marked.load(Ordering::Relaxed);
+        let early = is_weakened("looked_early") && self.marked.load(Ordering::Relaxed);
         self.sleeping.store(true, Ordering::Relaxed);
         // SLEEP, pairs with `rouse`.
-        if !weakened!("sleep_fence_missing") {
+        if !is_weakened("sleep_fence_missing") {
             fence(Ordering::SeqCst);
         }
-        let marked = match weakened!("looked_early") {
+        let marked = match is_weakened("looked_early") {
             true => early,
             false => self.marked.load(Ordering::Relaxed),
         };
         // Rule 3.
-        let is_woken = !weakened!("woken_unseen") && is_woken();
+        let is_woken = !is_weakened("woken_unseen") && is_woken();
         let wanted = look(&mut engine, marked || is_woken);
         drop(engine);
         let slept = wanted.map(sleep);
@@ -189,7 +189,7 @@ impl<E> Drop for Lead<'_, E> {
     fn drop(&mut self) {
         // LEAVE, pairs with `follow`; the barrier is in `wake_all`.
         self.of.leading.store(false, Ordering::Release);
-        if !weakened!("left_silently") {
+        if !is_weakened("left_silently") {
             self.of.followers.wake_all();
         }
     }
