@@ -7,6 +7,7 @@
 //! handles do not ask which it is on the path of a message.
 
 pub mod channel_end;
+mod coarse_time;
 pub mod disconnected;
 pub mod error;
 pub mod message;

@@ -12,6 +12,7 @@ use std::{
 };
 
 use super::{
+    coarse_time::CoarseTime,
     error::{RecvError, RecvFailure},
     message::RawMessage,
     receive_end::{
@@ -45,6 +46,8 @@ pub struct ReceiveHandle {
     last_cell: u64,
     /// What was handed out when nothing was there last.
     empty_at: u64,
+    /// When a look for a message last gave back what was released meanwhile.
+    gave_back_at: CoarseTime,
     /// Turns of an empty loop before the first look for a message, learnt from those that
     /// came soon after we had begun to wait.
     reply_delay: u32,
@@ -131,6 +134,7 @@ impl ReceiveHandle {
             handed_out_bytes: 0,
             last_cell: 0,
             empty_at: 0,
+            gave_back_at: CoarseTime::default(),
             reply_delay: 0,
             advance_at: 0,
             advance_at_bytes: 0,
@@ -428,6 +432,9 @@ impl ReceiveHandle {
         };
         if let Some(agreed) = self.end.state.agreed() {
             self.quarter_messages = (agreed.window.messages / 4).max(1);
+            if self.end.session.site().is_some() {
+                self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
+            }
             self.quarter_bytes = (agreed.window.bytes / 4).max(1);
             self.advance_at = self.quarter_messages;
             self.advance_at_bytes = self.quarter_bytes;
@@ -529,20 +536,18 @@ impl ReceiveHandle {
             Ok(None) => {}
             Err(error) => return Err(error.into()),
         }
-        let end = self.end.clone();
-        let session = &end.session;
         let Patience::Until(deadline) = patience else {
-            // Who looks again and again keeps nothing back: the sender may wait for just
-            // that. A wait does the same before it sleeps (`Incoming::ask`).
-            end.advance(true);
-            session.poll();
+            self.give_back();
+            self.end.session.poll();
             return match self.poll() {
                 Ok(Some(message)) => Ok(Some(message)),
-                Ok(None) if end.state.is_pending() => Err(RecvFailure::NotOpen),
+                Ok(None) if self.end.state.is_pending() => Err(RecvFailure::NotOpen),
                 Ok(None) => Err(RecvFailure::Empty),
                 Err(error) => Err(error.into()),
             };
         };
+        let end = self.end.clone();
+        let session = &end.session;
         if end.state.is_pending()
             && let Err(failure) = self.opened(patience)
             && !end.state.is_over()
@@ -552,6 +557,16 @@ impl ReceiveHandle {
         session
             .wait(&end.waiters, deadline, Incoming { handle: self })
             .unwrap_or(Err(RecvFailure::TimedOut))
+    }
+
+    /// Whoever looks again and again keeps nothing back for long: the sender may look for
+    /// just that. One that waits for it asks.
+    fn give_back(&mut self) {
+        let now = CoarseTime::now();
+        if now != self.gave_back_at {
+            self.gave_back_at = now;
+            self.end.advance(true);
+        }
     }
 
     /// Waits until the peer has opened its end.
@@ -589,6 +604,9 @@ impl Drop for ReceiveHandle {
     }
 }
 
+/// Messages of an RDMA device, which lie in a receive buffer each, that are handed out
+/// before those that were released go back.
+const BUFFERS_HELD: u64 = 32;
 /// So many messages without a wait are a stream.
 const BURST: u64 = 8;
 /// Pauses that let a stream's sender get ahead.
@@ -625,12 +643,13 @@ impl Condition for Incoming<'_> {
     }
 
     fn ask(&mut self) {
-        // Whoever waits for a message must not keep back what it has released.
-        self.handle.end.advance(true);
+        self.handle.give_back();
     }
 
     fn arm(&mut self) {
         let end = &self.handle.end;
+        // Whoever sleeps until a message comes must not keep back what it has released.
+        end.advance(true);
         if self.handle.handed_out == self.handle.last_cell {
             // What is waited for is a guard: the next to settle rings, and the engine
             // wakes us.

@@ -5,13 +5,11 @@
 //! epoll set has the last word.
 
 use std::{
-    cell::Cell,
     collections::BTreeMap,
     io, mem,
     net::TcpStream,
     os::fd::{BorrowedFd, OwnedFd},
     sync::Arc,
-    task::Waker,
     time::{Duration, Instant},
 };
 
@@ -42,7 +40,7 @@ use crate::{
         verbs::PreparedPair,
     },
     memory::BlockPool,
-    ring::{Asymmetry, Bell},
+    ring::{Asymmetry, Bell, Wakers},
 };
 
 /// All sessions of a node.
@@ -153,11 +151,10 @@ impl Ready {
     }
 }
 
-/// What a turn collects for after the lock. The list of wakers is its thread's, used
-/// again and again, so that waking allocates nothing.
+/// What a turn collects for after the lock.
 pub(crate) struct Context<'a> {
     pub(crate) runtime: &'a Runtime,
-    pub(crate) wakers: Vec<Waker>,
+    pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<LargeWanted>,
 }
 
@@ -190,26 +187,12 @@ impl LargeWanted {
 
 impl<'a> Context<'a> {
     pub(crate) fn new(runtime: &'a Runtime) -> Self {
-        let wakers = WAKERS.try_with(Cell::take).unwrap_or_default();
         Self {
             runtime,
-            wakers,
+            wakers: Wakers::new(),
             wanted: Vec::new(),
         }
     }
-}
-
-impl Drop for Context<'_> {
-    fn drop(&mut self) {
-        // Empty but for a panic.
-        self.wakers.clear();
-        // While the thread's locals are destroyed there is nothing to keep it for.
-        let _ = WAKERS.try_with(|kept| kept.set(mem::take(&mut self.wakers)));
-    }
-}
-
-thread_local! {
-    static WAKERS: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
 }
 
 /// What links use of the engine while it turns.
@@ -424,8 +407,15 @@ impl Engine {
         progress
     }
 
-    /// Does what the brokers decide. Where nobody waits for credit, that is one look each.
+    /// Does what the brokers decide.
+    #[inline]
     fn share_credit(&mut self, context: &mut Context<'_>) {
+        if brokers(&mut self.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
+            self.share_wanted_credit(context);
+        }
+    }
+
+    fn share_wanted_credit(&mut self, context: &mut Context<'_>) {
         loop {
             let links = &self.links;
             let used = |session| links.get(&session).map_or(0, Link::credit_used);

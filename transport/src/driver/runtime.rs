@@ -31,7 +31,7 @@ use crate::{
     engine::{control::ChannelSpec, session::CannotOpen},
     fabric::link::Link,
     memory::{LargePool, RingArena, orphans},
-    ring::{Bell, BellLease, Drive, Parker, WaitSlot, thread_waker},
+    ring::{Bell, BellLease, Drive, Parker, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
 };
 
@@ -229,7 +229,7 @@ impl Runtime {
         lock(&self.accepted).pop_front()
     }
 
-    pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Vec<Waker>) {
+    pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
         lock(&self.accepted).push_back(session);
         self.accept_waiters.take(wakers);
     }
@@ -341,9 +341,7 @@ impl Runtime {
 
     fn wake_all(&self, mut context: Context<'_>) {
         let any = !context.wakers.is_empty();
-        for waker in context.wakers.drain(..) {
-            waker.wake();
-        }
+        context.wakers.wake();
         for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }

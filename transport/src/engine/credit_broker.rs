@@ -277,6 +277,13 @@ impl CreditBroker {
         None
     }
 
+    /// Whether a session waits: else there is no action.
+    #[inline]
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
     /// Whether nothing is lent beyond what there is: holds after every call.
     #[must_use]
     pub fn is_sound(&self) -> bool {

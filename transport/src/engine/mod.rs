@@ -13,7 +13,7 @@
 //! - [`reserved_buffer`]: how they speak of it where every frame takes a buffer.
 //! - [`carriage`]: what the wire below makes of frames.
 //! - [`session`]: one session's channels, and which frame goes next.
-//! - [`timer`]: deadlines as a table.
+//! - [`timer`], [`id_map`]: deadlines and ends as tables.
 
 pub mod carriage;
 pub mod channel_window;
@@ -21,6 +21,7 @@ pub mod control;
 pub mod counters;
 pub mod credit_broker;
 pub mod frame;
+pub mod id_map;
 pub mod large;
 pub mod record;
 pub mod reserved_buffer;

@@ -11,7 +11,7 @@
 //! overtake what was published before.
 #![forbid(unsafe_code)]
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 mod facts;
 mod receiving;
@@ -25,6 +25,7 @@ use super::{
     carriage::Carriage,
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
+    id_map::IdMap,
     receive_channel::ReceiveChannel,
     reserved_buffer::ReservedBuffer,
     send_channel::SendChannel,
@@ -56,10 +57,10 @@ pub struct Session {
     config: SessionConfig,
 
     // Ends.
-    ends: BTreeMap<u32, End>,
+    ends: IdMap<End>,
     next_end: u32,
-    /// The peer's ends that are paired, by role and id, with ours.
-    paired: BTreeMap<(Role, u32), u32>,
+    /// Our ends by those of the peer that they are paired with, by its role.
+    paired: [IdMap<u32>; 2],
     /// The peer's ends that wait for a counterpart here, oldest first.
     unpaired: Vec<PeerOpen>,
 
@@ -135,9 +136,9 @@ impl Session {
     pub fn new(config: SessionConfig) -> Self {
         Self {
             config,
-            ends: BTreeMap::new(),
+            ends: IdMap::new(),
             next_end: 1,
-            paired: BTreeMap::new(),
+            paired: [IdMap::new(), IdMap::new()],
             unpaired: Vec::new(),
             control: VecDeque::new(),
             control_body: Vec::new(),
@@ -203,7 +204,7 @@ impl Session {
     /// The last handle of a sending end is gone; its close follows message
     /// `final_sequence`.
     pub fn close_sender(&mut self, end: u32, final_sequence: u64, reason: CloseReason) {
-        if let Some(entry) = self.ends.get_mut(&end) {
+        if let Some(entry) = self.ends.get_mut(end) {
             entry.closed_here = true;
             if let EndState::Sender(channel) = &mut entry.state {
                 channel.closing = Some((final_sequence, reason));
@@ -214,7 +215,7 @@ impl Session {
 
     /// The handle of a receiving end is gone, with `counters` as its last word.
     pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
-        let Some(entry) = self.ends.get_mut(&end) else {
+        let Some(entry) = self.ends.get_mut(end) else {
             return;
         };
         entry.closed_here = true;
@@ -284,13 +285,13 @@ impl Session {
     /// Our end that is paired with an end of the peer's.
     #[must_use]
     pub fn paired(&self, role: Role, peer_end: u32) -> Option<u32> {
-        self.paired.get(&(role, peer_end)).copied()
+        self.paired[role as usize].get(peer_end).copied()
     }
 
     /// Whether the sender of receiving end `end` waits for its application.
     #[must_use]
     pub fn is_asked(&self, end: u32) -> bool {
-        match self.ends.get(&end) {
+        match self.ends.get(end) {
             Some(End {
                 state: EndState::Receiver(Some(channel)),
                 ..
@@ -301,7 +302,7 @@ impl Session {
 
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
-        let Some(entry) = self.ends.get_mut(&end) else {
+        let Some(entry) = self.ends.get_mut(end) else {
             return;
         };
         let peer = entry.peer.unwrap_or_default();
@@ -369,12 +370,16 @@ impl Session {
             .map(|open| (open.name.as_str(), open.role))
     }
 
+    fn paired_ends(&self) -> usize {
+        self.paired.iter().map(IdMap::len).sum()
+    }
+
     /// How much the session holds.
     #[must_use]
     pub fn footprint(&self) -> Footprint {
         Footprint {
             ends: self.ends.len(),
-            peer_ends: self.paired.len() + self.unpaired.len(),
+            peer_ends: self.paired_ends() + self.unpaired.len(),
             control: self.control.len(),
             ready: self.ready.len(),
             news: self.news.len(),
@@ -398,7 +403,7 @@ impl Session {
     // ---- Bookkeeping -----------------------------------------------------------------
 
     fn close_went(&mut self, end: u32) {
-        if let Some(entry) = self.ends.get_mut(&end) {
+        if let Some(entry) = self.ends.get_mut(end) {
             entry.close_is_out = true;
         }
         self.forget_if_over(end);
@@ -406,14 +411,14 @@ impl Session {
 
     /// Forgets an end that is gone on both sides.
     fn forget_if_over(&mut self, end: u32) {
-        let Some(entry) = self.ends.get(&end) else {
+        let Some(entry) = self.ends.get(end) else {
             return;
         };
         if entry.close_is_out && entry.closed_there {
             if let Some(peer) = entry.peer {
-                self.paired.remove(&(entry.state.role().opposite(), peer));
+                self.paired[entry.state.role().opposite() as usize].remove(peer);
             }
-            self.ends.remove(&end);
+            self.ends.remove(end);
             self.ready.retain(|&other| other != end);
             self.news.retain(|&other| other != end);
             self.events.push_back(Event::Forgotten { end });
@@ -421,14 +426,14 @@ impl Session {
     }
 
     fn sender_mut(&mut self, end: u32) -> Option<&mut SendChannel> {
-        match &mut self.ends.get_mut(&end)?.state {
+        match &mut self.ends.get_mut(end)?.state {
             EndState::Sender(channel) => Some(channel),
             EndState::Receiver(_) => None,
         }
     }
 
     fn receiver_mut(&mut self, end: u32) -> Option<&mut ReceiveChannel> {
-        match &mut self.ends.get_mut(&end)?.state {
+        match &mut self.ends.get_mut(end)?.state {
             EndState::Receiver(Some(channel)) => Some(channel),
             _ => None,
         }
@@ -436,8 +441,8 @@ impl Session {
 
     /// Our end that is paired with the peer's.
     fn paired_entry(&mut self, role: Role, peer_end: u32) -> Option<(u32, &mut End)> {
-        let end = *self.paired.get(&(role, peer_end))?;
-        Some((end, self.ends.get_mut(&end)?))
+        let end = *self.paired[role as usize].get(peer_end)?;
+        Some((end, self.ends.get_mut(end)?))
     }
 }
 

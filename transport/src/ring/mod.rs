@@ -23,6 +23,7 @@ pub mod release;
 pub mod returns;
 pub mod rung;
 pub mod waiter;
+pub mod wakers;
 
 #[cfg(test)]
 mod words;
@@ -40,3 +41,4 @@ pub use release::{Advance, Prefix};
 pub use returns::Returns;
 pub use rung::Rung;
 pub use waiter::WaitSlot;
+pub use wakers::Wakers;

@@ -19,7 +19,7 @@
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::barrier::Asymmetry;
+use super::{barrier::Asymmetry, wakers::Wakers};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// A place to wait at, for threads and tasks alike.
@@ -76,8 +76,16 @@ impl WaitSlot {
         self.waiting.load(Ordering::Relaxed) != 0
     }
 
-    /// Moves all wakers into `into`, to be woken when no lock is held.
-    pub fn take(&self, into: &mut Vec<Waker>) {
+    /// Moves all wakers into `into`, to be woken when no lock is held. What may be waited
+    /// for is true before.
+    #[inline]
+    pub fn take(&self, into: &mut Wakers) {
+        if self.is_waiting() {
+            self.take_all(into);
+        }
+    }
+
+    fn take_all(&self, into: &mut Wakers) {
         let mut wakers = self.wakers();
         into.append(&mut wakers);
         self.waiting.store(0, Ordering::Relaxed);
@@ -166,10 +174,10 @@ mod tests {
         slot.deregister(&waker);
         assert!(slot.is_waiting());
 
-        let mut wakers = Vec::new();
+        let mut wakers = super::Wakers::new();
         slot.take(&mut wakers);
         assert!(!slot.is_waiting());
-        wakers.drain(..).for_each(std::task::Waker::wake);
+        wakers.wake();
         assert_eq!((one.get(), two.get()), (0, 1));
     }
 
@@ -190,7 +198,7 @@ mod tests {
         assert_eq!(again.1.load(Ordering::Relaxed), 2);
         assert!(again.0.is_waiting());
         // The slot holds its own owner: break the circle.
-        again.0.take(&mut Vec::new());
+        again.0.take(&mut super::Wakers::new());
     }
 }
 

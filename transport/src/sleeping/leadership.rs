@@ -348,11 +348,11 @@ mod models {
         fn fetch(&self) {
             let engine = self.leadership.lock();
             self.arrived.store(true, Ordering::Release);
-            let mut wakers = Vec::new();
+            let mut wakers = crate::ring::Wakers::new();
             self.waiters.take(&mut wakers);
             drop(engine);
             let any = !wakers.is_empty();
-            wakers.into_iter().for_each(Waker::wake);
+            wakers.wake();
             if any {
                 self.leadership.rouse(|| self.bell.ring());
             }

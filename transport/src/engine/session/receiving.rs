@@ -262,10 +262,10 @@ impl Session {
     ) -> Result<(), PeerMisbehaved> {
         let limit = self.config.max_channels;
         let known = |open: &PeerOpen| open.role == role && open.end == end;
-        if self.paired.contains_key(&(role, end)) || self.unpaired.iter().any(known) {
+        if self.paired[role as usize].contains(end) || self.unpaired.iter().any(known) {
             return Err(PeerMisbehaved::OpenedTwice { end });
         }
-        if self.unpaired.len() + self.paired.len() >= limit {
+        if self.unpaired.len() + self.paired_ends() >= limit {
             return Err(PeerMisbehaved::TooManyChannels { limit });
         }
         let open = PeerOpen {
@@ -281,7 +281,7 @@ impl Session {
             .iter()
             .filter(|(_, local)| local.state.role() == role.opposite() && local.name == open.name)
             .filter(|(_, local)| local.peer.is_none() && !local.closed_there)
-            .map(|(&id, _)| id)
+            .map(|(id, _)| id)
             .min();
         match waiting {
             Some(local) => self.pair(local, open),
@@ -298,11 +298,11 @@ impl Session {
 
     /// Joins a local end and the peer's open of the same name.
     pub(super) fn pair(&mut self, end: u32, open: PeerOpen) {
-        let Some(local) = self.ends.get_mut(&end) else {
+        let Some(local) = self.ends.get_mut(end) else {
             return;
         };
         local.peer = Some(open.end);
-        self.paired.insert((open.role, open.end), end);
+        self.paired[open.role as usize].insert(open.end, end);
         let fits = local.spec.fingerprint == open.spec.fingerprint
             && local.spec.alignment == open.spec.alignment;
         if !fits {
@@ -310,7 +310,7 @@ impl Session {
             local.closed_there = true;
             if open.closed.is_some() {
                 local.peer = None;
-                self.paired.remove(&(open.role, open.end));
+                self.paired[open.role as usize].remove(open.end);
             }
             self.events.push_back(Event::Mismatched {
                 end,
@@ -380,7 +380,7 @@ impl Session {
             // A mismatch ended the channel on both ends already, so the peer has forgotten
             // its end with this close: it counts no more against the limit.
             entry.peer = None;
-            self.paired.remove(&(role, peer_end));
+            self.paired[role as usize].remove(peer_end);
             return Ok(());
         }
         if let EndState::Receiver(Some(channel)) = &entry.state

@@ -152,7 +152,7 @@ impl Session {
         head: &mut Vec<u8>,
     ) -> Served {
         let in_band = self.config.data_in_band;
-        let Some(entry) = self.ends.get_mut(&end) else {
+        let Some(entry) = self.ends.get_mut(end) else {
             return Served::Empty;
         };
         let is_live = entry.peer.is_some() && !entry.closed_there;
@@ -322,7 +322,7 @@ impl Session {
                 state: EndState::Receiver(Some(channel)),
                 peer: Some(peer),
                 ..
-            }) = self.ends.get_mut(&end)
+            }) = self.ends.get_mut(end)
             else {
                 continue;
             };
@@ -348,7 +348,7 @@ impl Session {
     fn news_are_urgent(&self) -> bool {
         self.news
             .front()
-            .is_some_and(|&end| match self.ends.get(&end) {
+            .is_some_and(|&end| match self.ends.get(end) {
                 Some(End {
                     state: EndState::Receiver(Some(channel)),
                     ..

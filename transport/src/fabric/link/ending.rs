@@ -24,7 +24,7 @@ impl Link {
         if let Some(deadline) = deadline {
             self.timers.set(Timer::Linger, deadline);
         }
-        for (&id, sender) in &mut self.senders {
+        for (id, sender) in self.senders.iter_mut() {
             sender.end.state.end(End::Cause(EndCause::NodeClosed));
             sender.end.waiters.take(&mut context.wakers);
             if !sender.is_closed {
@@ -61,7 +61,7 @@ impl Link {
                 self.phase = Phase::PeerClosed;
                 self.receive_local(context);
                 self.end_all(&EndCause::Goodbye, context);
-                for (&id, sender) in &mut self.senders {
+                for (id, sender) in self.senders.iter_mut() {
                     sender.is_closed = true;
                     let last = sender.end.sent.load(Ordering::Acquire);
                     self.session.close_sender(id, last, CloseReason::Dropped);

@@ -42,7 +42,7 @@ impl Link {
                     self.end_channel(end, End::Mismatch(theirs), context);
                 }
                 Event::Counted { end, counters } => {
-                    if let Some(sender) = self.senders.get_mut(&end) {
+                    if let Some(sender) = self.senders.get_mut(end) {
                         if let Some(theirs) = sender.end.theirs.get() {
                             theirs.report(&counters);
                         }
@@ -52,7 +52,7 @@ impl Link {
                     }
                 }
                 Event::Asked { end } => {
-                    if let Some(receiver) = self.receivers.get(&end) {
+                    if let Some(receiver) = self.receivers.get(end) {
                         receiver.end.answer_ask();
                         // It may wait for a guard that was counted here.
                         receiver.end.waiters.take(&mut context.wakers);
@@ -60,7 +60,7 @@ impl Link {
                     }
                 }
                 Event::Told { end, counters } => {
-                    if let Some(receiver) = self.receivers.get(&end) {
+                    if let Some(receiver) = self.receivers.get(end) {
                         let end = &receiver.end;
                         end.told_released
                             .store(counters.released, Ordering::Relaxed);
@@ -90,7 +90,7 @@ impl Link {
 
     /// Both ends are open: gives our handle what it needs, once all of it is here.
     fn opened(&mut self, end: u32, peer_end: u32, agreed: Agreed, context: &mut Context<'_>) {
-        let role = if self.senders.contains_key(&end) {
+        let role = if self.senders.contains(end) {
             Role::Sender
         } else {
             Role::Receiver
@@ -101,14 +101,14 @@ impl Link {
             self.open_local(context);
             return;
         }
-        if let Some(sender) = self.senders.get(&end) {
+        if let Some(sender) = self.senders.get(end) {
             let words = Words::<ReceiverWords>::local();
             words.reset(record::first_position(agreed.alignment as usize));
             let _ = sender.end.theirs.set(words);
             sender.end.state.open(agreed);
             sender.end.waiters.take(&mut context.wakers);
         }
-        if let Some(receiver) = self.receivers.get_mut(&end) {
+        if let Some(receiver) = self.receivers.get_mut(end) {
             let (writer, reader, retirer) =
                 arrival_ring(agreed.window.messages.next_power_of_two() as usize);
             receiver.writer = Some(writer);
@@ -129,7 +129,7 @@ impl Link {
     ) {
         // What the peer passed before it closed its end is still to be handed out.
         self.receive_local(context);
-        if let Some(receiver) = self.receivers.get(&end) {
+        if let Some(receiver) = self.receivers.get(end) {
             if reason == CloseReason::Dropped {
                 // shm: the peer's own word says so, and it may be ahead of us. And once we
                 // say goodbye, the peer closes what its application did not.
@@ -147,17 +147,17 @@ impl Link {
             }
             receiver.end.waiters.take(&mut context.wakers);
         }
-        if self.senders.contains_key(&end) {
+        if self.senders.contains(end) {
             self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
         }
     }
 
     fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
-        if let Some(sender) = self.senders.get(&end) {
+        if let Some(sender) = self.senders.get(end) {
             sender.end.state.end(why.clone());
             sender.end.waiters.take(&mut context.wakers);
         }
-        if let Some(receiver) = self.receivers.get(&end) {
+        if let Some(receiver) = self.receivers.get(end) {
             receiver.end.state.end(why);
             receiver.end.waiters.take(&mut context.wakers);
         }

@@ -70,14 +70,14 @@ impl Link {
     }
 
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
-        if let Some(sender) = self.senders.get_mut(&end) {
+        if let Some(sender) = self.senders.get_mut(end) {
             sender.is_closed = true;
         }
         self.session.close_sender(end, last, reason);
     }
 
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
-        if let Some(mut receiver) = self.receivers.remove(&end) {
+        if let Some(mut receiver) = self.receivers.remove(end) {
             self.abandon_chunk(end);
             receiver.forget_large();
             self.session.close_receiver(end, counters, reason);
@@ -85,7 +85,7 @@ impl Link {
     }
 
     pub(crate) fn ask(&mut self, end: u32, ask: Ask) {
-        if self.senders.contains_key(&end) {
+        if self.senders.contains(end) {
             self.session.ask(end, ask);
         }
     }
@@ -100,7 +100,7 @@ impl Link {
 
     /// A receiving end's prefix moved far enough for its sender to hear of it.
     pub(crate) fn prefix_moved(&mut self, end: u32) {
-        if let Some(receiver) = self.receivers.get(&end) {
+        if let Some(receiver) = self.receivers.get(end) {
             receiver.end.is_marked.store(false, Ordering::Release);
             self.session.released(end, &receiver.end.counters());
         }
@@ -110,7 +110,7 @@ impl Link {
     /// Returns whether there is news to send.
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) -> bool {
         let mut news = false;
-        for (&id, receiver) in &self.receivers {
+        for (id, receiver) in self.receivers.iter() {
             let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
                 (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
                 _ => self.session.is_asked(id),

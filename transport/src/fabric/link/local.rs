@@ -364,7 +364,7 @@ impl Link {
         let Some(end) = self.session.paired(Role::Sender, peer_end) else {
             return Counterpart::NotYet;
         };
-        match self.receivers.get_mut(&end) {
+        match self.receivers.get_mut(end) {
             Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
             Some(receiver) => Counterpart::Here(receiver),
             None => Counterpart::Gone,
@@ -408,7 +408,7 @@ impl Link {
             let found = match role {
                 Role::Sender => segment
                     .and_then(|segment| segment.receiver_words(block))
-                    .zip(self.senders.get(&end))
+                    .zip(self.senders.get(end))
                     .map(|(words, sender)| {
                         let _ = sender.end.theirs.set(words);
                         sender.end.state.open(agreed);
@@ -416,7 +416,7 @@ impl Link {
                     }),
                 Role::Receiver => segment
                     .and_then(|segment| segment.sender_words(block))
-                    .zip(self.receivers.get(&end))
+                    .zip(self.receivers.get(end))
                     .map(|(words, receiver)| {
                         let _ = receiver.end.theirs.set(words);
                         receiver.end.state.open(agreed);

@@ -22,7 +22,7 @@ mod stream;
 mod stream_receive;
 mod wires;
 
-use std::{collections::BTreeMap, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use self::{
     in_epoll::Membership,
@@ -39,6 +39,7 @@ use crate::{
     engine::{
         carriage::Carriage,
         credit_broker::CreditAction,
+        id_map::IdMap,
         session::{Session, SessionConfig},
         session_credit::CreditReport,
         timer::TimerTable,
@@ -62,8 +63,8 @@ pub(crate) struct Link {
     local: Option<LocalWires>,
 
     // The ends.
-    senders: BTreeMap<u32, SendLink>,
-    receivers: BTreeMap<u32, ReceiveLink>,
+    senders: IdMap<SendLink>,
+    receivers: IdMap<ReceiveLink>,
     /// Sending ends whose ring is looked at in every turn.
     hot_rings: Vec<u32>,
     /// Memory of ends that are gone, until no frame of theirs is on its way.
@@ -162,8 +163,8 @@ impl Link {
             busy_turns: 0,
             wires,
             local,
-            senders: BTreeMap::new(),
-            receivers: BTreeMap::new(),
+            senders: IdMap::new(),
+            receivers: IdMap::new(),
             hot_rings: Vec::new(),
             parting: Vec::new(),
             phase: Phase::Up,
@@ -196,9 +197,11 @@ impl Link {
         // a system call, and the peer may be waiting.
         let mut progress = self.look_at_rings();
         progress |= self.transmit(context);
-        progress |= self.receive(tools, context);
+        let received = self.receive(tools, context);
         self.handle_events(context);
-        progress |= self.transmit(context);
+        if received || self.session.is_due() {
+            progress |= received | self.transmit(context);
+        }
         self.watch_writable(tools);
         progress
     }

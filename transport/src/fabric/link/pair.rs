@@ -28,6 +28,7 @@ use crate::{
     engine::{
         carriage::LEAST_BUFFER_BYTES,
         frame::{FrameHeader, HEAD_BYTES},
+        id_map::IdMap,
         session::{Body, SessionConfig},
         signal_cadence::SignalCadence,
         timer::Timer,
@@ -435,28 +436,21 @@ impl Link {
 
 /// Whether memory, or the session, waits for a frame to be gone: a control message, or the
 /// last chunk of a large one.
-fn ends_something(
-    head: &[u8],
-    body: Body,
-    senders: &std::collections::BTreeMap<u32, SendLink>,
-) -> bool {
+fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
     match body {
         Body::Inline => {
             matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
         }
         Body::Records { .. } => false,
         Body::Chunk { end, chunk } => senders
-            .get(&end)
+            .get(end)
             .and_then(|sender| sender.large_out(chunk.sequence))
             .is_some_and(|large| chunk.offset as usize + chunk.bytes == large.length),
     }
 }
 
 /// Where a device finds a frame's body.
-fn pieces(
-    senders: &std::collections::BTreeMap<u32, SendLink>,
-    body: Body,
-) -> [Option<ScatterEntry<'_>>; 2] {
+fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
     let unregistered = "handles register what they send from before they say so";
     match body {
         Body::Inline => [None, None],
@@ -465,12 +459,12 @@ fn pieces(
             position,
             bytes,
         } => {
-            let ring = senders.get(&end).and_then(|sender| sender.ring.as_ref());
+            let ring = senders.get(end).and_then(|sender| sender.ring.as_ref());
             let registered = ring.and_then(|ring| ring.registered.as_ref());
             registered.expect(unregistered).pieces(position, bytes)
         }
         Body::Chunk { end, chunk } => {
-            let sender = senders.get(&end);
+            let sender = senders.get(end);
             let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
             let registered = large.and_then(|large| large.registered.as_ref());
             let start = chunk.offset as usize;

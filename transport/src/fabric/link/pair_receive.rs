@@ -169,7 +169,7 @@ impl Link {
                 complete,
             } => {
                 let body = &frame[header.body_offset()..];
-                let receiver = self.receivers.get(&end);
+                let receiver = self.receivers.get(end);
                 let place =
                     receiver.and_then(|one| one.place_of(chunk.sequence, chunk.offset, body.len()));
                 // Without a place the handle is gone since.

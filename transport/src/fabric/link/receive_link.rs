@@ -79,7 +79,7 @@ impl Link {
         tools: &mut Tools<'_>,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        let Some(receiver) = self.receivers.get_mut(&end) else {
+        let Some(receiver) = self.receivers.get_mut(end) else {
             return Ok(());
         };
         let Arrived {
@@ -135,7 +135,7 @@ impl Link {
         length: u64,
         context: &mut Context<'_>,
     ) {
-        let Some(receiver) = self.receivers.get_mut(&end) else {
+        let Some(receiver) = self.receivers.get_mut(end) else {
             return;
         };
         receiver.large.push_back(LargeIn {
@@ -162,7 +162,7 @@ impl Link {
         memory: Result<LargeLease, MemoryError>,
         context: &mut Context<'_>,
     ) {
-        let Some(receiver) = self.receivers.get_mut(&end) else {
+        let Some(receiver) = self.receivers.get_mut(end) else {
             return;
         };
         let Some(large) = receiver
@@ -193,7 +193,7 @@ impl Link {
 
     /// The last byte of a large message is in its place.
     pub(super) fn large_arrived(&mut self, end: u32, context: &mut Context<'_>) {
-        let Some(receiver) = self.receivers.get_mut(&end) else {
+        let Some(receiver) = self.receivers.get_mut(end) else {
             return;
         };
         if let Some(LargeIn {

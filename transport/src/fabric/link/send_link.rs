@@ -1,10 +1,6 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    ptr::NonNull,
-    sync::Arc,
-};
+use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
 
 use super::Link;
 use crate::{
@@ -13,6 +9,7 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     engine::{
+        id_map::IdMap,
         record::Layout,
         session::{Body, RecordSource, Run},
     },
@@ -94,11 +91,11 @@ impl SendLink {
 }
 
 /// The rings of a link's senders, as the session sees them.
-pub(super) struct Rings<'a>(pub(super) &'a mut BTreeMap<u32, SendLink>);
+pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 
 impl RecordSource for Rings<'_> {
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
-        let ring = self.0.get_mut(&end)?.ring.as_mut()?;
+        let ring = self.0.get_mut(end)?.ring.as_mut()?;
         // Our own process writes these rings, so a malformed record is a bug of ours.
         let walk = |limit| {
             ring.consumer
@@ -122,14 +119,14 @@ impl RecordSource for Rings<'_> {
     }
 
     fn has_records(&mut self, end: u32) -> bool {
-        self.0.get(&end).is_some_and(SendLink::has_records)
+        self.0.get(end).is_some_and(SendLink::has_records)
     }
 }
 
 impl Link {
     /// The handle of a sending end has made its ring.
     pub(crate) fn attach_ring(&mut self, end: u32, lease: Arc<RingLease>, layout: Layout) {
-        let Some(sender) = self.senders.get_mut(&end) else {
+        let Some(sender) = self.senders.get_mut(end) else {
             return;
         };
         let Some(words) = sender.end.theirs.get().cloned() else {
@@ -163,7 +160,7 @@ impl Link {
         length: usize,
         memory: LargeLease,
     ) {
-        if let Some(sender) = self.senders.get_mut(&end) {
+        if let Some(sender) = self.senders.get_mut(end) {
             let site = self.shared.site();
             let registered = site.and_then(|site| site.registered_message(&memory));
             sender.large.push_back(LargeOut {
@@ -180,7 +177,7 @@ impl Link {
     pub(crate) fn ring_is_ready(&mut self, end: u32) {
         if let Some(ring) = self
             .senders
-            .get_mut(&end)
+            .get_mut(end)
             .and_then(|sender| sender.ring.as_mut())
             && ring.is_armed
         {
@@ -195,7 +192,7 @@ impl Link {
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut any = false;
         for &end in &self.hot_rings {
-            if self.senders.get(&end).is_some_and(SendLink::has_records) {
+            if self.senders.get(end).is_some_and(SendLink::has_records) {
                 self.session.mark_ready(end);
                 any = true;
             }
@@ -207,7 +204,7 @@ impl Link {
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
     pub(crate) fn arm_rings(&mut self) -> bool {
         let mut any = false;
-        for end in &self.hot_rings {
+        for &end in &self.hot_rings {
             if let Some(ring) = self
                 .senders
                 .get_mut(end)
@@ -226,7 +223,7 @@ impl Link {
     pub(crate) fn look_at_armed_rings(&mut self) -> bool {
         let senders = &mut self.senders;
         let session = &mut self.session;
-        self.hot_rings.retain(|end| {
+        self.hot_rings.retain(|&end| {
             let Some(sender) = senders.get_mut(end) else {
                 return false;
             };
@@ -237,7 +234,7 @@ impl Link {
             if has_records {
                 ring.is_armed = false;
                 ring.arm.disarm(&ring.words.armed);
-                session.mark_ready(*end);
+                session.mark_ready(end);
             }
             has_records
         });
@@ -247,7 +244,7 @@ impl Link {
     /// An end is gone on both sides.
     pub(super) fn forget_sender(&mut self, end: u32) {
         self.hot_rings.retain(|&hot| hot != end);
-        if let Some(sender) = self.senders.remove(&end)
+        if let Some(sender) = self.senders.remove(end)
             && let Some(until) = self.wires.in_flight()
         {
             let memory = PartingMemory::Sender(Box::new(sender));
@@ -281,10 +278,7 @@ impl Parting {
 }
 
 /// Where a frame's body lies.
-pub(super) fn locate(
-    senders: &BTreeMap<u32, SendLink>,
-    body: Body,
-) -> Option<(NonNull<u8>, usize)> {
+pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {
         Body::Inline => None,
         Body::Records {
@@ -292,17 +286,13 @@ pub(super) fn locate(
             position,
             bytes,
         } => {
-            let ring = senders.get(&end)?.ring.as_ref()?;
+            let ring = senders.get(end)?.ring.as_ref()?;
             let offset = position as usize & (ring.lease.capacity() - 1);
             // SAFETY: the offset is inside the first of the two windows.
             Some((unsafe { ring.lease.base().add(offset) }, bytes))
         }
         Body::Chunk { end, chunk } => {
-            let sender = senders.get(&end)?;
-            let large = sender
-                .large
-                .iter()
-                .find(|large| large.sequence == chunk.sequence)?;
+            let large = senders.get(end)?.large_out(chunk.sequence)?;
             debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
             // SAFETY: the chunk lies inside the message's memory.
             Some((

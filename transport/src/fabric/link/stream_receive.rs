@@ -258,7 +258,7 @@ impl Link {
         let fill = header.padded_length() - header.length as usize;
         let place = self
             .receivers
-            .get(&end)
+            .get(end)
             .and_then(|receiver| receiver.place_of(sequence, offset, body));
         let Some(place) = place else {
             // The handle is gone since.

@@ -1,0 +1,59 @@
+//! Wakers on their way from the places where somebody waits to who calls them.
+//!
+//! They are collected under a lock and called after it. The list is its thread's, used
+//! again and again, so that waking allocates nothing; and it is fetched with the first
+//! waker, so that who wakes nobody pays for nothing.
+#![forbid(unsafe_code)]
+
+use std::{cell::Cell, mem, task::Waker, vec};
+
+/// Wakers to be called. Those that are not are dropped with it.
+#[derive(Debug, Default)]
+pub struct Wakers(Vec<Waker>);
+
+thread_local! {
+    static KEPT: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
+}
+
+impl Wakers {
+    /// Nobody to wake.
+    #[inline]
+    #[must_use]
+    pub const fn new() -> Self {
+        Self(Vec::new())
+    }
+
+    /// Whether there is nobody to wake.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Takes over all of `wakers`.
+    pub(super) fn append(&mut self, wakers: &mut Vec<Waker>) {
+        if self.0.capacity() == 0 {
+            // While the thread's locals are destroyed there is none.
+            self.0 = KEPT.try_with(Cell::take).unwrap_or_default();
+        }
+        self.0.append(wakers);
+    }
+
+    /// Calls all of them; for who holds no lock.
+    pub fn wake(&mut self) {
+        let wakers: vec::Drain<'_, Waker> = self.0.drain(..);
+        wakers.for_each(Waker::wake);
+    }
+}
+
+impl Drop for Wakers {
+    #[inline]
+    fn drop(&mut self) {
+        if self.0.capacity() > 0 {
+            // Empty but for a panic.
+            self.0.clear();
+            let list = mem::take(&mut self.0);
+            let _ = KEPT.try_with(|kept| kept.set(list));
+        }
+    }
+}
