@@ -201,6 +201,15 @@ impl ReceiveHandle {
         Some((found.payload, found.length, found.size))
     }
 
+    /// Whether a record is there, of whatever kind, or may be.
+    fn has_record(&self) -> bool {
+        match &self.source {
+            Source::Ring(ring) => !ring.is_empty(),
+            Source::Frames(frames) => frames.arrivals.peek().is_some(),
+            Source::None => true,
+        }
+    }
+
     /// Whether [`take`](Self::take) would give a message.
     fn has_plain(&self) -> bool {
         self.handed_out != self.last_cell
@@ -531,10 +540,12 @@ impl ReceiveHandle {
     #[cold]
     #[inline(never)]
     fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
-        match self.poll_slow() {
-            Ok(Some(message)) => return Ok(Some(message)),
-            Ok(None) => {}
-            Err(error) => return Err(error.into()),
+        if self.has_record() || patience != Patience::None {
+            match self.poll_slow() {
+                Ok(Some(message)) => return Ok(Some(message)),
+                Ok(None) => {}
+                Err(error) => return Err(error.into()),
+            }
         }
         let Patience::Until(deadline) = patience else {
             self.give_back();

@@ -5,7 +5,6 @@
 //! epoll set has the last word.
 
 use std::{
-    collections::BTreeMap,
     io, mem,
     net::TcpStream,
     os::fd::{BorrowedFd, OwnedFd},
@@ -13,30 +12,28 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{
-        Timespec,
-        epoll::{self, CreateFlags, Event, EventData, EventFlags},
-    },
-    io::Errno,
-};
+use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+mod lending;
+mod readiness;
 mod sites;
 
-use self::sites::SiteInCare;
+pub(crate) use self::readiness::{Ready, Wire, sleep};
+
+use self::{
+    lending::report_credit,
+    readiness::{Readiness, SITE_WIRE, TOKEN_BELL, TOKEN_CONTROL},
+    sites::SiteInCare,
+};
 use super::{
     CloseReport, Runtime, RuntimeConfig, Undelivered,
     session_shared::{Over, PeerDescription, SessionShared},
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
-    engine::{
-        carriage::Carriage,
-        credit_broker::{BrokerSettings, CreditBroker},
-        session_credit::{CONTROL_RESERVE_BYTES, CreditReport},
-    },
+    engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
-        link::{Handover, Link, LinkConfig, compact::compact_pool},
+        link::{Handover, Link, compact::compact_pool},
         verbs::PreparedPair,
     },
     memory::BlockPool,
@@ -45,12 +42,10 @@ use crate::{
 
 /// All sessions of a node.
 pub(crate) struct Engine {
-    epoll: Arc<OwnedFd>,
-    blocks: BlockPool,
-    compact_blocks: BlockPool,
+    tools: Tools,
 
     // Sessions.
-    links: BTreeMap<u64, Link>,
+    links: IdMap<Box<Link>, u64>,
     next_session: u64,
     /// Sessions whose socket is read every turn.
     hot: Vec<u64>,
@@ -120,37 +115,6 @@ pub(crate) enum Mark {
     },
 }
 
-/// What epoll said of one wire.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Readiness {
-    token: u64,
-    readable: bool,
-}
-
-/// What epoll said, all of it; on the stack, so that sleeping allocates nothing.
-pub(crate) struct Ready {
-    wires: [Readiness; READY_WIRES],
-    count: usize,
-}
-
-/// Wires that one question to epoll tells of; the others wait for the next.
-const READY_WIRES: usize = 64;
-
-impl Ready {
-    /// Nobody was asked.
-    pub(crate) const NOTHING: Self = Self {
-        wires: [Readiness {
-            token: 0,
-            readable: false,
-        }; READY_WIRES],
-        count: 0,
-    };
-
-    fn as_slice(&self) -> &[Readiness] {
-        &self.wires[..self.count]
-    }
-}
-
 /// What a turn collects for after the lock.
 pub(crate) struct Context<'a> {
     pub(crate) runtime: &'a Runtime,
@@ -196,42 +160,14 @@ impl<'a> Context<'a> {
 }
 
 /// What links use of the engine while it turns.
-pub(crate) struct Tools<'a> {
-    pub(crate) blocks: &'a mut BlockPool,
-    pub(crate) compact_blocks: &'a mut BlockPool,
-    pub(crate) epoll: &'a OwnedFd,
+pub(crate) struct Tools {
+    pub(crate) blocks: BlockPool,
+    pub(crate) compact_blocks: BlockPool,
+    pub(crate) epoll: Arc<OwnedFd>,
 }
-
-/// What an epoll token stands for: the low bits of a session's tokens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u64)]
-pub(crate) enum Wire {
-    /// The session's connection.
-    Tcp = 0,
-    /// The eventfd that the peer rings.
-    Bell = 1,
-    /// The socket that passes descriptors.
-    Unix = 2,
-}
-
-/// The low bits of a site's tokens.
-const SITE_WIRE: u64 = 3;
-
-impl Wire {
-    pub(crate) fn token(self, session: u64) -> u64 {
-        session << 2 | self as u64
-    }
-}
-
-// Sessions count from 1, so their tokens begin at 4.
-const TOKEN_BELL: u64 = 0;
-const TOKEN_CONTROL: u64 = 1;
 
 /// Turns between two questions to epoll while nobody sleeps.
 const TURNS_PER_EPOLL: u64 = 64;
-/// Who waits for longer wakes up for nothing once in a while: `epoll_wait` counts
-/// milliseconds in an `int`, and what counts further is missing before Linux 5.11.
-const LONGEST_SLEEP: Duration = Duration::from_secs(3600);
 /// Turns that a socket stays hot after something moved there.
 const HOT_TURNS: u32 = 256;
 
@@ -245,15 +181,17 @@ impl Engine {
             EventFlags::IN,
         )?;
         Ok(Self {
-            epoll,
-            blocks: BlockPool::default(),
-            compact_blocks: compact_pool(),
-            links: BTreeMap::new(),
+            tools: Tools {
+                blocks: BlockPool::default(),
+                compact_blocks: compact_pool(),
+                epoll,
+            },
+            links: IdMap::new(),
             next_session: 1,
             hot: Vec::new(),
             timed: Vec::new(),
             sites: Vec::new(),
-            broker: CreditBroker::new(arrival_bytes(config)),
+            broker: CreditBroker::new(lending::arrival_bytes(config)),
             control: None,
             control_deadline: None,
             turns: 0,
@@ -264,7 +202,7 @@ impl Engine {
     }
 
     pub(crate) fn epoll(&self) -> Arc<OwnedFd> {
-        self.epoll.clone()
+        self.tools.epoll.clone()
     }
 
     // ---- The turn --------------------------------------------------------------------
@@ -295,7 +233,7 @@ impl Engine {
                 Mark::Ready { session, end } | Mark::Released { session, end } => (session, end),
             };
             self.heat(session);
-            if let Some(link) = self.links.get_mut(&session) {
+            if let Some(link) = self.links.get_mut(session) {
                 match mark {
                     Mark::Ready { .. } => link.ring_is_ready(end),
                     Mark::Released { .. } => link.prefix_moved(end),
@@ -311,8 +249,8 @@ impl Engine {
     /// more may stand behind it.
     fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         let asked_again;
-        let ready = if ready.count == 0 && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            asked_again = Self::sleep(&self.epoll, Some(Duration::ZERO));
+        let ready = if ready.is_empty() && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+            asked_again = readiness::sleep(&self.tools.epoll, Some(Duration::ZERO));
             &asked_again
         } else {
             ready
@@ -320,7 +258,7 @@ impl Engine {
         for &readiness in ready.as_slice() {
             self.handle_readiness(readiness, context);
         }
-        ready.count > 0
+        !ready.is_empty()
     }
 
     fn handle_readiness(&mut self, readiness: Readiness, context: &mut Context<'_>) {
@@ -335,7 +273,7 @@ impl Engine {
             token => {
                 let session = token >> 2;
                 self.heat(session);
-                let Some(link) = self.links.get_mut(&session) else {
+                let Some(link) = self.links.get_mut(session) else {
                     return;
                 };
                 match token & 3 {
@@ -356,7 +294,7 @@ impl Engine {
     /// A guard settled while a sender waits: sums the cells of whoever was asked.
     fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
-            if link.answer_guards(context) && !self.hot.contains(&link.id()) {
+            if link.answer_guards(context) && !mem::replace(&mut link.is_hot, true) {
                 self.hot.push(link.id());
             }
         }
@@ -372,32 +310,33 @@ impl Engine {
         let mut at = 0;
         while at < self.hot.len() {
             let session = self.hot[at];
-            let mut tools = Tools {
-                blocks: &mut self.blocks,
-                compact_blocks: &mut self.compact_blocks,
-                epoll: &self.epoll,
-            };
-            let Some(link) = self.links.get_mut(&session) else {
+            let Some(link) = self.links.get_mut(session) else {
                 self.hot.swap_remove(at);
                 continue;
             };
             if stays_awake {
-                link.stay_awake(tools.epoll);
+                link.stay_awake(&self.tools.epoll);
             }
-            if link.turn(&mut tools, context) {
+            if link.turn(&mut self.tools, context) {
                 progress = true;
                 link.heat = HOT_TURNS;
                 let report = link.take_credit_report();
                 report_credit(&mut self.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
+                if link.heat > 0 && link.is_undisturbed() {
+                    at += 1;
+                    continue;
+                }
             }
             if link.deadline().is_some() && !self.timed.contains(&session) {
                 self.timed.push(session);
             }
             if link.is_finished() {
                 self.remove(session);
-            } else if link.heat == 0 && link.is_cold() && link.join_epoll(&self.epoll).is_ok() {
+            } else if link.heat == 0 && link.is_cold() && link.join_epoll(&self.tools.epoll).is_ok()
+            {
+                link.is_hot = false;
                 self.hot.swap_remove(at);
             } else {
                 at += 1;
@@ -405,43 +344,6 @@ impl Engine {
         }
         self.share_credit(context);
         progress
-    }
-
-    /// Does what the brokers decide.
-    #[inline]
-    fn share_credit(&mut self, context: &mut Context<'_>) {
-        if brokers(&mut self.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
-            self.share_wanted_credit(context);
-        }
-    }
-
-    fn share_wanted_credit(&mut self, context: &mut Context<'_>) {
-        loop {
-            let links = &self.links;
-            let used = |session| links.get(&session).map_or(0, Link::credit_used);
-            let action = brokers(&mut self.broker, &mut self.sites)
-                .find_map(|broker| broker.poll_action(used));
-            let Some(action) = action else {
-                return;
-            };
-            let session = action.session();
-            let Some(link) = self.links.get_mut(&session) else {
-                debug_assert!(false, "{action:?} for a session that has left");
-                continue;
-            };
-            link.handle_credit(action);
-            let mut tools = Tools {
-                blocks: &mut self.blocks,
-                compact_blocks: &mut self.compact_blocks,
-                epoll: &self.epoll,
-            };
-            link.settle(&mut tools, context);
-            let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
-            if link.is_finished() {
-                self.remove(session);
-            }
-        }
     }
 
     fn turn_control(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
@@ -472,7 +374,7 @@ impl Engine {
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
         let mut any_ended = false;
         for session in mem::take(&mut self.timed) {
-            let Some(link) = self.links.get_mut(&session) else {
+            let Some(link) = self.links.get_mut(session) else {
                 continue;
             };
             link.expire(now, context);
@@ -491,9 +393,9 @@ impl Engine {
 
     /// The session is worth a look in every turn for a while.
     fn heat(&mut self, session: u64) {
-        if let Some(link) = self.links.get_mut(&session) {
+        if let Some(link) = self.links.get_mut(session) {
             link.heat = HOT_TURNS;
-            if !self.hot.contains(&session) {
+            if !mem::replace(&mut link.is_hot, true) {
                 self.hot.push(session);
             }
         }
@@ -501,9 +403,9 @@ impl Engine {
 
     fn remove(&mut self, session: u64) {
         self.leaves_site(session);
-        if let Some(mut link) = self.links.remove(&session) {
+        if let Some(mut link) = self.links.remove(session) {
             self.broker.leave(session);
-            link.unregister(&self.epoll);
+            link.unregister(&self.tools.epoll);
             if self.closing != Closing::No {
                 self.undelivered.extend(link.undelivered());
             }
@@ -525,9 +427,9 @@ impl Engine {
     /// Has epoll tell of every session again. Returns whether it does.
     pub(crate) fn join_epoll(&mut self) -> bool {
         let mut all = true;
-        for session in &self.hot {
+        for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session)
-                && let Err(error) = link.join_epoll(&self.epoll)
+                && let Err(error) = link.join_epoll(&self.tools.epoll)
             {
                 tracing::error!(%error, "epoll does not take a session back; polling it instead");
                 all = false;
@@ -545,7 +447,7 @@ impl Engine {
     ) -> Option<Option<Instant>> {
         let is_told = self.join_epoll();
         let mut armed = false;
-        for session in &self.hot {
+        for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 armed |= link.arm_rings();
             }
@@ -556,7 +458,7 @@ impl Engine {
             Asymmetry::of_process().heavy();
         }
         let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
-        for session in &self.hot {
+        for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 work |= link.look_at_armed_rings();
                 link.heat = 0;
@@ -565,13 +467,18 @@ impl Engine {
         if work {
             return None;
         }
-        let links = &self.links;
-        self.hot
-            .retain(|session| links.get(session).is_some_and(|link| !link.is_cold()));
+        let links = &mut self.links;
+        self.hot.retain(|&session| {
+            let Some(link) = links.get_mut(session) else {
+                return false;
+            };
+            link.is_hot = !link.is_cold();
+            link.is_hot
+        });
         let deadlines = self
             .timed
             .iter()
-            .filter_map(|id| self.links.get(id)?.deadline());
+            .filter_map(|&id| self.links.get(id)?.deadline());
         let next = deadlines
             .chain(self.control_deadline)
             .chain(self.closing.deadline())
@@ -583,44 +490,11 @@ impl Engine {
         }
     }
 
-    /// Sleeps in the epoll set for up to `timeout` and says what became ready.
-    pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
-        let nothing = Event {
-            flags: EventFlags::empty(),
-            data: EventData::new_u64(0),
-        };
-        let mut events = [nothing; READY_WIRES];
-        let mut ready = Ready::NOTHING;
-        let timeout = timeout.map(|timeout| {
-            let timeout = timeout.min(LONGEST_SLEEP);
-            Timespec {
-                tv_sec: timeout.as_secs() as i64,
-                tv_nsec: timeout.subsec_nanos().into(),
-            }
-        });
-        match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
-            Ok(count) => {
-                for (wire, event) in ready.wires.iter_mut().zip(&events[..count]) {
-                    let (flags, data) = (event.flags, event.data);
-                    let closed = EventFlags::HUP | EventFlags::ERR | EventFlags::RDHUP;
-                    *wire = Readiness {
-                        token: data.u64(),
-                        readable: flags.intersects(EventFlags::IN | closed),
-                    };
-                }
-                ready.count = count;
-            }
-            Err(Errno::INTR) => {}
-            Err(error) => tracing::error!(%error, "epoll_wait failed"),
-        }
-        ready
-    }
-
     // ---- Sessions --------------------------------------------------------------------
 
     pub(crate) fn set_control_source(&mut self, source: Box<dyn ControlSource>) -> io::Result<()> {
         epoll::add(
-            &self.epoll,
+            &self.tools.epoll,
             source.fd(),
             EventData::new_u64(TOKEN_CONTROL),
             EventFlags::IN,
@@ -658,25 +532,18 @@ impl Engine {
         let peer = admission.peer;
         let shared = Arc::new(SessionShared::new(runtime.clone(), id, peer, over));
         let needs_credit = admission.unix.is_none() && admission.rdma.is_none();
-        let config = LinkConfig {
-            max_channels: admission.max_channels,
-        };
-        let mut tools = Tools {
-            blocks: &mut self.blocks,
-            compact_blocks: &mut self.compact_blocks,
-            epoll: &self.epoll,
-        };
         let handover = Handover {
             tcp: admission.stream,
             leftover: &admission.leftover,
             unix: admission.unix,
             pair: admission.rdma,
+            max_channels: admission.max_channels,
         };
-        let link = Link::new(shared.clone(), config, handover, &mut tools)?;
+        let link = Link::new(shared.clone(), handover, &mut self.tools)?;
         if needs_credit {
             self.broker.join(id).map_err(io::Error::other)?;
         }
-        self.links.insert(id, link);
+        self.links.insert(id, Box::new(link));
         self.joins_site(id, ticket, context)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
@@ -691,14 +558,9 @@ impl Engine {
         context: &mut Context<'_>,
         act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
     ) -> Option<T> {
-        let link = self.links.get_mut(&session)?;
+        let link = self.links.get_mut(session)?;
         let result = act(link, context);
-        let mut tools = Tools {
-            blocks: &mut self.blocks,
-            compact_blocks: &mut self.compact_blocks,
-            epoll: &self.epoll,
-        };
-        link.settle(&mut tools, context);
+        link.settle(&mut self.tools, context);
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
         if link.deadline().is_some() && !self.timed.contains(&session) {
@@ -724,7 +586,7 @@ impl Engine {
         };
         self.control = None;
         self.control_deadline = None;
-        let sessions: Vec<u64> = self.links.keys().copied().collect();
+        let sessions: Vec<u64> = self.links.ids().collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
                 link.begin_close(deadline, context);
@@ -750,52 +612,16 @@ impl Engine {
         let mut report = CloseReport {
             undelivered: mem::take(&mut self.undelivered),
         };
-        for (_, mut link) in mem::take(&mut self.links) {
+        for mut link in mem::take(&mut self.links).into_values() {
             report.undelivered.extend(link.undelivered());
             link.fail("this node was closed before the peer answered", context);
-            link.unregister(&self.epoll);
+            link.unregister(&self.tools.epoll);
         }
         self.hot.clear();
         self.timed.clear();
         report
     }
 }
-
-/// Of arrival bytes, and of each site's receive buffers.
-fn brokers<'a>(
-    broker: &'a mut CreditBroker,
-    sites: &'a mut [SiteInCare],
-) -> impl Iterator<Item = &'a mut CreditBroker> {
-    let of_sites = sites.iter_mut().filter_map(|care| care.broker.as_mut());
-    [broker].into_iter().chain(of_sites)
-}
-
-/// Tells the broker that the session belongs to; the others do not know it.
-fn report_credit(
-    broker: &mut CreditBroker,
-    sites: &mut [SiteInCare],
-    session: u64,
-    report: CreditReport,
-) {
-    if report != CreditReport::default() {
-        brokers(broker, sites).for_each(|broker| broker.report(session, report));
-    }
-}
-
-/// What a node can take in over tcp.
-fn arrival_bytes(config: &RuntimeConfig) -> BrokerSettings {
-    BrokerSettings {
-        capacity: config.node_credit_bytes + MAX_SESSIONS * CONTROL_RESERVE_BYTES,
-        reserve: CONTROL_RESERVE_BYTES,
-        max_sessions: MAX_SESSIONS,
-        grain: Carriage::Stream.grain(),
-        most: config.session_credit_bytes.min(config.node_credit_bytes),
-    }
-}
-
-/// As many connections as a process may open at the most on many systems, and more than
-/// that are refused by the system.
-const MAX_SESSIONS: u64 = 1 << 20;
 
 /// Whether the node is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ use std::{
 use super::{
     Condition, Driver, TimedOut, Wait,
     control_thread::ControlThread,
-    engine::{Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
+    engine::{self, Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
     session_shared::SessionShared,
 };
 use crate::{
@@ -274,7 +274,7 @@ impl Runtime {
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // Who polls like this may sleep on the set afterwards.
             let is_told = engine.join_epoll();
-            let ready = Engine::sleep(&self.epoll, Some(Duration::ZERO));
+            let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
         // What was armed just now may have come just before.
@@ -289,6 +289,16 @@ impl Runtime {
         self.engine
             .try_lock()
             .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
+    }
+
+    /// The same for who waits for what a completion brings: runs no turn while the queues
+    /// are empty and nobody left word, and so comes by sooner again. Everything else takes
+    /// [`poll`](Self::poll).
+    fn poll_completions(&self) -> bool {
+        self.engine.try_lock().is_some_and(|mut engine| {
+            (engine.has_completions() || self.engine.is_marked())
+                && self.turn(engine, &Ready::NOTHING)
+        })
     }
 
     /// One turn under the lock, then the wakers without it.
@@ -408,7 +418,7 @@ impl Runtime {
 
     /// Forgets the bell's rings, unless they are for a leader that sleeps.
     pub(crate) fn drain_bell(&self, engine: &Engine) {
-        if self.engine.may_drain(engine) {
+        if self.may_drain(engine) {
             self.bell.drain();
         }
     }
@@ -470,7 +480,6 @@ impl Runtime {
         let mut begun: Option<(Instant, Instant)> = None;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
-        let is_shm = looks == Looks::Memory;
         let (rounds_per_clock, pauses) = match looks {
             Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
@@ -478,8 +487,12 @@ impl Runtime {
         };
         loop {
             round = round.wrapping_add(1);
-            if turns_engine && (!is_shm || round.is_multiple_of(SHM_ROUNDS_PER_TURN)) {
-                self.poll();
+            if turns_engine {
+                match looks {
+                    Looks::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
+                    Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
+                    _ => self.poll(),
+                };
             }
             if let Some(output) = condition.look() {
                 return Ok(Some(output));
@@ -547,7 +560,7 @@ impl Runtime {
                 let next = engine.prepare_sleep(now, stay_awake)?;
                 Some((now, [next, deadline].into_iter().flatten().min()))
             },
-            |(now, until)| Engine::sleep(&self.epoll, until.map(|until| until - now.min(until))),
+            |(now, until)| engine::sleep(&self.epoll, until.map(|until| until - now.min(until))),
         );
         self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
     }
@@ -681,7 +694,9 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
 /// Looks at a shared-memory word between two looks at the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
-/// The same where each look comes with a turn of the engine.
+/// Looks at the completion queues between two turns of the engine.
+const QUEUE_ROUNDS_PER_TURN: u32 = 16;
+/// Looks between two looks at the clock, where each comes with a turn of the engine.
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
 /// socket's lock half of the time, and the kernel waits for it to deliver what has come.

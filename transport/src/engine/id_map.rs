@@ -1,23 +1,24 @@
-//! A map from ids that are given out in growing order: of ends, each looked up several times
-//! for a message.
+//! A map from ids that are given out in growing order: of sessions and of ends, looked up
+//! several times for each message.
 //!
-//! Entries stand in one list by their ids, so a new one goes to the end. A session has few
-//! ends, mostly one or two: the list is searched in a third of the instructions that a B-tree takes.
+//! Entries stand in one list by their ids, so a new one goes to the end. There are few,
+//! mostly one or two, and then a look takes a third of the instructions that it takes in a
+//! B-tree.
 #![forbid(unsafe_code)]
 
 /// Values by id. New ids are greater than all before them, or putting one in takes time.
 #[derive(Debug, Clone)]
-pub struct IdMap<T> {
-    entries: Vec<(u32, T)>,
+pub struct IdMap<T, I = u32> {
+    entries: Vec<(I, T)>,
 }
 
-impl<T> Default for IdMap<T> {
+impl<T, I: Copy + Ord> Default for IdMap<T, I> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<T> IdMap<T> {
+impl<T, I: Copy + Ord> IdMap<T, I> {
     /// An empty map.
     #[must_use]
     pub const fn new() -> Self {
@@ -27,7 +28,7 @@ impl<T> IdMap<T> {
     }
 
     #[inline]
-    fn find(&self, id: u32) -> Result<usize, usize> {
+    fn find(&self, id: I) -> Result<usize, usize> {
         // Nearly always the first.
         match self.entries.first() {
             Some((first, _)) if *first == id => Ok(0),
@@ -38,7 +39,7 @@ impl<T> IdMap<T> {
     /// The value of `id`.
     #[inline]
     #[must_use]
-    pub fn get(&self, id: u32) -> Option<&T> {
+    pub fn get(&self, id: I) -> Option<&T> {
         let at = self.find(id).ok()?;
         self.entries.get(at).map(|(_, value)| value)
     }
@@ -46,19 +47,19 @@ impl<T> IdMap<T> {
     /// The value of `id`, to be changed.
     #[inline]
     #[must_use]
-    pub fn get_mut(&mut self, id: u32) -> Option<&mut T> {
+    pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let at = self.find(id).ok()?;
         self.entries.get_mut(at).map(|(_, value)| value)
     }
 
     /// Whether `id` has a value.
     #[must_use]
-    pub fn contains(&self, id: u32) -> bool {
+    pub fn contains(&self, id: I) -> bool {
         self.find(id).is_ok()
     }
 
     /// Puts a value in, in the place of the one that was there.
-    pub fn insert(&mut self, id: u32, value: T) -> Option<T> {
+    pub fn insert(&mut self, id: I, value: T) -> Option<T> {
         match self.find(id) {
             Ok(at) => Some(std::mem::replace(&mut self.entries[at].1, value)),
             Err(at) => {
@@ -69,9 +70,14 @@ impl<T> IdMap<T> {
     }
 
     /// Takes the value of `id` out.
-    pub fn remove(&mut self, id: u32) -> Option<T> {
+    pub fn remove(&mut self, id: I) -> Option<T> {
         let at = self.find(id).ok()?;
         Some(self.entries.remove(at).1)
+    }
+
+    /// Keeps those that `wanted` says.
+    pub fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) {
+        self.entries.retain(|(_, value)| wanted(value));
     }
 
     /// How many there are.
@@ -87,18 +93,28 @@ impl<T> IdMap<T> {
     }
 
     /// All, by growing id.
-    pub fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
+    pub fn iter(&self) -> impl Iterator<Item = (I, &T)> {
         self.entries.iter().map(|(id, value)| (*id, value))
     }
 
     /// All, by growing id, to be changed.
-    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (I, &mut T)> {
         self.entries.iter_mut().map(|(id, value)| (*id, value))
     }
 
     /// All values, by growing id.
     pub fn values(&self) -> impl Iterator<Item = &T> {
         self.entries.iter().map(|(_, value)| value)
+    }
+
+    /// All ids, growing.
+    pub fn ids(&self) -> impl Iterator<Item = I> {
+        self.entries.iter().map(|(id, _)| *id)
+    }
+
+    /// All, by growing id, as what they are.
+    pub fn into_values(self) -> impl Iterator<Item = T> {
+        self.entries.into_iter().map(|(_, value)| value)
     }
 
     /// All values, to be changed.
@@ -118,7 +134,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_is_a_map(steps in prop::collection::vec((any::<bool>(), 0u32..12), 0..100)) {
-            let (mut map, mut model) = (IdMap::new(), BTreeMap::new());
+            let (mut map, mut model) = (IdMap::<usize>::new(), BTreeMap::new());
             for (step, (is_put, id)) in steps.into_iter().enumerate() {
                 if is_put {
                     prop_assert_eq!(map.insert(id, step), model.insert(id, step));

@@ -201,7 +201,23 @@ impl ReceiveChannel {
     }
 
     /// Whether the sender must hear of it now: it waits for it, or owes us half a window.
+    #[inline]
     pub(super) fn news_are_urgent(&self) -> bool {
+        let (known, told) = (&self.known, &self.told);
+        let released = known.released - told.released;
+        let bytes = known.released_position - told.released_position;
+        self.window.owes_news(released, bytes) || self.is_asked_for_news() && self.is_answer_due()
+    }
+
+    /// Whether the sender waits for more than it was told.
+    fn is_asked_for_news(&self) -> bool {
+        self.ask.received > self.told.received
+            || self.ask.released > self.told.released
+            || self.ask.acknowledged > self.told.acknowledged
+    }
+
+    /// Whether there is news of what the sender waits for.
+    fn is_answer_due(&self) -> bool {
         let now = self.counters();
         let reached =
             |target: u64, told: u64, now: u64| target > told && now > told && now >= target;
@@ -216,10 +232,6 @@ impl ReceiveChannel {
                 now.acknowledged,
             )
             || unanswered
-            || self.window.owes_news(
-                now.released - self.told.released,
-                now.released_position - self.told.released_position,
-            )
     }
 
     /// Whether there is anything that the sender has not heard.

@@ -5,11 +5,15 @@
 //! waker, so that who wakes nobody pays for nothing.
 #![forbid(unsafe_code)]
 
-use std::{cell::Cell, mem, task::Waker, vec};
+use std::{
+    cell::Cell,
+    mem::{self, ManuallyDrop},
+    task::Waker,
+};
 
 /// Wakers to be called. Those that are not are dropped with it.
 #[derive(Debug, Default)]
-pub struct Wakers(Vec<Waker>);
+pub struct Wakers(ManuallyDrop<Vec<Waker>>);
 
 thread_local! {
     static KEPT: Cell<Vec<Waker>> = const { Cell::new(Vec::new()) };
@@ -20,7 +24,7 @@ impl Wakers {
     #[inline]
     #[must_use]
     pub const fn new() -> Self {
-        Self(Vec::new())
+        Self(ManuallyDrop::new(Vec::new()))
     }
 
     /// Whether there is nobody to wake.
@@ -34,15 +38,14 @@ impl Wakers {
     pub(super) fn append(&mut self, wakers: &mut Vec<Waker>) {
         if self.0.capacity() == 0 {
             // While the thread's locals are destroyed there is none.
-            self.0 = KEPT.try_with(Cell::take).unwrap_or_default();
+            self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());
         }
         self.0.append(wakers);
     }
 
     /// Calls all of them; for who holds no lock.
     pub fn wake(&mut self) {
-        let wakers: vec::Drain<'_, Waker> = self.0.drain(..);
-        wakers.for_each(Waker::wake);
+        self.0.drain(..).for_each(Waker::wake);
     }
 }
 
@@ -50,10 +53,14 @@ impl Drop for Wakers {
     #[inline]
     fn drop(&mut self) {
         if self.0.capacity() > 0 {
-            // Empty but for a panic.
-            self.0.clear();
-            let list = mem::take(&mut self.0);
-            let _ = KEPT.try_with(|kept| kept.set(list));
+            keep(mem::take(&mut self.0));
         }
     }
+}
+
+#[cold]
+fn keep(mut list: Vec<Waker>) {
+    // Empty but for a panic.
+    list.clear();
+    let _ = KEPT.try_with(|kept| kept.set(list));
 }

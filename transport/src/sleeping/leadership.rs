@@ -88,6 +88,12 @@ impl<E> Leadership<E> {
         self.marked.store(true, Ordering::Release);
     }
 
+    /// Whether word was left that no turn has taken.
+    #[inline]
+    pub fn is_marked(&self) -> bool {
+        self.marked.load(Ordering::Relaxed)
+    }
+
     /// Whether word was left since the last time; for who turns the engine now.
     pub fn take_mark(&self) -> bool {
         // The swap is only for when there is something.

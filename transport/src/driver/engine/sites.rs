@@ -4,14 +4,14 @@
 //! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
 //! armed and looked at once more; what that look finds is kept for the next turn.
 
-use std::{collections::BTreeMap, io, mem, os::fd::AsFd, sync::Arc};
+use std::{io, mem, os::fd::AsFd, sync::Arc};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Context, Engine, SITE_WIRE, Tools, report_credit};
+use super::{Context, Engine, HOT_TURNS, lending::report_credit, readiness::SITE_WIRE};
 use crate::{
     channel::EndCause,
-    engine::credit_broker::CreditBroker,
+    engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, VerbsError, WorkCompletion},
 };
 
@@ -22,7 +22,7 @@ pub(super) struct SiteInCare {
     /// Who of its sessions may have how many receive buffers; `None` where each has its own.
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
-    sessions: BTreeMap<u32, u64>,
+    sessions: IdMap<u64>,
     /// What arrived for queue pairs that have no session yet, by their tickets: no more
     /// than there are receive buffers.
     early: Vec<(u64, WorkCompletion)>,
@@ -83,9 +83,6 @@ impl SiteInCare {
 
     /// Looks for queue pairs that came to nothing after something had arrived for them.
     fn sort_early(&mut self) {
-        if self.early.is_empty() {
-            return;
-        }
         let unjoined = self.site.unjoined();
         let (waiting, strays) = mem::take(&mut self.early)
             .into_iter()
@@ -130,7 +127,7 @@ impl Engine {
         let index = self.sites.len() as u64;
         let add = |fd, which| {
             let token = EventData::new_u64((2 * index + which) << 2 | SITE_WIRE);
-            epoll::add(&self.epoll, fd, token, EventFlags::IN)
+            epoll::add(&self.tools.epoll, fd, token, EventFlags::IN)
         };
         add(queues.wait.fd(), COMPLETIONS)?;
         if let Some(events) = &queues.events {
@@ -140,7 +137,7 @@ impl Engine {
             site: site.clone(),
             queues,
             broker: site.broker(),
-            sessions: BTreeMap::new(),
+            sessions: IdMap::new(),
             early: Vec::new(),
             found: [WorkCompletion::EMPTY; COMPLETIONS_PER_POLL],
             count: 0,
@@ -159,7 +156,7 @@ impl Engine {
         ticket: Option<u64>,
         context: &mut Context<'_>,
     ) -> io::Result<()> {
-        let Some((site, number)) = self.links.get(&session).and_then(|link| link.pair_at()) else {
+        let Some((site, number)) = self.links.get(session).and_then(|link| link.pair_at()) else {
             return Ok(());
         };
         let mut sites = self.sites.iter();
@@ -186,11 +183,18 @@ impl Engine {
     /// A session is over, and its queue pair gone.
     pub(super) fn leaves_site(&mut self, session: u64) {
         for care in &mut self.sites {
-            care.sessions.retain(|_, lives| *lives != session);
+            care.sessions.retain(|lives| *lives != session);
             if let Some(broker) = &mut care.broker {
                 broker.leave(session);
             }
         }
+    }
+
+    /// Whether completions wait for a turn. What this look finds is kept for it.
+    #[inline]
+    pub(crate) fn has_completions(&mut self) -> bool {
+        let mut sites = self.sites.iter_mut();
+        sites.any(|care| care.look() > 0 || care.failed.is_some())
     }
 
     /// Polls every site once and hands on what it finds. Returns whether it found anything.
@@ -204,7 +208,9 @@ impl Engine {
 
     fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
-        care.sort_early();
+        if !care.early.is_empty() {
+            care.sort_early();
+        }
         let count = care.look();
         if let Some(cause) = care.failed.take() {
             self.lose_site(at, &cause, context);
@@ -225,22 +231,25 @@ impl Engine {
     /// Hands a completion to the session of its queue pair.
     fn hand_on(&mut self, at: usize, completion: &WorkCompletion, context: &mut Context<'_>) {
         let care = &mut self.sites[at];
-        let session = care.sessions.get(&completion.queue_pair()).copied();
-        let link = session.and_then(|session| self.links.get_mut(&session));
+        let session = care.sessions.get(completion.queue_pair()).copied();
+        let link = session.and_then(|session| self.links.get_mut(session));
         let (Some(session), Some(link)) = (session, link) else {
             care.take_sessionless(completion);
             return;
         };
-        let mut tools = Tools {
-            blocks: &mut self.blocks,
-            compact_blocks: &mut self.compact_blocks,
-            epoll: &self.epoll,
-        };
-        link.handle_completion(completion, care.queues.shared.as_mut(), &mut tools, context);
+        link.handle_completion(
+            completion,
+            care.queues.shared.as_mut(),
+            &mut self.tools,
+            context,
+        );
         link.refill_own();
+        link.heat = HOT_TURNS;
+        if !mem::replace(&mut link.is_hot, true) {
+            self.hot.push(session);
+        }
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
-        self.heat(session);
     }
 
     /// Posts receives again, in batches.
@@ -259,8 +268,11 @@ impl Engine {
     /// going.
     fn site_is_empty(&mut self, at: usize) -> bool {
         let mut any = false;
+        if !self.sites[at].site.is_left() {
+            return false;
+        }
         // Only hot ones are on their way out or about to hear of it.
-        for session in &self.hot {
+        for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
                 let site = link.pair_at().map(|(site, _)| site);
                 if site.is_some_and(|site| Arc::ptr_eq(site, &self.sites[at].site)) {
@@ -328,7 +340,7 @@ impl Engine {
                 Ok(None) => return,
                 Err(error) => {
                     // Its descriptor would stay readable for ever.
-                    let _ = epoll::delete(&self.epoll, &*events);
+                    let _ = epoll::delete(&self.tools.epoll, &*events);
                     self.lose_site(at, &lost(&error), context);
                     return;
                 }
@@ -343,8 +355,8 @@ impl Engine {
         let shared = care.queues.shared.as_ref();
         match *event {
             AsyncEvent::QueuePair(number, _) => {
-                if let Some(&session) = care.sessions.get(&number)
-                    && let Some(link) = self.links.get_mut(&session)
+                if let Some(&session) = care.sessions.get(number)
+                    && let Some(link) = self.links.get_mut(session)
                 {
                     link.pair_event(event);
                     self.heat(session);
@@ -392,7 +404,7 @@ impl Engine {
             return;
         }
         for session in care.sessions.clone().into_values() {
-            if let Some(link) = self.links.get_mut(&session) {
+            if let Some(link) = self.links.get_mut(session) {
                 link.end_broken(cause.clone(), context);
                 self.heat(session);
             }

@@ -27,7 +27,9 @@ impl Session {
         if self.needs_credit_for_anything() {
             return self.talk_of_credit(landing, head);
         }
-        if let Some(control) = self.control.pop_front() {
+        if !self.control.is_empty()
+            && let Some(control) = self.control.pop_front()
+        {
             self.build_control(Some(&control), landing, head);
             if let Control::Close { end, .. } = control {
                 self.close_went(end);
@@ -305,11 +307,18 @@ impl Session {
         if has_extension {
             head.extend_from_slice(&extension.to_bytes());
         }
-        head.resize(head.len() + usize::from(pad), 0);
+        if pad > 0 {
+            head.resize(head.len() + usize::from(pad), 0);
+        }
     }
 
     /// The news that ride on the next frame, whatever it is.
     fn take_extension(&mut self, may_grant: bool) -> Extension {
+        let owes_credit = self.credit_grant.owed().is_some();
+        let owes_answer = self.reserved.answer().is_some() || self.reserved.answer_is_due();
+        if self.news.is_empty() && !owes_credit && !owes_answer && !self.has_waited {
+            return Extension::default();
+        }
         let credit = self.credit_grant.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
             self.credit_grant.told(credit);

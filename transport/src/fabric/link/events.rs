@@ -27,6 +27,7 @@ impl Link {
         }
     }
 
+    #[inline(never)]
     fn handle_all_events(&mut self, context: &mut Context<'_>) {
         while let Some(event) = self.session.poll_event() {
             match event {

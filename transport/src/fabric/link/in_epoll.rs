@@ -62,7 +62,7 @@ impl Link {
     }
 
     /// Has epoll tell when the socket takes more, as long as something waits for that.
-    pub(super) fn watch_writable(&mut self, tools: &Tools<'_>) {
+    pub(super) fn watch_writable(&mut self, tools: &Tools) {
         let Wires::Stream(stream) = &mut self.wires else {
             return;
         };
@@ -71,7 +71,7 @@ impl Link {
             stream.waits_for_writable = wants;
             if self.membership == Membership::In {
                 let (data, flags) = self.interest();
-                let _ = epoll::modify(tools.epoll, &self.tcp, data, flags);
+                let _ = epoll::modify(&tools.epoll, &self.tcp, data, flags);
             }
         }
     }

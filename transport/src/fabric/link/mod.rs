@@ -77,14 +77,9 @@ pub(crate) struct Link {
     /// The wires are of no more use: the session ends when what had arrived is read.
     broken: Option<EndCause>,
     timers: TimerTable,
-    /// Turns that the link stays hot.
+    /// It is turned in every turn of the engine: for so many more, if nothing moves.
+    pub(crate) is_hot: bool,
     pub(crate) heat: u32,
-}
-
-/// What the handshake settled for a link.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct LinkConfig {
-    pub(crate) max_channels: usize,
 }
 
 /// What the handshake left for a link to go on with.
@@ -96,6 +91,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) unix: Option<OwnedFd>,
     /// The queue pair (verbs), connected.
     pub(crate) pair: Option<PreparedPair>,
+    /// Ends that either side may have open.
+    pub(crate) max_channels: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -112,21 +109,21 @@ enum Phase {
 impl Link {
     pub(crate) fn new(
         shared: Arc<SessionShared>,
-        config: LinkConfig,
         handover: Handover<'_>,
-        tools: &mut Tools<'_>,
+        tools: &mut Tools,
     ) -> io::Result<Self> {
         let Handover {
             tcp,
             leftover,
             unix,
             pair,
+            max_channels,
         } = handover;
         tcp.set_nonblocking(true)?;
         tcp.set_nodelay(true)?;
         let id = shared.id;
         let local = match unix {
-            Some(unix) => Some(LocalWires::new(unix, id, tools.epoll)?),
+            Some(unix) => Some(LocalWires::new(unix, id, &tools.epoll)?),
             None => None,
         };
         if local.is_none() {
@@ -142,11 +139,11 @@ impl Link {
             // The broker lends as soon as it knows of the session, at both ends.
             our_credit: 0,
             peer_credit: 0,
-            max_channels: config.max_channels,
+            max_channels,
             data_in_band: local.is_none(),
         };
         let wires = match pair {
-            None => Wires::Stream(Stream::new(leftover, tools.blocks)?),
+            None => Wires::Stream(Stream::new(leftover, &mut tools.blocks)?),
             Some(_) if !leftover.is_empty() => {
                 return Err(io::Error::other(
                     "the peer sent frames over a connection that carries none",
@@ -171,9 +168,10 @@ impl Link {
             is_lost: false,
             broken: None,
             timers: TimerTable::default(),
+            is_hot: false,
             heat: 0,
         };
-        link.join_epoll(tools.epoll)?;
+        link.join_epoll(&tools.epoll)?;
         Ok(link)
     }
 
@@ -192,22 +190,43 @@ impl Link {
     // ---- The turn --------------------------------------------------------------------
 
     /// Moves what can move. Returns whether anything did.
-    pub(crate) fn turn(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
+    #[inline]
+    pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        !self.is_idle() && self.turn_all(tools, context)
+    }
+
+    /// Whether a turn would move nothing. A socket has to be asked.
+    fn is_idle(&self) -> bool {
+        let reads_every_turn = self.local.is_none() && matches!(self.wires, Wires::Stream(_));
+        !reads_every_turn
+            && !self.readable
+            && !self.has_output()
+            && !self.session.has_events()
+            && !self.rings_have_records()
+    }
+
+    /// Whether something is due, waits to be written, or to be ended when it has been.
+    #[inline]
+    fn has_output(&self) -> bool {
+        self.session.is_due() || !self.wires.have_taken_all() || !self.is_undisturbed()
+    }
+
+    fn turn_all(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         // What is queued goes out before the socket is asked for more: the question costs
         // a system call, and the peer may be waiting.
         let mut progress = self.look_at_rings();
         progress |= self.transmit(context);
         let received = self.receive(tools, context);
-        self.handle_events(context);
-        if received || self.session.is_due() {
-            progress |= received | self.transmit(context);
+        if received || self.session.has_events() {
+            self.handle_events(context);
+            self.transmit(context);
         }
         self.watch_writable(tools);
-        progress
+        progress | received
     }
 
     /// Lets out what a handle's wish led to.
-    pub(crate) fn settle(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) {
+    pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.handle_events(context);
         self.flush_local(context);
         self.transmit(context);
@@ -241,6 +260,13 @@ impl Link {
             CreditAction::Give { credit, term, .. } => self.session.give(credit, term),
             CreditAction::Recall { credit, .. } => self.session.recall(credit),
         }
+    }
+
+    /// Whether the session lives and is not about to end: then nothing but what its turns
+    /// move brings it on.
+    #[inline]
+    pub(crate) fn is_undisturbed(&self) -> bool {
+        self.phase == Phase::Up && self.broken.is_none()
     }
 
     /// Whether nothing needs a turn until epoll, a bell or a mark says so.

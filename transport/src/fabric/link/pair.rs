@@ -34,9 +34,9 @@ use crate::{
         timer::Timer,
     },
     fabric::verbs::{
-        ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, MemoryRegion,
-        PreparedPair, QueuePair, QueuePairEvent, SEND_BATCH, ScatterEntry, Seat, SendRequest,
-        SendSlots, Site, Teardown, Verdict,
+        ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
+        MemoryRegion, PreparedPair, QueuePair, QueuePairEvent, SEND_BATCH, ScatterEntry, Seat,
+        SendRequest, SendSlots, Site, Teardown, Verdict,
     },
     memory::Mapping,
 };
@@ -54,6 +54,8 @@ pub(super) struct Pair {
     number: u32,
     /// The device said that it died, before we knew.
     died: Option<AsyncEvent>,
+    /// The site tells it that the completion queue is empty.
+    leaver: Option<Leaver>,
 
     // Sending.
     pub(super) slots: SendSlots,
@@ -125,6 +127,7 @@ impl Pair {
         Ok(Self {
             number: pair.number(),
             died: None,
+            leaver: None,
             slots: SendSlots::new(seat.site.send_requests(), heads.bytes()),
             state: PairState::Live(pair),
             own,
@@ -212,6 +215,9 @@ impl Link {
         };
         let (session, senders) = (&mut self.session, &mut self.senders);
         pair.plan(|head| {
+            if !session.is_due() {
+                return None;
+            }
             let start = head.len();
             let body = session.poll_transmit(&mut Rings(senders), 0, head)?;
             Some((body, ends_something(&head[start..], body, senders)))
@@ -315,6 +321,7 @@ impl Link {
                     teardown.handle_event(event);
                 }
                 self.timers.set(Timer::Drain, teardown.deadline());
+                pair.leaver = Some(pair.seat.site.leaves());
                 pair.state = PairState::Leaving(Box::new(teardown));
             }
             state => pair.state = state,
@@ -339,6 +346,7 @@ impl Link {
             ),
         }
         pair.state = PairState::Gone;
+        pair.leaver = None;
         self.parting.clear();
         if self.phase == Phase::Gone {
             return;
@@ -390,7 +398,10 @@ impl Link {
                 self.protocol_was_broken("a request for memory that was not granted", &why);
             }
             // It is dead. Why, a completion tells, unless it had nothing outstanding.
-            QueuePairEvent::LastRequestReached => pair.died = Some(*event),
+            QueuePairEvent::LastRequestReached => {
+                pair.died = Some(*event);
+                pair.leaver = Some(pair.seat.site.leaves());
+            }
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigration => {

@@ -29,7 +29,7 @@ impl Link {
         &mut self,
         completion: &WorkCompletion,
         shared: Option<&mut SharedReceives>,
-        tools: &mut Tools<'_>,
+        tools: &mut Tools,
         context: &mut Context<'_>,
     ) {
         let Wires::Pair(pair) = &mut self.wires else {
@@ -67,7 +67,7 @@ impl Link {
     }
 
     /// A turn: the connection's news, and how far a queue pair is on its way out.
-    pub(super) fn receive_pair(&mut self, tools: &Tools<'_>, context: &mut Context<'_>) -> bool {
+    pub(super) fn receive_pair(&mut self, tools: &Tools, context: &mut Context<'_>) -> bool {
         let Wires::Pair(pair) = &self.wires else {
             return false;
         };
@@ -85,7 +85,7 @@ impl Link {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) => format!("reading from its connection failed: {error}"),
         };
-        self.part_from_epoll(tools.epoll);
+        self.part_from_epoll(&tools.epoll);
         if self.phase != Phase::Gone {
             self.drain_then_end(EndCause::PeerGone { why });
         }
@@ -97,7 +97,7 @@ impl Link {
         &mut self,
         buffer: ArrivedBuffer,
         bytes: usize,
-        tools: &mut Tools<'_>,
+        tools: &mut Tools,
         context: &mut Context<'_>,
     ) {
         if self.phase == Phase::Gone {
@@ -117,7 +117,7 @@ impl Link {
         &mut self,
         buffer: ArrivedBuffer,
         bytes: usize,
-        tools: &mut Tools<'_>,
+        tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
         let ArrivedBuffer {

@@ -76,7 +76,7 @@ impl Link {
         &mut self,
         end: u32,
         arrived: Arrived,
-        tools: &mut Tools<'_>,
+        tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
         let Some(receiver) = self.receivers.get_mut(end) else {
@@ -96,7 +96,7 @@ impl Link {
         let (base, memory) = if is_scarce || compact.is_wanted(released, bytes) {
             self.shared.counters.bytes_copied.add(bytes as u64);
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
-            let (block, offset) = unsafe { compact.copy(base, bytes, tools.compact_blocks) }?;
+            let (block, offset) = unsafe { compact.copy(base, bytes, &mut tools.compact_blocks) }?;
             // SAFETY: the copy is inside its block.
             (
                 unsafe { block.base().add(offset) },

@@ -92,7 +92,7 @@ impl Link {
         };
         let outbound = &mut stream.outbound;
         let mut frames = 0;
-        while !outbound.is_full() {
+        while !outbound.is_full() && self.session.is_due() {
             let landing = outbound.landing();
             let mut rings = Rings(&mut self.senders);
             let heads = &mut outbound.heads;

@@ -38,11 +38,7 @@ const READS_PER_TURN: usize = 16;
 
 impl Link {
     /// Reads what the socket has and hands it on.
-    pub(super) fn receive_stream(
-        &mut self,
-        tools: &mut Tools<'_>,
-        context: &mut Context<'_>,
-    ) -> bool {
+    pub(super) fn receive_stream(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         if self.phase == Phase::Gone {
             return false;
         }
@@ -91,11 +87,13 @@ impl Link {
     }
 
     /// One read; `None` if the socket has nothing.
-    fn read_once(&mut self, tools: &mut Tools<'_>) -> io::Result<Option<usize>> {
+    fn read_once(&mut self, tools: &mut Tools) -> io::Result<Option<usize>> {
         let Wires::Stream(Stream { inbound, layer, .. }) = &mut self.wires else {
             return Ok(None);
         };
-        let moved = inbound.make_room(tools.blocks).map_err(io::Error::other)?;
+        let moved = inbound
+            .make_room(&mut tools.blocks)
+            .map_err(io::Error::other)?;
         let counters = &self.shared.counters;
         counters.bytes_copied.add(moved as u64);
         let read = match &mut inbound.chunk {
@@ -141,7 +139,7 @@ impl Link {
     }
 
     /// Hands on every whole frame that is in the block.
-    fn parse(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
+    fn parse(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         let mut any = false;
         loop {
             match self.parse_one(tools, context) {
@@ -160,11 +158,7 @@ impl Link {
     }
 
     /// Hands on one frame; false if none is whole.
-    fn parse_one(
-        &mut self,
-        tools: &mut Tools<'_>,
-        context: &mut Context<'_>,
-    ) -> Result<bool, Fault> {
+    fn parse_one(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> Result<bool, Fault> {
         let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
             return Ok(false);
         };

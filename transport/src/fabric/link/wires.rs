@@ -38,6 +38,15 @@ impl Wires {
         }
     }
 
+    /// Whether no frame waits to be given to them once more.
+    #[inline]
+    pub(super) fn have_taken_all(&self) -> bool {
+        match self {
+            Wires::Stream(stream) => stream.outbound.is_empty(),
+            Wires::Pair(_) => true,
+        }
+    }
+
     /// Whether nothing of them is left that a turn would have to end.
     pub(super) fn are_gone(&self) -> bool {
         match self {
@@ -49,7 +58,13 @@ impl Wires {
 
 impl Link {
     /// Builds frames and sends them until nothing is due or the wires are full.
+    #[inline]
     pub(super) fn transmit(&mut self, context: &mut Context<'_>) -> bool {
+        self.has_output() && self.transmit_due(context)
+    }
+
+    #[inline(never)]
+    fn transmit_due(&mut self, context: &mut Context<'_>) -> bool {
         match self.wires {
             Wires::Stream(_) => self.transmit_stream(context),
             Wires::Pair(_) => self.transmit_pair(context),
@@ -57,7 +72,7 @@ impl Link {
     }
 
     /// Takes in what the wires have and hands it on.
-    pub(super) fn receive(&mut self, tools: &mut Tools<'_>, context: &mut Context<'_>) -> bool {
+    pub(super) fn receive(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         match self.wires {
             Wires::Stream(_) => self.receive_stream(tools, context),
             Wires::Pair(_) => self.receive_pair(tools, context),

@@ -14,7 +14,10 @@ use super::work_id::{Operation, WorkId};
 pub(crate) struct SendSlots {
     posted: u64,
     done: u64,
-    /// By place: where the head slab's bytes of its request end.
+    /// Requests that may be outstanding at a time.
+    requests: usize,
+    /// By place: where the head slab's bytes of its request end. There is a power of two of
+    /// places.
     staged_until: Box<[u64]>,
 
     // The head slab: bytes are used around it, and free again in order.
@@ -30,7 +33,8 @@ impl SendSlots {
         Self {
             posted: 0,
             done: 0,
-            staged_until: (0..requests).map(|_| 0).collect(),
+            requests: requests as usize,
+            staged_until: (0..requests.next_power_of_two()).map(|_| 0).collect(),
             slab_bytes: slab_bytes as u64,
             staged: 0,
             free_until: slab_bytes as u64,
@@ -41,7 +45,7 @@ impl SendSlots {
     #[inline]
     #[must_use]
     pub(crate) fn room(&self) -> usize {
-        self.staged_until.len() - (self.posted - self.done) as usize
+        self.requests - (self.posted - self.done) as usize
     }
 
     /// The number of the last request, if it is not done.
@@ -87,8 +91,8 @@ impl SendSlots {
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {
         debug_assert!(self.room() > 0);
         let id = self.id_of(self.posted);
-        let places = self.staged_until.len() as u64;
-        self.staged_until[(self.posted % places) as usize] = staged_until;
+        let place = self.place_of(self.posted);
+        self.staged_until[place] = staged_until;
         self.posted += 1;
         id
     }
@@ -104,28 +108,26 @@ impl SendSlots {
     /// if it is of none that is outstanding.
     #[inline]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<u32> {
-        let places = self.staged_until.len() as u64;
-        let slot = u64::from(id.slot());
-        if slot >= places {
-            return None;
-        }
-        let ahead = (slot + places - self.done % places) % places;
-        let number = self.done + ahead;
+        let slot = id.slot() as usize;
+        let ahead = slot.wrapping_sub(self.place_of(self.done)) & (self.staged_until.len() - 1);
+        let number = self.done + ahead as u64;
         if number >= self.posted || self.id_of(number) != id {
             return None;
         }
         self.done = number + 1;
-        self.free_until = self.staged_until[slot as usize] + self.slab_bytes;
+        self.free_until = self.staged_until[slot] + self.slab_bytes;
         Some(ahead as u32 + 1)
     }
 
+    #[inline]
+    fn place_of(&self, number: u64) -> usize {
+        number as usize & (self.staged_until.len() - 1)
+    }
+
+    #[inline]
     fn id_of(&self, number: u64) -> WorkId {
-        let places = self.staged_until.len() as u64;
-        WorkId::new(
-            Operation::Send,
-            (number % places) as u32,
-            (number / places) as u32,
-        )
+        let lap = number >> self.staged_until.len().trailing_zeros();
+        WorkId::new(Operation::Send, self.place_of(number) as u32, lap as u32)
     }
 }
 

@@ -53,6 +53,8 @@ pub struct Site {
     shares: bool,
     max_sessions: u32,
     sessions: AtomicU32,
+    /// Queue pairs that wait for their last completion.
+    leavers: AtomicU32,
     /// Queue pairs on their way to a session.
     unjoined: Arc<Unjoined>,
 
@@ -170,6 +172,7 @@ impl Site {
             shares,
             max_sessions,
             sessions: AtomicU32::new(0),
+            leavers: AtomicU32::new(0),
             unjoined: Arc::default(),
             #[cfg(test)]
             arrival_memory,
@@ -178,6 +181,18 @@ impl Site {
             settings,
             device,
         }))
+    }
+
+    /// Whether a queue pair waits for its last completion.
+    #[inline]
+    pub(crate) fn is_left(&self) -> bool {
+        self.leavers.load(Ordering::Relaxed) > 0
+    }
+
+    /// A queue pair waits for its last completion from here on, as long as this lives.
+    pub(crate) fn leaves(self: &Arc<Self>) -> Leaver {
+        self.leavers.fetch_add(1, Ordering::Relaxed);
+        Leaver(self.clone())
     }
 
     /// Makes a queue pair that takes receives and is not connected. Needs no engine. Of the
@@ -349,4 +364,13 @@ fn refused(device: &Device, error: &PostError) -> VerbsError {
 
 fn unregistered(what: MemoryUse, bytes: usize, error: VerbsError) -> MemoryError {
     MemoryError::new(what, bytes, "ibv_reg_mr", std::io::Error::other(error))
+}
+
+/// Says that a queue pair waits for its last completion.
+pub(crate) struct Leaver(Arc<Site>);
+
+impl Drop for Leaver {
+    fn drop(&mut self) {
+        self.0.leavers.fetch_sub(1, Ordering::Relaxed);
+    }
 }
