@@ -2,13 +2,13 @@
 //! and no wake-up that only time has caused. The same of a process whose peer takes nothing
 //! of what it has to say.
 //!
-//! Both facts are the kernel's: processor time from /proc/PID/stat, voluntary context
-//! switches of every thread from /proc/PID/task/*/status. A receiver waits in `recv` on
+//! Both facts are the kernel's: processor time and voluntary context switches of every
+//! thread, from /proc/PID/task, but for the one that looks there. A receiver waits in `recv` on
 //! each side, so the ways of sleeping are those of a program that waits.
 
 mod processes;
 
-use std::{fs, process::ExitCode, thread, time::Duration};
+use std::{fs, path::Path, process::ExitCode, thread, time::Duration};
 
 use ibex::{Raw, Receiver, Sender};
 use processes::{Party, Proof, Setup, own_pid};
@@ -22,9 +22,7 @@ fn main() -> ExitCode {
             "after_traffic",
             setup,
             watch_after_traffic,
-            |party| {
-                wait(party, true);
-            },
+            |party| wait(party, true),
         ));
         proofs.push(Proof::new("peer_stopped", setup, watch_blocked, count));
     }
@@ -76,7 +74,7 @@ fn watch_after_traffic(party: &mut Party) {
     let (mut sender, mut receiver) = open(party);
     sender.opened(PATIENCE).unwrap();
     party.meet();
-    for _ in 0..10_000 {
+    for _ in 0..party.setup.count(ECHOES, 50) {
         sender.send(b"and now?").unwrap();
         receiver.recv().unwrap().ack();
     }
@@ -131,18 +129,16 @@ fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[
 
     for (before, after) in before.into_iter().zip(after) {
         after.assert_idle_since(&before);
-        for (thread, name, switches) in &after.switches {
-            let earlier = before.switches.iter().find(|(other, ..)| other == thread);
-            let (.., earlier) = earlier.expect("no thread was started meanwhile");
-            // The thread that looks sleeps and reads files.
-            if (after.pid, *thread) != (own_pid(), own_pid()) {
-                let woken = switches - earlier;
-                assert!(
-                    woken <= 2,
-                    "{name} of process {} woke {woken} times",
-                    after.pid
-                );
-            }
+        for thread in &after.threads {
+            let earlier = before.threads.iter().find(|other| other.id == thread.id);
+            let earlier = earlier.expect("no thread was started meanwhile");
+            let woken = thread.switches - earlier.switches;
+            assert!(
+                woken <= 2,
+                "{} of process {} woke {woken} times",
+                thread.name,
+                after.pid
+            );
         }
     }
     drop(sender);
@@ -155,27 +151,51 @@ fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[
 /// What a process has used so far.
 struct Usage {
     pid: u32,
+    /// All but the one that looks: it sleeps and reads files.
+    threads: Vec<Thread>,
+}
+
+#[derive(Debug)]
+struct Thread {
+    id: u32,
+    name: String,
     /// Processor time in user and kernel mode.
     ticks: u64,
-    /// Thread, name, voluntary context switches.
-    switches: Vec<(u32, String, u64)>,
+    /// Those that it wanted itself.
+    switches: u64,
 }
 
 impl Usage {
     /// `before` was taken [`WATCHED`] ago.
     fn assert_idle_since(&self, before: &Self) {
-        let ticks = self.ticks - before.ticks;
+        let sum = |usage: &Self| usage.threads.iter().map(|thread| thread.ticks).sum::<u64>();
+        let ticks = sum(self) - sum(before);
         let share = ticks as f64 / TICKS_PER_SECOND as f64 / WATCHED.as_secs_f64();
         assert!(
             share < 0.01,
-            "process {} used {:.1} % of a core",
+            "process {} used {:.1} % of a core: {:?} became {:?}",
             self.pid,
-            share * 100.0
+            share * 100.0,
+            before.threads,
+            self.threads
         );
     }
 
     fn of(pid: u32) -> Self {
-        let stat = fs::read_to_string(format!("/proc/{pid}/stat")).expect("the process lives");
+        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
+        let threads = tasks
+            .map(|task| Thread::of(&task.expect("a thread").path()))
+            .filter(|thread| thread.id != own_pid())
+            .collect();
+        Self { pid, threads }
+    }
+}
+
+impl Thread {
+    /// The thread of a folder in /proc/PID/task.
+    fn of(folder: &Path) -> Self {
+        let read = |name| fs::read_to_string(folder.join(name)).expect("the thread lives");
+        let stat = read("stat");
         // Behind the name in parentheses the state is field 3; utime and stime are 14, 15.
         let (_, fields) = stat
             .rsplit_once(") ")
@@ -184,33 +204,23 @@ impl Usage {
         let ticks = fields
             .map(|field| field.parse::<u64>().expect("a number"))
             .sum();
-        let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
-        let switches = tasks
-            .map(|task| {
-                let path = task.expect("a thread").path();
-                let status = fs::read_to_string(path.join("status")).expect("the thread lives");
-                let field = |name: &str| {
-                    let line = status.lines().find_map(|line| line.strip_prefix(name));
-                    line.expect("the kernel knows it").trim().to_owned()
-                };
-                let switches = field("voluntary_ctxt_switches:").parse().expect("a number");
-                (
-                    field("Pid:").parse().expect("a number"),
-                    field("Name:"),
-                    switches,
-                )
-            })
-            .collect();
+        let status = read("status");
+        let field = |name: &str| {
+            let line = status.lines().find_map(|line| line.strip_prefix(name));
+            line.expect("the kernel knows it").trim().to_owned()
+        };
         Self {
-            pid,
+            id: field("Pid:").parse().expect("a number"),
+            name: field("Name:"),
             ticks,
-            switches,
+            switches: field("voluntary_ctxt_switches:").parse().expect("a number"),
         }
     }
 }
 
 /// With their headers twice what fits into the window.
 const MESSAGES: u64 = 8000;
+const ECHOES: u64 = 10_000;
 const WATCHED: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// USER_HZ, which is 100 on every architecture that we build for (proc_pid_stat(5)).

@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn survive(party: &mut Party) {
     let mut settled = None;
-    for round in 0..ROUNDS {
+    for round in 0..party.setup.count(ROUNDS, 5) {
         if round > 0 {
             party.meet_the_next();
         }
@@ -187,9 +187,9 @@ fn files_are_left() -> bool {
         .any(|entry| entry.file_name().to_string_lossy().contains("ibex"))
 }
 
-const ROUNDS: usize = 50;
+const ROUNDS: u64 = 50;
 /// Rounds after which a node has all that it keeps.
-const WARM_UP: usize = 3;
+const WARM_UP: u64 = 3;
 const MESSAGES: usize = 1000;
 /// Looks that see the same. An engine that is awake needs one turn.
 const LOOKS: usize = 100;

@@ -221,10 +221,11 @@ fn sending_side<T: ?Sized, C: Codec<T>>(
             }
         }
     };
-    exchange(WARM_UP, &|| ());
+    let (warm_up, counted) = traffic.messages(party.setup);
+    exchange(warm_up, &|| ());
     party.meet();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    exchange(traffic.messages(), &plant);
+    exchange(counted, &plant);
     let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
     party.meet();
     party.other.say(allocations);
@@ -265,10 +266,11 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
             }
         }
     };
-    exchange(WARM_UP);
+    let (warm_up, counted) = traffic.messages(party.setup);
+    exchange(warm_up);
     party.meet();
     let before = ALLOCATIONS.load(Ordering::Relaxed);
-    exchange(traffic.messages());
+    exchange(counted);
     let here = ALLOCATIONS.load(Ordering::Relaxed) - before;
     party.meet();
     (here, party.other.hear())
@@ -285,11 +287,13 @@ fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> Sequence {
 }
 
 impl Traffic {
-    fn messages(self) -> u64 {
-        match self {
-            Traffic::Stream => STREAMED,
-            Traffic::Echo => ECHOED,
-        }
+    /// How many to exchange before what counts, and how many that count.
+    fn messages(self, setup: Setup) -> (u64, u64) {
+        let (messages, part) = match self {
+            Traffic::Stream => (STREAMED, 10),
+            Traffic::Echo => (ECHOED, 50),
+        };
+        (setup.count(WARM_UP, part), setup.count(messages, part))
     }
 }
 

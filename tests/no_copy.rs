@@ -32,31 +32,24 @@ fn main() -> ExitCode {
             proofs.push(Proof::new(
                 length,
                 setup,
-                move |party| receive(party, setup.fabric, length),
-                move |party| send(party, setup.fabric, length),
+                move |party| receive(party, length),
+                move |party| send(party, length),
             ));
         }
-        proofs.push(Proof::new(
-            "detached",
-            setup,
-            move |party| receive_detached(party, setup.fabric),
-            move |party| send(party, setup.fabric, 64),
-        ));
+        proofs.push(Proof::new("detached", setup, receive_detached, |party| {
+            send(party, 64)
+        }));
     }
     processes::run(proofs)
 }
 
-/// Messages of so many bytes in all. A device made of software in an emulated machine is a
-/// hundredth as fast as memory, and has far less to fill before it begins anew.
-fn messages(fabric: Fabric, length: usize) -> usize {
-    let bytes = match fabric {
-        Fabric::Verbs => 2 * SLAB_BYTES,
-        _ => 64 << 20,
-    };
-    bytes / length
+/// Messages of so many bytes in all that over verbs each posted buffer is filled at least
+/// once.
+fn messages(setup: Setup, length: usize) -> usize {
+    setup.count(64 << 20, 4) as usize / length
 }
 
-fn send(party: &mut Party, fabric: Fabric, length: usize) {
+fn send(party: &mut Party, length: usize) {
     let mut sender = party
         .peer
         .channel("bytes")
@@ -64,7 +57,7 @@ fn send(party: &mut Party, fabric: Fabric, length: usize) {
         .sender::<[u8]>()
         .unwrap();
     let message = vec![7; length];
-    for _ in 0..messages(fabric, length) {
+    for _ in 0..messages(party.setup, length) {
         sender.send(&message).unwrap();
     }
     sender.flush().unwrap();
@@ -76,7 +69,9 @@ fn send(party: &mut Party, fabric: Fabric, length: usize) {
     );
 }
 
-fn receive(party: &mut Party, fabric: Fabric, length: usize) {
+fn receive(party: &mut Party, length: usize) {
+    let fabric = party.setup.fabric;
+    let messages = messages(party.setup, length);
     let mut receiver = party
         .peer
         .channel("bytes")
@@ -87,7 +82,7 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
     let mut previous: Option<usize> = None;
     let mut slab: Option<Mapping> = None;
     let (mut adjacent, mut behind_a_head) = (0, 0);
-    for _ in 0..messages(fabric, length) {
+    for _ in 0..messages {
         let message = receiver.recv().unwrap();
         assert_eq!(message.len(), length);
         let address = message.as_ptr().addr();
@@ -122,7 +117,7 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
     match fabric {
         Fabric::Shm | Fabric::Verbs => assert_eq!(stats.bytes_copied, 0),
         _ => {
-            let bytes = (messages(fabric, length) * length) as u64;
+            let bytes = (messages * length) as u64;
             assert!(stats.bytes_received >= bytes);
             assert!(
                 stats.bytes_copied * 8 <= stats.bytes_received,
@@ -133,10 +128,9 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
         }
     }
     if fabric == Fabric::Tcp && length <= 1 << 10 {
-        let of = messages(fabric, length);
         assert!(
-            adjacent + behind_a_head >= of * 9 / 10,
-            "{adjacent} + {behind_a_head} of {of}"
+            adjacent + behind_a_head >= messages * 9 / 10,
+            "{adjacent} + {behind_a_head} of {messages}"
         );
         assert!(
             behind_a_head > 0,
@@ -146,7 +140,8 @@ fn receive(party: &mut Party, fabric: Fabric, length: usize) {
 }
 
 /// The control: what `detach` copied out is seen to be somewhere else.
-fn receive_detached(party: &mut Party, fabric: Fabric) {
+fn receive_detached(party: &mut Party) {
+    let messages = messages(party.setup, 64);
     let mut receiver = party
         .peer
         .channel("bytes")
@@ -155,18 +150,18 @@ fn receive_detached(party: &mut Party, fabric: Fabric) {
         .unwrap();
     let mut maps = Maps::default();
     let mut moved = 0;
-    for _ in 0..messages(fabric, 64) {
+    for _ in 0..messages {
         let message = receiver.recv().unwrap();
         let arrived = message.as_ptr().addr();
         let message = message.detach();
         let address = message.as_ptr().addr();
         moved += usize::from(address != arrived);
-        if fabric == Fabric::Shm {
+        if party.setup.fabric == Fabric::Shm {
             let mapping = maps.holding(address, 64);
             assert!(!mapping.name.contains("memfd:"), "{mapping:?}");
         }
     }
-    assert_eq!(moved, messages(fabric, 64));
+    assert_eq!(moved, messages);
     party.meet();
 }
 

@@ -18,7 +18,10 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, ExitCode, Stdio},
     str::FromStr,
-    sync::mpsc::{self, RecvTimeoutError},
+    sync::{
+        OnceLock,
+        mpsc::{self, RecvTimeoutError},
+    },
     thread,
     time::Duration,
 };
@@ -50,7 +53,7 @@ pub(crate) struct Party {
     pub(crate) node: Node,
     pub(crate) peer: Peer,
     pub(crate) other: Other,
-    setup: Setup,
+    pub(crate) setup: Setup,
     proof: String,
 }
 
@@ -160,10 +163,9 @@ impl Setup {
     /// Every fabric under every driver. Verbs is there with the feature of that name and an
     /// RDMA device: the one that `IBEX_TEST_DEVICE` names, else any.
     pub(crate) fn all() -> impl Iterator<Item = Self> {
-        let verbs = if is_device_there() {
-            &Self::VERBS[..]
-        } else {
-            &[]
+        let verbs = match device() {
+            Some(_) => &Self::VERBS[..],
+            None => &[],
         };
         let others = Self::SHM.into_iter().chain(Self::TCP);
         others.chain(verbs.iter().copied())
@@ -172,6 +174,16 @@ impl Setup {
     /// Every fabric under the driver that needs no help.
     pub(crate) fn with_threads() -> impl Iterator<Item = Self> {
         Self::all().filter(|setup| setup.driver == Driver::Threads)
+    }
+
+    /// How many of something: `full`, or one in `part` of it where the kernel does a
+    /// device's work, which takes a hundred times as long as the others do.
+    pub(crate) fn count(self, full: u64, part: u64) -> u64 {
+        if self.fabric == Fabric::Verbs && device().is_some_and(VerbsPort::is_software) {
+            full / part
+        } else {
+            full
+        }
     }
 
     fn node(self) -> ibex::NodeBuilder {
@@ -338,12 +350,17 @@ pub(crate) fn own_pid() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
 }
 
-fn is_device_there() -> bool {
-    let port = VerbsPort::choose();
-    // Who names one wants it used.
-    let is_wanted = cfg!(feature = "verbs") && env::var_os(DEVICE_VARIABLE).is_some();
-    assert!(port.is_ok() || !is_wanted, "{port:?}");
-    port.is_ok()
+/// The device that verbs is proven on, if there is one.
+fn device() -> Option<&'static VerbsPort> {
+    static DEVICE: OnceLock<Option<VerbsPort>> = OnceLock::new();
+    let choose = || {
+        let port = VerbsPort::choose();
+        // Who names one wants it used.
+        let is_wanted = cfg!(feature = "verbs") && env::var_os(DEVICE_VARIABLE).is_some();
+        assert!(port.is_ok() || !is_wanted, "{port:?}");
+        port.ok()
+    };
+    DEVICE.get_or_init(choose).as_ref()
 }
 
 /// Ends the process when a proof hangs. Not a time limit: it is far beyond what any
