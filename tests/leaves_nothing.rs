@@ -1,18 +1,20 @@
 //! After `kill -9` of the peer in mid-stream nothing of the session is left in this
-//! process once its handles are dropped: no descriptor, no thread, no mapping, no file, no
-//! queue pair.
+//! process once its handles are dropped: no descriptor, no thread, no mapping, no file, and
+//! over verbs no queue pair, no memory region and nothing else of the device. Of what the
+//! killed process had there the kernel has nothing left either.
 //!
 //! One node lives through all rounds, as a server does; in each round a process connects,
-//! streams both ways and is killed. What a node keeps for itself it has after the first
-//! rounds, so from then on the counts must stand still.
+//! or is connected to, streams both ways and is killed. What a node keeps for itself it has
+//! after the first rounds, so from then on the counts must stand still.
 
 mod processes;
 
 use std::{
     fs,
-    process::{Command, ExitCode},
+    io::Write,
+    process::{Command, ExitCode, Stdio},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use ibex::{Fabric, Message, Node, Raw, RecvError, SendError};
@@ -26,14 +28,18 @@ fn main() -> ExitCode {
 fn survive(party: &mut Party) {
     let mut settled = None;
     for round in 0..party.setup.count(ROUNDS, 5) {
-        if round > 0 {
-            party.meet_the_next();
+        match round {
+            0 => {}
+            _ if round.is_multiple_of(2) => party.meet_the_next(),
+            _ => party.call_on_the_next(),
         }
         // A message that outlives its handles keeps its memory until it is dropped and,
         // after that, a node is made or closed.
         drop(one_session(party));
         drop(Node::client().expect("another node starts"));
         let left = Belongings::settle(party, settled.as_ref());
+        let of_the_killed = left.on_devices.iter().find(|line| line.contains("killed"));
+        assert_eq!(of_the_killed, None, "round {round}: the kernel keeps it");
         match &settled {
             Some(settled) => assert_eq!(left, *settled, "round {round} left something behind"),
             None if round + 1 == WARM_UP => settled = Some(left),
@@ -103,28 +109,29 @@ struct Belongings {
     descriptors: Vec<String>,
     threads: Vec<String>,
     segments: Vec<String>,
-    /// Over verbs, as rdma(8) tells where that is installed.
-    queue_pairs: Option<usize>,
+    /// Over verbs, as rdma(8) tells where that is installed: queue pairs, memory regions
+    /// and so on, and whose they are.
+    on_devices: Vec<String>,
 }
 
 impl Belongings {
     /// What is left when it is what was `expected`, or does not change any more: the end
     /// of a session comes from the kernel through the node's engine.
     fn settle(party: &Party, expected: Option<&Self>) -> Self {
-        let fabric = party.peer.fabric();
-        let mut before = Self::now(fabric);
-        let mut unchanged = 0;
-        while unchanged < LOOKS && expected != Some(&before) {
+        let mut seen = Self::now(party);
+        let mut since = Instant::now();
+        while since.elapsed() < SETTLED && expected != Some(&seen) {
             thread::sleep(Duration::from_millis(5));
             party.node.poll();
-            let now = Self::now(fabric);
-            unchanged = if now == before { unchanged + 1 } else { 0 };
-            before = now;
+            let now = Self::now(party);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
         }
-        before
+        seen
     }
 
-    fn now(fabric: Fabric) -> Self {
+    fn now(party: &Party) -> Self {
         let mut descriptors = entries("/proc/self/fd", |path| {
             let target = fs::read_link(path).ok()?.to_string_lossy().into_owned();
             // Numbers of sockets change with each session, only their count must not.
@@ -152,21 +159,52 @@ impl Belongings {
             descriptors,
             threads,
             segments,
-            queue_pairs: (fabric == Fabric::Verbs).then(queue_pairs).flatten(),
+            on_devices: match party.peer.fabric() {
+                Fabric::Verbs => on_devices(party.other.pid()),
+                _ => Vec::new(),
+            },
         }
     }
 }
 
-/// How many queue pairs this process has.
-fn queue_pairs() -> Option<usize> {
-    let listed = Command::new("rdma")
-        .args(["resource", "show", "qp"])
-        .output()
-        .ok()
-        .filter(|listed| listed.status.success())?;
-    let ours = format!(" pid {} ", own_pid());
-    let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
-    Some(listed.lines().filter(|line| line.contains(&ours)).count())
+/// What this process has of RDMA devices, and what the one that was killed has.
+fn on_devices(killed: u32) -> Vec<String> {
+    let program = Command::new("rdma")
+        .args(["-f", "-b", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn();
+    let Ok(mut program) = program else {
+        return Vec::new();
+    };
+    let mut questions = program.stdin.take().expect("it is piped");
+    for kind in ["qp", "cq", "mr", "srq", "pd", "ctx"] {
+        writeln!(questions, "resource show {kind}").expect("it reads to the end");
+    }
+    drop(questions);
+    let listed = program.wait_with_output().expect("it ends");
+    let listed = String::from_utf8_lossy(&listed.stdout);
+    // `dev rxe0 mrn 5 ... pid 189 ...`; the number is another in each round.
+    let mut found: Vec<_> = listed
+        .lines()
+        .filter_map(|line| {
+            let words: Vec<_> = line.split_ascii_whitespace().collect();
+            let owner = words.iter().skip_while(|word| **word != "pid").nth(1)?;
+            let owner = match owner.parse::<u32>() {
+                Ok(pid) if pid == own_pid() => "ours",
+                Ok(pid) if pid == killed => "of the killed",
+                _ => return None,
+            };
+            Some(format!("{} {owner}", words.get(2)?))
+        })
+        .collect();
+    found.sort();
+    assert!(
+        found.iter().any(|line| line == "pdn ours"),
+        "a node over verbs has a protection domain: {listed}"
+    );
+    found
 }
 
 fn entries(folder: &str, what: impl Fn(&std::path::Path) -> Option<String>) -> Vec<String> {
@@ -189,7 +227,7 @@ fn files_are_left() -> bool {
 
 const ROUNDS: u64 = 50;
 /// Rounds after which a node has all that it keeps.
-const WARM_UP: u64 = 3;
+const WARM_UP: u64 = 4;
 const MESSAGES: usize = 1000;
-/// Looks that see the same. An engine that is awake needs one turn.
-const LOOKS: usize = 100;
+/// How long to see the same. An engine that is awake needs one turn.
+const SETTLED: Duration = Duration::from_millis(500);

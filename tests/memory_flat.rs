@@ -8,8 +8,8 @@
 //! two small processes of a proof have; two are too many. (What waits in a socket's
 //! buffers is the kernel's, which bounds it by itself.)
 //!
-//! A receiver that never reads is watched for a minute, the others for 10 s;
-//! `MEMORY_FLAT_SECONDS` sets another time for all.
+//! A receiver that never reads is watched for a minute, the others for 10 s, and less over
+//! a device made of software; `MEMORY_FLAT_SECONDS` sets another time for all.
 
 mod processes;
 
@@ -86,7 +86,7 @@ fn push(party: &mut Party, beside: Beside) {
 
     let start = Instant::now();
     let mut refused = 0u64;
-    let duration = duration(beside);
+    let duration = duration(party.setup, beside);
     while start.elapsed() < duration {
         if beside != Beside::Nothing {
             flow_for(&mut flow, Duration::from_millis(10));
@@ -193,8 +193,11 @@ fn resident_kib(pid: u32) -> u64 {
         .expect("the kernel knows it")
 }
 
-fn duration(beside: Beside) -> Duration {
-    let usual = if beside == Beside::Nothing { 60 } else { 10 };
+fn duration(setup: Setup, beside: Beside) -> Duration {
+    let usual = match beside {
+        Beside::Nothing => setup.count(60, 6),
+        Beside::Flow | Beside::Held => setup.count(10, 2),
+    };
     let seconds = env::var("MEMORY_FLAT_SECONDS").ok();
     Duration::from_secs(seconds.map_or(usual, |seconds| seconds.parse().expect("whole seconds")))
 }

@@ -3,7 +3,8 @@
 //! Rules:
 //!
 //! 1. A proof has two sides with a session between them. The runner's process plays
-//!    *here* and listens; a child, started for this one proof, plays *there* and connects.
+//!    *here* and listens; a child, started for this one proof, plays *there* and connects,
+//!    unless it is told to listen.
 //! 2. Beside the session they talk over a socket pair, the child's standard input. It is
 //!    for agreeing on when, not for what is proven.
 //! 3. Proofs run one after the other and the runner has no threads of its own but a
@@ -100,9 +101,18 @@ impl Proof {
         let _ = set_parent_process_death_signal(Some(Signal::KILL));
         let _watchdog = Watchdog::start(&self.name);
         let mut other = Other::of_child();
-        let node = self.setup.node().build().expect("the node starts");
         let address: String = other.hear();
-        let peer = node.connect(address).expect("the runner listens");
+        let (node, peer) = if address == LISTEN {
+            let builder = self.setup.node().listen("127.0.0.1:0");
+            let node = builder.build().expect("the node listens");
+            other.say(node.local_addr().expect("it listens"));
+            let peer = node.accept().expect("the runner connects");
+            (node, peer)
+        } else {
+            let node = self.setup.node().build().expect("the node starts");
+            let peer = node.connect(address).expect("the runner listens");
+            (node, peer)
+        };
         (self.there)(&mut Party::new(node, peer, other, self));
     }
 }
@@ -225,6 +235,16 @@ impl Party {
     /// Here: the other process has ended; starts the next, which connects to our node.
     pub(crate) fn meet_the_next(&mut self) {
         (self.peer, self.other) = start_there(&self.node, &self.proof);
+        self.check();
+    }
+
+    /// The same, but the next process listens, and our node connects to it.
+    pub(crate) fn call_on_the_next(&mut self) {
+        let mut other = Other::start(&self.proof);
+        other.say(LISTEN);
+        let address: String = other.hear();
+        self.peer = self.node.connect(address).expect("the peer listens");
+        self.other = other;
         self.check();
     }
 
@@ -385,6 +405,8 @@ impl Watchdog {
 
 /// Names the proof whose other side a child plays.
 const PROOF: &str = "TWO_PROCESS_PROOF";
+/// Said to a child instead of an address.
+const LISTEN: &str = "listen";
 /// What [`Party::meet`] exchanges.
 const BEAT: u8 = b'.';
 const PATIENCE: Duration = Duration::from_secs(240);
