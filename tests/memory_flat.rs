@@ -195,7 +195,7 @@ fn resident_kib(pid: u32) -> u64 {
 
 fn duration(setup: Setup, beside: Beside) -> Duration {
     let usual = match beside {
-        Beside::Nothing => setup.count(60, 6),
+        Beside::Nothing => setup.count(60, 10),
         Beside::Flow | Beside::Held => setup.count(10, 2),
     };
     let seconds = env::var("MEMORY_FLAT_SECONDS").ok();

@@ -111,7 +111,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "verbs",
         about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
-        budget: seconds(600),
+        budget: seconds(720),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),

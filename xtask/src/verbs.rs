@@ -93,6 +93,26 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "cargo test -p ibex --release --features verbs --test conformance",
         "/verbs/",
     ),
+    (
+        "cargo test -p ibex --release --features verbs --test no_copy",
+        "/verbs/",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test no_allocation",
+        "/verbs/",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test idle",
+        "/verbs/",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test memory_flat",
+        "/verbs/",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test leaves_nothing",
+        "/verbs/",
+    ),
 ];
 
 /// How often to sleep over the fake device.
