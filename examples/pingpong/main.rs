@@ -9,7 +9,7 @@ mod options;
 mod other_host;
 mod progress;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, time::Duration};
 
 use clap::Parser;
 use ibex::Fabric;
@@ -25,7 +25,7 @@ use ibex_harness::{
 };
 
 use crate::{
-    measurement::session::{self, FabricName, Order, Setup},
+    measurement::session::{self, FEWEST_ITERS, FabricName, Order, Setup},
     options::{Options, Plan},
     progress::Progress,
 };
@@ -126,9 +126,12 @@ impl Measuring<'_> {
             Some(fabric) => fabric,
             None => self.automatic(setup)?,
         };
-        let job = self.options.job(fabric, mode, size);
         let title = format!("{} {} {size} B", Fabric::from(fabric), mode.name());
         let limit = Limit::from(fabric);
+        let mut job = self.options.job(fabric, mode, size);
+        if self.options.leaves_iters_to_us() {
+            job.iters = self.bearable_iters(limit, job)?;
+        }
         let run = interleave::run(
             self.cores,
             PAIRS,
@@ -160,6 +163,19 @@ impl Measuring<'_> {
             &chosen.subject,
             Some(limit),
         ))
+    }
+
+    /// As many iterations as `job` has, or fewer on a machine on which the limit would take
+    /// longer than [`USUAL_TIME`] for them: an emulated one may be fifty times slower.
+    fn bearable_iters(&self, limit: Limit, job: Job) -> Result<u64, Error> {
+        let trial = Job {
+            iters: (job.iters / TRIAL).max(FEWEST_ITERS),
+            flip: false,
+            ..job
+        };
+        let rate = limit.measure(self.cores, trial)?.messages_per_second();
+        let iters = (rate * USUAL_TIME.as_secs_f64()) as u64;
+        Ok(iters.clamp(FEWEST_ITERS, job.iters))
     }
 
     /// Measures, and tells what the device had to do with it; an error if nothing.
@@ -237,6 +253,10 @@ impl Measuring<'_> {
 
 /// Pairs of limit and ibex from which the median is shown.
 const PAIRS: usize = 3;
+/// Which part of a measurement is tried to see how long all of it takes.
+const TRIAL: u64 = 50;
+/// What the usual numbers of iterations are meant to take.
+const USUAL_TIME: Duration = Duration::from_millis(500);
 
 /// Why there is no row for verbs: as the library says it, if it has something to say.
 fn why_no_verbs(error: Error) -> String {

@@ -137,6 +137,11 @@ impl Options {
         }
     }
 
+    /// Whether nobody has said how long to measure.
+    pub(crate) fn leaves_iters_to_us(&self) -> bool {
+        self.iters.is_none()
+    }
+
     /// One measurement; its length suits the speed of the fabric.
     pub(crate) fn job(&self, fabric: FabricName, mode: Mode, size: usize) -> Job {
         let iters = self

@@ -99,8 +99,11 @@ pub(crate) fn usual_iters(fabric: FabricName, mode: Mode, size: usize) -> u64 {
         (FabricName::Verbs, Mode::Latency) => (5_000, 1 << 25),
         (FabricName::Verbs, Mode::Stream) => (200_000, 1 << 25),
     };
-    u64::min(messages, bytes / size.max(1) as u64).max(10)
+    u64::min(messages, bytes / size.max(1) as u64).max(FEWEST_ITERS)
 }
+
+/// Fewer say nothing.
+pub(crate) const FEWEST_ITERS: u64 = 10;
 
 /// What the answering side is to do.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
