@@ -37,7 +37,7 @@ fn main() -> ExitCode {
             ));
         }
         proofs.push(Proof::new("detached", setup, receive_detached, |party| {
-            send(party, 64)
+            send(party, 64);
         }));
     }
     processes::run(proofs)
