@@ -134,7 +134,7 @@ pub struct SessionStats {
     pub credit_stalls: u64,
     /// Times that sending waited for a place in the send queue (verbs).
     pub queue_stalls: u64,
-    /// Frames sent inline, copied into the request (verbs).
+    /// Frames sent inline: copied into the request (verbs), or behind their head (tcp).
     pub inline_sends: u64,
     /// Frames that the device read from registered memory (verbs).
     pub eager_sends: u64,

@@ -105,14 +105,17 @@ impl Session {
             announced[count] = Some((sequence, length));
             count += 1;
         })?;
-        for (sequence, length) in announced.into_iter().flatten() {
+        let is_urgent = channel.news_are_urgent();
+        for &(sequence, length) in announced[..count].iter().flatten() {
             self.events.push_back(Event::LargeAnnounced {
                 end,
                 sequence,
                 length,
             });
         }
-        self.queue_news_if_urgent(end);
+        if is_urgent {
+            self.queue_news(end);
+        }
         Ok(Arrival::Records {
             end,
             offset: header.body_offset(),

@@ -18,6 +18,8 @@ pub(super) struct Stream {
     pub(super) layer: Plain,
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,
+    /// Bytes that came behind the handshake are still to be parsed.
+    pub(super) has_leftover: bool,
     /// The socket took less than it was given, and epoll tells when it takes more.
     pub(super) waits_for_writable: bool,
     /// Frames are due and wait for credit, which was counted.
@@ -35,6 +37,7 @@ impl Stream {
             layer: Plain,
             inbound,
             outbound: Outbound::new(),
+            has_leftover: !leftover.is_empty(),
             waits_for_writable: false,
             waits_for_credit: false,
         })
@@ -91,7 +94,7 @@ impl Link {
             return false;
         };
         let outbound = &mut stream.outbound;
-        let mut frames = 0;
+        let (mut frames, mut inline) = (0, 0);
         while !outbound.is_full() && self.session.is_due() {
             let landing = outbound.landing();
             let mut rings = Rings(&mut self.senders);
@@ -103,10 +106,11 @@ impl Link {
             // SAFETY: ring bytes stay until the peer has released them, which it cannot
             // before they are sent; large messages until it has received them; rings of
             // ends that are gone are kept in `parting` until the batch is written.
-            unsafe { outbound.push(body) };
+            inline += u64::from(unsafe { outbound.push(body) });
             frames += 1;
         }
         self.shared.counters.frames_sent.add(frames);
+        self.shared.counters.inline_sends.add(inline);
         let waits = frames == 0 && self.session.is_out_of_credit();
         let has_waited = mem::replace(&mut stream.waits_for_credit, waits);
         self.shared

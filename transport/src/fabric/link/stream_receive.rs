@@ -3,6 +3,7 @@
 
 use std::{
     io::{self, IoSliceMut},
+    mem,
     ptr::{self, NonNull},
     slice,
 };
@@ -42,8 +43,7 @@ impl Link {
         if self.phase == Phase::Gone {
             return false;
         }
-        // Bytes that came behind the handshake need no read.
-        let mut progress = self.parse(tools, context);
+        let mut progress = self.takes_leftover() && self.parse(tools, context);
         let is_hot = self.readable || self.local.is_none();
         if !is_hot {
             return progress;
@@ -151,9 +151,27 @@ impl Link {
                 }
             }
             self.handle_events(context);
-            if self.phase == Phase::Gone {
+            if self.phase == Phase::Gone || self.is_parsed() {
                 return any;
             }
+        }
+    }
+
+    /// Whether bytes came behind the handshake, which need no read: once.
+    fn takes_leftover(&mut self) -> bool {
+        match &mut self.wires {
+            Wires::Stream(stream) => mem::take(&mut stream.has_leftover),
+            Wires::Pair(_) => false,
+        }
+    }
+
+    /// Whether nothing has arrived that was not handed on, and nothing waits for more.
+    fn is_parsed(&self) -> bool {
+        match &self.wires {
+            Wires::Stream(Stream { inbound, .. }) => {
+                inbound.chunk.is_none() && inbound.unparsed().is_empty()
+            }
+            Wires::Pair(_) => true,
         }
     }
 

@@ -1,5 +1,7 @@
 //! Frames on their way to the socket: heads that the session built, and bodies that
-//! stay where they are until the kernel has taken them.
+//! stay where they are until the kernel has taken them. Only a short body goes inline,
+//! behind its head: a system call with one buffer takes a shorter way through the kernel
+//! than one with a list, and that is worth more than the copy.
 //!
 //! A batch is built, written whole, and only then the next is built: what one channel
 //! queues meanwhile goes into longer frames.
@@ -43,6 +45,8 @@ unsafe impl Send for Outbound {}
 /// Bytes that make a batch: enough for the kernel to be busy, little enough that control
 /// frames do not wait long.
 const BATCH_BYTES: usize = 256 << 10;
+/// The longest body that goes inline.
+const INLINE_BYTES: usize = 256;
 /// Pieces that one system call takes.
 const PIECES: usize = 64;
 /// Pieces of a frame or two.
@@ -52,7 +56,7 @@ impl Outbound {
     /// Nothing to write.
     pub(crate) fn new() -> Self {
         Self {
-            heads: Vec::with_capacity(PIECES * HEAD_BYTES),
+            heads: Vec::with_capacity(PIECES * (HEAD_BYTES + INLINE_BYTES)),
             heads_used: 0,
             pieces: Vec::with_capacity(PIECES),
             next: 0,
@@ -76,22 +80,32 @@ impl Outbound {
     }
 
     /// Makes a frame of what was appended to `heads` since the last one, and `body`.
+    /// Returns whether that goes inline.
     ///
     /// # Safety
     ///
     /// The body's bytes stay valid and unchanged until the batch is written or dropped.
-    pub(crate) unsafe fn push(&mut self, body: Option<(NonNull<u8>, usize)>) {
+    pub(crate) unsafe fn push(&mut self, body: Option<(NonNull<u8>, usize)>) -> bool {
+        let inline = body.filter(|(_, length)| *length <= INLINE_BYTES);
+        if let Some((base, length)) = inline {
+            // SAFETY: valid, by the contract.
+            let bytes = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+            self.heads.extend_from_slice(bytes);
+            let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
+            self.heads.extend_from_slice(&[0; FRAME_ALIGNMENT][..fill]);
+        }
         let start = self.heads_used;
         let length = self.heads.len() - start;
         self.heads_used = self.heads.len();
         self.add(Piece::Head { start, length }, length);
-        if let Some((base, length)) = body {
+        if let (Some((base, length)), None) = (body, inline) {
             self.add(Piece::Memory { base, length }, length);
             let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
             if fill > 0 {
                 self.add(Piece::Fill { length: fill }, fill);
             }
         }
+        inline.is_some()
     }
 
     fn add(&mut self, piece: Piece, length: usize) {

@@ -8,7 +8,7 @@ use std::{
 
 use rustix::{
     io::{readv, retry_on_intr},
-    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg},
+    net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, send, sendmsg},
 };
 
 /// Writes frames to a socket and reads them back, as they are or sealed.
@@ -27,15 +27,17 @@ pub struct Plain;
 
 impl RecordLayer for Plain {
     fn write(&mut self, socket: &TcpStream, frames: &[IoSlice<'_>]) -> io::Result<usize> {
-        // `sendmsg` and not `writev`: a peer that is gone must not raise SIGPIPE in a
+        // Neither `write` nor `writev`: a peer that is gone must not raise SIGPIPE in a
         // program that left its default.
-        let sent = retry_on_intr(|| {
-            sendmsg(
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+        let sent = retry_on_intr(|| match frames {
+            [only] => send(socket.as_fd(), only, flags),
+            _ => sendmsg(
                 socket.as_fd(),
                 frames,
                 &mut SendAncillaryBuffer::default(),
-                SendFlags::NOSIGNAL | SendFlags::DONTWAIT,
-            )
+                flags,
+            ),
         })?;
         Ok(sent)
     }
