@@ -90,6 +90,10 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "",
     ),
     (
+        "cargo test -p ibex --release --features verbs --test rdma_crowd",
+        "--nocapture",
+    ),
+    (
         "cargo test -p ibex --release --features verbs --test conformance",
         "/verbs/",
     ),

@@ -1,0 +1,190 @@
+//! A crowd: many sessions between two nodes over an RDMA device, all of which have
+//! something to send all the time.
+//!
+//! The node that receives has 256 receive buffers for all of them and places for 200, so
+//! that a session alone has 40 buffers to send to, and 200 take turns. Both nodes are in
+//! this process.
+
+use std::{
+    env, thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{
+    Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Sender, TryRecvError, TrySendError,
+    rdma::RdmaSettings,
+};
+
+/// Two nodes, and a channel over each session between them.
+pub(crate) struct Crowd {
+    // In the order in which they go.
+    senders: Vec<Sender<[u8], Raw>>,
+    receivers: Vec<Receiver<[u8], Raw>>,
+    peers: Vec<Peer>,
+    _nodes: [Node; 2],
+    /// Messages that each session has carried.
+    carried: u32,
+}
+
+/// What came of it when everybody sent.
+pub(crate) struct Carried {
+    /// Messages of each session that were there when all of one were.
+    pub(crate) shares: Vec<u32>,
+    /// How long all of them took.
+    pub(crate) took: Duration,
+}
+
+/// Nothing here takes long; a guest under emulation may.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// The most sessions that a crowd has.
+pub(crate) const SESSIONS: usize = 200;
+/// Receive buffers for all of them.
+const RECEIVE_BUFFERS: u32 = 256;
+/// One message fills most of a receive buffer.
+const MESSAGE_BYTES: usize = 2200;
+/// What each may have under way.
+const WINDOW_MESSAGES: u64 = 64;
+const WINDOW_BYTES: u64 = 256 << 10;
+/// So many are sent over one session before it is the next one's turn, so that all have
+/// something to send all the time.
+const AT_A_TIME: u32 = 4;
+/// Between two looks where nothing moved.
+const PAUSE: Duration = Duration::from_micros(200);
+
+impl Crowd {
+    /// Nodes with `sessions` sessions between them, at most [`SESSIONS`].
+    pub(crate) fn gather(sessions: usize) -> Self {
+        let server = builder(SESSIONS as u32, RECEIVE_BUFFERS)
+            .listen("127.0.0.1:0")
+            .fabric(Fabric::Verbs, Policy::Require)
+            .build()
+            .expect("a node");
+        // A session takes two of the places of the node that dials.
+        let places = 2 * sessions as u32;
+        let client = builder(places, places + RECEIVE_BUFFERS)
+            .build()
+            .expect("a node");
+        let address = server.local_addr().expect("it listens");
+        let (mut peers, mut senders, mut receivers) = (Vec::new(), Vec::new(), Vec::new());
+        for _ in 0..sessions {
+            let peer = client.connect(address).expect("a session");
+            let theirs = server.accept_timeout(PATIENCE).expect("a peer");
+            assert_eq!(theirs.fabric(), Fabric::Verbs, "{}", theirs.fabric_reason());
+            let data = peer.channel("data").codec::<Raw>();
+            let data = data
+                .window_messages(WINDOW_MESSAGES)
+                .window_bytes(WINDOW_BYTES);
+            senders.push(data.sender::<[u8]>().expect("an end"));
+            let data = theirs.channel("data").codec::<Raw>();
+            receivers.push(data.receiver::<[u8]>().expect("an end"));
+            peers.push(theirs);
+        }
+        for (sender, receiver) in senders.iter_mut().zip(&mut receivers) {
+            sender.opened(PATIENCE).expect("it is opened there");
+            receiver.opened(PATIENCE).expect("it is opened there");
+        }
+        Self {
+            senders,
+            receivers,
+            peers,
+            _nodes: [client, server],
+            carried: 0,
+        }
+    }
+
+    /// Frames that the receiving node took, of all sessions.
+    pub(crate) fn frames_received(&self) -> u64 {
+        let stats = self.peers.iter().map(|peer| peer.stats().frames_received);
+        stats.sum()
+    }
+
+    /// Every session carries so many messages, all at the same time.
+    pub(crate) fn carry(&mut self, messages: u32) -> Carried {
+        let (senders, receivers) = (&mut self.senders, &mut self.receivers);
+        let from = self.carried;
+        self.carried += messages;
+        let until = self.carried;
+        let began = Instant::now();
+        let shares = thread::scope(|scope| {
+            scope.spawn(|| send_all(senders, from, until));
+            take_all(receivers, from, until)
+        });
+        let took = began.elapsed();
+        Carried { shares, took }
+    }
+}
+
+/// A node that does with as little as it can.
+pub(crate) fn builder(places: u32, receive_buffers: u32) -> NodeBuilder {
+    let mut settings = RdmaSettings::new()
+        .max_sessions(places)
+        .receive_buffers(receive_buffers)
+        .held_buffers(64)
+        .send_requests(64);
+    if let Ok(device) = env::var("IBEX_TEST_DEVICE") {
+        settings = settings.device(device);
+    }
+    Node::builder()
+        .fabric(Fabric::Shm, Policy::Forbid)
+        .fabric(Fabric::Verbs, Policy::Prefer)
+        .rdma(settings)
+        .connect_timeout(PATIENCE)
+        .handshake_timeout(PATIENCE)
+        .open_timeout(PATIENCE)
+}
+
+/// Sends the messages with the numbers `from..until` over each session.
+fn send_all(senders: &mut [Sender<[u8], Raw>], from: u32, until: u32) {
+    let mut next = vec![from; senders.len()];
+    while next.iter().any(|&next| next < until) {
+        let before = next.clone();
+        for (next, sender) in next.iter_mut().zip(&mut *senders) {
+            send_some(sender, next, until);
+        }
+        if next == before {
+            thread::sleep(PAUSE);
+        }
+    }
+}
+
+/// Sends a few messages, as far as they find room.
+fn send_some(sender: &mut Sender<[u8], Raw>, next: &mut u32, until: u32) {
+    let mut message = [7; MESSAGE_BYTES];
+    let until = until.min(*next + AT_A_TIME);
+    while *next < until {
+        message[..4].copy_from_slice(&next.to_le_bytes());
+        match sender.try_send(&message) {
+            Ok(_) => *next += 1,
+            Err(TrySendError::Full) => return,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Takes the messages with the numbers `from..until` of each session. How many each had
+/// when one had all.
+fn take_all(receivers: &mut [Receiver<[u8], Raw>], from: u32, until: u32) -> Vec<u32> {
+    let mut next = vec![from; receivers.len()];
+    let mut shares = None;
+    while next.iter().any(|&next| next < until) {
+        let before = next.clone();
+        for (next, receiver) in next.iter_mut().zip(&mut *receivers) {
+            match receiver.try_recv() {
+                Ok(message) => {
+                    assert_eq!(message[..4], next.to_le_bytes());
+                    assert_eq!(message.len(), MESSAGE_BYTES);
+                    *next += 1;
+                }
+                Err(TryRecvError::Empty) => {}
+                Err(error) => panic!("{error}: {before:?}"),
+            }
+        }
+        if shares.is_none() && next.contains(&until) {
+            shares = Some(next.iter().map(|next| next - from).collect());
+        }
+        if next == before {
+            thread::sleep(PAUSE);
+        }
+    }
+    shares.expect("one was the first")
+}
