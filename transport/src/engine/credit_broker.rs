@@ -104,11 +104,21 @@ struct Holding {
     /// When the recall is overdue, while one is open.
     due: Option<u64>,
     is_overdue: bool,
-    /// What the session had used in all when it was looked at last; nothing if it was given
-    /// something since.
-    used: Option<u64>,
+    /// How it was found when it was looked at; nothing if it was given something since.
+    look: Option<Look>,
     /// When it is forgotten, while it holds and wants nothing.
     lapses: Option<u64>,
+}
+
+/// A session as it was found, and a busy one beside it to tell how much time passes.
+#[derive(Clone, Copy, Debug)]
+struct Look {
+    /// What the session had used in all.
+    used: u64,
+    witness: SessionId,
+    /// When the witness has used more than this in all, what had arrived before the look
+    /// was taken in: its frames come behind that.
+    until: u64,
 }
 
 impl Holding {
@@ -256,7 +266,7 @@ impl CreditBroker {
                 {
                     return Some(self.recall(richest, kept - target));
                 }
-                if self.look_for_idle(&used) {
+                if self.look_for_idle(session, &used) {
                     // Its share has grown.
                     continue;
                 }
@@ -389,7 +399,7 @@ impl CreditBroker {
         self.change(session, |holding, free| {
             holding.held += credit;
             *free -= credit;
-            holding.used = None;
+            holding.look = None;
             if term == Term::Turn {
                 holding.recalled += credit;
                 opened = Some(*holding.due.get_or_insert(due));
@@ -436,10 +446,12 @@ impl CreditBroker {
         CreditAction::Recall { session, credit }
     }
 
-    /// Looks at a few active sessions that have more than a grain and want nothing. Whether
-    /// one was found that has used nothing since it was looked at last.
-    fn look_for_idle(&mut self, used: &impl Fn(SessionId) -> u64) -> bool {
+    /// Looks at a few active sessions that have more than a grain and want nothing, on
+    /// behalf of one that is busy. Whether one was found that has used nothing since it was
+    /// looked at first.
+    fn look_for_idle(&mut self, busy: SessionId, used: &impl Fn(SessionId) -> u64) -> bool {
         let grain = self.settings.grain;
+        let until = used(busy) + self.held(busy);
         for _ in 0..LOOKS_PER_WISH {
             let behind = self.sessions.range(self.hand + 1..).next();
             let Some((&session, holding)) = behind.or_else(|| self.sessions.first_key_value())
@@ -451,9 +463,16 @@ impl CreditBroker {
                 continue;
             }
             let now = used(session);
-            let is_idle = holding.used == Some(now);
+            let is_witness = |session| self.sessions.get(&session).is_some_and(|one| one.is_active);
+            let look = holding.look.filter(|look| look.used == now && is_witness(look.witness));
+            let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
+            let look = look.unwrap_or(Look {
+                used: now,
+                witness: busy,
+                until,
+            });
             self.change(session, |holding, _| {
-                holding.used = Some(now);
+                holding.look = Some(look);
                 holding.is_active = !is_idle;
             });
             if is_idle {

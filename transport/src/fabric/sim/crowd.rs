@@ -548,8 +548,10 @@ fn a_broker_that_gives_before_the_surrender_arrived_is_overrun() {
     let overruns = (0..4).filter(|&seed| {
         let mut crowd = Crowd::new(seed, BUFFERS, entries(96, 32));
         crowd.waits_for_surrender = false;
-        (0..32).for_each(|_| crowd.join(Life::Busy(300)));
-        let broken = crowd.run(50_000).err();
+        (0..8).for_each(|_| crowd.join(Life::Busy(300)));
+        let begins = (0..100).try_for_each(|_| crowd.step());
+        (0..24).for_each(|_| crowd.join(Life::Busy(300)));
+        let broken = begins.and_then(|()| crowd.run(50_000)).err();
         broken.is_some_and(|error| error.contains("on its way"))
     });
     assert_eq!(overruns.count(), 4);

@@ -247,6 +247,32 @@ fn a_few_senders_share_what_one_would_have() {
     }
 }
 
+/// A receiver that makes one turn for each round of its application takes 32 completions
+/// each time, while frames of all who send lie in the queue behind them.
+#[test]
+fn whose_frames_still_lie_in_the_queue_is_not_taken_for_idle() {
+    for senders in [2, 3, 7] {
+        let mut crowd = Crowd::new(lends(64, 16), senders);
+        (0..senders).for_each(|at| crowd.join(at));
+        let everybody: Vec<_> = (0..senders).collect();
+        crowd.run(&everybody, 10);
+        for round in 0..300 {
+            // Another one is the first in each round.
+            for at in (0..senders).map(|at| (at + round) % senders) {
+                crowd.talkers[at].fill(u64::MAX);
+                while crowd.senders[at].0.poll_ready() {}
+            }
+            crowd.runtime.poll_ready();
+            crowd.talkers.iter_mut().for_each(Talker::take);
+            crowd.fake.forget_posted();
+        }
+        let lent: Vec<_> = everybody.iter().map(|&at| crowd.lent(at)).collect();
+        assert!(spread(&lent) <= 1.5, "{senders} are lent {lent:?}");
+        let taken: Vec<_> = crowd.talkers.iter().map(|talker| talker.taken).collect();
+        assert!(spread(&taken) <= 1.5, "{senders} got through {taken:?}");
+    }
+}
+
 // ---- Idle and gone -------------------------------------------------------------------
 
 #[test]
