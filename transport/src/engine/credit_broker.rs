@@ -12,7 +12,9 @@
 //!    part for each *active* session, and who has more is recalled to it as soon as someone
 //!    who has less wants and nothing is free. A session is active from when it wants until it
 //!    surrenders what it could not use, or is found to use nothing. Who is not active is
-//!    recalled first, to one *grain*, the least that is of use.
+//!    recalled first, to one *grain*, the least that is of use. To use nothing means: not
+//!    while another has used more than it held, so that nothing which had arrived by then
+//!    is still to be taken in.
 //! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
 //!    grain once, in the order of the wishes. Turns come back without a recall.
 //! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
@@ -34,6 +36,15 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+mod action;
+mod holdings;
+mod level;
+
+pub use self::action::CreditAction;
+use self::{
+    holdings::{Holding, Holdings, Look},
+    level::Level,
+};
 use super::session_credit::{CreditReport, Term};
 
 /// A session, as the engine numbers them.
@@ -61,25 +72,15 @@ pub struct CreditBroker {
 
     // What there is.
     lendable: u64,
-    free: u64,
-    /// What was recalled so long ago that nobody counts on it.
-    overdue: u64,
 
     // Who has it.
-    sessions: BTreeMap<SessionId, Holding>,
+    holdings: Holdings,
     /// Sessions that want, in the order of their wishes.
     waiting: BTreeMap<u64, SessionId>,
     next_ticket: u64,
-    /// Active sessions by what they may keep, richest last.
-    active_holders: BTreeSet<(u64, SessionId)>,
-    /// The same of those that are not active.
-    idle_holders: BTreeSet<(u64, SessionId)>,
-    active: u64,
-    /// A grain, or what is held if that is less, for each that is not active.
-    idle_floor: u64,
 
     // How it is shared.
-    level: u64,
+    level: Level,
     /// Where the search for idle sessions goes on.
     hand: SessionId,
     /// Active sessions that hold nothing and want nothing, with the number of gifts after
@@ -91,72 +92,6 @@ pub struct CreditBroker {
     /// Open ones, by the number of answers after which they are overdue.
     open: BTreeSet<(u64, SessionId)>,
     answers: u64,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Holding {
-    held: u64,
-    /// Of that, what will not be lent again.
-    recalled: u64,
-    /// The place in the queue of who wants more.
-    ticket: Option<u64>,
-    is_active: bool,
-    /// When the recall is overdue, while one is open.
-    due: Option<u64>,
-    is_overdue: bool,
-    /// How it was found when it was looked at; nothing if it was given something since.
-    look: Option<Look>,
-    /// When it is forgotten, while it holds and wants nothing.
-    lapses: Option<u64>,
-}
-
-/// A session as it was found, and a busy one beside it to tell how much time passes.
-#[derive(Clone, Copy, Debug)]
-struct Look {
-    /// What the session had used in all.
-    used: u64,
-    witness: SessionId,
-    /// When the witness has used more than this in all, what had arrived before the look
-    /// was taken in: its frames come behind that.
-    until: u64,
-}
-
-impl Holding {
-    fn kept(&self) -> u64 {
-        self.held - self.recalled
-    }
-}
-
-/// What the engine is to do for the broker.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CreditAction {
-    /// Pass it to [`Session::give`](super::session::Session::give).
-    Give {
-        /// To whom.
-        session: SessionId,
-        /// How much.
-        credit: u64,
-        /// For how long.
-        term: Term,
-    },
-    /// Pass it to [`Session::recall`](super::session::Session::recall), and report what
-    /// comes back.
-    Recall {
-        /// From whom.
-        session: SessionId,
-        /// How much.
-        credit: u64,
-    },
-}
-
-impl CreditAction {
-    /// Whom it is for.
-    #[must_use]
-    pub fn session(&self) -> SessionId {
-        match *self {
-            CreditAction::Give { session, .. } | CreditAction::Recall { session, .. } => session,
-        }
-    }
 }
 
 /// A session cannot be taken in.
@@ -188,16 +123,10 @@ impl CreditBroker {
         Self {
             settings,
             lendable,
-            free: lendable,
-            overdue: 0,
-            sessions: BTreeMap::new(),
+            holdings: Holdings::new(lendable, settings.grain),
             waiting: BTreeMap::new(),
             next_ticket: 0,
-            active_holders: BTreeSet::new(),
-            idle_holders: BTreeSet::new(),
-            active: 0,
-            idle_floor: 0,
-            level: lendable,
+            level: Level::new(lendable),
             hand: 0,
             lapsing: VecDeque::new(),
             gifts: 0,
@@ -209,10 +138,10 @@ impl CreditBroker {
     /// A session begins; it counts as wanting.
     pub fn join(&mut self, session: SessionId) -> Result<(), TooManySessions> {
         let limit = self.settings.max_sessions;
-        if self.sessions.len() as u64 >= limit {
+        if self.holdings.len() >= limit {
             return Err(TooManySessions { limit });
         }
-        self.sessions.entry(session).or_default();
+        self.holdings.join(session);
         self.wish(session);
         Ok(())
     }
@@ -221,7 +150,7 @@ impl CreditBroker {
     ///
     /// Of sessions that did not join the broker knows nothing, and hears nothing.
     pub fn report(&mut self, session: SessionId, report: CreditReport) {
-        if report == CreditReport::default() || !self.sessions.contains_key(&session) {
+        if report == CreditReport::default() || self.holdings.get(session).is_none() {
             return;
         }
         if report.returned > 0 || report.is_idle {
@@ -234,16 +163,8 @@ impl CreditBroker {
 
     /// The session is over: all that it had is free.
     pub fn leave(&mut self, session: SessionId) {
-        self.change(session, |holding, free| {
-            *free += holding.held;
-            *holding = Holding {
-                ticket: holding.ticket,
-                due: holding.due,
-                ..Holding::default()
-            };
-        });
-        if let Some(holding) = self.sessions.remove(&session) {
-            self.forget_wish(holding.ticket);
+        if let Some(holding) = self.holdings.leave(session) {
+            holding.ticket.map(|ticket| self.waiting.remove(&ticket));
             self.close_recall(session, holding.due);
         }
         self.set_level();
@@ -255,13 +176,13 @@ impl CreditBroker {
     #[must_use]
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
         while let Some((&ticket, &session)) = self.waiting.first_key_value() {
-            let holding = self.sessions.get(&session).copied().unwrap_or_default();
+            let holding = self.holdings.get(session).copied().unwrap_or_default();
             let target = self.target();
             let has_enough = holding.kept() >= target;
             if has_enough {
                 // Who got more when there were fewer is no better than who wants now.
                 let most = target + target / 2;
-                if let Some((richest, kept)) = richer(&self.active_holders, most)
+                if let Some((richest, kept)) = self.holdings.richest_active(most)
                     && richest != session
                 {
                     return Some(self.recall(richest, kept - target));
@@ -277,7 +198,7 @@ impl CreditBroker {
             }
             let missing = target - holding.kept();
             let room = self.settings.most - holding.held;
-            let credit = missing.min(room).min(self.free);
+            let credit = missing.min(room).min(self.holdings.free());
             if credit >= self.settings.grain.min(missing) {
                 self.drop_wish(session, ticket);
                 return Some(self.give(session, credit));
@@ -297,22 +218,19 @@ impl CreditBroker {
     /// Whether nothing is lent beyond what there is: holds after every call.
     #[must_use]
     pub fn is_sound(&self) -> bool {
-        let held: u64 = self.sessions.values().map(|holding| holding.held).sum();
-        self.free.checked_add(held) == Some(self.lendable)
+        self.holdings.free().checked_add(self.holdings.held()) == Some(self.lendable)
     }
 
     /// What a session is lent.
     #[must_use]
     pub fn held(&self, session: SessionId) -> u64 {
-        self.sessions
-            .get(&session)
-            .map_or(0, |holding| holding.held)
+        self.holdings.get(session).map_or(0, |holding| holding.held)
     }
 
     /// What nobody is lent.
     #[must_use]
     pub fn free(&self) -> u64 {
-        self.free
+        self.holdings.free()
     }
 
     // ---- What sessions do ------------------------------------------------------------
@@ -322,11 +240,11 @@ impl CreditBroker {
         let most = self.settings.most;
         // A fast sender that has the most it may have says this again and again.
         let is_known = |holding: &Holding| holding.is_active && holding.held >= most;
-        if self.sessions.get(&session).is_some_and(is_known) {
+        if self.holdings.get(session).is_some_and(is_known) {
             return;
         }
         let mut is_new = false;
-        self.change(session, |holding, _| {
+        self.holdings.change(session, |holding, _| {
             is_new = holding.ticket.is_none() && holding.held < most;
             if is_new {
                 holding.ticket = Some(ticket);
@@ -342,10 +260,10 @@ impl CreditBroker {
     }
 
     fn came_back(&mut self, session: SessionId, credit: u64, is_idle: bool) {
-        let lapses = self.gifts + self.sessions.len() as u64;
+        let lapses = self.gifts + self.holdings.len();
         let mut closed = None;
         let mut is_lapsing = false;
-        self.change(session, |holding, free| {
+        self.holdings.change(session, |holding, free| {
             let credit = credit.min(holding.held);
             debug_assert!(credit <= holding.recalled, "{holding:?} returns {credit}");
             holding.held -= credit;
@@ -378,12 +296,13 @@ impl CreditBroker {
 
     /// Up to how much is given to who wants.
     fn target(&self) -> u64 {
-        self.level.clamp(self.settings.grain, self.settings.most)
+        let (least, most) = (self.settings.grain, self.settings.most);
+        self.level.get().clamp(least, most)
     }
 
     /// There is not a grain for each.
     fn is_crowded(&self) -> bool {
-        self.level < self.settings.grain
+        self.level.get() < self.settings.grain
     }
 
     fn give(&mut self, session: SessionId, credit: u64) -> CreditAction {
@@ -396,7 +315,7 @@ impl CreditBroker {
         // others.
         let due = self.answers + 2 * (self.open.len() as u64 + 1);
         let mut opened = None;
-        self.change(session, |holding, free| {
+        self.holdings.change(session, |holding, free| {
             holding.held += credit;
             *free -= credit;
             holding.look = None;
@@ -424,9 +343,12 @@ impl CreditBroker {
         } else {
             (self.settings.grain, self.target())
         };
-        let idle = richer(&self.idle_holders, idle_keeps).map(|holder| (holder, idle_keeps));
+        let idle = self
+            .holdings
+            .richest_idle(idle_keeps)
+            .map(|holder| (holder, idle_keeps));
         let active = || {
-            let holder = richer(&self.active_holders, active_keeps);
+            let holder = self.holdings.richest_active(active_keeps);
             holder.map(|holder| (holder, active_keeps))
         };
         let ((session, kept), keeps) = idle.or_else(active)?;
@@ -438,7 +360,7 @@ impl CreditBroker {
         // taken for silent.
         let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
         let mut opened = 0;
-        self.change(session, |holding, _| {
+        self.holdings.change(session, |holding, _| {
             holding.recalled += credit;
             opened = *holding.due.get_or_insert(due);
         });
@@ -453,9 +375,7 @@ impl CreditBroker {
         let grain = self.settings.grain;
         let until = used(busy) + self.held(busy);
         for _ in 0..LOOKS_PER_WISH {
-            let behind = self.sessions.range(self.hand + 1..).next();
-            let Some((&session, holding)) = behind.or_else(|| self.sessions.first_key_value())
-            else {
+            let Some((session, holding)) = self.holdings.behind(self.hand) else {
                 return false;
             };
             self.hand = session;
@@ -463,15 +383,17 @@ impl CreditBroker {
                 continue;
             }
             let now = used(session);
-            let is_witness = |session| self.sessions.get(&session).is_some_and(|one| one.is_active);
-            let look = holding.look.filter(|look| look.used == now && is_witness(look.witness));
+            let is_witness = |session| self.holdings.get(session).is_some_and(|one| one.is_active);
+            let look = holding
+                .look
+                .filter(|look| look.used == now && is_witness(look.witness));
             let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
             let look = look.unwrap_or(Look {
                 used: now,
                 witness: busy,
                 until,
             });
-            self.change(session, |holding, _| {
+            self.holdings.change(session, |holding, _| {
                 holding.look = Some(look);
                 holding.is_active = !is_idle;
             });
@@ -485,79 +407,15 @@ impl CreditBroker {
 
     // ---- Bookkeeping -----------------------------------------------------------------
 
-    /// Changes a holding and everything that is summed up over holdings.
-    fn change(&mut self, session: SessionId, change: impl FnOnce(&mut Holding, &mut u64)) {
-        let Some(holding) = self.sessions.get_mut(&session) else {
-            return;
-        };
-        let grain = self.settings.grain;
-        let before = *holding;
-        change(holding, &mut self.free);
-        let after = *holding;
-        for (holding, is_before) in [(before, true), (after, false)] {
-            let key = (holding.kept(), session);
-            let holders = if holding.is_active {
-                &mut self.active_holders
-            } else {
-                &mut self.idle_holders
-            };
-            if is_before {
-                holders.remove(&key);
-                self.active -= u64::from(holding.is_active);
-                self.idle_floor -= holding.idle_floor(grain);
-                self.overdue -= holding.overdue();
-            } else {
-                if holding.kept() > 0 {
-                    holders.insert(key);
-                }
-                self.active += u64::from(holding.is_active);
-                self.idle_floor += holding.idle_floor(grain);
-                self.overdue += holding.overdue();
-            }
-        }
-    }
-
     fn set_level(&mut self) {
-        let shared = self
-            .lendable
-            .saturating_sub(self.overdue)
-            .saturating_sub(self.idle_floor);
-        let equal = shared / self.active.max(1);
-        if equal < self.level {
-            self.level = self.step_below(equal);
-        } else {
-            let roomy = if self.active <= 1 {
-                equal
-            } else {
-                equal - equal / 4
-            };
-            self.level = self.level.max(self.step_below(roomy));
-        }
-    }
-
-    /// The highest step that is not above `credit`: all there is, three quarters of it, a
-    /// half, three eighths and so on.
-    fn step_below(&self, credit: u64) -> u64 {
-        let mut step = self.lendable;
-        while step > credit {
-            let quarter_less = step - step / 4;
-            if quarter_less <= credit {
-                return quarter_less;
-            }
-            step /= 2;
-        }
-        step
+        let bound = self.holdings.bound();
+        self.level.share(bound, self.holdings.active());
     }
 
     fn drop_wish(&mut self, session: SessionId, ticket: u64) {
         self.waiting.remove(&ticket);
-        self.change(session, |holding, _| holding.ticket = None);
-    }
-
-    fn forget_wish(&mut self, ticket: Option<u64>) {
-        if let Some(ticket) = ticket {
-            self.waiting.remove(&ticket);
-        }
+        self.holdings
+            .change(session, |holding, _| holding.ticket = None);
     }
 
     fn close_recall(&mut self, session: SessionId, due: Option<u64>) {
@@ -572,7 +430,7 @@ impl CreditBroker {
             && due <= self.answers
         {
             self.open.pop_first();
-            self.change(session, |holding, _| {
+            self.holdings.change(session, |holding, _| {
                 holding.due = None;
                 holding.is_overdue = true;
             });
@@ -585,7 +443,7 @@ impl CreditBroker {
             && lapses <= self.gifts
         {
             self.lapsing.pop_front();
-            self.change(session, |holding, _| {
+            self.holdings.change(session, |holding, _| {
                 if holding.lapses == Some(lapses) {
                     holding.lapses = None;
                     holding.is_active = false;
@@ -593,26 +451,6 @@ impl CreditBroker {
             });
         }
         self.set_level();
-    }
-}
-
-/// The richest of `holders`, if it may keep more than `most`.
-fn richer(holders: &BTreeSet<(u64, SessionId)>, most: u64) -> Option<(SessionId, u64)> {
-    let (kept, session) = holders.last().copied()?;
-    (kept > most).then_some((session, kept))
-}
-
-impl Holding {
-    fn idle_floor(&self, grain: u64) -> u64 {
-        if self.is_active {
-            0
-        } else {
-            self.held.min(grain)
-        }
-    }
-
-    fn overdue(&self) -> u64 {
-        if self.is_overdue { self.recalled } else { 0 }
     }
 }
 
