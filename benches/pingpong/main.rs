@@ -8,8 +8,13 @@
 //! The distance of the two cores is measured beside each pair: figures of near and far
 //! cores, which a virtual machine may change at any time, stand in lines of their own.
 
+#[cfg(feature = "verbs")]
+mod crowd;
 #[path = "../../examples/pingpong/measurement/mod.rs"]
 mod measurement;
+#[cfg(feature = "verbs")]
+#[path = "../../tests/common/crowd.rs"]
+mod sessions;
 mod table;
 mod verbs;
 
@@ -97,6 +102,12 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
                 "", run.mixed
             );
         }
+    }
+    #[cfg(feature = "verbs")]
+    if crowd::NAME.contains(filter)
+        && let Ok(port) = &port
+    {
+        crowd::throughput(port)?;
     }
     Ok(code)
 }

@@ -29,9 +29,12 @@ pub(crate) struct Crowd {
 /// What came of it when everybody sent.
 pub(crate) struct Carried {
     /// Messages of each session that were there when all of one were.
+    #[allow(dead_code, reason = "the benchmark asks for the rate")]
     pub(crate) shares: Vec<u32>,
     /// How long all of them took.
     pub(crate) took: Duration,
+    /// Payload of all of them.
+    bytes: u64,
 }
 
 /// Nothing here takes long; a guest under emulation may.
@@ -50,6 +53,14 @@ const WINDOW_BYTES: u64 = 256 << 10;
 const AT_A_TIME: u32 = 4;
 /// Between two looks where nothing moved.
 const PAUSE: Duration = Duration::from_micros(200);
+
+impl Carried {
+    /// What all carried together.
+    #[allow(dead_code, reason = "the test asks for shares, the benchmark for this")]
+    pub(crate) fn bytes_per_second(&self) -> f64 {
+        self.bytes as f64 / self.took.as_secs_f64()
+    }
+}
 
 impl Crowd {
     /// Nodes with `sessions` sessions between them, at most [`SESSIONS`].
@@ -93,6 +104,7 @@ impl Crowd {
     }
 
     /// Frames that the receiving node took, of all sessions.
+    #[allow(dead_code, reason = "of interest to the test only")]
     pub(crate) fn frames_received(&self) -> u64 {
         let stats = self.peers.iter().map(|peer| peer.stats().frames_received);
         stats.sum()
@@ -110,7 +122,12 @@ impl Crowd {
             take_all(receivers, from, until)
         });
         let took = began.elapsed();
-        Carried { shares, took }
+        let bytes = u64::from(messages) * self.peers.len() as u64 * MESSAGE_BYTES as u64;
+        Carried {
+            shares,
+            took,
+            bytes,
+        }
     }
 }
 
