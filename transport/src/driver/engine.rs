@@ -212,8 +212,15 @@ impl Engine {
         self.turns += 1;
         let mut progress = self.take_marks(context);
         progress |= self.take_readiness(ready, context);
-        progress |= self.turn_sites(context);
-        progress |= self.turn_hot_links(context);
+        // What was published goes out before the queues are asked for more, unless a look
+        // has found something already; what that leads to goes out as well.
+        if !self.has_found_completions() {
+            progress |= self.turn_hot_links(context);
+        }
+        let found = self.turn_sites(context);
+        if found || self.is_left() {
+            progress |= found | self.turn_hot_links(context);
+        }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
             let now = Instant::now();
@@ -225,6 +232,9 @@ impl Engine {
 
     /// What handles left since the last turn.
     fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
+        if !context.runtime.is_marked() {
+            return false;
+        }
         let mut marks = mem::take(&mut self.marks);
         context.runtime.take_marks(&mut marks);
         let any = !marks.is_empty();

@@ -395,6 +395,11 @@ impl Runtime {
         }
     }
 
+    #[inline]
+    pub(crate) fn is_marked(&self) -> bool {
+        self.engine.is_marked()
+    }
+
     pub(crate) fn take_marks(&self, into: &mut Vec<Mark>) {
         if self.engine.take_mark() {
             into.append(&mut lock(&self.marks));

@@ -91,7 +91,7 @@ impl<E> Leadership<E> {
     /// Whether word was left that no turn has taken.
     #[inline]
     pub fn is_marked(&self) -> bool {
-        self.marked.load(Ordering::Relaxed)
+        self.marked.load(Ordering::Acquire)
     }
 
     /// Whether word was left since the last time; for who turns the engine now.

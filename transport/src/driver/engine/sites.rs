@@ -190,6 +190,18 @@ impl Engine {
         }
     }
 
+    /// Whether an earlier look has found completions.
+    #[inline]
+    pub(super) fn has_found_completions(&self) -> bool {
+        self.sites.iter().any(|care| care.count > 0)
+    }
+
+    /// Whether a queue pair waits to hear that its completion queue is empty.
+    #[inline]
+    pub(super) fn is_left(&self) -> bool {
+        self.sites.iter().any(|care| care.site.is_left())
+    }
+
     /// Whether completions wait for a turn. What this look finds is kept for it.
     #[inline]
     pub(crate) fn has_completions(&mut self) -> bool {

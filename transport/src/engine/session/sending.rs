@@ -46,14 +46,7 @@ impl Session {
         for _ in 0..self.ready.len() {
             let end = self.ready.pop_front()?;
             match self.serve(end, source, landing, head) {
-                Served::Frame(body) => {
-                    self.ready.push_back(end);
-                    return Some(body);
-                }
-                Served::LastFrame(body) => {
-                    self.leaves_ready(end);
-                    return Some(body);
-                }
+                Served::Frame(body) => return Some(body),
                 Served::OutOfCredit => {
                     self.ready.push_back(end);
                 }
@@ -175,7 +168,13 @@ impl Session {
                 if let Some(run) = source.take_run(end, batch, single) {
                     let first = channel.sent + 1;
                     channel.records_went(run.records, run.bytes);
-                    let has_more = channel.large.has_chunk() || channel.closing.is_some();
+                    // Else the channel has nothing behind it.
+                    channel.queued = channel.large.has_chunk()
+                        || channel.closing.is_some()
+                        || source.has_records(end);
+                    if channel.queued {
+                        self.ready.push_back(end);
+                    }
                     let frame = FrameHeader {
                         length: 0,
                         channel: end,
@@ -193,15 +192,12 @@ impl Session {
                         position,
                         bytes,
                     };
-                    return if has_more || source.has_records(end) {
-                        Served::Frame(body)
-                    } else {
-                        Served::LastFrame(body)
-                    };
+                    return Served::Frame(body);
                 }
             }
             if let Some(chunk) = channel.large.next_chunk(self.config.carriage.chunk_bytes()) {
                 channel.chunk_went_last = true;
+                self.ready.push_back(end);
                 let frame = FrameHeader {
                     length: 0,
                     channel: end,
@@ -285,13 +281,18 @@ impl Session {
         head: &mut Vec<u8>,
     ) {
         let is_talk = self.config.carriage.is_talk(&frame);
-        // A mere answer has a buffer where news would have none.
-        let extension = self.take_extension(!is_talk || self.reserved.may_speak());
-        if is_talk {
-            let is_news = extension.credit.is_some() || body_bytes > 0;
-            self.reserved.speak(is_news);
-        }
-        let has_extension = !extension.is_empty();
+        // Most frames have none, which is soon said.
+        let extension = (is_talk || self.has_extension()).then(|| {
+            // A mere answer has a buffer where news would have none.
+            let extension = self.take_extension(!is_talk || self.reserved.may_speak());
+            if is_talk {
+                let is_news = extension.credit.is_some() || body_bytes > 0;
+                self.reserved.speak(is_news);
+            }
+            extension
+        });
+        let extension = extension.filter(|extension| !extension.is_empty());
+        let has_extension = extension.is_some();
         let pad = pad_for(landing, has_extension, alignment);
         let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
         let length = HEADER_BYTES + extension_bytes + usize::from(pad) + body_bytes;
@@ -304,7 +305,7 @@ impl Session {
         let cost = self.config.carriage.cost(&frame);
         self.credit_use.charge(cost);
         head.extend_from_slice(&frame.to_bytes());
-        if has_extension {
+        if let Some(extension) = extension {
             head.extend_from_slice(&extension.to_bytes());
         }
         if pad > 0 {
@@ -312,13 +313,18 @@ impl Session {
         }
     }
 
+    /// Whether there may be news to ride on the next frame.
+    #[inline]
+    fn has_extension(&self) -> bool {
+        !self.news.is_empty()
+            || self.has_waited
+            || self.credit_grant.owed().is_some()
+            || self.reserved.answer().is_some()
+            || self.reserved.answer_is_due()
+    }
+
     /// The news that ride on the next frame, whatever it is.
     fn take_extension(&mut self, may_grant: bool) -> Extension {
-        let owes_credit = self.credit_grant.owed().is_some();
-        let owes_answer = self.reserved.answer().is_some() || self.reserved.answer_is_due();
-        if self.news.is_empty() && !owes_credit && !owes_answer && !self.has_waited {
-            return Extension::default();
-        }
         let credit = self.credit_grant.owed().filter(|_| may_grant);
         if let Some(credit) = credit {
             self.credit_grant.told(credit);
@@ -396,9 +402,8 @@ impl Session {
 
 /// What a ready channel had to send.
 enum Served {
+    /// A frame; the channel is ready still if it has more.
     Frame(Body),
-    /// The channel has nothing behind it.
-    LastFrame(Body),
     Empty,
     OutOfCredit,
     Closed(Control),

@@ -55,13 +55,19 @@ impl Link {
     /// Counts a turn that nobody slept before.
     pub(crate) fn stay_awake(&mut self, epoll: &OwnedFd) {
         self.busy_turns = self.busy_turns.saturating_add(1);
-        let reads_every_turn = self.local.is_none() && matches!(self.wires, Wires::Stream(_));
-        if self.busy_turns == BUSY_TURNS && reads_every_turn {
+        if self.busy_turns == BUSY_TURNS && self.reads_every_turn() {
             self.leave_epoll(epoll);
         }
     }
 
+    /// Whether its data comes over the socket, which is asked for it in every turn.
+    #[inline]
+    pub(super) fn reads_every_turn(&self) -> bool {
+        self.local.is_none() && matches!(self.wires, Wires::Stream(_))
+    }
+
     /// Has epoll tell when the socket takes more, as long as something waits for that.
+    #[inline]
     pub(super) fn watch_writable(&mut self, tools: &Tools) {
         let Wires::Stream(stream) = &mut self.wires else {
             return;

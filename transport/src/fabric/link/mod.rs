@@ -192,37 +192,25 @@ impl Link {
     /// Moves what can move. Returns whether anything did.
     #[inline]
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        !self.is_idle() && self.turn_all(tools, context)
-    }
-
-    /// Whether a turn would move nothing. A socket has to be asked.
-    fn is_idle(&self) -> bool {
-        let reads_every_turn = self.local.is_none() && matches!(self.wires, Wires::Stream(_));
-        !reads_every_turn
-            && !self.readable
-            && !self.has_output()
-            && !self.session.has_events()
-            && !self.rings_have_records()
+        // What is queued goes out before the socket is asked for more: the question costs
+        // a system call, and the peer may be waiting.
+        let mut progress = self.look_at_rings();
+        progress |= self.transmit(context);
+        if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
+            progress |= self.receive(tools, context);
+        }
+        if self.session.has_events() {
+            self.handle_events(context);
+        }
+        progress |= self.transmit(context);
+        self.watch_writable(tools);
+        progress
     }
 
     /// Whether something is due, waits to be written, or to be ended when it has been.
     #[inline]
     fn has_output(&self) -> bool {
         self.session.is_due() || !self.wires.have_taken_all() || !self.is_undisturbed()
-    }
-
-    fn turn_all(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
-        // What is queued goes out before the socket is asked for more: the question costs
-        // a system call, and the peer may be waiting.
-        let mut progress = self.look_at_rings();
-        progress |= self.transmit(context);
-        let received = self.receive(tools, context);
-        if received || self.session.has_events() {
-            self.handle_events(context);
-            self.transmit(context);
-        }
-        self.watch_writable(tools);
-        progress | received
     }
 
     /// Lets out what a handle's wish led to.

@@ -187,14 +187,9 @@ impl Link {
         }
     }
 
-    /// Whether a hot ring has records.
-    pub(super) fn rings_have_records(&self) -> bool {
-        let has_records = |&end| self.senders.get(end).is_some_and(SendLink::has_records);
-        self.hot_rings.iter().any(has_records)
-    }
-
     /// Tells the session which hot rings have records. Returns whether any can be sent, as
     /// far as is known.
+    #[inline]
     pub(super) fn look_at_rings(&mut self) -> bool {
         let mut any = false;
         for &end in &self.hot_rings {

@@ -44,8 +44,7 @@ impl Link {
             return false;
         }
         let mut progress = self.takes_leftover() && self.parse(tools, context);
-        let is_hot = self.readable || self.local.is_none();
-        if !is_hot {
+        if !self.readable && !self.reads_every_turn() {
             return progress;
         }
         for _ in 0..READS_PER_TURN {
