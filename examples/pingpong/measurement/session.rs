@@ -197,6 +197,9 @@ impl Setup {
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
         };
+        // There is one peer, and the limit has a receive queue to itself, too.
+        #[cfg(feature = "verbs")]
+        let builder = builder.rdma(ibex::rdma::RdmaSettings::new().shared_receives(false));
         match self.fabric {
             Some(fabric) => builder.fabric(fabric.into(), Policy::Require),
             None => builder,
