@@ -46,7 +46,7 @@ pub struct ReceiveHandle {
     last_cell: u64,
     /// What was handed out when nothing was there last.
     empty_at: u64,
-    /// When a look for a message last gave back what was released meanwhile.
+    /// When a wait for a message last gave back what was released meanwhile.
     gave_back_at: CoarseTime,
     /// Turns of an empty loop before the first look for a message, learnt from those that
     /// came soon after we had begun to wait.
@@ -548,7 +548,9 @@ impl ReceiveHandle {
             }
         }
         let Patience::Until(deadline) = patience else {
-            self.give_back();
+            // Whoever only looks may not come again soon, and keeps nothing back: the sender
+            // may look for just that.
+            self.end.advance(true);
             self.end.session.poll();
             return match self.poll() {
                 Ok(Some(message)) => Ok(Some(message)),
@@ -568,16 +570,6 @@ impl ReceiveHandle {
         session
             .wait(&end.waiters, deadline, Incoming { handle: self })
             .unwrap_or(Err(RecvFailure::TimedOut))
-    }
-
-    /// Whoever looks again and again keeps nothing back for long: the sender may look for
-    /// just that. One that waits for it asks.
-    fn give_back(&mut self) {
-        let now = CoarseTime::now();
-        if now != self.gave_back_at {
-            self.gave_back_at = now;
-            self.end.advance(true);
-        }
     }
 
     /// Waits until the peer has opened its end.
@@ -654,7 +646,12 @@ impl Condition for Incoming<'_> {
     }
 
     fn ask(&mut self) {
-        self.handle.give_back();
+        // Whoever waits keeps nothing back for long; before it sleeps, nothing (`arm`).
+        let now = CoarseTime::now();
+        if now != self.handle.gave_back_at {
+            self.handle.gave_back_at = now;
+            self.handle.end.advance(true);
+        }
     }
 
     fn arm(&mut self) {

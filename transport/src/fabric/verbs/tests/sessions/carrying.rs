@@ -61,3 +61,23 @@ fn a_stream_of_small_records_costs_few_doorbells_and_fewer_completions() {
         posted.len()
     );
 }
+
+#[test]
+fn a_sender_that_only_tries_hears_of_a_release_that_an_idle_receiver_kept_back() {
+    let stage = Stage::new();
+    let one = ChannelWindow {
+        messages: 1,
+        bytes: 1 << 12,
+    };
+    let (mut sender, mut receiver) = stage.channel("one", one);
+    for _ in 0..20 {
+        if matches!(try_send(&mut sender, &[7; 8]), Err(SendFailure::Full)) {
+            stage.settle();
+            try_send(&mut sender, &[7; 8]).unwrap();
+        }
+        stage.settle();
+        // It looks once more, and may not come again for long.
+        assert!(receiver.receive(Patience::None).is_ok());
+        assert!(receiver.receive(Patience::None).is_err());
+    }
+}
