@@ -46,29 +46,29 @@
 //! # Without a thread
 //!
 //! Under [`Driver::Caller`] a node has no thread, and runs when it is called. In a
-//! program's own event loop its descriptor says when. Messages over shared memory come
-//! through no descriptor, so such a node leaves that fabric to others:
+//! program's own event loop its descriptor says when, in the three steps of
+//! [`Node::as_fd`]:
 //!
 //! ```
-//! use ibex::{Driver, Fabric, Node, Policy, Raw};
-//! use rustix::event::{PollFd, PollFlags, poll};
+//! use ibex::{Driver, Node, Raw};
+//! use rustix::event::{PollFd, PollFlags, Timespec, poll};
 //!
 //! fn event_loop(address: &str) -> Result<(), Box<dyn std::error::Error>> {
-//!     let node = Node::builder()
-//!         .driver(Driver::Caller)
-//!         .fabric(Fabric::Shm, Policy::Forbid)
-//!         .build()?;
+//!     let node = Node::builder().driver(Driver::Caller).build()?;
 //!     let peer = node.connect(address)?;
 //!     let mut bytes = peer.channel("bytes").codec::<Raw>().receiver::<[u8]>()?;
+//!     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
 //!     loop {
-//!         match bytes.try_recv() {
-//!             Ok(message) => { message.ack(); continue }
-//!             Err(nothing) if nothing.is_transient() => {}
-//!             Err(over) => return Err(over.into()),
+//!         let ready = PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN);
+//!         while node.poll() {}
+//!         loop {
+//!             match bytes.try_recv() {
+//!                 Ok(message) => message.ack(),
+//!                 Err(nothing) if nothing.is_transient() => break,
+//!                 Err(over) => return Err(over.into()),
+//!             }
 //!         }
-//!         if !node.poll() {    // nothing moved: sleep until something may
-//!             poll(&mut [PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN)], None)?;
-//!         }
+//!         poll(&mut [ready], Some(&second))?;
 //!     }
 //! }
 //! ```

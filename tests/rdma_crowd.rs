@@ -128,7 +128,11 @@ fn nodes_that_come_and_go_leave_nothing_behind() {
     let Some(_turn) = port() else {
         return;
     };
-    let rounds = env::var("IBEX_TEST_SESSIONS").map_or(40, |rounds| rounds.parse().unwrap());
+    let rounds = env::var("IBEX_TEST_SESSIONS").map_or(40, |rounds| {
+        rounds
+            .parse()
+            .expect("IBEX_TEST_SESSIONS: a number of rounds")
+    });
     let server = builder(4)
         .driver(Driver::Threads)
         .listen("127.0.0.1:0")

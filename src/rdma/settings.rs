@@ -91,7 +91,7 @@ impl RdmaSettings {
 
     // ---- What is set aside -----------------------------------------------------------
 
-    /// Buffers that are posted for what arrives; all sessions share them. Default: 4096,
+    /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
     /// range `max_sessions` + 17 to 2^20. With more, more sessions can have `session_credit`
     /// at a time; each costs `receive_buffer_bytes` of locked memory, and the device has a
     /// limit of its own. Without [`shared_receives`](Self::shared_receives) each session
@@ -111,7 +111,9 @@ impl RdmaSettings {
     /// Default: true, which is what lets many sessions do with few buffers. With false each
     /// session has a queue and `session_credit` + 18 of the receive buffers to itself: for
     /// a node with a handful of busy peers, on a device that takes longer over a shared
-    /// queue (soft-RoCE does, by 4 of 46 µs for a small message).
+    /// queue (soft-RoCE does, by 4 of 46 µs for a small message). There are then
+    /// `receive_buffers / (session_credit + 18)` places for sessions, 49 by default, and
+    /// each locks its buffers, and as many spare ones, when it comes.
     pub fn shared_receives(mut self, shared: bool) -> Self {
         self.site.shared_receives = shared;
         self

@@ -6,7 +6,7 @@
 //!
 //! A model is worth what it can find, so each one has *weakened twins*: with
 //! `IBEX_WEAK=NAME` in the environment of the models one ordering, fence or step
-//! is left out and the model has to fail. [`is_weakened`] marks these places;
+//! is left out and the model has to fail. `is_weakened` marks these places;
 //! outside loom it is the constant `false`.
 
 #[cfg(loom)]

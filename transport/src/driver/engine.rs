@@ -215,11 +215,16 @@ impl Engine {
         // What was published goes out before the queues are asked for more, unless a look
         // has found something already; what that leads to goes out as well.
         if !self.has_found_completions() {
-            progress |= self.turn_hot_links(context);
+            progress |= self.turn_hot_links(HotLinks::All, context);
         }
+        let is_first = self.has_found_completions();
         let found = self.turn_sites(context);
         if found || self.is_left() {
-            progress |= found | self.turn_hot_links(context);
+            let links = match is_first {
+                true => HotLinks::All,
+                false => HotLinks::OfSites,
+            };
+            progress |= found | self.turn_hot_links(links, context);
         }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -310,7 +315,7 @@ impl Engine {
         }
     }
 
-    fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
+    fn turn_hot_links(&mut self, links: HotLinks, context: &mut Context<'_>) -> bool {
         if context.runtime.guard_rang() {
             self.answer_guards(context);
         }
@@ -324,6 +329,10 @@ impl Engine {
                 self.hot.swap_remove(at);
                 continue;
             };
+            if links == HotLinks::OfSites && link.pair_at().is_none() {
+                at += 1;
+                continue;
+            }
             if stays_awake {
                 link.stay_awake(&self.tools.epoll);
             }
@@ -631,6 +640,14 @@ impl Engine {
         self.timed.clear();
         report
     }
+}
+
+/// Whose turn it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum HotLinks {
+    All,
+    /// Those whose data comes over a device's queue: the others had their turn.
+    OfSites,
 }
 
 /// Whether the node is being closed.

@@ -472,8 +472,10 @@ impl Runtime {
     }
 
     /// Looks again and again for as long as the configuration says; the caller has looked
-    /// once. Callers turn the engine meanwhile: each time where it moves their bytes, now and then where a
-    /// shared-memory peer does and only control comes through the engine.
+    /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
+    /// socket, one time in sixteen where completions bring them and those are looked for
+    /// each time, and now and then where a shared-memory peer brings them and only control
+    /// comes through the engine.
     fn spin<C: Condition>(
         &self,
         wait: Wait,

@@ -1,12 +1,12 @@
-//! A map from ids that are given out in growing order: of sessions and of ends, looked up
-//! several times for each message.
+//! A map from ids that mostly grow: of sessions, ends and queue pairs, looked up several
+//! times for each message.
 //!
-//! Entries stand in one list by their ids, so a new one goes to the end. There are few,
+//! Entries stand in one list by their ids, so a new one mostly goes to the end. There are few,
 //! mostly one or two, and then a look takes a third of the instructions that it takes in a
 //! B-tree.
 #![forbid(unsafe_code)]
 
-/// Values by id. New ids are greater than all before them, or putting one in takes time.
+/// Values by id. A new id that is not the greatest moves those behind it.
 #[derive(Debug, Clone)]
 pub struct IdMap<T, I = u32> {
     entries: Vec<(I, T)>,
