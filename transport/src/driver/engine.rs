@@ -214,17 +214,14 @@ impl Engine {
         progress |= self.take_readiness(ready, context);
         // What was published goes out before the queues are asked for more, unless a look
         // has found something already; what that leads to goes out as well.
+        let mut due = HotLinks::All;
         if !self.has_found_completions() {
-            progress |= self.turn_hot_links(HotLinks::All, context);
+            progress |= self.turn_hot_links(due, context);
+            due = HotLinks::OfSites;
         }
-        let is_first = self.has_found_completions();
         let found = self.turn_sites(context);
         if found || self.is_left() {
-            let links = match is_first {
-                true => HotLinks::All,
-                false => HotLinks::OfSites,
-            };
-            progress |= found | self.turn_hot_links(links, context);
+            progress |= found | self.turn_hot_links(due, context);
         }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -413,10 +410,7 @@ impl Engine {
     /// The session is worth a look in every turn for a while.
     fn heat(&mut self, session: u64) {
         if let Some(link) = self.links.get_mut(session) {
-            link.heat = HOT_TURNS;
-            if !mem::replace(&mut link.is_hot, true) {
-                self.hot.push(session);
-            }
+            heat_link(link, &mut self.hot);
         }
     }
 
@@ -639,6 +633,15 @@ impl Engine {
         self.hot.clear();
         self.timed.clear();
         report
+    }
+}
+
+/// The link is worth a look in every turn for a while.
+#[inline]
+fn heat_link(link: &mut Link, hot: &mut Vec<u64>) {
+    link.heat = HOT_TURNS;
+    if !mem::replace(&mut link.is_hot, true) {
+        hot.push(link.id());
     }
 }
 

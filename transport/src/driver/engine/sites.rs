@@ -8,7 +8,7 @@ use std::{io, mem, os::fd::AsFd, sync::Arc};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Context, Engine, HOT_TURNS, lending::report_credit, readiness::SITE_WIRE};
+use super::{Context, Engine, heat_link, lending::report_credit, readiness::SITE_WIRE};
 use crate::{
     channel::EndCause,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
@@ -256,10 +256,7 @@ impl Engine {
             context,
         );
         link.refill_own();
-        link.heat = HOT_TURNS;
-        if !mem::replace(&mut link.is_hot, true) {
-            self.hot.push(session);
-        }
+        heat_link(link, &mut self.hot);
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
     }

@@ -27,9 +27,7 @@ impl Session {
         if self.needs_credit_for_anything() {
             return self.talk_of_credit(landing, head);
         }
-        if !self.control.is_empty()
-            && let Some(control) = self.control.pop_front()
-        {
+        if let Some(control) = self.control.pop_front() {
             self.build_control(Some(&control), landing, head);
             if let Control::Close { end, .. } = control {
                 self.close_went(end);
@@ -168,7 +166,7 @@ impl Session {
                 if let Some(run) = source.take_run(end, batch, single) {
                     let first = channel.sent + 1;
                     channel.records_went(run.records, run.bytes);
-                    // Else the channel has nothing behind it.
+                    // With nothing behind these it leaves the ready ones.
                     channel.queued = channel.large.has_chunk()
                         || channel.closing.is_some()
                         || source.has_records(end);

@@ -199,9 +199,7 @@ impl Link {
         if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
             progress |= self.receive(tools, context);
         }
-        if self.session.has_events() {
-            self.handle_events(context);
-        }
+        self.handle_events(context);
         progress |= self.transmit(context);
         self.watch_writable(tools);
         progress

@@ -56,20 +56,23 @@ fn callers_sleep_and_are_woken_by_each_completion() {
     ping_pong(Driver::Caller, 2000);
 }
 
+/// Sleeps on the epoll set as a program would.
+fn is_readable_within(runtime: &Runtime, seconds: i64) -> bool {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let set = runtime.watch();
+    let timeout = Timespec {
+        tv_sec: seconds,
+        tv_nsec: 0,
+    };
+    poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&timeout)).unwrap() == 1
+}
+
 #[test]
 fn a_program_that_sleeps_on_the_set_itself_is_woken() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
     let watching = &stage.nodes[1].runtime;
-    let is_readable = || {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let set = watching.watch();
-        let at_once = Timespec {
-            tv_sec: 0,
-            tv_nsec: 0,
-        };
-        poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&at_once)).unwrap() == 1
-    };
+    let is_readable = || is_readable_within(watching, 0);
     let _ = watching.watch();
     for number in 0..100 {
         while watching.poll_ready() {}
@@ -88,19 +91,10 @@ fn a_program_that_sleeps_on_the_set_itself_is_woken() {
 fn a_program_that_asks_for_the_set_last_is_woken() {
     use std::sync::atomic::{AtomicBool, Ordering};
 
-    use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
     let program = &stage.nodes[1].runtime;
-    let sleep = || {
-        let set = program.watch();
-        let long = Timespec {
-            tv_sec: 10,
-            tv_nsec: 0,
-        };
-        let woken = poll(&mut [PollFd::new(&set, PollFlags::IN)], Some(&long));
-        assert_eq!(woken, Ok(1), "it slept for ever");
-    };
+    let sleep = || assert!(is_readable_within(program, 10), "it slept for ever");
     let is_received = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
