@@ -74,6 +74,7 @@ impl Carriage {
     }
 
     /// What a frame costs.
+    #[inline]
     #[must_use]
     pub fn cost(self, header: &FrameHeader) -> u64 {
         match (self, header.kind) {
@@ -84,6 +85,7 @@ impl Carriage {
     }
 
     /// Whether a frame takes a reserved buffer.
+    #[inline]
     #[must_use]
     pub fn is_talk(self, header: &FrameHeader) -> bool {
         self != Carriage::Stream && header.kind == FrameKind::Control && header.sequence == TALK

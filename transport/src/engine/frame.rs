@@ -116,6 +116,7 @@ const FLAG_EXTENSION: u16 = 8;
 
 impl FrameHeader {
     /// Reads the header at the front of `bytes`; `None` while it is not whole.
+    #[inline]
     pub fn parse(bytes: &[u8]) -> Result<Option<Self>, MalformedFrame> {
         let Some(bytes) = bytes.first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
@@ -149,6 +150,7 @@ impl FrameHeader {
     }
 
     /// The header as it stands on the wire.
+    #[inline]
     #[must_use]
     pub fn to_bytes(&self) -> [u8; HEADER_BYTES] {
         let kind = match self.kind {
@@ -166,7 +168,18 @@ impl FrameHeader {
         bytes
     }
 
+    /// Appends the header and the padding behind it, for a frame without an extension.
+    #[inline]
+    pub fn append_to(&self, head: &mut Vec<u8>) {
+        debug_assert!(!self.extension);
+        head.extend_from_slice(&self.to_bytes());
+        if self.pad > 0 {
+            head.resize(head.len() + usize::from(self.pad), 0);
+        }
+    }
+
     /// Where the body begins, counted from the header.
+    #[inline]
     #[must_use]
     pub fn body_offset(&self) -> usize {
         let extension = if self.extension { EXTENSION_BYTES } else { 0 };
@@ -174,12 +187,14 @@ impl FrameHeader {
     }
 
     /// Bytes of the body.
+    #[inline]
     #[must_use]
     pub fn body_bytes(&self) -> usize {
         self.length as usize - self.body_offset()
     }
 
     /// Bytes that the frame takes on the wire, the filling zeros included.
+    #[inline]
     #[must_use]
     pub fn padded_length(&self) -> usize {
         (self.length as usize).next_multiple_of(FRAME_ALIGNMENT)
@@ -268,6 +283,7 @@ impl Extension {
 /// `landing` is where the frame will begin in the arrival block (modulo
 /// [`BLOCK_ALIGNMENT`]); the first record's header word ends where its payload
 /// begins, 8 bytes further on.
+#[inline]
 #[must_use]
 pub fn pad_for(landing: usize, extension: bool, alignment: usize) -> u8 {
     let extension = if extension { EXTENSION_BYTES } else { 0 };

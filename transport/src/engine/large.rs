@@ -47,6 +47,12 @@ impl Transfers {
         });
     }
 
+    /// The sequences and lengths of the last so many that were announced.
+    pub(super) fn newest(&self, count: usize) -> impl Iterator<Item = (u64, u64)> {
+        let newest = self.under_way.range(self.under_way.len() - count..);
+        newest.map(|transfer| (transfer.sequence, transfer.length))
+    }
+
     pub(super) fn is_full(&self) -> bool {
         self.under_way.len() >= LARGE_PER_CHANNEL
     }

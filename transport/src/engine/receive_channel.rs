@@ -42,6 +42,8 @@ pub(super) struct ReceiveChannel {
 pub(super) struct Records {
     pub(super) first_sequence: u64,
     pub(super) records: u64,
+    /// How many of them announce a large message.
+    pub(super) large: usize,
 }
 
 impl ReceiveChannel {
@@ -66,11 +68,11 @@ impl ReceiveChannel {
     }
 
     /// Checks the records of a frame, one after the other, before anyone reads them.
+    #[inline(always)]
     pub(super) fn handle_records(
         &mut self,
         sequence_low: u32,
         body: &[u8],
-        mut announced: impl FnMut(u64, u64),
     ) -> Result<Records, PeerMisbehaved> {
         let first_sequence = self.arrived + 1;
         if first_sequence as u32 != sequence_low {
@@ -86,6 +88,7 @@ impl ReceiveChannel {
             });
         }
         let mut rest = body;
+        let mut large = 0;
         while !rest.is_empty() {
             let sequence = self.arrived + 1;
             let word = rest
@@ -107,22 +110,8 @@ impl ReceiveChannel {
                 .split_at_checked(size)
                 .ok_or(PeerMisbehaved::RecordCut { sequence })?;
             if header.kind == RecordKind::Large {
-                let length = this[8..]
-                    .first_chunk::<8>()
-                    .filter(|_| length == 8)
-                    .map(|length| u64::from_le_bytes(*length))
-                    .ok_or(PeerMisbehaved::RecordCut { sequence })?;
-                if length == 0 || length > self.max_message_bytes {
-                    return Err(PeerMisbehaved::TooLong {
-                        length,
-                        limit: self.max_message_bytes,
-                    });
-                }
-                if self.large.is_full() {
-                    return Err(PeerMisbehaved::TooManyLarge { sequence });
-                }
-                self.large.announce(sequence, length);
-                announced(sequence, length);
+                self.handle_announcement(sequence, &this[8..][..length])?;
+                large += 1;
             } else if length as u64 > self.max_message_bytes {
                 let length = length as u64;
                 return Err(PeerMisbehaved::TooLong {
@@ -154,7 +143,27 @@ impl ReceiveChannel {
         Ok(Records {
             first_sequence,
             records: self.arrived - first_sequence + 1,
+            large,
         })
+    }
+
+    #[inline(never)]
+    fn handle_announcement(&mut self, sequence: u64, payload: &[u8]) -> Result<(), PeerMisbehaved> {
+        let length = payload
+            .try_into()
+            .map(u64::from_le_bytes)
+            .map_err(|_| PeerMisbehaved::RecordCut { sequence })?;
+        if length == 0 || length > self.max_message_bytes {
+            return Err(PeerMisbehaved::TooLong {
+                length,
+                limit: self.max_message_bytes,
+            });
+        }
+        if self.large.is_full() {
+            return Err(PeerMisbehaved::TooManyLarge { sequence });
+        }
+        self.large.announce(sequence, length);
+        Ok(())
     }
 
     /// The handle or its guards moved the prefix. The counters may have been read while

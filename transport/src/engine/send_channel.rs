@@ -52,9 +52,23 @@ impl SendChannel {
         }
     }
 
+    /// Whether no large message is under way or about to be.
+    #[inline]
+    pub(super) fn has_nothing_large(&self) -> bool {
+        self.large.is_empty() && self.unannounced.is_empty()
+    }
+
+    /// Accounts for one ordinary record, where nothing is large.
+    #[inline]
+    pub(super) fn record_went(&mut self, bytes: usize) {
+        self.sent += 1;
+        self.sent_position += bytes as u64;
+        self.chunk_went_last = false;
+    }
+
     /// Whether everything that the handle published is on its way. A session that is
     /// closed from another thread may have sent more than it knew to be published.
     pub(super) fn is_drained(&self, published: u64) -> bool {
-        self.sent >= published && self.large.is_empty() && self.unannounced.is_empty()
+        self.sent >= published && self.has_nothing_large()
     }
 }

@@ -77,6 +77,9 @@ pub struct Session {
     /// The next frame says that it had to wait for credit.
     has_waited: bool,
     goodbye: Goodbye,
+    /// Something other than records may have to go out, or to ride on the next frame. Set
+    /// by whatever may lead to that, cleared when a look finds nothing.
+    has_errands: bool,
 
     // Receiving.
     credit_grant: CreditGrant,
@@ -148,6 +151,7 @@ impl Session {
             reserved: ReservedBuffer::new(config.dialed),
             has_waited: false,
             goodbye: Goodbye::NotDue,
+            has_errands: false,
             credit_grant: CreditGrant::new(config.our_credit),
             events: VecDeque::new(),
         }
@@ -168,6 +172,7 @@ impl Session {
         }
         let end = self.next_end;
         self.next_end += 1;
+        self.has_errands = true;
         let state = match role {
             Role::Sender => EndState::Sender(Box::default()),
             Role::Receiver => EndState::Receiver(None),
@@ -218,6 +223,7 @@ impl Session {
         let Some(entry) = self.ends.get_mut(end) else {
             return;
         };
+        self.has_errands = true;
         entry.closed_here = true;
         if let EndState::Receiver(Some(channel)) = &mut entry.state
             && self.config.data_in_band
@@ -258,6 +264,7 @@ impl Session {
     /// A sending end waits for something. What it asked before and is still to go out goes
     /// with it.
     pub fn ask(&mut self, end: u32, ask: Ask) {
+        self.has_errands = true;
         let queued = self.control.iter_mut().find_map(|control| match control {
             Control::Ask { channel, ask } if *channel == end => Some(ask),
             _ => None,
@@ -309,6 +316,7 @@ impl Session {
         if let EndState::Receiver(Some(channel)) = &mut entry.state
             && channel.large.grant(sequence)
         {
+            self.has_errands = true;
             self.control.push_back(Control::Grant {
                 channel: peer,
                 sequence,
@@ -320,6 +328,7 @@ impl Session {
     pub fn say_goodbye(&mut self) {
         if self.goodbye == Goodbye::NotDue {
             self.goodbye = Goodbye::Due;
+            self.has_errands = true;
         }
     }
 
@@ -334,6 +343,7 @@ impl Session {
     /// Lets the peer keep `credit` more in flight. Poll transmissions afterwards.
     pub fn give(&mut self, credit: u64, term: Term) {
         self.credit_grant.give(credit, term);
+        self.has_errands = true;
     }
 
     /// Takes `credit` back, at most what the peer was given: what is in its hands as soon
@@ -341,6 +351,7 @@ impl Session {
     /// [report](Self::take_credit_report) afterwards.
     pub fn recall(&mut self, credit: u64) {
         self.credit_grant.recall(credit);
+        self.has_errands = true;
     }
 
     /// What the broker has to hear since the last time. Take it after frames were handled

@@ -122,6 +122,15 @@ impl<M: RingMemory> Consumer<M> {
             == 0
     }
 
+    /// Whether nothing is there yet behind the next `bytes`, which are whole records: as
+    /// [`is_empty`](Self::is_empty).
+    #[inline]
+    #[must_use]
+    pub fn is_empty_behind(&self, bytes: usize) -> bool {
+        let offset = self.offset(self.position + bytes as u64);
+        self.memory.load(offset, Ordering::Relaxed) == 0
+    }
+
     /// Where the next record begins.
     #[inline]
     #[must_use]

@@ -6,6 +6,7 @@ use crate::engine::{
     carriage::Carriage,
     control::{ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    id_map::IdMap,
     receive_channel::ReceiveChannel,
     record,
     session_credit::CONTROL_RESERVE_BYTES,
@@ -16,7 +17,24 @@ impl Session {
     /// head need be there: `frame` may end with it.
     ///
     /// `landing` is where the frame begins in arrival memory, modulo 64.
+    #[inline(always)]
     pub fn handle_frame(
+        &mut self,
+        header: &FrameHeader,
+        frame: &[u8],
+        landing: usize,
+    ) -> Result<Arrival, PeerMisbehaved> {
+        if header.kind != FrameKind::Records || header.extension {
+            return self.handle_any_frame(header, frame, landing);
+        }
+        self.take_cost(header)?;
+        let offset = header.body_offset();
+        self.handle_records(header, &frame[offset..], landing + offset)
+    }
+
+    /// A frame of whatever kind, with whatever rides on it.
+    #[inline(never)]
+    fn handle_any_frame(
         &mut self,
         header: &FrameHeader,
         frame: &[u8],
@@ -28,6 +46,7 @@ impl Session {
             .flatten()
             .map(Extension::parse);
         self.take_cost(header)?;
+        self.has_errands = true;
         if let Some(extension) = &extension {
             self.handle_extension(extension)?;
         }
@@ -54,15 +73,20 @@ impl Session {
                 control.map_or(Ok(()), |control| self.handle_control(control))?;
                 Ok(Arrival::Nothing)
             }
-            _ if !self.config.data_in_band => Err(PeerMisbehaved::DataInBand),
             FrameKind::Records => self.handle_records(header, &frame[offset..], landing + offset),
             FrameKind::Chunk => self.handle_chunk(header),
         }
     }
 
     /// The receiving end of ours that the peer's sending end `channel` sends to.
-    fn addressee(&mut self, channel: u32) -> Result<Addressee<'_>, PeerMisbehaved> {
-        match self.paired_entry(Role::Sender, channel) {
+    #[inline]
+    fn addressee<'a>(
+        paired: &[IdMap<u32>; 2],
+        ends: &'a mut IdMap<End>,
+        channel: u32,
+    ) -> Result<Addressee<'a>, PeerMisbehaved> {
+        let end = paired[Role::Sender as usize].get(channel).copied();
+        match end.and_then(|end| Some((end, ends.get_mut(end)?))) {
             Some((
                 end,
                 End {
@@ -80,17 +104,21 @@ impl Session {
         }
     }
 
+    #[inline(always)]
     fn handle_records(
         &mut self,
         header: &FrameHeader,
         body: &[u8],
         body_landing: usize,
     ) -> Result<Arrival, PeerMisbehaved> {
+        if !self.config.data_in_band {
+            return Err(PeerMisbehaved::DataInBand);
+        }
         let Addressee {
             end,
             is_closed,
             channel,
-        } = self.addressee(header.channel)?;
+        } = Self::addressee(&self.paired, &mut self.ends, header.channel)?;
         let alignment = channel.alignment;
         if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
             return Err(PeerMisbehaved::Misaligned { alignment });
@@ -99,19 +127,16 @@ impl Session {
             // Sent before our close got there.
             return Ok(Arrival::Unwanted);
         }
-        let mut announced = [None; crate::engine::large::LARGE_PER_CHANNEL];
-        let mut count = 0;
-        let records = channel.handle_records(header.sequence, body, |sequence, length| {
-            announced[count] = Some((sequence, length));
-            count += 1;
-        })?;
+        let records = channel.handle_records(header.sequence, body)?;
         let is_urgent = channel.news_are_urgent();
-        for &(sequence, length) in announced[..count].iter().flatten() {
-            self.events.push_back(Event::LargeAnnounced {
-                end,
-                sequence,
-                length,
-            });
+        if records.large > 0 {
+            let newest = channel.large.newest(records.large);
+            self.events
+                .extend(newest.map(|(sequence, length)| Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                }));
         }
         if is_urgent {
             self.queue_news(end);
@@ -126,11 +151,14 @@ impl Session {
     }
 
     fn handle_chunk(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
+        if !self.config.data_in_band {
+            return Err(PeerMisbehaved::DataInBand);
+        }
         let Addressee {
             end,
             is_closed,
             channel,
-        } = self.addressee(header.channel)?;
+        } = Self::addressee(&self.paired, &mut self.ends, header.channel)?;
         if is_closed {
             return Ok(Arrival::Unwanted);
         }
@@ -164,6 +192,7 @@ impl Session {
     }
 
     /// Charges a frame that arrived to what the peer was granted.
+    #[inline]
     fn take_cost(&mut self, header: &FrameHeader) -> Result<(), PeerMisbehaved> {
         if let Carriage::Buffers { bytes } = self.config.carriage
             && header.padded_length() > bytes
@@ -171,7 +200,9 @@ impl Session {
             return Err(PeerMisbehaved::LongFrame { limit: bytes });
         }
         let cost = self.config.carriage.cost(header);
-        Ok(self.credit_grant.arrived(cost)?)
+        self.credit_grant.arrived(cost)?;
+        self.has_errands |= self.credit_is_news();
+        Ok(())
     }
 
     fn handle_extension(&mut self, extension: &Extension) -> Result<(), PeerMisbehaved> {

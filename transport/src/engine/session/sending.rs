@@ -17,8 +17,70 @@ impl Session {
     ///
     /// `landing` is where the frame begins in the peer's arrival memory, modulo 64.
     /// Drain it whenever a handle published, a frame arrived or a wish was uttered.
+    #[inline]
     #[must_use]
     pub fn poll_transmit(
+        &mut self,
+        source: &mut impl RecordSource,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> Option<Body> {
+        if !self.has_errands {
+            let end = self.ready.pop_front()?;
+            if let Some(records) = self.poll_records(end, source) {
+                return Some(self.frame_records(&records, None, landing, head));
+            }
+            self.ready.push_front(end);
+        }
+        let body = self.poll_anything(source, landing, head);
+        if body.is_none() {
+            self.has_errands = self.knows_errands() || self.has_riders();
+        }
+        body
+    }
+
+    /// The header of a frame with one record alone, `bytes` long with its own, if nothing is
+    /// to go before or with it: then that is the next frame, and it has been sent as far as
+    /// the session is concerned. The record is the first of `end` that is in no frame.
+    ///
+    /// It is what [`poll_transmit`](Self::poll_transmit) would say, for a third of its cost.
+    #[inline]
+    #[must_use]
+    pub fn poll_lone_record(
+        &mut self,
+        end: u32,
+        bytes: usize,
+        landing: usize,
+    ) -> Option<FrameHeader> {
+        if self.has_errands || !self.ready.is_empty() || !self.config.data_in_band {
+            return None;
+        }
+        let entry = self.ends.get_mut(end)?;
+        let EndState::Sender(channel) = &mut entry.state else {
+            return None;
+        };
+        let is_live = entry.peer.is_some() && !entry.closed_there && !entry.closed_here;
+        let pad = pad_for(landing, false, entry.spec.alignment as usize);
+        let header = FrameHeader {
+            length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,
+            channel: end,
+            kind: FrameKind::Records,
+            extension: false,
+            pad,
+            sequence: (channel.sent + 1) as u32,
+        };
+        let cost = self.config.carriage.cost(&header);
+        if !is_live || !channel.has_nothing_large() || cost > self.credit_use.available() {
+            return None;
+        }
+        self.credit_use.charge(cost);
+        channel.record_went(bytes);
+        Some(header)
+    }
+
+    /// The next frame, whatever it is.
+    #[inline(never)]
+    fn poll_anything(
         &mut self,
         source: &mut impl RecordSource,
         landing: usize,
@@ -93,7 +155,8 @@ impl Session {
         Some(Body::Inline)
     }
 
-    fn credit_is_news(&self) -> bool {
+    #[inline]
+    pub(super) fn credit_is_news(&self) -> bool {
         self.credit_grant.recall_due().is_some() || self.credit_grant.owed().is_some()
     }
 
@@ -107,13 +170,22 @@ impl Session {
     #[inline]
     #[must_use]
     pub fn is_due(&self) -> bool {
-        !self.ready.is_empty()
-            || !self.control.is_empty()
+        !self.ready.is_empty() || self.has_errands && self.knows_errands()
+    }
+
+    /// Whether something other than records is to go out.
+    fn knows_errands(&self) -> bool {
+        !self.control.is_empty()
             || !self.news.is_empty()
             || self.goodbye == Goodbye::Due
             || self.credit_is_news()
             || self.credit_use.is_recalled()
             || self.reserved.answer_is_due()
+    }
+
+    /// Whether something rides on the next frame that would not go by itself.
+    fn has_riders(&self) -> bool {
+        self.has_waited || self.reserved.answer().is_some()
     }
 
     fn leaves_ready(&mut self, end: u32) {
@@ -136,6 +208,75 @@ impl Session {
         self.config.carriage != Carriage::Stream && self.credit_use.available() == 0
     }
 
+    /// Records of a ready channel for one frame, if it has some and it is their turn: not
+    /// that of a large message's chunk. The channel is ready still if it has more.
+    #[inline]
+    fn poll_records(&mut self, end: u32, source: &mut impl RecordSource) -> Option<Records> {
+        let carriage = self.config.carriage;
+        let room = match (carriage, self.credit_use.available()) {
+            (Carriage::Stream, available) => available as usize,
+            (Carriage::Buffers { .. }, 0) => return None,
+            (Carriage::Buffers { bytes }, _) => bytes,
+        };
+        let entry = self.ends.get_mut(end)?;
+        let EndState::Sender(channel) = &mut entry.state else {
+            return None;
+        };
+        let is_live = entry.peer.is_some() && !entry.closed_there;
+        let is_their_turn = channel.chunk_went_last || !channel.large.has_chunk();
+        if !is_live || !is_their_turn || !self.config.data_in_band {
+            return None;
+        }
+        let batch = room.min(carriage.batch_bytes()).saturating_sub(HEAD_BYTES);
+        let single = room.min(carriage.frame_bytes()).saturating_sub(HEAD_BYTES);
+        let run = source.take_run(end, batch, single)?;
+        let sequence = (channel.sent + 1) as u32;
+        channel.records_went(run.records, run.bytes);
+        // With nothing behind these it leaves the ready ones.
+        channel.queued =
+            channel.large.has_chunk() || channel.closing.is_some() || source.has_records(end);
+        if channel.queued {
+            self.ready.push_back(end);
+        }
+        Some(Records {
+            end,
+            sequence,
+            run,
+            alignment: entry.spec.alignment as usize,
+        })
+    }
+
+    /// The frame that carries records.
+    #[inline]
+    fn frame_records(
+        &mut self,
+        records: &Records,
+        extension: Option<Extension>,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> Body {
+        let &Records {
+            end,
+            sequence,
+            run,
+            alignment,
+        } = records;
+        let frame = FrameHeader {
+            length: 0,
+            channel: end,
+            kind: FrameKind::Records,
+            extension: false,
+            pad: 0,
+            sequence,
+        };
+        self.append_head(frame, extension, run.bytes, alignment, landing, head);
+        Body::Records {
+            end,
+            position: run.position,
+            bytes: run.bytes,
+        }
+    }
+
     /// One frame of one ready channel.
     fn serve(
         &mut self,
@@ -144,55 +285,19 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Served {
+        if let Some(records) = self.poll_records(end, source) {
+            let extension = self.extension_of(false, true);
+            return Served::Frame(self.frame_records(&records, extension, landing, head));
+        }
         let in_band = self.config.data_in_band;
         let Some(entry) = self.ends.get_mut(end) else {
             return Served::Empty;
         };
         let is_live = entry.peer.is_some() && !entry.closed_there;
-        let alignment = entry.spec.alignment as usize;
         let EndState::Sender(channel) = &mut entry.state else {
             return Served::Empty;
         };
         if is_live && in_band {
-            let records_first = channel.chunk_went_last || !channel.large.has_chunk();
-            if records_first {
-                let carriage = self.config.carriage;
-                let room = match carriage {
-                    Carriage::Stream => self.credit_use.available() as usize,
-                    Carriage::Buffers { bytes } => bytes,
-                };
-                let batch = room.min(carriage.batch_bytes()).saturating_sub(HEAD_BYTES);
-                let single = room.min(carriage.frame_bytes()).saturating_sub(HEAD_BYTES);
-                if let Some(run) = source.take_run(end, batch, single) {
-                    let first = channel.sent + 1;
-                    channel.records_went(run.records, run.bytes);
-                    // With nothing behind these it leaves the ready ones.
-                    channel.queued = channel.large.has_chunk()
-                        || channel.closing.is_some()
-                        || source.has_records(end);
-                    if channel.queued {
-                        self.ready.push_back(end);
-                    }
-                    let frame = FrameHeader {
-                        length: 0,
-                        channel: end,
-                        kind: FrameKind::Records,
-                        extension: false,
-                        pad: 0,
-                        sequence: first as u32,
-                    };
-                    self.build_head(frame, run.bytes, alignment, landing, head);
-                    let Run {
-                        position, bytes, ..
-                    } = run;
-                    let body = Body::Records {
-                        end,
-                        position,
-                        bytes,
-                    };
-                    return Served::Frame(body);
-                }
-            }
             if let Some(chunk) = channel.large.next_chunk(self.config.carriage.chunk_bytes()) {
                 channel.chunk_went_last = true;
                 self.ready.push_back(end);
@@ -279,17 +384,35 @@ impl Session {
         head: &mut Vec<u8>,
     ) {
         let is_talk = self.config.carriage.is_talk(&frame);
+        let extension = self.extension_of(is_talk, body_bytes > 0);
+        self.append_head(frame, extension, body_bytes, alignment, landing, head);
+    }
+
+    /// What rides on a frame that is about to go.
+    fn extension_of(&mut self, is_talk: bool, has_body: bool) -> Option<Extension> {
         // Most frames have none, which is soon said.
-        let extension = (is_talk || self.has_extension()).then(|| {
-            // A mere answer has a buffer where news would have none.
-            let extension = self.take_extension(!is_talk || self.reserved.may_speak());
-            if is_talk {
-                let is_news = extension.credit.is_some() || body_bytes > 0;
-                self.reserved.speak(is_news);
-            }
-            extension
-        });
-        let extension = extension.filter(|extension| !extension.is_empty());
+        if !is_talk && !self.has_extension() {
+            return None;
+        }
+        // A mere answer has a buffer where news would have none.
+        let extension = self.take_extension(!is_talk || self.reserved.may_speak());
+        if is_talk {
+            let is_news = extension.credit.is_some() || has_body;
+            self.reserved.speak(is_news);
+        }
+        (!extension.is_empty()).then_some(extension)
+    }
+
+    #[inline]
+    fn append_head(
+        &mut self,
+        frame: FrameHeader,
+        extension: Option<Extension>,
+        body_bytes: usize,
+        alignment: usize,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) {
         let has_extension = extension.is_some();
         let pad = pad_for(landing, has_extension, alignment);
         let extension_bytes = if has_extension { EXTENSION_BYTES } else { 0 };
@@ -300,8 +423,7 @@ impl Session {
             pad,
             ..frame
         };
-        let cost = self.config.carriage.cost(&frame);
-        self.credit_use.charge(cost);
+        self.credit_use.charge(self.config.carriage.cost(&frame));
         head.extend_from_slice(&frame.to_bytes());
         if let Some(extension) = extension {
             head.extend_from_slice(&extension.to_bytes());
@@ -388,6 +510,7 @@ impl Session {
             self.news.retain(|&other| other != end);
             self.news.push_front(end);
         }
+        self.has_errands = true;
     }
 
     fn all_senders_ended(&self) -> bool {
@@ -396,6 +519,15 @@ impl Session {
             .values()
             .all(|end| end.state.role() == Role::Receiver || has_ended(end))
     }
+}
+
+/// Records that go into a frame.
+struct Records {
+    end: u32,
+    /// Low bits of the first one's sequence.
+    sequence: u32,
+    run: Run,
+    alignment: usize,
 }
 
 /// What a ready channel had to send.

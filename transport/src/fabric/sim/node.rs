@@ -58,6 +58,8 @@ pub(super) struct Counts {
     pub(super) handed_out: u64,
     pub(super) large: u64,
     pub(super) out_of_credit: u64,
+    /// Records that went out alone, past the queue of ready channels.
+    pub(super) lone: u64,
     /// What the frames cost that went out.
     pub(super) charged_out: u64,
     /// What the frames cost that came in.

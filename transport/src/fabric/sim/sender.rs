@@ -136,7 +136,6 @@ impl Sender {
         };
         ring.producer.publish(kind, record);
         self.published = sequence;
-        session.mark_ready(self.end);
     }
 
     /// Begins to wait until everything is received, as `flush` does.
@@ -251,6 +250,29 @@ pub(super) struct Rings<'a>(pub(super) &'a mut BTreeMap<u32, Sender>);
 impl Rings<'_> {
     fn consumer(&mut self, end: u32) -> Option<&mut Consumer<SimMemory>> {
         Some(&mut self.0.get_mut(&end)?.ring.as_mut()?.consumer)
+    }
+
+    /// The ends whose rings have records.
+    pub(super) fn with_records(&mut self) -> Vec<u32> {
+        let ends: Vec<u32> = self.0.keys().copied().collect();
+        ends.into_iter()
+            .filter(|&end| self.has_records(end))
+            .collect()
+    }
+
+    /// Where the only record of a ring stands and its bytes, if it is an ordinary one.
+    pub(super) fn lone_record(&mut self, end: u32) -> Option<(u64, usize)> {
+        let consumer = self.consumer(end)?;
+        let record = consumer.peek().expect("nobody else writes this ring")?;
+        let is_lone = record.kind == RecordKind::Data && consumer.is_empty_behind(record.size);
+        is_lone.then_some((consumer.position(), record.size))
+    }
+
+    /// The record is in a frame.
+    pub(super) fn advance(&mut self, end: u32, bytes: usize) {
+        if let Some(consumer) = self.consumer(end) {
+            consumer.advance_by(bytes, 1);
+        }
     }
 }
 

@@ -57,6 +57,8 @@ pub struct Summary {
     pub large: u64,
     /// Times that sending waited for credit.
     pub out_of_credit: u64,
+    /// Records that went out alone.
+    pub lone: u64,
     /// A hash of everything that was sent and handed out, in order.
     pub trace: u64,
 }
@@ -402,6 +404,7 @@ impl Simulation {
             messages: l.handed_out + r.handed_out,
             large: l.large + r.large,
             out_of_credit: l.out_of_credit + r.out_of_credit,
+            lone: l.lone + r.lone,
             trace: mix(left.trace ^ mix(right.trace)),
         }
     }

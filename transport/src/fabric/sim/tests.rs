@@ -20,6 +20,7 @@ fn no_seed_breaks_a_rule() {
         sum.messages += run.messages;
         sum.large += run.large;
         sum.out_of_credit += run.out_of_credit;
+        sum.lone += run.lone;
     }
     // Rules that nothing tries to break hold by themselves.
     assert!(
@@ -27,7 +28,7 @@ fn no_seed_breaks_a_rule() {
         "{sum:?}"
     );
     assert!(sum.messages > 50 * SEEDS && sum.large > SEEDS, "{sum:?}");
-    assert!(sum.out_of_credit > SEEDS, "{sum:?}");
+    assert!(sum.out_of_credit > SEEDS && sum.lone > SEEDS, "{sum:?}");
 }
 
 #[test]

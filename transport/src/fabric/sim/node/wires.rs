@@ -60,6 +60,7 @@ impl Node {
         ledger: &Ledger,
     ) -> Checked<bool> {
         let mut any = false;
+        self.look_at_rings()?;
         loop {
             while self.outbound.bytes.len() < FULL_BYTES && self.build_frame()? {}
             self.handle_events(ledger)?;
@@ -76,6 +77,31 @@ impl Node {
             outbound.bytes.clear();
             outbound.written = 0;
         }
+    }
+
+    /// Makes a frame of a record that is alone, or tells the session which rings have records.
+    fn look_at_rings(&mut self) -> Checked {
+        let mut rings = Rings(&mut self.senders);
+        let ends = rings.with_records();
+        if let ([end], true) = (&ends[..], self.outbound.bytes.is_empty())
+            && let Some((position, bytes)) = rings.lone_record(*end)
+        {
+            let carriage = self.options.carriage;
+            let landing = carriage.landing(self.outbound.landing);
+            if let Some(header) = self.session.poll_lone_record(*end, bytes, landing) {
+                rings.advance(*end, bytes);
+                self.counts.lone += 1;
+                self.outbound.landing = landing;
+                let out = &mut self.outbound.bytes;
+                header.append_to(out);
+                self.senders[end].ring_bytes(position, bytes, out);
+                return self.finish_frame(0);
+            }
+        }
+        for end in ends {
+            self.session.mark_ready(end);
+        }
+        Ok(())
     }
 
     fn build_frame(&mut self) -> Checked<bool> {
@@ -111,6 +137,18 @@ impl Node {
                 out.extend_from_slice(part);
             }
         }
+        self.finish_frame(start)?;
+        Ok(true)
+    }
+
+    /// Fills a frame up and checks it.
+    fn finish_frame(&mut self, start: usize) -> Checked {
+        let Outbound {
+            bytes: out,
+            landing,
+            ..
+        } = &mut self.outbound;
+        let carriage = self.options.carriage;
         out.resize(
             start + (out.len() - start).next_multiple_of(FRAME_ALIGNMENT),
             0,
@@ -134,7 +172,7 @@ impl Node {
         self.counts.frames += 1;
         self.note(u64::from(header.length) << 32 | u64::from(header.channel));
         self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
-        Ok(true)
+        Ok(())
     }
 
     /// Reads and handles what has arrived; whether anything had.
