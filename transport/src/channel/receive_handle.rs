@@ -540,7 +540,7 @@ impl ReceiveHandle {
     #[cold]
     #[inline(never)]
     fn receive_slow(&mut self, patience: Patience) -> Result<Option<RawMessage>, RecvFailure> {
-        if self.has_record() || patience != Patience::None {
+        if self.has_record() {
             match self.poll_slow() {
                 Ok(Some(message)) => return Ok(Some(message)),
                 Ok(None) => {}
@@ -643,6 +643,11 @@ impl Condition for Incoming<'_> {
             Ok(None) => None,
             Err(error) => Some(Err(error.into())),
         }
+    }
+
+    #[inline]
+    fn glance(&mut self) -> bool {
+        self.handle.has_plain()
     }
 
     fn ask(&mut self) {

@@ -208,21 +208,22 @@ impl Engine {
     // ---- The turn --------------------------------------------------------------------
 
     /// Moves everything that can move. Returns whether anything did.
+    #[inline]
     pub(crate) fn turn(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         self.turns += 1;
         let mut progress = self.take_marks(context);
         progress |= self.take_readiness(ready, context);
         // What was published goes out before the queues are asked for more, unless a look
-        // has found something already; what that leads to goes out as well.
-        let mut due = HotLinks::All;
+        // has found something already: that is waited for, and the links have had their
+        // turn in the round before.
         if !self.has_found_completions() {
-            progress |= self.turn_hot_links(due, context);
-            due = HotLinks::OfSites;
+            progress |= self.turn_hot_links(context);
         }
-        let found = self.turn_sites(context);
-        if found || self.is_left() {
-            progress |= found | self.turn_hot_links(due, context);
+        progress |= self.turn_sites(context);
+        if self.is_left() {
+            progress |= self.turn_hot_links(context);
         }
+        self.share_credit(context);
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
             let now = Instant::now();
@@ -312,7 +313,8 @@ impl Engine {
         }
     }
 
-    fn turn_hot_links(&mut self, links: HotLinks, context: &mut Context<'_>) -> bool {
+    #[inline]
+    fn turn_hot_links(&mut self, context: &mut Context<'_>) -> bool {
         if context.runtime.guard_rang() {
             self.answer_guards(context);
         }
@@ -326,10 +328,6 @@ impl Engine {
                 self.hot.swap_remove(at);
                 continue;
             };
-            if links == HotLinks::OfSites && link.pair_at().is_none() {
-                at += 1;
-                continue;
-            }
             if stays_awake {
                 link.stay_awake(&self.tools.epoll);
             }
@@ -345,9 +343,7 @@ impl Engine {
                     continue;
                 }
             }
-            if link.deadline().is_some() && !self.timed.contains(&session) {
-                self.timed.push(session);
-            }
+            note_deadline(link, &mut self.timed);
             if link.is_finished() {
                 self.remove(session);
             } else if link.heat == 0 && link.is_cold() && link.join_epoll(&self.tools.epoll).is_ok()
@@ -358,7 +354,6 @@ impl Engine {
                 at += 1;
             }
         }
-        self.share_credit(context);
         progress
     }
 
@@ -576,9 +571,7 @@ impl Engine {
         link.settle(&mut self.tools, context);
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
-        if link.deadline().is_some() && !self.timed.contains(&session) {
-            self.timed.push(session);
-        }
+        note_deadline(link, &mut self.timed);
         if link.is_finished() {
             self.remove(session);
         }
@@ -645,12 +638,12 @@ fn heat_link(link: &mut Link, hot: &mut Vec<u64>) {
     }
 }
 
-/// Whose turn it is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum HotLinks {
-    All,
-    /// Those whose data comes over a device's queue: the others had their turn.
-    OfSites,
+/// The clock is looked at as long as the link has a deadline.
+#[inline]
+fn note_deadline(link: &Link, timed: &mut Vec<u64>) {
+    if link.deadline().is_some() && !timed.contains(&link.id()) {
+        timed.push(link.id());
+    }
 }
 
 /// Whether the node is being closed.

@@ -15,7 +15,7 @@ mod session_shared;
 
 pub use engine::{Admission, ControlSource};
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
-pub(crate) use session_shared::Counter;
+pub(crate) use session_shared::{Counter, SessionCounters};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
 
 pub(crate) use engine::{Context, LargeWanted, Tools, Wire, answer_if_rung};
@@ -84,6 +84,12 @@ pub trait Condition {
 
     /// Looks whether it is there. Cheap: called again and again while spinning.
     fn look(&mut self) -> Option<Self::Output>;
+
+    /// Whether a look may find it, as far as the cheapest of signs tells; a look comes now
+    /// and then in any case.
+    fn glance(&mut self) -> bool {
+        true
+    }
 
     /// Tells the other side what is waited for, so that it does not keep it back. Called
     /// when looking has not helped for a while, and again from time to time.

@@ -307,7 +307,7 @@ impl Runtime {
         let progress = engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
         drop(engine);
-        self.wake(context);
+        self.wake(&mut context);
         if is_finished {
             // Who closes may sleep for this, without a waker.
             self.rouse_leader();
@@ -328,7 +328,7 @@ impl Runtime {
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         drop(engine);
-        self.wake(context);
+        self.wake(&mut context);
         result
     }
 
@@ -343,13 +343,14 @@ impl Runtime {
 
     /// Wakers are the only foreign code that our threads run (rule 4).
     #[inline]
-    fn wake(&self, context: Context<'_>) {
+    fn wake(&self, context: &mut Context<'_>) {
         if !context.wakers.is_empty() || !context.wanted.is_empty() {
             self.wake_all(context);
         }
     }
 
-    fn wake_all(&self, mut context: Context<'_>) {
+    #[cold]
+    fn wake_all(&self, context: &mut Context<'_>) {
         let any = !context.wakers.is_empty();
         context.wakers.wake();
         for wanted in context.wanted.drain(..) {
@@ -490,18 +491,20 @@ impl Runtime {
         let (rounds_per_clock, pauses) = match looks {
             Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
-            Looks::Queue => (ROUNDS_PER_CLOCK, 0),
+            Looks::Queue => (QUEUE_ROUNDS_PER_TURN, 0),
         };
         loop {
             round = round.wrapping_add(1);
-            if turns_engine {
-                match looks {
+            let has_moved = turns_engine
+                && match looks {
                     Looks::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
                     Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
                     _ => self.poll(),
                 };
-            }
-            if let Some(output) = condition.look() {
+            let looks_closely = has_moved || round.is_multiple_of(rounds_per_clock);
+            if (looks_closely || condition.glance())
+                && let Some(output) = condition.look()
+            {
                 return Ok(Some(output));
             }
             for _ in 0..pauses {
@@ -581,7 +584,7 @@ impl Runtime {
         let progress = engine.turn(&Ready::NOTHING, &mut context);
         if progress || !context.wakers.is_empty() {
             drop(engine);
-            self.wake(context);
+            self.wake(&mut context);
             return None;
         }
         Some(engine)

@@ -85,7 +85,6 @@ pub(crate) struct SessionCounters {
     pub(crate) credit_stalls: Counter,
     pub(crate) queue_stalls: Counter,
     pub(crate) inline_sends: Counter,
-    pub(crate) eager_sends: Counter,
     pub(crate) work_requests: Counter,
     pub(crate) signaled: Counter,
     pub(crate) doorbells: Counter,
@@ -214,6 +213,8 @@ impl SessionShared {
     pub fn stats(&self) -> SessionStats {
         let counters = &self.counters;
         let polls = self.site().map_or((0, 0), |site| site.counters.polls());
+        let inline_sends = counters.inline_sends.get();
+        let work_requests = counters.work_requests.get();
         SessionStats {
             frames_sent: counters.frames_sent.get(),
             frames_received: counters.frames_received.get(),
@@ -225,9 +226,9 @@ impl SessionShared {
             empty_reads: counters.empty_reads.get(),
             credit_stalls: counters.credit_stalls.get(),
             queue_stalls: counters.queue_stalls.get(),
-            inline_sends: counters.inline_sends.get(),
-            eager_sends: counters.eager_sends.get(),
-            work_requests: counters.work_requests.get(),
+            inline_sends,
+            eager_sends: work_requests.saturating_sub(inline_sends),
+            work_requests,
             signaled: counters.signaled.get(),
             doorbells: counters.doorbells.get(),
             completions: counters.completions.get(),

@@ -8,7 +8,9 @@ use std::{io, mem, os::fd::AsFd, sync::Arc};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
-use super::{Context, Engine, heat_link, lending::report_credit, readiness::SITE_WIRE};
+use super::{
+    Context, Engine, heat_link, lending::report_credit, note_deadline, readiness::SITE_WIRE,
+};
 use crate::{
     channel::EndCause,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
@@ -210,6 +212,7 @@ impl Engine {
     }
 
     /// Polls every site once and hands on what it finds. Returns whether it found anything.
+    #[inline]
     pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
         for at in 0..self.sites.len() {
@@ -237,10 +240,16 @@ impl Engine {
             self.hand_on(at, &completion, context);
         }
         self.refill_site(at, context);
+        // What it led to goes out at once, behind all of it.
+        for index in 0..count {
+            let number = self.sites[at].found[index].queue_pair();
+            self.turn_link_of(at, number, context);
+        }
         true
     }
 
     /// Hands a completion to the session of its queue pair.
+    #[inline]
     fn hand_on(&mut self, at: usize, completion: &WorkCompletion, context: &mut Context<'_>) {
         let care = &mut self.sites[at];
         let session = care.sessions.get(completion.queue_pair()).copied();
@@ -249,19 +258,29 @@ impl Engine {
             care.take_sessionless(completion);
             return;
         };
-        link.handle_completion(
-            completion,
-            care.queues.shared.as_mut(),
-            &mut self.tools,
-            context,
-        );
-        link.refill_own();
+        let shared = care.queues.shared.as_mut();
+        link.handle_completion(completion, shared, &mut self.tools, context);
         heat_link(link, &mut self.hot);
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
     }
 
+    /// Lets out what completions of a queue pair led to.
+    #[inline]
+    fn turn_link_of(&mut self, at: usize, number: u32, context: &mut Context<'_>) {
+        if let Some(&session) = self.sites[at].sessions.get(number)
+            && let Some(link) = self.links.get_mut(session)
+            && link.has_output()
+        {
+            link.turn(&mut self.tools, context);
+            note_deadline(link, &mut self.timed);
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
+        }
+    }
+
     /// Posts receives again, in batches.
+    #[inline]
     fn refill_site(&mut self, at: usize, context: &mut Context<'_>) {
         let care = &mut self.sites[at];
         if let Some(shared) = &mut care.queues.shared
@@ -275,11 +294,13 @@ impl Engine {
 
     /// Whoever waits for the last completion has to know. Returns whether that set anything
     /// going.
+    #[inline]
     fn site_is_empty(&mut self, at: usize) -> bool {
+        self.sites[at].site.is_left() && self.tell_leavers(at)
+    }
+
+    fn tell_leavers(&mut self, at: usize) -> bool {
         let mut any = false;
-        if !self.sites[at].site.is_left() {
-            return false;
-        }
         // Only hot ones are on their way out or about to hear of it.
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {

@@ -16,6 +16,7 @@ mod in_epoll;
 mod local;
 mod pair;
 mod pair_receive;
+mod pair_send;
 mod receive_link;
 mod send_link;
 mod stream;
@@ -194,20 +195,27 @@ impl Link {
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         // What is queued goes out before the socket is asked for more: the question costs
         // a system call, and the peer may be waiting.
-        let mut progress = self.look_at_rings();
+        let mut progress = self.send_lone_record() || self.look_at_rings();
         progress |= self.transmit(context);
+        let mut is_due_again = false;
         if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
-            progress |= self.receive(tools, context);
+            is_due_again = self.receive(tools, context);
+            progress |= is_due_again;
         }
-        self.handle_events(context);
-        progress |= self.transmit(context);
+        if self.session.has_events() {
+            self.handle_events(context);
+            is_due_again = true;
+        }
+        if is_due_again {
+            progress |= self.transmit(context);
+        }
         self.watch_writable(tools);
         progress
     }
 
     /// Whether something is due, waits to be written, or to be ended when it has been.
     #[inline]
-    fn has_output(&self) -> bool {
+    pub(crate) fn has_output(&self) -> bool {
         self.session.is_due() || !self.wires.have_taken_all() || !self.is_undisturbed()
     }
 

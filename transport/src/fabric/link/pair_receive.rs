@@ -28,6 +28,30 @@ impl Link {
     pub(crate) fn handle_completion(
         &mut self,
         completion: &WorkCompletion,
+        mut shared: Option<&mut SharedReceives>,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        // A frame nearly always.
+        if matches!(pair.state, PairState::Live(_))
+            && let Some(bytes) = completion.received()
+            && let Some(buffer) = pair.arrived(completion, shared.as_deref_mut())
+        {
+            self.shared.counters.completions.add(1);
+            self.frame_arrived(buffer, bytes as usize, tools, context);
+            self.refill_own();
+        } else {
+            self.handle_any_completion(completion, shared, tools, context);
+        }
+    }
+
+    #[inline(never)]
+    fn handle_any_completion(
+        &mut self,
+        completion: &WorkCompletion,
         shared: Option<&mut SharedReceives>,
         tools: &mut Tools,
         context: &mut Context<'_>,
@@ -64,6 +88,7 @@ impl Link {
             Ok(_) if is_known => self.sends_are_done(),
             Ok(_) => tracing::debug!(id = %completion.id(), "a completion of no request of ours"),
         }
+        self.refill_own();
     }
 
     /// A turn: the connection's news, and how far a queue pair is on its way out.
@@ -93,6 +118,7 @@ impl Link {
     }
 
     /// Hands on one frame, unless the session is over.
+    #[inline]
     fn frame_arrived(
         &mut self,
         buffer: ArrivedBuffer,
@@ -113,6 +139,7 @@ impl Link {
         self.handle_events(context);
     }
 
+    #[inline]
     fn take_frame(
         &mut self,
         buffer: ArrivedBuffer,
@@ -192,6 +219,7 @@ impl Link {
 
 impl Pair {
     /// The buffer of a receive that completed; `None` if it is none of ours.
+    #[inline]
     fn arrived(
         &mut self,
         completion: &WorkCompletion,
@@ -211,7 +239,7 @@ impl Pair {
 
     /// Sends up to one that completed are done; false if it is none of ours.
     fn sent(&mut self, completion: &WorkCompletion, is_done: bool) -> bool {
-        let Some(done) = self.slots.complete(completion.id()) else {
+        let Some(done) = self.sending.slots.complete(completion.id()) else {
             return false;
         };
         if is_done && let PairState::Live(queue_pair) = &mut self.state {
@@ -223,7 +251,8 @@ impl Pair {
 
 impl Link {
     /// Posts receives again into the pair's own queue, where it has one.
-    pub(crate) fn refill_own(&mut self) {
+    #[inline]
+    fn refill_own(&mut self) {
         let Wires::Pair(pair) = &mut self.wires else {
             return;
         };

@@ -1,8 +1,8 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
+use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
-use super::Link;
+use super::{Link, Phase, Wires};
 use crate::{
     channel::{
         send_end::SendEnd,
@@ -83,6 +83,7 @@ impl SendLink {
         self.large.iter().find(|large| large.sequence == sequence)
     }
 
+    #[inline]
     fn has_records(&self) -> bool {
         self.ring
             .as_ref()
@@ -94,6 +95,7 @@ impl SendLink {
 pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 
 impl RecordSource for Rings<'_> {
+    #[inline]
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
         let ring = self.0.get_mut(end)?.ring.as_mut()?;
         // Our own process writes these rings, so a malformed record is a bug of ours.
@@ -118,6 +120,7 @@ impl RecordSource for Rings<'_> {
         })
     }
 
+    #[inline]
     fn has_records(&mut self, end: u32) -> bool {
         self.0.get(end).is_some_and(SendLink::has_records)
     }
@@ -201,6 +204,53 @@ impl Link {
         any && !self.wires.are_blocked()
     }
 
+    /// Sends a record that is alone: one short message in the only hot ring, and nothing to
+    /// go before or with it. Over a queue pair it has been posted then; over a stream it is
+    /// the batch that is written next. Returns whether there was one.
+    ///
+    /// It is what a request or its answer is, whose time counts most; everything else takes
+    /// the way over [`look_at_rings`](Self::look_at_rings), which would say the same of it.
+    #[inline]
+    pub(super) fn send_lone_record(&mut self) -> bool {
+        let &[end] = &self.hot_rings[..] else {
+            return false;
+        };
+        let sender = self.senders.get_mut(end);
+        let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
+            return false;
+        };
+        let Some((.., size)) = ring.consumer.peek_data() else {
+            return false;
+        };
+        let is_undisturbed = self.phase == Phase::Up && self.broken.is_none();
+        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) || !is_undisturbed {
+            return false;
+        }
+        let offset = ring.consumer.position() as usize & (ring.lease.capacity() - 1);
+        // SAFETY: the record is inside the two windows, was published, and nobody writes
+        // there until the peer has released it.
+        let record = unsafe {
+            let first = ring.lease.base().add(offset);
+            slice::from_raw_parts(first.as_ptr(), size)
+        };
+        let (session, counters) = (&mut self.session, &self.shared.counters);
+        let taken = match &mut self.wires {
+            Wires::Stream(stream) => Ok(stream.take_lone_record(end, record, session, counters)),
+            Wires::Pair(pair) => pair.post_lone_record(end, record, session, counters),
+        };
+        match taken {
+            Ok(false) => false,
+            Ok(true) => {
+                ring.consumer.advance_by(size, 1);
+                true
+            }
+            Err(refused) => {
+                self.device_refused(&refused);
+                true
+            }
+        }
+    }
+
     /// Sets the armed words of all hot rings. A heavy barrier must follow, then
     /// [`look_at_armed_rings`](Self::look_at_armed_rings).
     pub(crate) fn arm_rings(&mut self) -> bool {
@@ -254,6 +304,9 @@ impl Link {
     }
 }
 
+/// The longest record that is sent alone.
+const LONE_BYTES: usize = 192;
+
 /// Memory whose owner is done with it while frames of it are on their way.
 pub(super) struct Parting {
     /// The last of these frames, as [`in_flight`](super::Wires::in_flight) counts.
@@ -279,6 +332,7 @@ impl Parting {
 }
 
 /// Where a frame's body lies.
+#[inline]
 pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u8>, usize)> {
     match body {
         Body::Inline => None,

@@ -8,7 +8,8 @@ use super::{
 };
 use crate::{
     channel::EndCause,
-    driver::Context,
+    driver::{Context, SessionCounters},
+    engine::session::Session,
     fabric::tcp::{Plain, inbound::Inbound, outbound::Outbound},
     memory::BlockPool,
 };
@@ -41,6 +42,31 @@ impl Stream {
             waits_for_writable: false,
             waits_for_credit: false,
         })
+    }
+
+    /// Makes a batch of one short record, if nothing else is to go and none is being
+    /// written. Returns whether it did.
+    #[inline]
+    pub(super) fn take_lone_record(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+    ) -> bool {
+        let outbound = &mut self.outbound;
+        if !outbound.is_empty() {
+            return false;
+        }
+        let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
+            return false;
+        };
+        header.append_to(&mut outbound.heads);
+        outbound.push_inline(record);
+        counters.frames_sent.add(1);
+        counters.inline_sends.add(1);
+        self.waits_for_credit = false;
+        true
     }
 
     /// As [`Wires::in_flight`]; a batch goes as a whole.
@@ -80,7 +106,7 @@ impl Link {
                 }
                 self.parting.clear();
             }
-            if !self.session.is_due() || !self.build_batch() {
+            if !self.build_batch() {
                 break;
             }
         }
@@ -95,7 +121,7 @@ impl Link {
         };
         let outbound = &mut stream.outbound;
         let (mut frames, mut inline) = (0, 0);
-        while !outbound.is_full() && self.session.is_due() {
+        while !outbound.is_full() {
             let landing = outbound.landing();
             let mut rings = Rings(&mut self.senders);
             let heads = &mut outbound.heads;

@@ -34,7 +34,7 @@ impl Wires {
     pub(super) fn are_blocked(&self) -> bool {
         match self {
             Wires::Stream(stream) => stream.waits_for_credit || !stream.outbound.is_empty(),
-            Wires::Pair(pair) => pair.is_blocked,
+            Wires::Pair(pair) => pair.sending.is_blocked,
         }
     }
 

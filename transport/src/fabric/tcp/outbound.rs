@@ -86,26 +86,46 @@ impl Outbound {
     ///
     /// The body's bytes stay valid and unchanged until the batch is written or dropped.
     pub(crate) unsafe fn push(&mut self, body: Option<(NonNull<u8>, usize)>) -> bool {
-        let inline = body.filter(|(_, length)| *length <= INLINE_BYTES);
-        if let Some((base, length)) = inline {
-            // SAFETY: valid, by the contract.
-            let bytes = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
-            self.heads.extend_from_slice(bytes);
-            let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
+        match body {
+            Some((base, length)) if length > INLINE_BYTES => {
+                self.push_head();
+                self.add(Piece::Memory { base, length }, length);
+                let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
+                if fill > 0 {
+                    self.add(Piece::Fill { length: fill }, fill);
+                }
+                false
+            }
+            Some((base, length)) => {
+                // SAFETY: valid, by the contract.
+                self.push_inline(unsafe { slice::from_raw_parts(base.as_ptr(), length) });
+                true
+            }
+            None => {
+                self.push_head();
+                false
+            }
+        }
+    }
+
+    /// The same for a short body that goes inline.
+    #[inline]
+    pub(crate) fn push_inline(&mut self, body: &[u8]) {
+        debug_assert!(body.len() <= INLINE_BYTES);
+        self.heads.extend_from_slice(body);
+        let fill = body.len().next_multiple_of(FRAME_ALIGNMENT) - body.len();
+        if fill > 0 {
             self.heads.extend_from_slice(&[0; FRAME_ALIGNMENT][..fill]);
         }
+        self.push_head();
+    }
+
+    #[inline]
+    fn push_head(&mut self) {
         let start = self.heads_used;
         let length = self.heads.len() - start;
         self.heads_used = self.heads.len();
         self.add(Piece::Head { start, length }, length);
-        if let (Some((base, length)), None) = (body, inline) {
-            self.add(Piece::Memory { base, length }, length);
-            let fill = length.next_multiple_of(FRAME_ALIGNMENT) - length;
-            if fill > 0 {
-                self.add(Piece::Fill { length: fill }, fill);
-            }
-        }
-        inline.is_some()
     }
 
     fn add(&mut self, piece: Piece, length: usize) {

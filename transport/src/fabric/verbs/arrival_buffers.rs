@@ -32,9 +32,11 @@ pub(crate) struct ArrivalBuffers {
     generations: Box<[u32]>,
     /// Buffers that are to be posted.
     missing: u32,
-    /// Frames that arrived, and how many of them count as filling the memory anew.
-    arrivals: u64,
-    refill: u64,
+    /// How often arrival memory was filled anew: once for so many frames, of which these
+    /// are still to come.
+    refills: u64,
+    frames_per_refill: u64,
+    frames_to_refill: u64,
 }
 
 /// A buffer that something arrived in.
@@ -60,6 +62,7 @@ impl ArrivalBuffers {
         buffer_bytes: usize,
     ) -> Result<Self, VerbsError> {
         let buffers = posted + held;
+        let frames_per_refill = u64::from(held / 2).max(1);
         let slab = BufferSlab::allocate(buffers, buffer_bytes)?;
         let region = MemoryRegion::register(domain, slab.clone(), RegionAccess::RECEIVE)?;
         Ok(Self {
@@ -68,8 +71,9 @@ impl ArrivalBuffers {
             posted: (0..buffers).map(|_| None).collect(),
             generations: (0..buffers).map(|_| 0).collect(),
             missing: posted,
-            arrivals: 0,
-            refill: u64::from(held / 2).max(1),
+            refills: 0,
+            frames_per_refill,
+            frames_to_refill: frames_per_refill,
         })
     }
 
@@ -86,10 +90,14 @@ impl ArrivalBuffers {
         }
         let buffer = self.posted[index].take()?;
         self.missing += 1;
-        self.arrivals += 1;
+        self.frames_to_refill -= 1;
+        if self.frames_to_refill == 0 {
+            self.frames_to_refill = self.frames_per_refill;
+            self.refills += 1;
+        }
         Some(ArrivedBuffer {
-            is_scarce: self.free.count() < self.missing as usize,
-            refills: self.arrivals / self.refill,
+            is_scarce: !self.free.has(self.missing as usize),
+            refills: self.refills,
             lease: buffer.lease(),
         })
     }
@@ -106,8 +114,9 @@ impl ArrivalBuffers {
     /// # Errors
     /// [`PostError`] if the queue takes no more, which only a broken one does.
     pub(crate) fn refill(&mut self, queue: &mut ReceiveQueue) -> Result<(), PostError> {
+        self.free.collect();
         while self.missing > 0 {
-            let mut taken = [const { None }; RECEIVE_BATCH];
+            let mut taken = [0; RECEIVE_BATCH];
             let mut count = 0;
             let mut batch = queue.batch();
             while count < RECEIVE_BATCH.min(self.missing as usize) {
@@ -120,22 +129,20 @@ impl ArrivalBuffers {
                 let id = WorkId::new(Operation::Receive, buffer.index(), generation);
                 let bytes = self.region.memory().buffer_bytes();
                 let entries = [self.region.entry(index * bytes..(index + 1) * bytes)];
-                taken[count] = Some(buffer);
+                self.posted[index] = Some(buffer);
+                taken[count] = index;
+                count += 1;
                 if batch.push(&ReceiveRequest::new(id, &entries)).is_err() {
                     break;
                 }
-                count += 1;
             }
             let posted = batch.post();
             let accepted = match &posted {
                 Ok(accepted) => *accepted,
                 Err(error) => error.accepted,
             };
-            for (at, buffer) in taken.into_iter().flatten().enumerate() {
-                if at < accepted as usize {
-                    let index = buffer.index() as usize;
-                    self.posted[index] = Some(buffer);
-                } else {
+            for &index in &taken[accepted as usize..count] {
+                if let Some(buffer) = self.posted[index].take() {
                     self.free.put_back(buffer);
                 }
             }

@@ -47,6 +47,13 @@ impl WorkCompletion {
         self.0.qp_num
     }
 
+    /// Bytes that arrived, if it was a receive of a message and was done.
+    #[inline]
+    #[must_use]
+    pub fn received(&self) -> Option<u32> {
+        (self.0.status == 0 && self.0.opcode == wc_opcode::RECV).then_some(self.0.byte_len)
+    }
+
     /// What became of it.
     ///
     /// # Errors

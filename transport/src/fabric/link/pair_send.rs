@@ -1,0 +1,340 @@
+//! The sending half of a queue pair: frames are planned, a batch of them, and posted with one
+//! doorbell; a record that is alone goes at once.
+
+use std::{ops::Range, ptr, slice};
+
+use super::{
+    Link, Phase, Wires,
+    pair::{Pair, PairState},
+    send_link::{Rings, SendLink, locate},
+};
+use crate::{
+    channel::EndCause,
+    driver::{Context, SessionCounters},
+    engine::{
+        carriage::LEAST_BUFFER_BYTES,
+        frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
+        id_map::IdMap,
+        session::{Body, Session},
+        signal_cadence::SignalCadence,
+    },
+    fabric::verbs::{MemoryRegion, PostError, SEND_BATCH, ScatterEntry, SendRequest, SendSlots},
+    memory::Mapping,
+};
+
+/// What a queue pair sends with.
+pub(super) struct PairSending {
+    heads: MemoryRegion<Mapping>,
+    pub(super) slots: SendSlots,
+    cadence: SignalCadence,
+    /// Frames are due and cannot go before a completion comes: of a send, for a place in
+    /// the queue, or of a receive, with credit.
+    pub(super) is_blocked: bool,
+    /// Heads of the batch that is being built, one behind the other; behind those of short
+    /// frames, their bodies.
+    head: Vec<u8>,
+    planned: Vec<Planned>,
+}
+
+/// A frame of the batch that is being built.
+struct Planned {
+    place: Place,
+    is_signaled: bool,
+    /// The head slab is in use up to here, once it is posted.
+    staged: u64,
+}
+
+/// Where a frame's bytes are.
+enum Place {
+    /// All of them in the list of heads: the frame goes inline.
+    Inline(Range<usize>),
+    /// The head in the head slab, the body where it was.
+    Staged(Range<usize>, Body),
+}
+
+/// The longest frame that goes inline, if the device takes so much.
+const INLINE_BYTES: usize = 256;
+
+impl PairSending {
+    /// For so many requests outstanding, with `heads` for those that do not go inline.
+    pub(super) fn new(requests: u32, heads: MemoryRegion<Mapping>) -> Self {
+        Self {
+            slots: SendSlots::new(requests, heads.bytes()),
+            heads,
+            cadence: SignalCadence::default(),
+            is_blocked: false,
+            head: Vec::with_capacity(SEND_BATCH * INLINE_BYTES + LONGEST_HEAD),
+            planned: Vec::with_capacity(SEND_BATCH),
+        }
+    }
+}
+
+impl Link {
+    /// Posts frames until nothing is due or the queue is full.
+    pub(super) fn transmit_pair(&mut self, context: &mut Context<'_>) -> bool {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return false;
+        };
+        if self.phase == Phase::Gone || self.broken.is_some() {
+            return false;
+        }
+        let counters = &self.shared.counters;
+        match pair.transmit(&mut self.session, &mut self.senders, counters) {
+            Ok(progress) => {
+                self.finish_if_said(context);
+                progress
+            }
+            Err(refused) => {
+                self.device_refused(&refused);
+                true
+            }
+        }
+    }
+
+    /// The device takes no request any more.
+    pub(super) fn device_refused(&mut self, refused: &PostError) {
+        let why = refused.to_string();
+        self.drain_then_end(EndCause::DeviceLost { why });
+    }
+}
+
+impl Pair {
+    /// Posts frames in batches, one doorbell for each. Returns whether there were any.
+    fn transmit(
+        &mut self,
+        session: &mut Session,
+        senders: &mut IdMap<SendLink>,
+        counters: &SessionCounters,
+    ) -> Result<bool, PostError> {
+        let mut progress = false;
+        loop {
+            let has_more = self.plan(session, senders);
+            if self.sending.planned.is_empty() {
+                self.note_blocked(session, counters);
+                return Ok(progress);
+            }
+            self.post_planned(senders, counters)?;
+            progress = true;
+            if !has_more {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Puts as many frames as there is room for into `planned`, as long as the session has
+    /// some. Returns whether it may have more.
+    #[inline]
+    fn plan(&mut self, session: &mut Session, senders: &mut IdMap<SendLink>) -> bool {
+        let (PairState::Live(queue_pair), sending) = (&self.state, &mut self.sending) else {
+            return false;
+        };
+        let room = sending.slots.room().min(queue_pair.send_room() as usize);
+        let room = room.min(SEND_BATCH);
+        let max_inline = INLINE_BYTES.min(queue_pair.max_inline_bytes() as usize);
+        let head = &mut sending.head;
+        head.clear();
+        while sending.planned.len() < room && sending.slots.has_stage(LONGEST_HEAD) {
+            let start = head.len();
+            let Some(body) = session.poll_transmit(&mut Rings(senders), 0, head) else {
+                return false;
+            };
+            let ends_something = ends_something(&head[start..], body, senders);
+            let place = if head.len() - start + body.bytes() <= max_inline {
+                if let Some((base, length)) = locate(senders, body) {
+                    // SAFETY: bytes of a ring or a message that are not released, and
+                    // nobody writes there.
+                    let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                    head.extend_from_slice(body);
+                }
+                Place::Inline(start..head.len())
+            } else {
+                let at = sending.slots.stage(head.len() - start);
+                let staged = at..at + head.len() - start;
+                // SAFETY: `stage` gave a range of the slab that no outstanding request
+                // uses, and the region is written here only.
+                unsafe {
+                    ptr::copy_nonoverlapping(
+                        head[start..].as_ptr(),
+                        sending.heads.base().add(at).as_ptr(),
+                        staged.len(),
+                    );
+                }
+                Place::Staged(staged, body)
+            };
+            sending.planned.push(Planned {
+                place,
+                is_signaled: sending.cadence.is_due(ends_something),
+                staged: sending.slots.staged(),
+            });
+        }
+        true
+    }
+
+    /// Nothing is due, or it cannot go.
+    fn note_blocked(&mut self, session: &Session, counters: &SessionCounters) {
+        let sending = &mut self.sending;
+        let was_blocked = std::mem::replace(&mut sending.is_blocked, session.is_out_of_credit());
+        if sending.is_blocked && !was_blocked {
+            let is_full = sending.slots.room() == 0 || !sending.slots.has_stage(LONGEST_HEAD);
+            let stalls = match is_full {
+                true => &counters.queue_stalls,
+                false => &counters.credit_stalls,
+            };
+            stalls.add(1);
+        }
+    }
+
+    /// Posts what is planned, with one doorbell.
+    fn post_planned(
+        &mut self,
+        senders: &IdMap<SendLink>,
+        counters: &SessionCounters,
+    ) -> Result<(), PostError> {
+        let (
+            PairState::Live(queue_pair),
+            PairSending {
+                heads,
+                slots,
+                is_blocked,
+                head,
+                planned,
+                ..
+            },
+        ) = (&mut self.state, &mut self.sending)
+        else {
+            return Ok(());
+        };
+        *is_blocked = false;
+        let (mut inline, mut signaled, mut bytes) = (0, 0, 0);
+        let mut batch = queue_pair.send_batch();
+        for frame in &*planned {
+            let id = slots.post(frame.staged);
+            let (mut entries, mut count) = ([ScatterEntry::EMPTY; 3], 1);
+            let mut request = match &frame.place {
+                Place::Inline(range) => {
+                    entries[0] = ScatterEntry::unregistered(&head[range.clone()]);
+                    inline += 1;
+                    SendRequest::send(id, &entries[..1]).inline()
+                }
+                Place::Staged(range, body) => {
+                    entries[0] = heads.entry(range.clone());
+                    for piece in pieces(senders, *body).into_iter().flatten() {
+                        entries[count] = piece;
+                        count += 1;
+                    }
+                    SendRequest::send(id, &entries[..count])
+                }
+            };
+            if frame.is_signaled {
+                request = request.signaled();
+                signaled += 1;
+            }
+            bytes += request.bytes();
+            // Room, pieces and inline bytes were asked for before.
+            batch.push(&request).expect("a planned frame fits");
+        }
+        let posted = batch.post();
+        let frames = planned.len() as u64;
+        planned.clear();
+        counters.frames_sent.add(frames);
+        counters.bytes_sent.add(bytes);
+        counters.work_requests.add(frames);
+        counters.inline_sends.add(inline);
+        counters.signaled.add(signaled);
+        counters.doorbells.add(1);
+        posted.map(|_| ())
+    }
+
+    /// Posts a frame of one short record, if nothing else is to go and there is room.
+    /// Returns whether it did.
+    #[inline]
+    pub(super) fn post_lone_record(
+        &mut self,
+        end: u32,
+        record: &[u8],
+        session: &mut Session,
+        counters: &SessionCounters,
+    ) -> Result<bool, PostError> {
+        let (PairState::Live(queue_pair), sending) = (&mut self.state, &mut self.sending) else {
+            return Ok(false);
+        };
+        let has_room = sending.slots.room() > 0 && queue_pair.send_room() > 0;
+        let longest = HEADER_BYTES + BLOCK_ALIGNMENT + record.len();
+        if !has_room || longest > queue_pair.max_inline_bytes() as usize {
+            return Ok(false);
+        }
+        let Some(header) = session.poll_lone_record(end, record.len(), 0) else {
+            return Ok(false);
+        };
+        sending.head.clear();
+        header.append_to(&mut sending.head);
+        sending.head.extend_from_slice(record);
+        let entries = [ScatterEntry::unregistered(&sending.head)];
+        let id = sending.slots.post(sending.slots.staged());
+        let mut request = SendRequest::send(id, &entries).inline();
+        if sending.cadence.is_due(false) {
+            request = request.signaled();
+            counters.signaled.add(1);
+        }
+        let mut batch = queue_pair.send_batch();
+        // Room and inline bytes were asked for before.
+        batch.push(&request).expect("a short frame fits");
+        batch.post()?;
+        counters.frames_sent.add(1);
+        counters.bytes_sent.add(sending.head.len() as u64);
+        counters.work_requests.add(1);
+        counters.inline_sends.add(1);
+        counters.doorbells.add(1);
+        sending.is_blocked = false;
+        Ok(true)
+    }
+}
+
+/// Whether memory, or the session, waits for a frame to be gone: a control message, or the
+/// last chunk of a large one.
+fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
+    match body {
+        Body::Inline => {
+            matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
+        }
+        Body::Records { .. } => false,
+        Body::Chunk { end, chunk } => senders
+            .get(end)
+            .and_then(|sender| sender.large_out(chunk.sequence))
+            .is_some_and(|large| chunk.offset as usize + chunk.bytes == large.length),
+    }
+}
+
+/// Where a device finds a frame's body.
+fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2] {
+    let unregistered = "handles register what they send from before they say so";
+    match body {
+        Body::Inline => [None, None],
+        Body::Records {
+            end,
+            position,
+            bytes,
+        } => {
+            let ring = senders.get(end).and_then(|sender| sender.ring.as_ref());
+            let registered = ring.and_then(|ring| ring.registered.as_ref());
+            registered.expect(unregistered).pieces(position, bytes)
+        }
+        Body::Chunk { end, chunk } => {
+            let sender = senders.get(end);
+            let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
+            let registered = large.and_then(|large| large.registered.as_ref());
+            let start = chunk.offset as usize;
+            let piece = registered
+                .expect(unregistered)
+                .piece(start..start + chunk.bytes);
+            [Some(piece), None]
+        }
+    }
+}
+
+/// The longest head: of records and chunks, or a control message as a whole.
+const LONGEST_HEAD: usize = if LEAST_BUFFER_BYTES > HEAD_BYTES {
+    LEAST_BUFFER_BYTES
+} else {
+    HEAD_BYTES
+};
