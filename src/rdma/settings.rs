@@ -95,14 +95,8 @@ impl RdmaSettings {
     /// range `max_sessions` + 17 to 2^20. With more, more sessions can have `session_credit`
     /// at a time; each costs `receive_buffer_bytes` of locked memory, and the device has a
     /// limit of its own. Without [`shared_receives`](Self::shared_receives) each session
-    /// takes `session_credit` + 18 of them.
+    /// takes `session_credit` + 18 of them, and so many are the least.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
-        let given = buffers.into();
-        self.note(SettingError::check_count(
-            "receive_buffers",
-            given,
-            18..=1 << 20,
-        ));
         self.site.receive_buffers = buffers;
         self
     }
@@ -139,11 +133,10 @@ impl RdmaSettings {
     /// not released. Default: 4096, range 0 to 2^20. When all are held, what arrives is
     /// copied; each costs `receive_buffer_bytes` of locked memory.
     pub fn held_buffers(mut self, buffers: u32) -> Self {
-        let given = buffers.into();
         self.note(SettingError::check_count(
             "held_buffers",
-            given,
-            0..=1 << 20,
+            buffers.into(),
+            0..=SiteSettings::MOST_BUFFERS.into(),
         ));
         self.site.held_buffers = buffers;
         self
@@ -283,10 +276,9 @@ impl RdmaSettings {
         if let Some(error) = self.error {
             return Err(error);
         }
-        // One for each session, those that wait to be posted again, and one to lend.
-        let least = u64::from(self.site.max_sessions) + 17;
-        let given = self.site.receive_buffers.into();
-        SettingError::check_count("receive_buffers", given, least..=1 << 20)
+        let least = self.site.least_receive_buffers().into();
+        let range = least..=SiteSettings::MOST_BUFFERS.into();
+        SettingError::check_count("receive_buffers", self.site.receive_buffers.into(), range)
     }
 
     /// As the site wants them.
@@ -357,10 +349,6 @@ mod tests {
                 "gid_index is 256; it may be 0 to 255",
             ),
             (
-                RdmaSettings::new().receive_buffers(17),
-                "receive_buffers is 17; it may be 18 to 1048576",
-            ),
-            (
                 RdmaSettings::new().held_buffers((1 << 20) + 1),
                 "held_buffers is 1048577; it may be 0 to 1048576",
             ),
@@ -400,10 +388,26 @@ mod tests {
                 RdmaSettings::new().service_level(16),
                 "service_level is 16; it may be 0 to 15",
             ),
-            // One that depends on another.
+            // One that depends on others.
             (
                 RdmaSettings::new().receive_buffers(272),
                 "receive_buffers is 272; it may be 273 to 1048576",
+            ),
+            (
+                RdmaSettings::new().receive_buffers((1 << 20) + 1),
+                "receive_buffers is 1048577; it may be 273 to 1048576",
+            ),
+            (
+                RdmaSettings::new()
+                    .receive_buffers(81)
+                    .shared_receives(false),
+                "receive_buffers is 81; it may be 82 to 1048576",
+            ),
+            (
+                RdmaSettings::new()
+                    .shared_receives(false)
+                    .session_credit(5000),
+                "receive_buffers is 4096; it may be 5018 to 1048576",
             ),
         ];
         for (settings, says) in cases {
@@ -411,6 +415,8 @@ mod tests {
         }
         let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
         assert_eq!(few.check(), Ok(()));
+        let for_one = RdmaSettings::new().receive_buffers(82);
+        assert_eq!(for_one.shared_receives(false).check(), Ok(()));
     }
 
     #[test]

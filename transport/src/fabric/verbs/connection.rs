@@ -193,7 +193,7 @@ impl ConnectionSettings {
             Some(mtu) if mtu > most => Err(VerbsError::Setting {
                 setting: "path_mtu",
                 given: format!("{mtu} (our port carries {ours}, the peer's {theirs})"),
-                allowed: "at most what both ports carry now",
+                allowed: "at most what both ports carry now".to_owned(),
             }),
             Some(mtu) => Ok(mtu),
             None => Ok(most),
@@ -293,7 +293,7 @@ fn setting(setting: &'static str, given: impl fmt::Debug, allowed: &'static str)
     VerbsError::Setting {
         setting,
         given: format!("{given:?}"),
-        allowed,
+        allowed: allowed.to_owned(),
     }
 }
 

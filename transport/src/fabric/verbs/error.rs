@@ -317,7 +317,7 @@ pub enum VerbsError {
         /// What was given.
         given: String,
         /// What it can be.
-        allowed: &'static str,
+        allowed: String,
     },
 }
 

@@ -175,7 +175,7 @@ impl QueuePairBuilder {
                         "a queue pair with that many receives",
                         init.sizes.receive_requests,
                         limits.max_queue_pair_requests,
-                        "receives",
+                        "its receives (session_credit)",
                     ),
                     Asked::new(
                         "a queue pair with that many scatter entries",

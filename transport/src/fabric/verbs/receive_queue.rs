@@ -72,7 +72,7 @@ impl ReceiveQueue {
                 "a shared receive queue of that depth",
                 requests,
                 limits.max_shared_receive_requests,
-                "its depth",
+                "its depth (receive_buffers)",
             ),
             Asked::new(
                 "a shared receive queue with that many scatter entries",

@@ -47,10 +47,9 @@ pub struct Site {
     number: u64,
 
     // What sessions are made of.
+    /// With `shared_receives` only where the device can.
     settings: SiteSettings,
     builder: QueuePairBuilder,
-    /// All have one receive queue.
-    shares: bool,
     max_sessions: u32,
     sessions: AtomicU32,
     /// Queue pairs that wait for their last completion.
@@ -102,17 +101,20 @@ impl Site {
     pub fn open(
         provider: &Arc<dyn Provider>,
         choice: &Choice,
-        settings: SiteSettings,
+        mut settings: SiteSettings,
     ) -> Result<Arc<Self>, VerbsError> {
         settings.check()?;
         let device = Device::open(provider, &choice.device)?;
         let limits = device.attributes();
-        let shares = settings.shared_receives && limits.max_shared_receive_queues > 0;
+        if settings.shared_receives && limits.max_shared_receive_queues == 0 {
+            settings.shared_receives = false;
+            settings.check()?;
+        }
         // Each session's sends, and the last request of each of its queues.
         let per_session = settings.send_requests + 2;
         let posted = settings.receive_buffers;
         let for_sends = limits.max_completions.saturating_sub(posted) / per_session;
-        let max_sessions = match shares {
+        let max_sessions = match settings.shared_receives {
             true => settings.max_sessions,
             false => settings.sessions_with_own(),
         };
@@ -136,7 +138,7 @@ impl Site {
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
         let mut shared = None;
-        if shares {
+        if settings.shared_receives {
             let queue = ReceiveQueue::shared(&domain, settings.receive_buffers, 1)?;
             builder = builder.shared_receive_queue(&queue);
             let buffers = ArrivalBuffers::register(
@@ -169,7 +171,6 @@ impl Site {
             domain,
             number: new_tag(),
             builder,
-            shares,
             max_sessions,
             sessions: AtomicU32::new(0),
             leavers: AtomicU32::new(0),
@@ -236,7 +237,7 @@ impl Site {
             "the device has no more queue pairs: close sessions, or let others go over tcp"
         } else if self.max_sessions == self.settings.max_sessions {
             "raise max_sessions"
-        } else if !self.shares {
+        } else if !self.settings.shared_receives {
             "raise receive_buffers, or lower session_credit: each session takes its own of them"
         } else {
             "lower send_requests or receive_buffers: the device's completion queue holds no more"
@@ -258,7 +259,8 @@ impl Site {
     /// Who divides the shared receive buffers between sessions; `None` where each has its
     /// own.
     pub(crate) fn broker(&self) -> Option<CreditBroker> {
-        self.shares
+        self.settings
+            .shared_receives
             .then(|| CreditBroker::new(self.settings.broker()))
     }
 
@@ -323,7 +325,7 @@ pub(crate) struct Seat {
 
 impl Seat {
     fn take(site: &Arc<Site>, dialed: bool) -> Result<Self, VerbsError> {
-        let seats = match site.shares {
+        let seats = match site.settings.shared_receives {
             true => reserved_buffers(dialed) as u32,
             false => 1,
         };

@@ -62,12 +62,26 @@ impl Default for SiteSettings {
 }
 
 impl SiteSettings {
+    /// The most that `receive_buffers` and `held_buffers` can be.
+    pub const MOST_BUFFERS: u32 = 1 << 20;
+
+    /// The least that `receive_buffers` can be with the other settings: of a shared queue,
+    /// one for each session, those that wait to be posted again, and one to lend; else what
+    /// one session has.
+    #[must_use]
+    pub fn least_receive_buffers(&self) -> u32 {
+        match self.shared_receives {
+            true => self.max_sessions.saturating_add(REPOST_BATCH + 1),
+            false => self.own_buffers(),
+        }
+    }
+
     pub(super) fn check(&self) -> Result<(), VerbsError> {
-        let wrong = |setting, given: u32, allowed| {
+        let wrong = |setting, given: u32, allowed: &str| {
             Err(VerbsError::Setting {
                 setting,
                 given: given.to_string(),
-                allowed,
+                allowed: allowed.to_owned(),
             })
         };
         let bytes = self.buffer_bytes;
@@ -83,12 +97,16 @@ impl SiteSettings {
         if self.send_requests < LEAST_SEND_REQUESTS || self.send_requests > 1 << 15 {
             return wrong("send_requests", self.send_requests, "64 to 32768");
         }
-        if self.lendable() == 0 || self.receive_buffers > 1 << 24 || self.held_buffers > 1 << 24 {
-            return wrong(
-                "receive_buffers",
-                self.receive_buffers,
-                "at least max_sessions + 17, at most 16777216 (held_buffers too)",
-            );
+        let (least, most) = (self.least_receive_buffers(), Self::MOST_BUFFERS);
+        if !(least..=most).contains(&self.receive_buffers) {
+            let allowed = match self.shared_receives {
+                true => format!("{least} (max_sessions and 17) to {most}"),
+                false => format!("{least} (session_credit and 18, for one session) to {most}"),
+            };
+            return wrong("receive_buffers", self.receive_buffers, &allowed);
+        }
+        if self.held_buffers > most {
+            return wrong("held_buffers", self.held_buffers, &format!("0 to {most}"));
         }
         Ok(())
     }
@@ -96,18 +114,13 @@ impl SiteSettings {
     /// Buffers of a session's own receive queue. [`REPOST_BATCH`] of them may be waiting to
     /// be posted again at any time.
     pub(super) fn own_buffers(&self) -> u32 {
-        self.session_credit + reserved_buffers(true) as u32 + REPOST_BATCH
+        let beside_credit = reserved_buffers(true) as u32 + REPOST_BATCH;
+        self.session_credit.saturating_add(beside_credit)
     }
 
     /// Sessions with receive queues of their own that the receive buffers cover.
     pub(super) fn sessions_with_own(&self) -> u32 {
         (self.receive_buffers / self.own_buffers()).min(self.max_sessions)
-    }
-
-    /// Shared buffers that credit is given for.
-    fn lendable(&self) -> u32 {
-        let kept = self.max_sessions.saturating_add(REPOST_BATCH);
-        self.receive_buffers.saturating_sub(kept)
     }
 
     /// What the sessions of a shared receive queue share.

@@ -103,7 +103,7 @@ fn limits_of_queues_say_what_was_asked_for_and_what_there_is() {
             .unwrap_err()
             .to_string(),
         "RDMA device rxe0 cannot make a shared receive queue of that depth: 61 were asked for \
-         and its limit is 60; lower its depth"
+         and its limit is 60; lower its depth (receive_buffers)"
     );
     let completions = CompletionQueue::polled(&device, 100).unwrap();
     let builder = QueuePairBuilder::new(&domain, &completions).send_requests(50);
@@ -112,6 +112,14 @@ fn limits_of_queues_say_what_was_asked_for_and_what_there_is() {
         error.to_string(),
         "RDMA device rxe0 cannot make a queue pair with that many sends: 51 were asked for and \
          its limit is 50; lower send_requests"
+    );
+    let builder = QueuePairBuilder::new(&domain, &completions).send_requests(40);
+    let builder = builder.receives(50, 1);
+    let error = builder.build(1, ConnectionSettings::default()).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "RDMA device rxe0 cannot make a queue pair with that many receives: 51 were asked for \
+         and its limit is 50; lower its receives (session_credit)"
     );
 }
 

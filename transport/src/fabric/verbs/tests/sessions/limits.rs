@@ -155,6 +155,29 @@ fn a_queue_pair_with_receives_of_its_own_carries_the_same() {
 }
 
 #[test]
+fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
+    let fake = one_device();
+    let few = SiteSettings {
+        receive_buffers: 40,
+        ..settings()
+    };
+    assert_eq!(open_site(&fake, few).max_sessions(), 16);
+    fake.change(DEVICE, |device| {
+        device.attributes.max_shared_receive_queues = 0;
+    });
+    let error = Site::open(&fake.provider(), &choice(), few).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "receive_buffers is 40, and can be 50 (session_credit and 18, for one session) to 1048576"
+    );
+    let enough = SiteSettings {
+        receive_buffers: 50,
+        ..few
+    };
+    assert_eq!(open_site(&fake, enough).max_sessions(), 1);
+}
+
+#[test]
 fn more_sessions_than_the_buffers_cover_are_refused_until_one_ends() {
     let fake = one_device();
     let site = open_site(&fake, settings());
@@ -239,7 +262,7 @@ fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
     assert_eq!(
         refused(|device| device.attributes.max_shared_receive_requests = 100),
         "RDMA device rxe0 cannot make a shared receive queue of that depth: 256 were asked for \
-         and its limit is 100; lower its depth"
+         and its limit is 100; lower its depth (receive_buffers)"
     );
 }
 
@@ -290,39 +313,55 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
                 buffer_bytes: 2048,
                 ..settings()
             },
-            "buffer_bytes",
+            "buffer_bytes is 2048, and can be a multiple of 64 from 4096 to 65536",
         ),
         (
             SiteSettings {
                 buffer_bytes: 4097,
                 ..settings()
             },
-            "buffer_bytes",
+            "buffer_bytes is 4097, and can be a multiple of 64 from 4096 to 65536",
         ),
         (
             SiteSettings {
                 session_credit: 1,
                 ..settings()
             },
-            "session_credit",
+            "session_credit is 1, and can be 2 to 65536",
         ),
         (
             SiteSettings {
                 send_requests: 8,
                 ..settings()
             },
-            "send_requests",
+            "send_requests is 8, and can be 64 to 32768",
         ),
         (
             SiteSettings {
                 receive_buffers: 32,
                 ..settings()
             },
-            "receive_buffers",
+            "receive_buffers is 32, and can be 33 (max_sessions and 17) to 1048576",
+        ),
+        (
+            SiteSettings {
+                receive_buffers: 49,
+                shared_receives: false,
+                ..settings()
+            },
+            "receive_buffers is 49, and can be 50 (session_credit and 18, for one session) to \
+             1048576",
+        ),
+        (
+            SiteSettings {
+                held_buffers: (1 << 20) + 1,
+                ..settings()
+            },
+            "held_buffers is 1048577, and can be 0 to 1048576",
         ),
     ];
-    for (settings, name) in wrong {
-        assert!(refused(settings).contains(name), "{name}");
+    for (settings, says) in wrong {
+        assert_eq!(refused(settings), says);
     }
     let site = open_site(&fake, settings());
     let (mut one, other) = (site.prepare(true).unwrap(), site.prepare(false).unwrap());
