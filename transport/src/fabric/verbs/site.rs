@@ -110,25 +110,23 @@ impl Site {
             settings.shared_receives = false;
             settings.check()?;
         }
-        // Each session's sends, and the last request of each of its queues.
-        let per_session = settings.send_requests + 2;
-        let posted = settings.receive_buffers;
-        let for_sends = limits.max_completions.saturating_sub(posted) / per_session;
-        let max_sessions = match settings.shared_receives {
-            true => settings.max_sessions,
-            false => settings.sessions_with_own(),
-        };
-        let max_sessions = max_sessions.min(limits.max_queue_pairs).min(for_sends);
+        let (for_all, per_session) = settings.completions();
+        let completed = limits.max_completions.saturating_sub(for_all) / per_session;
+        let covered = settings.sessions_covered();
+        let max_sessions = covered.min(limits.max_queue_pairs).min(completed);
         if max_sessions == 0 {
             return Err(VerbsError::Limit {
                 device: device.name().to_owned(),
                 what: "a completion queue for the receive buffers and one session",
-                asked: (posted + per_session).into(),
+                asked: (for_all + per_session).into(),
                 limit: limits.max_completions.into(),
-                setting: "receive_buffers or send_requests",
+                setting: match settings.shared_receives {
+                    true => "receive_buffers or send_requests",
+                    false => "session_credit or send_requests",
+                },
             });
         }
-        let completions = posted + max_sessions * per_session;
+        let completions = for_all + max_sessions * per_session;
         let domain = ProtectionDomain::new(&device)?;
         let wait = CompletionWait::open(&device, completions)?;
         let mut builder = QueuePairBuilder::new(&domain, wait.queue())
@@ -233,14 +231,17 @@ impl Site {
 
     /// What to do about too few places for sessions, by what their number follows from.
     fn next_step_for_more(&self) -> &'static str {
+        let settings = &self.settings;
         if self.max_sessions == self.device.attributes().max_queue_pairs {
             "the device has no more queue pairs: close sessions, or let others go over tcp"
-        } else if self.max_sessions == self.settings.max_sessions {
+        } else if self.max_sessions == settings.max_sessions {
             "raise max_sessions"
-        } else if !self.settings.shared_receives {
+        } else if settings.shared_receives {
+            "lower send_requests or receive_buffers: the device's completion queue holds no more"
+        } else if self.max_sessions == settings.sessions_covered() {
             "raise receive_buffers, or lower session_credit: each session takes its own of them"
         } else {
-            "lower send_requests or receive_buffers: the device's completion queue holds no more"
+            "lower send_requests or session_credit: the device's completion queue holds no more"
         }
     }
 

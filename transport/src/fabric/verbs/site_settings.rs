@@ -118,9 +118,22 @@ impl SiteSettings {
         self.session_credit.saturating_add(beside_credit)
     }
 
-    /// Sessions with receive queues of their own that the receive buffers cover.
-    pub(super) fn sessions_with_own(&self) -> u32 {
-        (self.receive_buffers / self.own_buffers()).min(self.max_sessions)
+    /// Sessions that the receive buffers cover.
+    pub(super) fn sessions_covered(&self) -> u32 {
+        match self.shared_receives {
+            true => self.max_sessions,
+            false => (self.receive_buffers / self.own_buffers()).min(self.max_sessions),
+        }
+    }
+
+    /// Entries of the completion queue: those for all sessions together, and those for each,
+    /// which are its sends and the last request of each of its queues, and its own receives.
+    pub(super) fn completions(&self) -> (u32, u32) {
+        let sends = self.send_requests + 2;
+        match self.shared_receives {
+            true => (self.receive_buffers, sends),
+            false => (0, sends + self.own_buffers()),
+        }
     }
 
     /// What the sessions of a shared receive queue share.

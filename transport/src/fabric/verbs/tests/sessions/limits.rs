@@ -243,26 +243,44 @@ fn what_to_do_about_too_few_places_follows_from_what_they_are_short_of() {
         next_step(|_| (), apart),
         "raise receive_buffers, or lower session_credit: each session takes its own of them"
     );
+    // Three sessions would take 540.
+    assert_eq!(
+        next_step(|device| device.attributes.max_completions = 539, apart),
+        "lower send_requests or session_credit: the device's completion queue holds no more"
+    );
 }
 
 #[test]
 fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
-    let refused = |change: fn(&mut FakeDevice)| {
+    let refused = |change: fn(&mut FakeDevice), settings| {
         let fake = one_device();
         fake.change(DEVICE, change);
-        let opened = Site::open(&fake.provider(), &choice(), settings());
+        let opened = Site::open(&fake.provider(), &choice(), settings);
         assert!(fake.alive().is_empty(), "{:?}", fake.alive());
         opened.unwrap_err().to_string()
     };
     assert_eq!(
-        refused(|device| device.attributes.max_completions = 300),
+        refused(|device| device.attributes.max_completions = 300, settings()),
         "RDMA device rxe0 cannot make a completion queue for the receive buffers and one \
          session: 386 were asked for and its limit is 300; lower receive_buffers or send_requests"
     );
     assert_eq!(
-        refused(|device| device.attributes.max_shared_receive_requests = 100),
+        refused(
+            |device| device.attributes.max_shared_receive_requests = 100,
+            settings()
+        ),
         "RDMA device rxe0 cannot make a shared receive queue of that depth: 256 were asked for \
          and its limit is 100; lower its depth (receive_buffers)"
+    );
+    // What a session has to itself is all that it needs.
+    let apart = SiteSettings {
+        shared_receives: false,
+        ..settings()
+    };
+    assert_eq!(
+        refused(|device| device.attributes.max_completions = 179, apart),
+        "RDMA device rxe0 cannot make a completion queue for the receive buffers and one \
+         session: 180 were asked for and its limit is 179; lower session_credit or send_requests"
     );
 }
 
