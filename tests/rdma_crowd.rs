@@ -7,20 +7,21 @@
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
-#[path = "common/crowd.rs"]
 mod crowd;
 
 use std::{
     env, fs,
     sync::{Mutex, MutexGuard, PoisonError},
-    thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use ibex::{Driver, Fabric, NodeBuilder, Policy, Raw};
-use ibex_harness::verbs_port::{DEVICE_VARIABLE, VerbsPort};
+use ibex_harness::{
+    row::bytes,
+    verbs_port::{DEVICE_VARIABLE, VerbsPort},
+};
 
-use crowd::{Crowd, PATIENCE, SESSIONS};
+use crowd::{Crowd, PATIENCE, SESSIONS, Standstill};
 
 /// A node with so many places, and as little else as it can do with.
 fn builder(places: u32) -> NodeBuilder {
@@ -45,8 +46,6 @@ fn port() -> Option<(VerbsPort, MutexGuard<'static, ()>)> {
 /// Messages that each session of the crowd carries.
 const MESSAGES: u32 = 64;
 
-/// The share of a session is what had come of it when the first was done: until then all
-/// have something to send, so only the division of credit makes a difference.
 #[test]
 fn two_hundred_sessions_share_256_receive_buffers() {
     let Some((port, _turn)) = port() else {
@@ -58,15 +57,13 @@ fn two_hundred_sessions_share_256_receive_buffers() {
     let gathered = began.elapsed();
     let carried = crowd.carry(MESSAGES);
     let rise = port.counters().since(before);
-    let (most, least) = (carried.shares.iter().max(), carried.shares.iter().min());
-    let spread = f64::from(*most.expect("many")) / f64::from(*least.expect("many")).max(1.0);
     println!(
-        "{SESSIONS} sessions in {gathered:.1?}; {MESSAGES} messages of each in {:.1?}, when \
-         the first was done {spread:.2} times as many of the richest as of the poorest; {} frames came, {rise:?}",
-        carried.took,
-        crowd.frames_received()
+        "{SESSIONS} sessions in {gathered:.1?}; {MESSAGES} messages of each, {}/s, when the \
+         first was done {:.2} times as many of the richest as of the poorest; {rise:?}",
+        bytes(carried.bytes_per_second()),
+        carried.spread()
     );
-    assert!(spread <= 1.5, "{:?}", carried.shares);
+    assert!(carried.spread() <= 1.5, "{carried:?}");
     assert!(!rise.was_not_ready(), "{rise:?}");
     let least_sends = u64::from(MESSAGES) * SESSIONS as u64;
     assert!(
@@ -109,11 +106,12 @@ fn a_session_without_a_place_goes_over_tcp_or_says_why_it_cannot() {
         println!("{policy:?}: {said}");
         // When the first has gone, its place is free.
         let _ = first.close(PATIENCE);
+        let mut standstill = Standstill::new();
         loop {
             let third = builder(2).build().expect("a node");
             match third.connect(address) {
                 Ok(peer) if peer.fabric() == Fabric::Verbs => break,
-                Ok(_) | Err(_) => thread::sleep(Duration::from_millis(20)),
+                Ok(_) | Err(_) => standstill.looked(false, "the free place"),
             }
         }
     }
@@ -157,8 +155,9 @@ fn nodes_that_come_and_go_leave_nothing_behind() {
         let report = client.close(PATIENCE);
         assert_eq!(report.undelivered, []);
         drop((client, peer));
+        let mut standstill = Standstill::new();
         while !theirs.is_gone() {
-            thread::sleep(Duration::from_millis(1));
+            standstill.looked(false, "the session's end");
         }
         // What is kept for reuse is there after a few.
         if round == rounds / 4 {

@@ -3,7 +3,8 @@
 //!
 //! The node that receives has 256 receive buffers for all of them and places for 200, so
 //! that a session alone has 40 buffers to send to, and 200 take turns. Both nodes are in
-//! this process.
+//! this process. `tests/rdma_crowd.rs` looks at how they share, `benches/pingpong` at how
+//! much they carry.
 
 use std::{
     env, thread,
@@ -27,15 +28,18 @@ pub(crate) struct Crowd {
 }
 
 /// What came of it when everybody sent.
+#[derive(Debug)]
 pub(crate) struct Carried {
     /// Messages of each session that were there when all of one were.
-    #[allow(dead_code, reason = "the benchmark asks for the rate")]
-    pub(crate) shares: Vec<u32>,
+    shares: Vec<u32>,
     /// How long all of them took.
-    pub(crate) took: Duration,
+    took: Duration,
     /// Payload of all of them.
     bytes: u64,
 }
+
+/// Since when something that is looked at again and again has not moved.
+pub(crate) struct Standstill(Instant);
 
 /// Nothing here takes long; a guest under emulation may.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
@@ -56,9 +60,36 @@ const PAUSE: Duration = Duration::from_micros(200);
 
 impl Carried {
     /// What all carried together.
-    #[allow(dead_code, reason = "the test asks for shares, the benchmark for this")]
     pub(crate) fn bytes_per_second(&self) -> f64 {
         self.bytes as f64 / self.took.as_secs_f64()
+    }
+
+    /// How many times as much of the richest session was there as of the poorest, when the
+    /// first was done. Until then all have something to send, so only the division of credit
+    /// makes a difference.
+    pub(crate) fn spread(&self) -> f64 {
+        let (most, least) = (self.shares.iter().max(), self.shares.iter().min());
+        f64::from(*most.expect("many")) / f64::from(*least.expect("many")).max(1.0)
+    }
+}
+
+impl Standstill {
+    /// It begins now.
+    pub(crate) fn new() -> Self {
+        Self(Instant::now())
+    }
+
+    /// After each look: a pause if nothing has moved.
+    ///
+    /// # Panics
+    /// If nothing has moved for [`PATIENCE`].
+    pub(crate) fn looked(&mut self, moved: bool, at: &str) {
+        if moved {
+            *self = Self::new();
+            return;
+        }
+        assert!(self.0.elapsed() < PATIENCE, "{at}: it never comes");
+        thread::sleep(PAUSE);
     }
 }
 
@@ -101,13 +132,6 @@ impl Crowd {
             _nodes: [client, server],
             carried: 0,
         }
-    }
-
-    /// Frames that the receiving node took, of all sessions.
-    #[allow(dead_code, reason = "of interest to the test only")]
-    pub(crate) fn frames_received(&self) -> u64 {
-        let stats = self.peers.iter().map(|peer| peer.stats().frames_received);
-        stats.sum()
     }
 
     /// Every session carries so many messages, all at the same time.
@@ -153,14 +177,13 @@ pub(crate) fn builder(places: u32, receive_buffers: u32) -> NodeBuilder {
 /// Sends the messages with the numbers `from..until` over each session.
 fn send_all(senders: &mut [Sender<[u8], Raw>], from: u32, until: u32) {
     let mut next = vec![from; senders.len()];
+    let mut standstill = Standstill::new();
     while next.iter().any(|&next| next < until) {
         let before = next.clone();
         for (next, sender) in next.iter_mut().zip(&mut *senders) {
             send_some(sender, next, until);
         }
-        if next == before {
-            thread::sleep(PAUSE);
-        }
+        standstill.looked(next != before, "room to send");
     }
 }
 
@@ -183,6 +206,7 @@ fn send_some(sender: &mut Sender<[u8], Raw>, next: &mut u32, until: u32) {
 fn take_all(receivers: &mut [Receiver<[u8], Raw>], from: u32, until: u32) -> Vec<u32> {
     let mut next = vec![from; receivers.len()];
     let mut shares = None;
+    let mut standstill = Standstill::new();
     while next.iter().any(|&next| next < until) {
         let before = next.clone();
         for (next, receiver) in next.iter_mut().zip(&mut *receivers) {
@@ -199,9 +223,7 @@ fn take_all(receivers: &mut [Receiver<[u8], Raw>], from: u32, until: u32) -> Vec
         if shares.is_none() && next.contains(&until) {
             shares = Some(next.iter().map(|next| next - from).collect());
         }
-        if next == before {
-            thread::sleep(PAUSE);
-        }
+        standstill.looked(next != before, "messages");
     }
     shares.expect("one was the first")
 }

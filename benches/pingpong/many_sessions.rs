@@ -2,21 +2,22 @@
 //! queue.
 
 use crate::{
-    sessions::{Crowd, SESSIONS},
+    crowd::{Crowd, SESSIONS},
     table::Line,
 };
 use ibex_harness::{Error, job::Mode, row::bytes, verbs_port::VerbsPort};
 
-/// Measures and prints the line.
-pub(crate) fn throughput(port: &VerbsPort) -> Result<(), Error> {
+/// Measures and prints the lines of the row `name`.
+pub(crate) fn throughput(name: &str, port: &VerbsPort) -> Result<(), Error> {
     let mut alone = Crowd::gather(1);
     let mut many = Crowd::gather(SESSIONS);
-    let mut pairs = Vec::new();
+    let (mut pairs, mut spread) = (Vec::new(), 1.0);
     port.during(|| {
         for _ in 0..ROUNDS {
             let alone = alone.carry(MESSAGES * SESSIONS as u32).bytes_per_second();
-            let many = many.carry(MESSAGES).bytes_per_second();
-            pairs.push([alone, many]);
+            let many = many.carry(MESSAGES);
+            spread = many.spread().max(spread);
+            pairs.push([alone, many.bytes_per_second()]);
         }
         Ok(())
     })?;
@@ -24,7 +25,7 @@ pub(crate) fn throughput(port: &VerbsPort) -> Result<(), Error> {
     let [lowest, highest] = [pairs[0], pairs[ROUNDS - 1]].map(|[one, other]| other / one);
     let [one, other] = pairs[ROUNDS / 2];
     let line = Line {
-        name: NAME,
+        name,
         cores: "-",
         pairs: ROUNDS,
         limit: format!("{}/s", bytes(one)),
@@ -35,11 +36,10 @@ pub(crate) fn throughput(port: &VerbsPort) -> Result<(), Error> {
         aim: Some(0.4),
     };
     println!("{line}");
+    println!("  the richest had up to {spread:.2} times as much as the poorest when it was done");
     Ok(())
 }
 
-/// The limit is one session here.
-pub(crate) const NAME: &str = "verbs 200 sessions to 1 (limit)";
-const ROUNDS: usize = 3;
+const ROUNDS: usize = 5;
 /// Of each session among many.
 const MESSAGES: u32 = 24;
