@@ -7,6 +7,9 @@
 #![forbid(unsafe_code)]
 
 /// Values by id. A new id that is not the greatest moves those behind it.
+///
+/// What it holds comes first, unlike in maps whose key says as much: ids are numbers, mostly
+/// `u32`, and then go without saying.
 #[derive(Debug, Clone)]
 pub struct IdMap<T, I = u32> {
     entries: Vec<(I, T)>,
