@@ -136,6 +136,14 @@ impl Stage {
         (node, peer)
     }
 
+    /// A node that listens on loopback, of which the other side has heard.
+    pub(crate) fn listen(&mut self) -> Node {
+        let builder = self.builder().listen("127.0.0.1:0");
+        let node = builder.build().expect("a node that listens");
+        self.tell_address(&node);
+        node
+    }
+
     /// Tells the other side where this node listens.
     pub(crate) fn tell_address(&mut self, node: &Node) {
         let address = node.local_addr().expect("a node that listens");

@@ -7,6 +7,7 @@ use crate::common::{
     payload,
     scenario::{Scenario, Side},
     stage::{LONG, Stage, receiver, sender},
+    stream::send_all,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -73,11 +74,7 @@ fn late(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "late");
-            for sequence in 1..=50 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 50, |_| 100);
             stage.tell("waiting");
             for sequence in 1..=50 {
                 sender.wait_acked(sequence).expect("acknowledged");
@@ -105,11 +102,7 @@ fn dropped(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "dropped");
-            for sequence in 1..=10 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 10, |_| 100);
             match sender.wait_acked(10) {
                 Err(WaitAckedError::Unacknowledged { sequence: 6 }) => {}
                 other => panic!("message 6 was dropped: {other:?}"),
@@ -144,11 +137,7 @@ fn receiver_gone(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "gone");
-            for sequence in 1..=10 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 10, |_| 100);
             stage.tell("sent");
             match sender.wait_acked(10) {
                 Err(WaitAckedError::Failed(SendError::Disconnected(error))) => {

@@ -107,12 +107,7 @@ fn another_version(stage: &mut Stage) {
             );
             drop(acceptor);
 
-            let node = stage
-                .builder()
-                .listen("127.0.0.1:0")
-                .build()
-                .expect("a node");
-            stage.tell_address(&node);
+            let node = stage.listen();
             // One connection was of a later version; this is the other.
             serve_one(stage, &node);
             let failures = log.failures();
@@ -165,12 +160,7 @@ fn acceptor_falls_silent(stage: &mut Stage) {
                         });
                     }
                 });
-                let node = stage
-                    .builder()
-                    .listen("127.0.0.1:0")
-                    .build()
-                    .expect("a node");
-                stage.tell_address(&node);
+                let node = stage.listen();
                 serve_one(stage, &node);
             }
         }

@@ -16,7 +16,7 @@ use rustix::{
 use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side, Span},
-    stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
+    stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -85,12 +85,7 @@ fn close_reports_twice(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let mut out = sender(&peer, "out");
-            out.opened(LONG).expect("the peer opens");
-            stage.stop_other();
-            for _ in 0..10 {
-                out.send(b"unread").expect("sent");
-            }
+            let _out = send_ten_to_the_stopped(stage, &peer);
             let report = node.close(MOMENT);
             assert_eq!(node.close(LONG), report);
             stage.resume_other();
@@ -98,6 +93,17 @@ fn close_reports_twice(stage: &mut Stage) {
         }
         Side::Listener => receive_ten(stage, &peer),
     }
+}
+
+/// Stops the other side, and sends it ten messages, which it cannot take then.
+fn send_ten_to_the_stopped(stage: &Stage, peer: &Peer) -> BytesSender {
+    let mut out = sender(peer, "out");
+    out.opened(LONG).expect("the peer opens");
+    stage.stop_other();
+    for _ in 0..10 {
+        out.send(b"unread").expect("sent");
+    }
+    out
 }
 
 /// The side that is stopped: what was on its way is there when it runs again.
@@ -115,12 +121,7 @@ fn close_in_two_threads(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
-            let mut out = sender(&peer, "out");
-            out.opened(LONG).expect("the peer opens");
-            stage.stop_other();
-            for _ in 0..10 {
-                out.send(b"unread").expect("sent");
-            }
+            let _out = send_ten_to_the_stopped(stage, &peer);
             thread::scope(|scope| {
                 let (started, patient) = std::sync::mpsc::channel();
                 let node = &node;
@@ -156,9 +157,7 @@ fn to_oneself(stage: &mut Stage) {
 
 /// Two nodes that connect to each other before either accepts.
 fn to_each_other(stage: &mut Stage) {
-    let builder = stage.builder().listen("127.0.0.1:0");
-    let node = builder.build().expect("a node");
-    stage.tell_address(&node);
+    let node = stage.listen();
     let out = stage.dial(&node);
     let peer = node.accept().expect("the peer's session");
     stage.check_peer(&peer);
@@ -213,9 +212,7 @@ fn accepting_without_waiting(stage: &mut Stage) {
             stage.hear("met", &node);
         }
         Side::Listener => {
-            let builder = stage.builder().listen("127.0.0.1:0");
-            let node = builder.build().expect("a node");
-            stage.tell_address(&node);
+            let node = stage.listen();
             let peer = loop {
                 if let Some(peer) = node.try_accept().expect("it listens") {
                     break peer;

@@ -3,14 +3,15 @@
 use std::{sync::mpsc, thread, time::Duration};
 
 use ibex::{
-    AcceptError, CloseReason, EndCause, Fabric, Raw, RecvError, SendError, TryRecvError,
-    TrySendError, WaitAckedError,
+    AcceptError, CloseReason, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
+    TryRecvError, TrySendError, WaitAckedError,
 };
 
 use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side},
-    stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
+    stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
+    stream::send_all,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -44,6 +45,46 @@ fn receive_to_the_end(receiver: &mut BytesReceiver) -> (u64, Result<(), RecvErro
     }
 }
 
+/// The same where `count` messages come, and then an orderly end.
+fn assert_all_come(receiver: &mut BytesReceiver, count: u64) {
+    let (last, end) = receive_to_the_end(receiver);
+    assert_eq!(last, count);
+    end.expect("an orderly end");
+}
+
+/// Sends to a peer that is going; why it cannot at last. What is on its way when the peer
+/// goes is accepted and lost.
+fn send_until_refused(sender: &mut BytesSender) -> EndCause {
+    loop {
+        if let Err(error) = sender.send(b"to nobody") {
+            return cause_of_send(error);
+        }
+    }
+}
+
+/// Panics unless the peer left in order.
+fn assert_left(cause: EndCause) {
+    assert!(
+        matches!(
+            cause,
+            EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)
+        ),
+        "{cause}"
+    );
+}
+
+/// Goes on behind message `sent` until the channel is no more; the last message that was
+/// accepted, and the error.
+fn stream_until_refused(sender: &mut BytesSender, mut sent: u64) -> (u64, Disconnected) {
+    loop {
+        match sender.send(&payload::numbered(sent + 1, 1000)) {
+            Ok(sequence) => sent = sequence,
+            Err(SendError::Disconnected(error)) => return (sent, *error),
+            Err(other) => panic!("not a disconnection: {other}"),
+        }
+    }
+}
+
 fn cause_of_send(error: SendError) -> EndCause {
     match error {
         SendError::Disconnected(error) => error.cause,
@@ -64,17 +105,11 @@ fn return_from_main(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "hasty");
-            for sequence in 1..=1000 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 1000, |_| 100);
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "hasty");
-            let (last, end) = receive_to_the_end(&mut receiver);
-            assert_eq!(last, 1000);
-            end.expect("an orderly end");
+            assert_all_come(&mut receiver, 1000);
         }
     }
 }
@@ -85,11 +120,7 @@ fn sender_first(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
-            for sequence in 1..=100 {
-                sender
-                    .send(&payload::numbered(sequence, 5000))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 100, |_| 5000);
             let clone = sender.clone();
             drop(sender);
             drop(clone);
@@ -97,9 +128,7 @@ fn sender_first(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "ends");
-            let (last, end) = receive_to_the_end(&mut receiver);
-            assert_eq!(last, 100);
-            end.expect("an orderly end");
+            assert_all_come(&mut receiver, 100);
             assert!(matches!(
                 receiver.try_recv(),
                 Err(TryRecvError::Failed(RecvError::Ended))
@@ -116,16 +145,7 @@ fn receiver_first(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
-            let mut sent = 0;
-            let error = loop {
-                match sender.send(&payload::numbered(sent + 1, 1000)) {
-                    Ok(sequence) => sent = sequence,
-                    Err(error) => break error,
-                }
-            };
-            let SendError::Disconnected(error) = error else {
-                panic!("{error}")
-            };
+            let (sent, error) = stream_until_refused(&mut sender, 0);
             assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Dropped));
             assert_eq!(error.counts.sent, sent);
             assert!(
@@ -160,9 +180,7 @@ fn sending_node_first(stage: &mut Stage) {
             let mut out = sender(&peer, "out");
             let mut back = receiver(&peer, "back");
             back.opened(LONG).expect("the peer opens");
-            for sequence in 1..=100 {
-                out.send(&payload::numbered(sequence, 5000)).expect("sent");
-            }
+            send_all(&mut out, 100, |_| 5000);
             drop(node);
             assert_eq!(
                 cause_of_send(out.send(b"late").expect_err("closed")),
@@ -182,23 +200,8 @@ fn sending_node_first(stage: &mut Stage) {
         Side::Listener => {
             let mut out = receiver(&peer, "out");
             let mut back = sender(&peer, "back");
-            let (last, end) = receive_to_the_end(&mut out);
-            assert_eq!(last, 100);
-            end.expect("an orderly end");
-            let error = loop {
-                // What is on its way when the peer goes is accepted and lost.
-                if let Err(error) = back.send(b"to nobody") {
-                    break error;
-                }
-            };
-            let cause = cause_of_send(error);
-            assert!(
-                matches!(
-                    cause,
-                    EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)
-                ),
-                "{cause}"
-            );
+            assert_all_come(&mut out, 100);
+            assert_left(send_until_refused(&mut back));
         }
     }
 }
@@ -209,26 +212,10 @@ fn receiving_node_first(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "ends");
-            for sequence in 1..=100 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 100, |_| 100);
             sender.flush().expect("delivered");
             stage.tell("sent");
-            let error = loop {
-                if let Err(error) = sender.send(b"to nobody") {
-                    break error;
-                }
-            };
-            let cause = cause_of_send(error);
-            assert!(
-                matches!(
-                    cause,
-                    EndCause::Goodbye | EndCause::PeerClosed(CloseReason::Dropped)
-                ),
-                "{cause}"
-            );
+            assert_left(send_until_refused(&mut sender));
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "ends");
@@ -280,13 +267,8 @@ fn unused(stage: &mut Stage) {
         let mut senders: Vec<_> = names.iter().map(|name| sender(&peer, name)).collect();
         stage.rendezvous("open", &node);
         for sender in &mut senders {
-            let error = loop {
-                if let Err(error) = sender.send(b"to nobody") {
-                    break error;
-                }
-            };
             assert_eq!(
-                cause_of_send(error),
+                send_until_refused(sender),
                 EndCause::PeerClosed(CloseReason::Dropped)
             );
         }
@@ -300,9 +282,7 @@ fn close_reports(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut out = sender(&peer, "out");
-            for sequence in 1..=1000 {
-                out.send(&payload::numbered(sequence, 100)).expect("sent");
-            }
+            send_all(&mut out, 1000, |_| 100);
             let report = node.close(LONG);
             assert!(report.undelivered.is_empty(), "{report:?}");
             assert!(
@@ -313,9 +293,7 @@ fn close_reports(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut out = receiver(&peer, "out");
-            let (last, end) = receive_to_the_end(&mut out);
-            assert_eq!(last, 1000);
-            end.expect("an orderly end");
+            assert_all_come(&mut out, 1000);
             stage.tell("received");
         }
     }
@@ -330,9 +308,7 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
             let mut out = sender(&peer, "out");
             out.opened(LONG).expect("the peer opens");
             stage.stop_other();
-            for sequence in 1..=10 {
-                out.send(&payload::numbered(sequence, 100)).expect("sent");
-            }
+            send_all(&mut out, 10, |_| 100);
             let report = node.close(MOMENT);
             match (stage.fabric(), &report.undelivered[..]) {
                 // It lies in memory that the peer has mapped.
@@ -491,23 +467,10 @@ fn receiver_killed(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "stream");
-            for sequence in 1..=100 {
-                sender
-                    .send(&payload::numbered(sequence, 1000))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 100, |_| 1000);
             sender.wait_acked(100).expect("acknowledged");
             stage.kill_other();
-            let mut sent = 100;
-            let error = loop {
-                match sender.send(&payload::numbered(sent + 1, 1000)) {
-                    Ok(sequence) => sent = sequence,
-                    Err(error) => break error,
-                }
-            };
-            let SendError::Disconnected(error) = error else {
-                panic!("{error}")
-            };
+            let (sent, error) = stream_until_refused(&mut sender, 100);
             assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
             assert_eq!(error.counts.sent, sent);
             assert!((100..=sent).contains(&error.counts.received), "{error}");

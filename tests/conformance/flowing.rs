@@ -217,12 +217,7 @@ fn sixteen_sessions(stage: &mut Stage) {
             }
         }
         Side::Listener => {
-            let node = stage
-                .builder()
-                .listen("127.0.0.1:0")
-                .build()
-                .expect("a node");
-            stage.tell_address(&node);
+            let node = stage.listen();
             let peers: Vec<_> = (0..SESSIONS)
                 .map(|_| node.accept().expect("a peer"))
                 .collect();

@@ -14,6 +14,7 @@ use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side},
     stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
+    stream::send_all,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -96,11 +97,7 @@ fn on_other_threads(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "guards");
-            for sequence in 1..=last {
-                sender
-                    .send(&payload::numbered(sequence, 200))
-                    .expect("sent");
-            }
+            send_all(&mut sender, last, |_| 200);
             sender.wait_acked(last).expect("acknowledged");
         }
         Side::Listener => {
@@ -147,11 +144,7 @@ fn held_for_long(stage: &mut Stage) {
                     .expect("in the window");
             }
             assert!(held.send_timeout(b"one too many", MOMENT).is_err());
-            for sequence in 1..=last {
-                flowing
-                    .send(&payload::numbered(sequence, 1000))
-                    .expect("sent");
-            }
+            send_all(&mut flowing, last, |_| 1000);
             flowing.wait_acked(last).expect("acknowledged");
             assert!(held.send_timeout(b"one too many", MOMENT).is_err());
             assert_eq!(held.released(), 0);
@@ -264,11 +257,7 @@ fn all_detached(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = channel.sender::<[u8]>().expect("a sender");
-            for sequence in 1..=1000 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 1000, |_| 100);
             sender.wait_acked(1000).expect("acknowledged");
             stage.tell("done");
         }
@@ -314,11 +303,7 @@ fn large_held(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "large");
-            for sequence in 1..=12 {
-                sender
-                    .send(&payload::numbered(sequence, length(sequence)))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 12, length);
             sender.wait_acked(12).expect("acknowledged");
             stage.tell("done");
         }
@@ -353,11 +338,7 @@ fn outlive_the_node(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "guards");
-            for sequence in 1..=last {
-                sender
-                    .send(&payload::numbered(sequence, length(sequence)))
-                    .expect("sent");
-            }
+            send_all(&mut sender, last, length);
             stage.hear("gone", &node);
         }
         Side::Listener => {
@@ -400,9 +381,7 @@ fn unwinding(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "panics");
-            for sequence in 1..=3 {
-                sender.send(&payload::numbered(sequence, 32)).expect("sent");
-            }
+            send_all(&mut sender, 3, |_| 32);
             sender.wait_acked(1).expect("the first is acknowledged");
             match sender.wait_acked(3) {
                 Err(WaitAckedError::Unacknowledged { sequence: 2 }) => {}

@@ -250,12 +250,7 @@ fn strangers(stage: &mut Stage) {
             stage.tell("done");
         }
         Side::Listener => {
-            let node = stage
-                .builder()
-                .listen("127.0.0.1:0")
-                .build()
-                .expect("a node");
-            stage.tell_address(&node);
+            let node = stage.listen();
             let peer = node.accept().expect("the one that is a peer");
             stage.check_peer(&peer);
             let mut receiver = receiver(&peer, "through");

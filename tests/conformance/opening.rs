@@ -7,6 +7,7 @@ use crate::common::{
     payload,
     scenario::{Scenario, Side},
     stage::{LONG, MOMENT, Stage, receiver, sender},
+    stream::send_all,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -104,9 +105,7 @@ fn peer_handle_dropped(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = sender(&peer, "orphan");
             drop(peer);
-            for sequence in 1..=1000 {
-                sender.send(&payload::numbered(sequence, 50)).expect("sent");
-            }
+            send_all(&mut sender, 1000, |_| 50);
             sender.wait_acked(1000).expect("acknowledged");
         }
         Side::Listener => {

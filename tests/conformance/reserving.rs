@@ -8,6 +8,7 @@ use crate::common::{
     payload,
     scenario::{Scenario, Side},
     stage::{LONG, Stage, receiver, sender},
+    stream::send_all,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -107,11 +108,7 @@ fn leaked(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "leaked");
-            for sequence in 1..=10 {
-                sender
-                    .send(&payload::numbered(sequence, 100))
-                    .expect("sent");
-            }
+            send_all(&mut sender, 10, |_| 100);
             mem::forget(sender.reserve(100).expect("room"));
             match sender.send(b"behind it") {
                 Err(SendError::Disconnected(error)) => {

@@ -157,6 +157,27 @@ impl Meeting {
         self.attend_acceptor();
     }
 
+    /// Whether both come to an end, at the latest with the deadline, if they hear `bytes`
+    /// when `delivered` messages have come.
+    pub(super) fn ends_in_spite_of(
+        mut self,
+        mut bytes: Vec<u8>,
+        as_message: bool,
+        delivered: usize,
+    ) -> bool {
+        self.cut_after = delivered;
+        self.run();
+        if as_message {
+            bytes.splice(..0, (bytes.len() as u16).to_le_bytes());
+        }
+        self.dialer.handle_bytes(&bytes);
+        self.acceptor.handle_bytes(&bytes);
+        self.cut_after = usize::MAX;
+        self.run();
+        self.wait_for_ever();
+        self.dialer_end.is_some() && self.acceptor_end.is_some()
+    }
+
     pub(super) fn ends(
         self,
     ) -> (
@@ -673,19 +694,8 @@ proptest! {
         garbage in proptest::collection::vec(any::<u8>(), 0..300),
         as_message: bool,
     ) {
-        let mut meeting = Meeting::new(&local(1), &local(2));
-        meeting.cut_after = delivered;
-        meeting.run();
-        let mut bytes = garbage;
-        if as_message {
-            bytes.splice(..0, (bytes.len() as u16).to_le_bytes());
-        }
-        meeting.dialer.handle_bytes(&bytes);
-        meeting.acceptor.handle_bytes(&bytes);
-        meeting.cut_after = usize::MAX;
-        meeting.run();
-        meeting.wait_for_ever();
-        prop_assert!(meeting.dialer_end.is_some() && meeting.acceptor_end.is_some());
+        let meeting = Meeting::new(&local(1), &local(2));
+        prop_assert!(meeting.ends_in_spite_of(garbage, as_message, delivered));
     }
 
     #[test]

@@ -446,19 +446,7 @@ proptest! {
         garbage in proptest::collection::vec(any::<u8>(), 0..300),
         as_message: bool,
     ) {
-        let mut meeting = hardware();
-        meeting.cut_after = delivered;
-        meeting.run();
-        let mut bytes = garbage;
-        if as_message {
-            bytes.splice(..0, (bytes.len() as u16).to_le_bytes());
-        }
-        meeting.dialer.handle_bytes(&bytes);
-        meeting.acceptor.handle_bytes(&bytes);
-        meeting.cut_after = usize::MAX;
-        meeting.run();
-        meeting.wait_for_ever();
-        prop_assert!(meeting.dialer_end.is_some() && meeting.acceptor_end.is_some());
+        prop_assert!(hardware().ends_in_spite_of(garbage, as_message, delivered));
     }
 
     /// An endpoint with any bytes of its own, as the last thing before both are ready.

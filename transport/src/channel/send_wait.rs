@@ -5,6 +5,7 @@ use std::{sync::atomic::Ordering, time::Instant};
 use super::{
     error::{SendFailure, WaitAckedError},
     send_end::{SendEnd, SendProducer},
+    words::SenderWords,
 };
 use crate::{
     driver::{Condition, Patience},
@@ -116,12 +117,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 
     fn ask(&mut self) {
         match self.end.ours.get() {
-            Some(ours) => {
-                self.end
-                    .asking
-                    .ask(ours, &mut self.has_asked, self.end.session.asymmetry());
-                self.end.session.ring_peer();
-            }
+            Some(ours) => ask_in_memory(self.end, ours, &mut self.has_asked),
             None => {
                 let next = self.producer.ring.released().messages + 1;
                 let ask = Ask {
@@ -138,6 +134,12 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
             self.end.asking.give_up(ours, &mut self.has_asked);
         }
     }
+}
+
+/// Asks where the peer reads it, and rings for it.
+fn ask_in_memory(end: &SendEnd, ours: &SenderWords, has_asked: &mut bool) {
+    end.asking.ask(ours, has_asked, end.session.asymmetry());
+    end.session.ring_peer();
 }
 
 /// The condition "the counters say so".
@@ -160,12 +162,7 @@ impl Condition for News<'_> {
 
     fn ask(&mut self) {
         match self.end.ours.get() {
-            Some(ours) => {
-                self.end
-                    .asking
-                    .ask(ours, &mut self.has_asked, self.end.session.asymmetry());
-                self.end.session.ring_peer();
-            }
+            Some(ours) => ask_in_memory(self.end, ours, &mut self.has_asked),
             // The engine keeps the question until it is answered.
             None if self.has_asked => {}
             None => {

@@ -1,9 +1,11 @@
 //! What the victim and its peer agreed on, and how a record looks to both.
 
 use ibex_transport::engine::{
+    carriage::Carriage,
     channel_window::ChannelWindow,
     control::{ChannelSpec, Role},
     record::{RecordHeader, RecordKind, first_position, record_size},
+    session::SessionConfig,
 };
 
 pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8> {
@@ -15,6 +17,18 @@ pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8>
     let mut bytes = [&header.to_word().to_le_bytes()[..], payload].concat();
     bytes.resize(record_size(payload.len(), ALIGNMENT), 0);
     bytes
+}
+
+/// The same at both ends; only one of them is tested.
+pub(crate) fn config() -> SessionConfig {
+    SessionConfig {
+        carriage: Carriage::Stream,
+        dialed: false,
+        our_credit: CREDIT,
+        peer_credit: CREDIT,
+        max_channels: MAX_CHANNELS,
+        data_in_band: true,
+    }
 }
 
 pub(crate) fn spec() -> ChannelSpec {

@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 
 use ibex_transport::engine::{
-    carriage::Carriage,
     control::{Ask, CloseReason, Control},
     counters::Counters,
     frame::{FRAME_ALIGNMENT, FrameHeader},
     record::RecordKind,
-    session::{Body, RecordSource, Run, Session, SessionConfig},
+    session::{Body, RecordSource, Run, Session},
 };
 
 use super::{agreed::*, frame::Frame};
@@ -16,15 +15,7 @@ use super::{agreed::*, frame::Frame};
 /// The frames of a peer that sends on end 2, of which one message is large, releases what
 /// it got on end 1, and leaves.
 pub(crate) fn transcript() -> Vec<Vec<u8>> {
-    let config = SessionConfig {
-        carriage: Carriage::Stream,
-        dialed: false,
-        our_credit: CREDIT,
-        peer_credit: CREDIT,
-        max_channels: MAX_CHANNELS,
-        data_in_band: true,
-    };
-    let mut peer = Session::new(config);
+    let mut peer = Session::new(config());
     // Ids count up, so a receiver comes first and is the counterpart of end 1.
     for (end, role, name) in ENDS {
         assert_eq!(peer.open(role.opposite(), name, spec()), Ok(end));

@@ -3,12 +3,11 @@
 use std::collections::VecDeque;
 
 use ibex_transport::engine::{
-    carriage::Carriage,
     control::{CloseReason, Control},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     large::LARGE_PER_CHANNEL,
-    session::{Arrival, Body, Event, Session, SessionConfig},
+    session::{Arrival, Body, Event, Session},
 };
 
 use super::{agreed::*, frame::Frame, transcript::Ring};
@@ -40,20 +39,12 @@ pub(crate) struct Receiver {
 
 impl Victim {
     pub(crate) fn new() -> Self {
-        let config = SessionConfig {
-            carriage: Carriage::Stream,
-            dialed: false,
-            our_credit: CREDIT,
-            peer_credit: CREDIT,
-            max_channels: MAX_CHANNELS,
-            data_in_band: true,
-        };
         let receiver = || Receiver {
             position: FIRST,
             ..Receiver::default()
         };
         let mut victim = Self {
-            session: Session::new(config),
+            session: Session::new(config()),
             ring: Ring::default(),
             landing: 0,
             receivers: [receiver(), receiver()],
