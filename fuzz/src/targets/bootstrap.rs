@@ -90,40 +90,21 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
     let shm = Recording::over_shm();
     let fall_back = Recording::falling_back();
     let verbs = Recording::over_verbs();
-    vec![
-        Seed {
-            name: "hello",
-            bytes: message(&shm.from_dialer, 0),
-        },
-        Seed {
-            name: "offer",
-            bytes: message(&shm.from_dialer, 1),
-        },
-        Seed {
-            name: "choice",
-            bytes: message(&shm.from_dialer, 2),
-        },
-        Seed {
-            name: "endpoint",
-            bytes: message(&shm.from_acceptor, 2),
-        },
-        Seed {
-            name: "ready",
-            bytes: message(&shm.from_acceptor, 3),
-        },
-        Seed {
-            name: "unavailable",
-            bytes: message(&fall_back.from_acceptor, 3),
-        },
-        Seed {
-            name: "offer_verbs",
-            bytes: message(&verbs.from_dialer, 1),
-        },
-        Seed {
-            name: "endpoint_verbs",
-            bytes: message(&verbs.from_dialer, 3),
-        },
+    [
+        ("hello", &shm.from_dialer, 0),
+        ("offer", &shm.from_dialer, 1),
+        ("choice", &shm.from_dialer, 2),
+        ("endpoint", &shm.from_acceptor, 2),
+        ("ready", &shm.from_acceptor, 3),
+        ("unavailable", &fall_back.from_acceptor, 3),
+        ("offer_verbs", &verbs.from_dialer, 1),
+        ("endpoint_verbs", &verbs.from_dialer, 3),
     ]
+    .map(|(name, half, place)| Seed {
+        name,
+        bytes: message(half, place),
+    })
+    .into()
 }
 
 /// What a dialer sends in all.
