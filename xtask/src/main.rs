@@ -107,7 +107,8 @@ fn help() -> String {
     let mut text = String::from("commands:\n");
     for command in COMMANDS {
         let (name, arguments, about) = (command.name, command.arguments, command.about);
-        text += &format!("  cargo xtask {name} {arguments}\n      {about}\n");
+        let call = format!("cargo xtask {name} {arguments}");
+        text += &format!("  {}\n      {about}\n", call.trim_end());
     }
     text += "stages of `cargo xtask test`, * in --quick too:\n";
     for stage in stages::STAGES {
