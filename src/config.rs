@@ -313,7 +313,33 @@ impl<C> ChannelBuilder<C> {
     /// ```
     ///
     /// A struct of one's own goes by `Pod` if it derives `Pod` and `Zeroable` of the crate
-    /// bytemuck (its feature `derive`) and [`Schema`](derive@crate::Schema).
+    /// bytemuck (its feature `derive`) and [`Schema`](derive@crate::Schema). One with serde's
+    /// derives goes by `Serde`, or by `SerdeBorrowed` if it borrows:
+    ///
+    /// ```
+    /// # #[cfg(feature = "serde")]
+    /// # mod example {
+    /// use ibex::{Peer, Serde, serde_bytes};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
+    /// struct Entry {
+    ///     offset: u64,
+    ///     #[serde(with = "serde_bytes")] // without it, each byte is decoded by itself
+    ///     data: Vec<u8>,
+    /// }
+    ///
+    /// fn entries(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut log = peer.channel("wal").codec::<Serde>().receiver::<Entry>()?;
+    ///     while let Some(entry) = log.next()? {
+    ///         println!("{} bytes at {}", entry.data.len(), entry.offset);
+    ///         entry.ack();
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    ///
+    /// Any other format is an implementation of [`Codec`]: see the example `custom_codec`.
     pub fn codec<D>(self) -> ChannelBuilder<D> {
         let Self {
             session,

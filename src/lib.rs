@@ -110,6 +110,8 @@ pub use ibex_codec as codec;
 pub use ibex_codec::{Codec, Pod, Raw, Schema, bytemuck};
 #[cfg(feature = "rkyv")]
 pub use ibex_codec::{Rkyv, message, rkyv};
+#[cfg(feature = "serde")]
+pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 
 /// Why a connection became no session, down to the step and the byte: what
 /// [`ConnectError::Dial`] holds.

@@ -3,6 +3,8 @@
 use std::{fmt, ops::Deref};
 
 use ibex_codec::Codec;
+#[cfg(feature = "serde")]
+use ibex_codec::{SerdeBorrowed, WithLifetime, serde::Deserialize};
 use ibex_transport::channel::RawMessage;
 
 /// The codec of channels that name none.
@@ -14,7 +16,7 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// A message in the ring, segment or arrival block where it came in, checked.
 ///
 /// Dereferences to the codec's view: the archived value for `Rkyv`, the bytes for `Raw`,
-/// the value for `Pod`. It may be kept for long, dropped in any order and on any thread,
+/// the value for `Pod` and `Serde`. It may be kept for long, dropped in any order and on any thread,
 /// and outlives its channel, its session and its node.
 ///
 /// While it is held it stops its own channel, once the window behind it is full, and no
@@ -84,6 +86,53 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         self.raw.bytes()
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<T> Message<T, SerdeBorrowed>
+where
+    SerdeBorrowed: Codec<T>,
+    T: WithLifetime,
+    for<'a> T::With<'a>: Deserialize<'a>,
+{
+    /// The value, which borrows from the message: no text and no bytes are copied.
+    ///
+    /// ```
+    /// use ibex::{Message, Peer, SerdeBorrowed, serde_bytes};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
+    /// struct Entry<'a> {
+    ///     name: &'a str,
+    ///     #[serde(with = "serde_bytes")]
+    ///     data: &'a [u8],
+    /// }
+    ///
+    /// fn total(peer: &Peer) -> Result<usize, Box<dyn std::error::Error>> {
+    ///     let log = peer.channel("wal").codec::<SerdeBorrowed>();
+    ///     let mut log = log.receiver::<Entry<'static>>()?;
+    ///     let mut bytes = 0;
+    ///     while let Some(message) = log.next()? {
+    ///         let entry = message.decode();
+    ///         bytes += entry.name.len() + entry.data.len();
+    ///         message.ack();
+    ///     }
+    ///     Ok(bytes)
+    /// }
+    /// ```
+    ///
+    /// Bytes that are no value never get here: the receiving call checked them, and gave
+    /// [`RecvError::Corrupt`](crate::RecvError::Corrupt).
+    ///
+    /// # Panics
+    ///
+    /// If an implementation of `Deserialize` refuses bytes that it accepted then.
+    #[must_use]
+    pub fn decode(&self) -> T::With<'_> {
+        match SerdeBorrowed::decode::<T>(self.raw.bytes()) {
+            Ok(value) => value,
+            Err(refusal) => panic!("accepted when it was received: {refusal}"),
+        }
     }
 }
 

@@ -7,6 +7,8 @@ use std::{
 };
 
 use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
+#[cfg(feature = "serde")]
+use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_transport::{
     channel::{Abort, Counts, RawReservation, SendError, SendFailure, SendHandle, WaitAckedError},
     driver::Patience,
@@ -50,6 +52,7 @@ pub type Sequence = u64;
 /// Dropping the last clone ends the channel in order: the receiver gets everything that
 /// was sent, then `None`.
 #[derive(Debug)]
+#[repr(transparent)] // `borrowing` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     handle: SendHandle,
     _message: PhantomData<fn(&T)>,
@@ -293,6 +296,46 @@ impl Sender<[u8], Raw> {
             .reserve(length, Patience::at_most(timeout))
             .map_err(SendTimeoutError::of)?;
         Ok(Reservation { raw })
+    }
+}
+
+#[cfg(feature = "serde")]
+impl<T: WithLifetime> Sender<T, SerdeBorrowed> {
+    /// This sender for values that borrow for a shorter time than the channel lives.
+    ///
+    /// ```
+    /// use std::io::Read;
+    /// use ibex::{Sender, SerdeBorrowed, serde_bytes};
+    ///
+    /// #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
+    /// struct Page<'a> {
+    ///     number: u64,
+    ///     #[serde(with = "serde_bytes")]
+    ///     data: &'a [u8],
+    /// }
+    ///
+    /// type Pages = Sender<Page<'static>, SerdeBorrowed>;
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// fn send_all(pages: &mut Pages, mut file: impl Read) -> Result<(), Error> {
+    ///     let mut buffer = [0; 4096];
+    ///     for number in 0.. {
+    ///         let data = match file.read(&mut buffer)? {
+    ///             0 => break,
+    ///             length => &buffer[..length],
+    ///         };
+    ///         pages.borrowing().send(&Page { number, data })?;
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    #[inline]
+    pub fn borrowing<'a>(&mut self) -> &mut Sender<T::With<'a>, SerdeBorrowed> {
+        // SAFETY: both types are the handle and nothing else: they are transparent, and
+        // their other fields are markers without size. A value of either type is one of
+        // the other: the handle knows nothing of `T`. The reference is as exclusive as
+        // `self`, and lives no longer.
+        unsafe { &mut *std::ptr::from_mut(self).cast() }
     }
 }
 

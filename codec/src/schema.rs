@@ -10,8 +10,8 @@ use crate::{Describer, Fingerprint};
 ///
 /// `#[ibex::message]` and `#[derive(ibex::Schema)]` implement it; so does ibex
 /// for the types of the standard library that messages are made of. Type
-/// parameters count as what they are instantiated with. A reference describes
-/// itself as what it refers to, a slice as a `Vec`, a `str` as a `String`: who
+/// parameters count as what they are instantiated with. A reference or a `Cow`
+/// describes itself as what it refers to, a slice as a `Vec`, a `str` as a `String`: who
 /// sends may borrow what the receiver owns.
 ///
 /// The names of structs and enums are no part of it, only those of fields and

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 use std::marker::PhantomData;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -50,6 +51,12 @@ impl<T: Schema> Schema for [T] {
 }
 
 impl<T: Schema + ?Sized> Schema for &T {
+    fn describe(to: &mut Describer) {
+        T::describe(to);
+    }
+}
+
+impl<T: Schema + ToOwned + ?Sized> Schema for Cow<'_, T> {
     fn describe(to: &mut Describer) {
         T::describe(to);
     }

@@ -1,4 +1,5 @@
-//! Encoding, checking and viewing allocate nothing once a thread is warm.
+//! Encoding, checking and viewing allocate nothing once a thread is warm, and what a peer
+//! claims to send is not allocated before it is there.
 
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
@@ -7,11 +8,14 @@ mod support;
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::hint::black_box;
 use std::mem::MaybeUninit;
 
-use ibex_codec::{Codec, EncodeError, Pod, Raw, Rkyv, SlotWriter};
+use ibex_codec::{
+    Codec, EncodeError, Pod, Raw, Rkyv, Serde, SerdeBorrowed, SlotWriter, serde_bytes,
+};
+use serde::{Deserialize, Serialize};
 
 use support::{Payload, encode};
 
@@ -20,6 +24,7 @@ struct Counting;
 
 thread_local! {
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
+    static ALLOCATED_BYTES: Cell<u64> = const { Cell::new(0) };
 }
 
 // SAFETY: every call is passed on to `System`, unchanged, under the promises
@@ -28,6 +33,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + layout.size() as u64);
         // SAFETY: as above.
         unsafe { System.alloc(layout) }
     }
@@ -39,6 +45,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
+        ALLOCATED_BYTES.set(ALLOCATED_BYTES.get() + size as u64);
         // SAFETY: as above.
         unsafe { System.realloc(pointer, layout, size) }
     }
@@ -61,6 +68,7 @@ fn allocations(mut work: impl FnMut()) -> u64 {
 }
 
 #[message]
+#[derive(Serialize, Deserialize)]
 struct Entry {
     offset: u64,
     data: Vec<u8>,
@@ -113,6 +121,36 @@ fn a_message_allocates_nothing() {
     );
 }
 
+#[derive(Serialize, Deserialize, Schema)]
+struct Borrower<'a> {
+    offset: u64,
+    name: &'a str,
+    #[serde(with = "serde_bytes")]
+    data: &'a [u8],
+}
+
+/// A decoded value owns what it holds; the sender, and a receiver that borrows, need nothing.
+#[test]
+fn a_message_by_serde_is_sent_and_borrowed_without_allocating() {
+    let mut memory = vec![MaybeUninit::uninit(); 64 * 1024];
+    let value = entry();
+    let send = || Serde::encode(&value, &mut SlotWriter::new(&mut memory)).unwrap();
+    assert_eq!(allocations(send), 0);
+
+    let value = Borrower {
+        offset: 1,
+        name: "name",
+        data: &[7; 1000],
+    };
+    let sent = encode::<SerdeBorrowed, Borrower<'static>>(&value);
+    let carry = || {
+        one_message::<SerdeBorrowed, Borrower<'static>>(&value, &mut memory, &sent);
+        let entry = SerdeBorrowed::decode::<Borrower<'static>>(sent.bytes()).unwrap();
+        assert_eq!(black_box(entry.data).len(), 1000);
+    };
+    assert_eq!(allocations(carry), 0);
+}
+
 /// A slot near the end of a full ring is an everyday matter.
 #[test]
 fn an_overflow_allocates_nothing() {
@@ -121,8 +159,42 @@ fn an_overflow_allocates_nothing() {
     let overflow = || {
         let result = Rkyv::encode(&value, &mut SlotWriter::new(&mut memory));
         assert!(matches!(result, Err(EncodeError::Overflow(_))));
+        let result = Serde::encode(&value, &mut SlotWriter::new(&mut memory));
+        assert!(matches!(result, Err(EncodeError::Overflow(_))));
     };
     assert_eq!(allocations(overflow), 0);
+}
+
+/// A length is a claim. What follows it is a few bytes, and so is what is allocated: serde's
+/// own types reserve up to 1 MiB ahead, once for each level that a claim can reach.
+#[test]
+fn a_claimed_length_is_not_allocated() {
+    fn refuse<T: Send + 'static>(payload: &[u8], most: u64)
+    where
+        Serde: Codec<T, Held = T>,
+    {
+        let before = ALLOCATED_BYTES.get();
+        assert!(<Serde as Codec<T>>::open(payload).is_err());
+        let allocated = ALLOCATED_BYTES.get() - before;
+        assert!(
+            allocated <= most,
+            "{} reserves {allocated} bytes for {payload:?}",
+            std::any::type_name::<T>()
+        );
+    }
+    const AHEAD: u64 = 1 << 20;
+    const TEXT: u64 = 4096;
+    let all = b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x01\x01\x01";
+    refuse::<String>(all, TEXT);
+    refuse::<Entry>(&[b"\x01", &all[..]].concat(), TEXT);
+    refuse::<serde_bytes::ByteBuf>(all, TEXT);
+    refuse::<Vec<u8>>(all, TEXT);
+    refuse::<Vec<[u64; 32]>>(all, TEXT);
+    refuse::<Vec<Vec<u64>>>(&all[..].repeat(10), TEXT);
+    refuse::<BTreeMap<u64, u64>>(all, TEXT);
+    // A map is believed as far as there are bytes, and reserves twice that.
+    refuse::<HashMap<u64, [u64; 16]>>(all, 4 * AHEAD);
+    refuse::<HashMap<(), ()>>(all, 4 * AHEAD);
 }
 
 #[test]

@@ -17,10 +17,11 @@ mod targets {
     pub(crate) mod frames;
     pub(crate) mod ring;
     pub(crate) mod rkyv_access;
+    pub(crate) mod serde_decode;
     pub(crate) mod shm_message;
 }
 
-use targets::{bootstrap, control, counters, frames, ring, rkyv_access, shm_message};
+use targets::{bootstrap, control, counters, frames, ring, rkyv_access, serde_decode, shm_message};
 
 /// One parser.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +89,11 @@ pub const TARGETS: &[Target] = &[
         name: "rkyv_access",
         accepts: rkyv_access::accepts,
         seeds: rkyv_access::seeds,
+    },
+    Target {
+        name: "serde_decode",
+        accepts: serde_decode::accepts,
+        seeds: serde_decode::seeds,
     },
 ];
 

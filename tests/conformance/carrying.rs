@@ -3,10 +3,12 @@
 use std::panic::{self, AssertUnwindSafe};
 
 use ibex::{
-    Codec, Pod, Raw, SendError,
+    Codec, Pod, Raw, SendError, Serde, SerdeBorrowed,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
+    serde_bytes,
 };
 use ibex_transport::engine::record::{RecordHeader, RecordKind};
+use serde::{Deserialize, Serialize};
 
 use crate::common::{
     payload,
@@ -117,11 +119,20 @@ fn huge(stage: &mut Stage) {
 
 /// A message with everything that an archive points to.
 #[ibex::message]
+#[derive(Debug, PartialEq, Serialize, Deserialize)]
 struct Entry {
     offset: u64,
     name: String,
     parts: Vec<Vec<u8>>,
     before: Option<Box<u64>>,
+}
+
+/// One that borrows, in either direction.
+#[derive(Debug, PartialEq, Serialize, Deserialize, ibex::Schema)]
+struct Slice<'a> {
+    name: &'a str,
+    #[serde(with = "serde_bytes")]
+    data: &'a [u8],
 }
 
 fn entry(offset: u64) -> Entry {
@@ -140,6 +151,11 @@ fn codecs(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let last = stage.count(2_000);
     let sample = |number: u64| [number as f64, 0.5, -1.0];
+    // Some of them longer than the ring.
+    let length = |number: u64| match number % 1000 {
+        0 => 3 << 20,
+        _ => number as usize % 3000,
+    };
     match stage.side {
         Side::Dialer => {
             let mut entries = peer.sender::<Entry>("entries").expect("a sender");
@@ -154,17 +170,34 @@ fn codecs(stage: &mut Stage) {
                 .codec::<Pod>()
                 .sender::<[f64]>()
                 .expect("a sender");
+            let mut values = peer
+                .channel("values")
+                .codec::<Serde>()
+                .sender::<Entry>()
+                .expect("a sender");
+            let mut slices = peer
+                .channel("slices")
+                .codec::<SerdeBorrowed>()
+                .sender::<Slice<'static>>()
+                .expect("a sender");
             for number in 1..=last {
                 entries.send(&entry(number)).expect("sent");
                 bytes.send(&[number as u8; 3]).expect("sent");
                 bytes.send(b"..").expect("sent");
                 words.send(&number).expect("sent");
                 samples.send(&sample(number)).expect("sent");
+                values.send(&entry(number)).expect("sent");
+                let data = payload::numbered(number, length(number));
+                let (name, data) = (&number.to_string()[..], &data[..]);
+                let slice = Slice { name, data };
+                slices.borrowing().send(&slice).expect("sent");
             }
             entries.wait_acked(last).expect("acknowledged");
             bytes.wait_acked(2 * last).expect("acknowledged");
             words.wait_acked(last).expect("acknowledged");
             samples.wait_acked(last).expect("acknowledged");
+            values.wait_acked(last).expect("acknowledged");
+            slices.wait_acked(last).expect("acknowledged");
         }
         Side::Listener => {
             let mut entries = peer.receiver::<Entry>("entries").expect("a receiver");
@@ -178,6 +211,16 @@ fn codecs(stage: &mut Stage) {
                 .channel("samples")
                 .codec::<Pod>()
                 .receiver::<[f64]>()
+                .expect("a receiver");
+            let mut values = peer
+                .channel("values")
+                .codec::<Serde>()
+                .receiver::<Entry>()
+                .expect("a receiver");
+            let mut slices = peer
+                .channel("slices")
+                .codec::<SerdeBorrowed>()
+                .receiver::<Slice<'static>>()
                 .expect("a receiver");
             for number in 1..=last {
                 let received = entries.recv().expect("an entry");
@@ -202,9 +245,27 @@ fn codecs(stage: &mut Stage) {
                 let word = words.recv().expect("a word");
                 assert_eq!(*word, number);
                 word.ack();
-                let values = samples.recv().expect("a sample");
-                assert_eq!(*values, sample(number));
-                values.ack();
+                let message = samples.recv().expect("a sample");
+                assert_eq!(*message, sample(number));
+                message.ack();
+                let value = values.recv().expect("a value");
+                assert_eq!(*value, entry(number));
+                value.ack();
+                let message = slices.recv().expect("a slice");
+                let slice = message.decode();
+                assert_eq!(slice.name, number.to_string());
+                assert!(slice.data == payload::numbered(number, length(number)));
+                assert!(
+                    message
+                        .bytes()
+                        .as_ptr_range()
+                        .contains(&slice.data.as_ptr())
+                        || slice.data.is_empty()
+                );
+                // It is the same value where it is kept.
+                let message = message.detach();
+                assert_eq!(message.decode().data.len(), length(number));
+                message.ack();
             }
         }
     }

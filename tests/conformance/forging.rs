@@ -4,12 +4,13 @@
 //! The hostile end has a codec of its own with another's schema. Fingerprints compare
 //! claims, so they match; what such an end writes is checked by the receiver's codec.
 
-use std::{mem::MaybeUninit, thread};
+use std::{marker::PhantomData, mem::MaybeUninit, thread};
 
 use ibex::{
-    Codec, RecvError, RecvTimeoutError, Rkyv, TryRecvError, WaitAckedError,
+    Codec, RecvError, RecvTimeoutError, Rkyv, Serde, TryRecvError, WaitAckedError,
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
+use serde::{Deserialize, Serialize};
 
 use crate::common::{
     scenario::{Scenario, Side},
@@ -18,29 +19,31 @@ use crate::common::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("forged_messages", forged_messages),
+    Scenario::new("forged_values", forged_values),
     Scenario::new("nothing_but_forgeries", nothing_but_forgeries),
 ];
 
 #[ibex::message]
 #[rkyv(derive(Debug))]
+#[derive(Debug, Serialize, Deserialize)]
 struct Entry {
     offset: u64,
     data: Vec<u8>,
 }
 
-/// Writes whatever it is given and says that it is an archived [`Entry`].
-enum Forger {}
+/// Writes whatever it is given and says that it is an [`Entry`] by `C`.
+struct Forger<C>(PhantomData<C>);
 
-impl Codec<[u8]> for Forger {
+impl<C: Codec<Entry>> Codec<[u8]> for Forger<C> {
     type View = [u8];
     type Held = ();
 
     fn alignment() -> usize {
-        <Rkyv as Codec<Entry>>::alignment()
+        C::alignment()
     }
 
     fn schema() -> SchemaInfo {
-        <Rkyv as Codec<Entry>>::schema()
+        C::schema()
     }
 
     fn size(value: &[u8]) -> Option<usize> {
@@ -60,15 +63,15 @@ impl Codec<[u8]> for Forger {
     }
 }
 
-/// A valid archive, number `offset`.
-fn honest(offset: u64) -> Vec<u8> {
+/// A valid message, number `offset`.
+fn honest<C: Codec<Entry>>(offset: u64) -> Vec<u8> {
     let entry = Entry {
         offset,
         data: vec![offset as u8; 100],
     };
     let mut memory = [MaybeUninit::uninit(); 200];
     let mut slot = SlotWriter::new(&mut memory);
-    Rkyv::encode(&entry, &mut slot).expect("room for one");
+    C::encode(&entry, &mut slot).expect("room for one");
     slot.written().to_vec()
 }
 
@@ -76,7 +79,7 @@ fn honest(offset: u64) -> Vec<u8> {
 /// that point and reach beyond themselves. The root lies at the end, its last word being
 /// where the vector's bytes are and how many.
 fn forgeries() -> Vec<Vec<u8>> {
-    let honest = honest(1);
+    let honest = honest::<Rkyv>(1);
     let (root, points_to, length) = (honest.len() - 16, honest.len() - 8, honest.len() - 4);
     let mut before_the_start = honest.clone();
     before_the_start[points_to..length].copy_from_slice(&i32::MIN.to_le_bytes());
@@ -110,13 +113,13 @@ fn forged_messages(stage: &mut Stage) {
         Side::Dialer => {
             let mut sender = peer
                 .channel("entries")
-                .codec::<Forger>()
+                .codec::<Forger<Rkyv>>()
                 .sender::<[u8]>()
                 .expect("a sender");
-            sender.send(&honest(1)).expect("sent");
+            sender.send(&honest::<Rkyv>(1)).expect("sent");
             for forgery in &forgeries {
                 let sequence = sender.send(forgery).expect("sent");
-                sender.send(&honest(sequence + 1)).expect("sent");
+                sender.send(&honest::<Rkyv>(sequence + 1)).expect("sent");
             }
             // What was not valid was not acknowledged; the sender learns which.
             match sender.wait_acked(3) {
@@ -159,6 +162,45 @@ fn forged_messages(stage: &mut Stage) {
     }
 }
 
+/// The same for values that are decoded: what is none is told of, with its type.
+fn forged_values(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let whole = honest::<Serde>(1);
+    let forgeries = [
+        Vec::new(),
+        // A length beyond the end, one without an end, and lengths to the end.
+        b"\x01\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01".to_vec(),
+        vec![0xff; 5 << 20],
+        vec![0x01; 5 << 20],
+        whole[..whole.len() - 1].to_vec(),
+        [&whole[..], b"\0"].concat(),
+    ];
+    match stage.side {
+        Side::Dialer => {
+            let channel = peer.channel("entries").codec::<Forger<Serde>>();
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            for forgery in &forgeries {
+                let sequence = sender.send(forgery).expect("sent");
+                sender.send(&honest::<Serde>(sequence + 1)).expect("sent");
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let channel = peer.channel("entries").codec::<Serde>();
+            let mut receiver = channel.receiver::<Entry>().expect("a receiver");
+            for sequence in (1..).step_by(2).take(forgeries.len()) {
+                let error = receiver.recv().expect_err("a forgery");
+                check_corrupt(&error, sequence, &peer.address().to_string());
+                assert!(error.to_string().contains("Entry"), "{error}");
+                let value = receiver.recv().expect("a valid message");
+                assert_eq!((value.offset, value.data.len()), (sequence + 1, 100));
+                value.ack();
+            }
+            assert!(receiver.next().expect("an orderly end").is_none());
+        }
+    }
+}
+
 /// A forgery is released when it was told of, so that many more of them than the window
 /// holds stop nothing; and each is told of once.
 fn nothing_but_forgeries(stage: &mut Stage) {
@@ -170,13 +212,13 @@ fn nothing_but_forgeries(stage: &mut Stage) {
             let mut sender = peer
                 .channel("entries")
                 .window_messages(WINDOW)
-                .codec::<Forger>()
+                .codec::<Forger<Rkyv>>()
                 .sender::<[u8]>()
                 .expect("a sender");
             for _ in 0..last {
                 sender.send(&[0xff; 100]).expect("sent");
             }
-            sender.send(&honest(last + 1)).expect("sent");
+            sender.send(&honest::<Rkyv>(last + 1)).expect("sent");
             sender.close().expect("delivered");
         }
         Side::Listener => {

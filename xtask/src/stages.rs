@@ -125,8 +125,11 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(&[
             "cargo build --release --examples",
             "cargo run --release --example quickstart",
+            "cargo run --release --example custom_codec",
             "cargo run --release --example pingpong -- \
              --fabric all --size 64 --iters 2000 --json",
+            "cargo run --release --example pingpong -- \
+             --fabric all --codec serde --size 64 --iters 2000 --json",
         ]),
     },
 ];

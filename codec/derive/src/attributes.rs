@@ -1,19 +1,26 @@
 //! What stands in `#[ibex(..)]` and `#[rkyv(..)]`, as far as it concerns us.
 
 use syn::meta::ParseNestedMeta;
-use syn::{Attribute, Expr, GenericArgument, Path, PathArguments, Result, Type};
+use syn::{
+    Attribute, Error, Expr, GenericArgument, Path, PathArguments, Result, Type, parse_quote,
+};
+
+use crate::serde_attributes;
 
 /// What `#[ibex(..)]` says on a type, or in the parentheses of
 /// `#[ibex::message(..)]`.
 pub(crate) struct Container {
     /// The ibex crate.
     pub(crate) krate: Path,
+    /// Whether attributes of serde are for other formats than ours.
+    pub(crate) ignores_serde: bool,
 }
 
 impl Container {
     pub(crate) fn new() -> Self {
         Self {
-            krate: syn::parse_quote!(::ibex),
+            krate: parse_quote!(::ibex),
+            ignores_serde: false,
         }
     }
 
@@ -31,8 +38,11 @@ impl Container {
         if meta.path.is_ident("crate") {
             self.krate = meta.value()?.call(Path::parse_mod_style)?;
             Ok(())
+        } else if meta.path.is_ident("ignore_serde") {
+            self.ignores_serde = true;
+            Ok(())
         } else {
-            Err(meta.error("ibex knows only `crate = path` here"))
+            Err(meta.error("ibex knows only `crate = path` and `ignore_serde` here"))
         }
     }
 }
@@ -41,15 +51,19 @@ impl Container {
 pub(crate) struct Field {
     /// The type whose structure it has.
     pub(crate) described_as: Type,
-    /// The wrapper by which rkyv archives it, by its bare name.
+    /// What stores it in another way than its type's own: rkyv's wrapper, by its bare name,
+    /// or serde's `skip`.
     pub(crate) wrapper: Option<String>,
+    /// Whether `#[ibex(schema = ..)]` says what to describe it as.
+    is_described: bool,
 }
 
 impl Field {
-    pub(crate) fn of(field: &syn::Field) -> Result<Self> {
+    pub(crate) fn of(field: &syn::Field, container: &Container) -> Result<Self> {
         let mut this = Self {
             described_as: field.ty.clone(),
             wrapper: None,
+            is_described: false,
         };
         for attribute in &field.attrs {
             if attribute.path().is_ident("ibex") {
@@ -58,12 +72,42 @@ impl Field {
                 attribute.parse_nested_meta(|meta| this.parse_rkyv(&meta))?;
             }
         }
+        if !container.ignores_serde {
+            this.add_serde(serde_attributes::Field::of(&field.attrs)?, container)?;
+        }
         Ok(this)
+    }
+
+    /// The bytes of each codec depend on its own attributes; the description counts all of
+    /// them. So it may differ where the bytes do not, and never the other way round.
+    fn add_serde(&mut self, how: serde_attributes::Field, container: &Container) -> Result<()> {
+        match how {
+            serde_attributes::Field::Plain => {}
+            serde_attributes::Field::Bytes if !self.is_described => {
+                let (krate, ty) = (&container.krate, &self.described_as);
+                self.described_as = parse_quote!(#krate::codec::ByteString<#ty>);
+            }
+            serde_attributes::Field::Skipped => {
+                let inner = self.wrapper.take();
+                self.wrapper =
+                    Some(inner.map_or("skip".to_owned(), |inner| format!("skip {inner}")));
+            }
+            serde_attributes::Field::Custom(span) if !self.is_described => {
+                return Err(Error::new(
+                    span,
+                    "ibex cannot see what this writes; name a type of the same structure: \
+                     `#[ibex(schema = [u8; 16])]`",
+                ));
+            }
+            serde_attributes::Field::Bytes | serde_attributes::Field::Custom(_) => {}
+        }
+        Ok(())
     }
 
     fn parse_ibex(&mut self, meta: &ParseNestedMeta<'_>) -> Result<()> {
         if meta.path.is_ident("schema") {
             self.described_as = meta.value()?.parse()?;
+            self.is_described = true;
             Ok(())
         } else {
             Err(meta.error("ibex knows only `schema = Type` on a field"))

@@ -9,6 +9,7 @@
 mod attributes;
 mod message;
 mod schema;
+mod serde_attributes;
 
 use proc_macro::TokenStream;
 
@@ -29,8 +30,7 @@ use proc_macro::TokenStream;
 ///
 /// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for
 /// the archived type or `#[rkyv(with = ..)]` on a field. Those of
-/// [`Schema`](derive@Schema) do, too.
-///
+/// [`Schema`](derive@Schema) do, too, as `#[ibex(..)]` or here:
 /// `#[ibex::message(crate = path)]` uses the ibex crate at `path`.
 #[proc_macro_attribute]
 pub fn message(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -47,7 +47,29 @@ pub fn message(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// - `#[ibex(schema = Type)]` on a field describes it as `Type` is: for a field
 ///   whose own type is foreign and has no schema. Use a type of the same
 ///   structure, for example `[u8; 16]` for a UUID.
-#[proc_macro_derive(Schema, attributes(ibex, rkyv))]
+///
+/// Type parameters have to have a schema themselves, and count as what they stand for. A
+/// type with lifetimes gets `WithLifetime` as well, so that it can be received borrowed.
+///
+/// # Attributes of serde
+///
+/// The codec `Serde` writes positions, and neither names nor types. Hence, of what stands
+/// in `#[serde(..)]`:
+///
+/// - What names things changes nothing (`rename`, `rename_all`, `alias`), nor do `default`,
+///   `transparent`, `borrow`, `bound`, `crate`, `deny_unknown_fields`, `expecting`,
+///   `getter` and `remote`.
+/// - `with = "serde_bytes"` on a field is described as what it writes; `skip` on a field
+///   counts: both ends have it or none.
+/// - Another `with`, `serialize_with` or `deserialize_with` needs `#[ibex(schema = Type)]`
+///   beside it, since nobody sees what the functions write.
+/// - `flatten`, `skip_serializing`, `skip_deserializing`, `skip_serializing_if`, `tag`,
+///   `content`, `untagged`, `other`, `from`, `into`, `try_from`, and `skip` and `with` on
+///   variants do not compile: the bytes would not say what was left out or comes next.
+///
+/// Where serde's derives are for another format (JSON in a log) and no channel has the
+/// codec `Serde` for the type, `#[ibex(ignore_serde)]` on it steps over all of them.
+#[proc_macro_derive(Schema, attributes(ibex, rkyv, serde))]
 pub fn derive_schema(item: TokenStream) -> TokenStream {
     schema::expand(item.into()).into()
 }

@@ -39,6 +39,9 @@ fn prefix(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     }
 
     let krate = &container.krate;
+    let ignore_serde = container
+        .ignores_serde
+        .then(|| quote!(#[ibex(ignore_serde)]));
     Ok(quote! {
         #[derive(
             #krate::rkyv::Archive,
@@ -48,5 +51,6 @@ fn prefix(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         )]
         #[rkyv(crate = #krate::rkyv)]
         #[ibex(crate = #krate)]
+        #ignore_serde
     })
 }

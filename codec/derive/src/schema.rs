@@ -2,12 +2,16 @@
 //! variant, in the order of the source.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{quote, quote_spanned};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::spanned::Spanned;
-use syn::{Attribute, Data, DataEnum, DeriveInput, Error, Fields, Result, Type, parse_quote};
+use syn::{
+    Attribute, Data, DataEnum, DeriveInput, Error, Fields, GenericParam, Lifetime, Result, Type,
+    TypeParamBound, WherePredicate, parse_quote,
+};
 
 use crate::attributes::{Container, Field};
+use crate::serde_attributes;
 
 pub(crate) fn expand(item: TokenStream) -> TokenStream {
     syn::parse2(item)
@@ -16,17 +20,21 @@ pub(crate) fn expand(item: TokenStream) -> TokenStream {
 }
 
 fn implementation(input: DeriveInput) -> Result<TokenStream> {
-    let krate = Container::of(&input.attrs)?.krate;
+    let container = Container::of(&input.attrs)?;
+    if !container.ignores_serde {
+        serde_attributes::check_container(&input.attrs)?;
+    }
+    let krate = &container.krate;
     let ident = &input.ident;
     let name = ident.unraw().to_string();
 
     let description = match &input.data {
         Data::Struct(data) => {
-            let fields = fields(&data.fields)?;
+            let fields = fields(&data.fields, &container)?;
             quote!(to.structure::<Self>(#name, |_fields| { #fields });)
         }
         Data::Enum(data) => {
-            let variants = variants(data, &input.attrs)?;
+            let variants = variants(data, &input.attrs, &container)?;
             quote!(to.enumeration::<Self>(#name, |_variants| { #variants });)
         }
         Data::Union(data) => {
@@ -37,6 +45,7 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
         }
     };
 
+    let with_lifetime = with_lifetime(&input, &container);
     let mut generics = input.generics.clone();
     for parameter in generics.type_params_mut() {
         parameter.bounds.push(parse_quote!(#krate::codec::Schema));
@@ -49,13 +58,68 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
                 #description
             }
         }
+
+        #with_lifetime
     })
+}
+
+/// `WithLifetime` for a type that has lifetimes, so that it can be received borrowed.
+///
+/// Types that say more of a lifetime than what outlives it may not exist for every other,
+/// so they go without.
+fn with_lifetime(input: &DeriveInput, container: &Container) -> Option<TokenStream> {
+    input.generics.lifetimes().next()?;
+    let mut generics = input.generics.clone();
+    let any = Lifetime::new("'__any", Span::mixed_site());
+    let mut arguments = Vec::new();
+    for parameter in &mut generics.params {
+        arguments.push(match parameter {
+            GenericParam::Lifetime(_) => quote!(#any),
+            GenericParam::Const(parameter) => parameter.ident.to_token_stream(),
+            GenericParam::Type(parameter) => {
+                if parameter.bounds.iter().any(names_lifetime) {
+                    return None;
+                }
+                parameter.bounds.push(parse_quote!('static));
+                parameter.ident.to_token_stream()
+            }
+        });
+    }
+    let clauses = generics
+        .where_clause
+        .iter()
+        .flat_map(|clause| &clause.predicates);
+    for clause in clauses {
+        if let WherePredicate::Type(clause) = clause
+            && (clause.bounds.iter().any(names_lifetime) || has_lifetime(&clause.bounded_ty))
+        {
+            return None;
+        }
+    }
+    let (krate, ident) = (&container.krate, &input.ident);
+    let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
+    Some(quote! {
+        #[automatically_derived]
+        impl #impl_generics #krate::codec::WithLifetime for #ident #type_generics #where_clause {
+            type With<#any> = #ident<#(#arguments),*>;
+        }
+    })
+}
+
+/// Whether a bound holds for some lifetimes and not for all that a type's own parameters
+/// outlive.
+fn names_lifetime(bound: &TypeParamBound) -> bool {
+    !matches!(bound, TypeParamBound::Lifetime(_)) && has_lifetime(bound)
+}
+
+fn has_lifetime(tokens: &impl ToTokens) -> bool {
+    tokens.to_token_stream().to_string().contains('\'')
 }
 
 /// A call per field. Each is located at the field's type, so that a type without
 /// a schema is underlined where it is written, but resolved like all that we
 /// generate: the type may come out of a macro, whose names are not ours.
-fn fields(fields: &Fields) -> Result<TokenStream> {
+fn fields(fields: &Fields, container: &Container) -> Result<TokenStream> {
     let mut calls = TokenStream::new();
     for (index, field) in fields.iter().enumerate() {
         let name = match &field.ident {
@@ -65,7 +129,8 @@ fn fields(fields: &Fields) -> Result<TokenStream> {
         let Field {
             described_as,
             wrapper,
-        } = Field::of(field)?;
+            ..
+        } = Field::of(field, container)?;
         let span = Span::call_site().located_at(described_as.span());
         calls.extend(match wrapper {
             Some(wrapper) => quote_spanned! { span=>
@@ -81,7 +146,11 @@ fn fields(fields: &Fields) -> Result<TokenStream> {
 
 /// A call per variant, with the discriminant that the compiler will give it:
 /// the last explicit one plus the number of variants since.
-fn variants(data: &DataEnum, attributes: &[Attribute]) -> Result<TokenStream> {
+fn variants(
+    data: &DataEnum,
+    attributes: &[Attribute],
+    container: &Container,
+) -> Result<TokenStream> {
     let discriminant_type = discriminant_type(attributes)?;
     let mut base = quote!(0_i128);
     let mut since_base = 0_i128;
@@ -95,7 +164,10 @@ fn variants(data: &DataEnum, attributes: &[Attribute]) -> Result<TokenStream> {
             since_base = 0;
         }
         let name = variant.ident.unraw().to_string();
-        let fields = fields(&variant.fields)?;
+        if !container.ignores_serde {
+            serde_attributes::check_variant(&variant.attrs)?;
+        }
+        let fields = fields(&variant.fields, container)?;
         calls.extend(quote! {
             _variants.variant(#name, #base + #since_base, |_fields| { #fields });
         });

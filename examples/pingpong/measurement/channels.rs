@@ -1,10 +1,10 @@
 //! The ibex side of a measurement: one channel each way, moved message by message
 //! as the harness's [`Link`] wants it.
 //!
-//! Raw payloads are built in place, in the ring; rkyv messages are a struct around
-//! the same payload. Both are read where they arrived.
+//! Raw payloads are built in place, in the ring; the other codecs carry a struct around
+//! the same payload. It is read where it arrived, or decoded by serde.
 
-use ibex::{Codec, Peer, Raw, Receiver, Rkyv, Sender};
+use ibex::{Codec, Peer, Raw, Receiver, Sender, serde_bytes};
 use ibex_harness::{Error, check::Tally, job::Job, link::Link};
 use serde::{Deserialize, Serialize};
 
@@ -14,8 +14,10 @@ use serde::{Deserialize, Serialize};
 pub(crate) enum CodecName {
     /// The payload as it is.
     Raw,
-    /// A struct with the payload in it.
+    /// A struct with the payload in it, read in place.
     Rkyv,
+    /// The same struct, decoded: an allocation and a copy of the payload.
+    Serde,
 }
 
 impl CodecName {
@@ -24,14 +26,17 @@ impl CodecName {
         match self {
             CodecName::Raw => "raw",
             CodecName::Rkyv => "rkyv",
+            CodecName::Serde => "serde",
         }
     }
 }
 
-/// The message of the rkyv rows.
+/// The message of the rkyv and serde rows.
 #[ibex::message]
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Entry {
     sequence: u64,
+    #[serde(with = "serde_bytes")]
     data: Vec<u8>,
 }
 
@@ -113,20 +118,20 @@ impl Link for RawChannels {
 }
 
 /// Channels of [`Entry`].
-pub(crate) struct RkyvChannels {
+pub(crate) struct EntryChannels<C> {
     job: Job,
-    ends: Ends<Entry, Rkyv>,
+    ends: Ends<Entry, C>,
     outgoing: Entry,
 }
 
-impl RkyvChannels {
+impl<C: Codec<Entry>> EntryChannels<C> {
     /// Opens both ends.
     pub(crate) fn open(peer: &Peer, job: Job, side: Side) -> Result<Self, Error> {
         let outgoing = Entry {
             sequence: 0,
             data: vec![0; job.size],
         };
-        Ok(RkyvChannels {
+        Ok(EntryChannels {
             job,
             ends: Ends::open(peer, side)?,
             outgoing,
@@ -134,7 +139,10 @@ impl RkyvChannels {
     }
 }
 
-impl Link for RkyvChannels {
+impl<C: Codec<Entry>> Link for EntryChannels<C>
+where
+    C::View: ReadEntry,
+{
     #[inline]
     fn send(&mut self, sequence: u64) -> Result<(), Error> {
         self.outgoing.sequence = sequence;
@@ -148,18 +156,51 @@ impl Link for RkyvChannels {
 
     #[inline]
     fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error> {
-        let entry = self.ends.receiver.recv().map_err(Error::subject)?;
-        if entry.sequence != sequence {
+        let message = self.ends.receiver.recv().map_err(Error::subject)?;
+        let entry: &C::View = &message;
+        if entry.sequence() != sequence {
             tally.fault(&format_args!(
                 "message {} came in place of {sequence}",
-                entry.sequence
+                entry.sequence()
             ));
         }
-        tally.message(sequence, self.job.size, &entry.data);
+        tally.message(sequence, self.job.size, entry.data());
         Ok(())
     }
 
     fn finish(&mut self) -> Result<(), Error> {
         self.ends.sender.flush().map_err(Error::subject)
+    }
+}
+
+/// An entry as its receiver sees it: in the archive, or decoded.
+pub(crate) trait ReadEntry {
+    /// Which message it says it is.
+    fn sequence(&self) -> u64;
+    /// Its payload.
+    fn data(&self) -> &[u8];
+}
+
+impl ReadEntry for ArchivedEntry {
+    #[inline]
+    fn sequence(&self) -> u64 {
+        self.sequence.to_native()
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        &self.data
+    }
+}
+
+impl ReadEntry for Entry {
+    #[inline]
+    fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    #[inline]
+    fn data(&self) -> &[u8] {
+        &self.data
     }
 }

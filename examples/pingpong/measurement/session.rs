@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Wait};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Rkyv, Serde, Wait};
 use ibex_harness::{
     Error,
     check::Tally,
@@ -24,7 +24,7 @@ use ibex_harness::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::channels::{CodecName, RawChannels, RkyvChannels, Side};
+use super::channels::{CodecName, EntryChannels, RawChannels, Side};
 
 /// How a node is made; the same on both sides of a local pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -146,7 +146,11 @@ pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures,
             link::measure(&order.job, &mut link, &mut tally)
         }
         CodecName::Rkyv => {
-            let mut link = RkyvChannels::open(peer, honest, Side::Measuring)?;
+            let mut link = EntryChannels::<Rkyv>::open(peer, honest, Side::Measuring)?;
+            link::measure(&order.job, &mut link, &mut tally)
+        }
+        CodecName::Serde => {
+            let mut link = EntryChannels::<Serde>::open(peer, honest, Side::Measuring)?;
             link::measure(&order.job, &mut link, &mut tally)
         }
     }?;
@@ -172,9 +176,11 @@ pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
     let Order { job, codec } = listen(peer, "order")?;
     job.check()?;
     cores::keep_to(&[core])?;
+    let side = Side::Answering;
     let tally = match codec {
-        CodecName::Raw => link::answer(&job, &mut RawChannels::open(peer, job, Side::Answering)?),
-        CodecName::Rkyv => link::answer(&job, &mut RkyvChannels::open(peer, job, Side::Answering)?),
+        CodecName::Raw => link::answer(&job, &mut RawChannels::open(peer, job, side)?),
+        CodecName::Rkyv => link::answer(&job, &mut EntryChannels::<Rkyv>::open(peer, job, side)?),
+        CodecName::Serde => link::answer(&job, &mut EntryChannels::<Serde>::open(peer, job, side)?),
     }?;
     tell(peer, "outcome", &tally)?;
     Ok(tally)

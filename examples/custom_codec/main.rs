@@ -1,0 +1,162 @@
+//! A codec of one's own: messages in a layout that others have fixed.
+//!
+//! Feeds of market data, sensors and firmware come in structs of fixed width and byte
+//! order. Here trades travel as 20 bytes of big-endian fields, so that what a receiver gets
+//! by [`Message::bytes`](ibex::Message::bytes) is what such a feed would have carried.
+//!
+//! Run it: `cargo run --release --example custom_codec`. Two nodes in one process, since
+//! only the codec matters here.
+
+use std::{error::Error, thread};
+
+use ibex::{
+    Codec, Node,
+    codec::{EncodeError, Invalid, MIN_ALIGNMENT, SchemaInfo, SlotWriter},
+};
+
+type Result<T> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
+
+/// What the program works with. The derive gives the structure that both ends compare.
+#[derive(Clone, Copy, Debug, PartialEq, ibex::Schema)]
+struct Trade {
+    instrument: u64,
+    price: i64, // in ten thousandths
+    size: u32,
+}
+
+/// The codec, a name and never a value: big-endian fields in the order of the struct.
+enum BigEndian {}
+
+/// The bytes of a trade.
+const TRADE_BYTES: usize = 20;
+
+impl Codec<Trade> for BigEndian {
+    /// A received message dereferences to this.
+    type View = Trade;
+    /// It keeps this beside its bytes, since a reader wants native numbers. A codec that is
+    /// read in place keeps `()`.
+    type Held = Trade;
+
+    fn alignment() -> usize {
+        MIN_ALIGNMENT
+    }
+
+    /// Another name here, or another structure of the type, and the channel does not open.
+    fn schema() -> SchemaInfo {
+        SchemaInfo::of::<Trade>("example/big-endian", &[])
+    }
+
+    /// Known before encoding, so that the right room is found at once.
+    fn size(_: &Trade) -> Option<usize> {
+        Some(TRADE_BYTES)
+    }
+
+    /// Straight into the memory that is sent from. Where a write does not fit, `?` hands
+    /// the overflow on, and this is called again with more room.
+    fn encode(trade: &Trade, slot: &mut SlotWriter<'_>) -> std::result::Result<(), EncodeError> {
+        slot.write(&trade.instrument.to_be_bytes())?;
+        slot.write(&trade.price.to_be_bytes())?;
+        slot.write(&trade.size.to_be_bytes())?;
+        Ok(())
+    }
+
+    /// A peer's bytes may be anything: what is no trade is an error that says why.
+    fn open(payload: &[u8]) -> std::result::Result<Trade, Invalid> {
+        let Ok(bytes) = <&[u8; TRADE_BYTES]>::try_from(payload) else {
+            let length = payload.len();
+            return Err(Invalid::new(format!(
+                "a trade has {TRADE_BYTES} bytes, got {length}"
+            )));
+        };
+        Ok(Trade {
+            instrument: u64::from_be_bytes(field(bytes, 0)),
+            price: i64::from_be_bytes(field(bytes, 8)),
+            size: u32::from_be_bytes(field(bytes, 16)),
+        })
+    }
+
+    /// What was opened is what is seen. (Unsafe to call and not to write: a view of another
+    /// codec may rely on what its `open` has checked.)
+    unsafe fn view<'a>(trade: &'a Trade, _: &'a [u8]) -> &'a Trade {
+        trade
+    }
+}
+
+/// The `N` bytes from `at` on.
+fn field<const N: usize>(bytes: &[u8; TRADE_BYTES], at: usize) -> [u8; N] {
+    std::array::from_fn(|place| bytes[at + place])
+}
+
+const TRADES: u64 = 1000;
+
+/// Some trade, number `number`.
+fn trade(number: u64) -> Trade {
+    Trade {
+        instrument: number % 7,
+        price: 10_000 - 3 * number as i64,
+        size: 100,
+    }
+}
+
+fn receive(node: Node) -> Result<i64> {
+    let peer = node.accept()?;
+    let mut trades = peer.channel("trades").codec::<BigEndian>().receiver()?;
+    let (mut number, mut turnover) = (0, 0);
+    while let Some(message) = trades.next()? {
+        number += 1;
+        if *message != trade(number) {
+            return Err(format!("trade {number} came as {message:?}").into());
+        }
+        turnover += message.price * i64::from(message.size);
+        message.ack();
+    }
+    Ok(turnover)
+}
+
+fn main() -> Result<()> {
+    let listener = Node::listen("127.0.0.1:0")?;
+    let address = listener.local_addr().ok_or("it listens")?;
+    let receiver = thread::spawn(move || receive(listener));
+
+    let node = Node::client()?;
+    let peer = node.connect(address)?;
+    let mut trades = peer.channel("trades").codec::<BigEndian>().sender()?;
+    let mut last = 0;
+    for number in 1..=TRADES {
+        last = trades.send(&trade(number))?;
+    }
+    trades.wait_acked(last)?;
+    trades.close()?;
+
+    let turnover = receiver.join().map_err(|_| "the receiver panicked")??;
+    println!("{TRADES} trades of {TRADE_BYTES} bytes, acknowledged; turnover {turnover}");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::MaybeUninit;
+
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_one_that_was_fixed() {
+        let mut memory = [MaybeUninit::uninit(); 64];
+        let mut slot = SlotWriter::new(&mut memory);
+        let trade = Trade {
+            instrument: 1,
+            price: -2,
+            size: 3,
+        };
+        BigEndian::encode(&trade, &mut slot).unwrap();
+        let fixed = b"\0\0\0\0\0\0\0\x01\xff\xff\xff\xff\xff\xff\xff\xfe\0\0\0\x03";
+        assert_eq!(slot.written(), fixed);
+        assert_eq!(BigEndian::open(fixed).unwrap(), trade);
+    }
+
+    #[test]
+    fn bytes_of_another_length_are_no_trade() {
+        let error = BigEndian::open(&[0; 19]).unwrap_err().to_string();
+        assert_eq!(error, "a trade has 20 bytes, got 19");
+    }
+}
