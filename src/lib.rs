@@ -35,6 +35,24 @@
 //! # }
 //! ```
 //!
+//! # Messages and codecs
+//!
+//! A codec is a type that a channel is given when it is opened:
+//! [`peer.channel(name).codec::<C>()`](ChannelBuilder::codec), or the default, `Rkyv`.
+//!
+//! | codec | messages | the receiver sees | cost beside the bytes |
+//! |---|---|---|---|
+//! | `Rkyv` (default) | any type with `#[ibex::message]` | the archived value, in place | a check |
+//! | [`Raw`] | `[u8]` | the bytes, in place | none |
+//! | [`Pod`] | plain old data and slices of it | the value or slice, in place | none |
+//! | `Serde` | serde's derives and [`Schema`](derive@Schema) | the value | decoding, an allocation per `Vec` and `String` |
+//! | `SerdeBorrowed` | the same with `&str` and `&[u8]` | the value, borrowing from the message | decoding, twice |
+//! | [one of your own](codec::Codec) | | | |
+//!
+//! Both ends compare a fingerprint of the type's structure and the codec before the first
+//! message: field names, order and types all the way down, never module paths or the names
+//! of types.
+//!
 //! # What is promised
 //!
 //! Per channel, messages arrive in order and exactly once while the session lives. An

@@ -8,7 +8,7 @@ use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Iter,
     ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, OpenFailure, Peer, PeerId,
     Pod, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
-    SendTimeoutError, Sender, SessionStats, SettingError, TryRecvError, TrySendError,
+    SendTimeoutError, Sender, Serde, SessionStats, SettingError, TryRecvError, TrySendError,
     WaitAckedError,
 };
 
@@ -87,6 +87,8 @@ fn messages_go_where_they_like() {
     is_send::<Message<[u8], Raw>>();
     is_static::<Message<[u8], Raw>>();
     is_send::<Message<u64, Pod>>();
+    is_send::<Message<String, Serde>>();
+    is_sync::<Message<String, Serde>>();
     is_not!(Cloned: Clone, Message<Entry>);
 }
 

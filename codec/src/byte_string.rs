@@ -12,6 +12,16 @@ use crate::{Describer, Schema};
 ///
 /// A vector or slice of bytes is the same with and without. An array gets a length, which
 /// it has not otherwise, so it is another structure.
+///
+/// ```
+/// use ibex_codec::{ByteString, Schema, SchemaInfo};
+///
+/// fn text<T: Schema>() -> String {
+///     SchemaInfo::of::<T>("example", &[]).text
+/// }
+/// assert_eq!(text::<ByteString<Vec<u8>>>(), text::<Vec<u8>>());
+/// assert_ne!(text::<ByteString<[u8; 4]>>(), text::<[u8; 4]>());
+/// ```
 #[derive(Debug)]
 pub struct ByteString<T: ?Sized>(PhantomData<T>);
 

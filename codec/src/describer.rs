@@ -205,7 +205,7 @@ impl Fields<'_> {
     }
 
     /// The next field, which the codec stores as `wrapper` says and not as its
-    /// type would be (`#[rkyv(with = wrapper)]`).
+    /// type would be (`#[rkyv(with = wrapper)]`, `#[serde(skip)]`).
     pub fn wrapped<T: Schema + ?Sized>(&mut self, name: &str, wrapper: &str) {
         self.name(name);
         self.to.compound(wrapper, &[T::describe]);

@@ -17,6 +17,24 @@ use crate::{Describer, Fingerprint};
 /// The names of structs and enums are no part of it, only those of fields and
 /// variants: a type may move to another module or get another name on one side
 /// alone.
+///
+/// ```
+/// use ibex_codec::{Schema, SchemaInfo};
+/// # mod ibex { pub use ibex_codec::Schema; pub use ibex_codec as codec; }
+///
+/// #[derive(ibex::Schema)]
+/// # #[ibex(crate = ibex)]
+/// enum Event<T> {
+///     Started { at: u64 },
+///     Value(T),
+/// }
+///
+/// let schema = SchemaInfo::of::<Event<Vec<f32>>>("example", &[]);
+/// assert_eq!(
+///     schema.text,
+///     "example: Event { Started { at: u64 }, Value { 0: Vec<f32> } }"
+/// );
+/// ```
 #[diagnostic::on_unimplemented(
     message = "ibex does not know the structure of `{Self}`",
     label = "has no schema",

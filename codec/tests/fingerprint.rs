@@ -6,6 +6,7 @@
 extern crate self as ibex;
 pub use ibex_codec::{self as codec, Schema, message, rkyv};
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::{BuildHasherDefault, DefaultHasher};
 use std::marker::PhantomData;
@@ -189,9 +190,48 @@ fn parameters_count_as_what_they_stand_for() {
     );
 }
 
+#[derive(Schema)]
+#[allow(dead_code)]
+enum Answer<T, E = String> {
+    Value(T),
+    Failure { why: E },
+}
+
+variants_of! {
+    inserted_into_generic {
+        pub(super) enum Answer<T, E = String> { Value(T), Later, Failure { why: E } }
+    }
+    moved_generic {
+        pub(super) enum Reply<A, B> { Value(A), Failure { why: B } }
+    }
+}
+
+#[test]
+fn a_generic_enum_is_what_it_was_made_of() {
+    let answer = fingerprint::<Answer<Vec<u32>>>();
+    assert_eq!(
+        answer,
+        fingerprint::<moved_generic::Reply<Vec<u32>, String>>()
+    );
+    assert_ne!(answer, fingerprint::<Answer<Vec<u64>>>());
+    assert_ne!(answer, fingerprint::<Answer<Vec<u32>, u8>>());
+    assert_ne!(
+        answer,
+        fingerprint::<inserted_into_generic::Answer<Vec<u32>>>()
+    );
+    assert_eq!(
+        text::<Answer<Entry>>(),
+        format!(
+            "test: Answer {{ Value {{ 0: {} }}, Failure {{ why: String }} }}",
+            text::<Entry>().trim_start_matches("test: ")
+        )
+    );
+}
+
 #[test]
 fn a_borrowed_form_is_its_owned_one_and_a_pointer_is_not_its_target() {
     assert_eq!(fingerprint::<&str>(), fingerprint::<String>());
+    assert_eq!(fingerprint::<Cow<'_, str>>(), fingerprint::<String>());
     assert_eq!(fingerprint::<[u16]>(), fingerprint::<Vec<u16>>());
     assert_ne!(fingerprint::<Box<u16>>(), fingerprint::<u16>());
     assert_ne!(fingerprint::<Rc<u16>>(), fingerprint::<Arc<u16>>());
