@@ -50,13 +50,14 @@ use crate::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Overflow, Schema, Schema
 /// serde knows a `Vec<u8>` as a sequence of numbers, and every one of them is visited by
 /// itself. `#[serde(with = "serde_bytes")]` on the field (the crate is `ibex::serde_bytes`
 /// here), or the type `serde_bytes::ByteBuf` in its place, makes it one piece. For 1 KiB,
-/// on an AMD EPYC (Zen 4), by `cargo bench -p ibex-codec --bench serde`:
+/// on an AMD EPYC (Zen 4) that had other work, medians of five runs of
+/// `cargo bench -p ibex-codec --bench serde`:
 ///
 /// | field | encode | decode |
 /// |---|---|---|
-/// | `Vec<u8>` | 890 ns | 770 ns |
-/// | the same with `serde_bytes` | 13 ns | 21 ns |
-/// | `&[u8]` with `serde_bytes`, by `SerdeBorrowed` | 13 ns | 12 ns, the check included |
+/// | `Vec<u8>` | 480 to 900 ns | 730 to 1520 ns |
+/// | the same with `serde_bytes` | 12 to 14 ns | 19 to 22 ns |
+/// | `&[u8]` with `serde_bytes`, by `SerdeBorrowed` | 12 to 13 ns | 11 to 12 ns, the check included |
 ///
 /// The bytes on the way are the same, and so is the fingerprint: each end may choose for
 /// itself. (Not so for an array, `[u8; N]`, which `serde_bytes` gives a length.)
