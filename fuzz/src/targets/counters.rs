@@ -121,6 +121,7 @@ fn encoded(news: impl IntoIterator<Item = Counters>) -> Vec<u8> {
         credit: None,
         answer: None,
         waited: false,
+        wants: false,
     };
     news.into_iter()
         .flat_map(|counters| extension(counters).to_bytes())

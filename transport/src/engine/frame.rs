@@ -212,6 +212,8 @@ pub struct Extension {
     pub answer: Option<u16>,
     /// What is sent with this had to wait for credit.
     pub waited: bool,
+    /// What is sent with this takes the last credit, and more waits behind it.
+    pub wants: bool,
 }
 
 const EXTENSION_COUNTERS: u32 = 1;
@@ -220,6 +222,7 @@ const EXTENSION_ENDED: u32 = 4;
 /// The answer's number stands in the upper half.
 const EXTENSION_ANSWER: u32 = 8;
 const EXTENSION_WAITED: u32 = 16;
+const EXTENSION_WANTS: u32 = 32;
 
 impl Extension {
     /// Whether there is anything to tell.
@@ -244,6 +247,7 @@ impl Extension {
             credit: (flags & EXTENSION_CREDIT != 0).then(|| u64_at(bytes, 40)),
             answer: (flags & EXTENSION_ANSWER != 0).then_some((flags >> 16) as u16),
             waited: flags & EXTENSION_WAITED != 0,
+            wants: flags & EXTENSION_WANTS != 0,
         }
     }
 
@@ -272,6 +276,9 @@ impl Extension {
         }
         if self.waited {
             flags |= EXTENSION_WAITED;
+        }
+        if self.wants {
+            flags |= EXTENSION_WANTS;
         }
         bytes[4..8].copy_from_slice(&flags.to_le_bytes());
         bytes
@@ -380,18 +387,21 @@ mod tests {
                 credit: None,
                 answer: Some(0),
                 waited: true,
+                wants: false,
             },
             Extension {
                 counters: None,
                 credit: Some(u64::MAX),
                 answer: Some(u16::MAX),
                 waited: false,
+                wants: true,
             },
             Extension {
                 counters: Some((3, counters)),
                 credit: Some(1),
                 answer: None,
                 waited: true,
+                wants: true,
             },
             Extension::default(),
         ] {

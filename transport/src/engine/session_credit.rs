@@ -14,7 +14,9 @@
 //!    back: by being used, or because its holder has nothing to send and surrenders it.
 //!    Surrendered credit counts as used, so it cannot be spent twice.
 //! 4. A holder that nothing is lent to any more hears so with the recall, and asks when it
-//!    has something to send: once, until it hears of credit or of a recall again.
+//!    has something to send: once, until it hears of credit or of a recall again. Where
+//!    frames take buffers, the one with data that takes its last credit asks, if more waits
+//!    behind it; else talk does.
 //! 5. A sender that is lent something and had to wait says that with the next frame, so that
 //!    it may be lent more.
 //! 6. Recalls and surrenders are cumulative too: one that comes again says nothing new, one
@@ -138,6 +140,12 @@ impl CreditUse {
     #[must_use]
     pub fn should_ask(&self) -> bool {
         self.must_ask && !self.has_asked
+    }
+
+    /// Whether a frame that costs `cost` is the last before it has to ask.
+    #[must_use]
+    pub fn is_last(&self, cost: u64) -> bool {
+        self.should_ask() && self.available() == cost
     }
 
     /// The question is in a frame.
@@ -323,6 +331,12 @@ impl CreditGrant {
         // Who knew less has been answered already.
         self.report.wants |= granted == self.told;
         granted <= self.told
+    }
+
+    /// What arrived just now took the peer's last credit, and more waits behind it.
+    pub fn used_up(&mut self) {
+        // Else it has been answered already.
+        self.report.wants |= self.back == self.told;
     }
 
     /// The grant to tell: once more than half of what is lent is owed, so that before the

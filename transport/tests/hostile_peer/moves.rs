@@ -146,6 +146,7 @@ impl Move {
                     credit,
                     answer: None,
                     waited: false,
+                    wants: false,
                 });
                 Frame {
                     extension,

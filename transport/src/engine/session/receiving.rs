@@ -215,6 +215,9 @@ impl Session {
         if extension.waited {
             self.credit_grant.was_short();
         }
+        if extension.wants {
+            self.credit_grant.used_up();
+        }
         let Some((channel, news)) = extension.counters else {
             return Ok(());
         };

@@ -286,7 +286,8 @@ impl Session {
         head: &mut Vec<u8>,
     ) -> Served {
         if let Some(records) = self.poll_records(end, source) {
-            let extension = self.extension_of(false, true);
+            let wants = self.wants_behind_this();
+            let extension = self.extension_of(false, wants, true);
             return Served::Frame(self.frame_records(&records, extension, landing, head));
         }
         let in_band = self.config.data_in_band;
@@ -384,18 +385,23 @@ impl Session {
         head: &mut Vec<u8>,
     ) {
         let is_talk = self.config.carriage.is_talk(&frame);
-        let extension = self.extension_of(is_talk, body_bytes > 0);
+        let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
+        let extension = self.extension_of(is_talk, wants, body_bytes > 0);
         self.append_head(frame, extension, body_bytes, alignment, landing, head);
     }
 
     /// What rides on a frame that is about to go.
-    fn extension_of(&mut self, is_talk: bool, has_body: bool) -> Option<Extension> {
+    fn extension_of(&mut self, is_talk: bool, wants: bool, has_body: bool) -> Option<Extension> {
         // Most frames have none, which is soon said.
-        if !is_talk && !self.has_extension() {
+        if !is_talk && !wants && !self.has_extension() {
             return None;
         }
         // A mere answer has a buffer where news would have none.
-        let extension = self.take_extension(!is_talk || self.reserved.may_speak());
+        let mut extension = self.take_extension(!is_talk || self.reserved.may_speak());
+        if wants {
+            extension.wants = true;
+            self.credit_use.asked();
+        }
         if is_talk {
             let is_news = extension.credit.is_some() || has_body;
             self.reserved.speak(is_news);
@@ -431,6 +437,15 @@ impl Session {
         if pad > 0 {
             head.resize(head.len() + usize::from(pad), 0);
         }
+    }
+
+    /// Whether more is to be sent than credit is there for once a frame with data is out.
+    /// Said with that frame, it needs no talk.
+    #[inline]
+    fn wants_behind_this(&self) -> bool {
+        self.config.carriage != Carriage::Stream
+            && self.credit_use.is_last(self.config.carriage.control_cost())
+            && (!self.ready.is_empty() || !self.control.is_empty())
     }
 
     /// Whether there may be news to ride on the next frame.
@@ -477,6 +492,7 @@ impl Session {
             credit,
             answer,
             waited: std::mem::take(&mut self.has_waited),
+            wants: false,
         }
     }
 

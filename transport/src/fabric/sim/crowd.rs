@@ -59,7 +59,11 @@ enum Life {
 
 /// Frames on their way, each with the step at which it arrives.
 #[derive(Default)]
-struct Wire(VecDeque<(u64, Vec<u8>)>);
+struct Wire {
+    frames: VecDeque<(u64, Vec<u8>)>,
+    /// How many have gone over it.
+    carried: u64,
+}
 
 /// Records of one length, in a window; made where they are read.
 #[derive(Default)]
@@ -224,7 +228,7 @@ impl Crowd {
 
     fn end(&mut self, index: usize) {
         self.peers[index].life = Life::Gone;
-        self.peers[index].up.0.clear();
+        self.peers[index].up.frames.clear();
         self.broker.leave(index as u64);
         self.share_all();
     }
@@ -280,6 +284,16 @@ impl Crowd {
         Err(format!("not done after {steps} steps: {stuck:?}"))
     }
 
+    /// Frames to the receiver and back, for each message.
+    fn frames_per_message(&self) -> [f64; 2] {
+        let received: u64 = self.peers.iter().map(|peer| peer.received).sum();
+        let carried = |wire: fn(&Peer) -> &Wire| {
+            let frames: u64 = self.peers.iter().map(|peer| wire(peer).carried).sum();
+            frames as f64 / received as f64
+        };
+        [carried(|peer| &peer.up), carried(|peer| &peer.down)]
+    }
+
     fn recalls(&self) -> u64 {
         self.peers.iter().map(|peer| peer.recalls).sum()
     }
@@ -320,16 +334,16 @@ impl Peer {
 
 impl Wire {
     fn take(&mut self, now: u64) -> Option<Vec<u8>> {
-        let (arrives, _) = self.0.front()?;
+        let (arrives, _) = self.frames.front()?;
         if *arrives > now {
             return None;
         }
-        self.0.pop_front().map(|(_, bytes)| bytes)
+        self.frames.pop_front().map(|(_, bytes)| bytes)
     }
 
     /// All that a session has to send.
     fn fill(&mut self, session: &mut Session, ring: &mut Ring, arrives: u64) {
-        let last = self.0.back().map_or(0, |&(arrives, _)| arrives);
+        let last = self.frames.back().map_or(0, |&(arrives, _)| arrives);
         let mut bytes = Vec::new();
         while let Some(body) = session.poll_transmit(ring, 0, &mut bytes) {
             if let Body::Records { bytes: length, .. } = body {
@@ -342,15 +356,16 @@ impl Wire {
                 bytes.extend_from_slice(&word.to_word().to_le_bytes());
                 bytes.resize(end.next_multiple_of(8), 0);
             }
-            self.0
+            self.frames
                 .push_back((arrives.max(last), std::mem::take(&mut bytes)));
+            self.carried += 1;
         }
     }
 
     /// What the frames on it cost, and how many are talk.
     fn cost(&self, carriage: Carriage) -> (u64, u64) {
         let headers = self
-            .0
+            .frames
             .iter()
             .filter_map(|(_, bytes)| FrameHeader::parse(bytes).ok().flatten());
         headers.fold((0, 0), |(cost, talk), header| {
@@ -419,6 +434,9 @@ fn two_hundred_senders_share_256_buffers() {
             .run(50_000)
             .unwrap_or_else(|error| panic!("seed {seed}: {error}"));
         assert!(spread(&shares) <= 1.5, "seed {seed}: {shares:?}");
+        // A message goes, asks for the next turn and answers for its own; the turn comes back.
+        let frames = crowd.frames_per_message();
+        assert!(frames.iter().all(|&frames| frames < 1.1), "{frames:?}");
     }
 }
 

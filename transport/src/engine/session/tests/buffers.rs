@@ -27,6 +27,7 @@ fn credit(credit: u64) -> Vec<u8> {
         credit: Some(credit),
         answer: None,
         waited: false,
+        wants: false,
     };
     frame(FrameKind::Control, 0, u64::from(TALK), Some(extension), b"")
 }

@@ -255,6 +255,7 @@ pub(super) fn told_by_peer(channel: u32, counters: Counters) -> Vec<u8> {
         credit: None,
         answer: None,
         waited: false,
+        wants: false,
     };
     frame(FrameKind::Control, 0, 0, Some(extension), b"")
 }
