@@ -16,7 +16,9 @@
 //!    while another has used more than it held, so that nothing which had arrived by then
 //!    is still to be taken in.
 //! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
-//!    grain once, in the order of the wishes. Turns come back without a recall.
+//!    grain once, in the order of the wishes, and [`BUSY_TURN`] of them if the session has
+//!    used all of its last turn and more waits behind that. Who is given a part of its turn
+//!    is given the rest before anybody else. Turns come back without a recall.
 //! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
 //!    when a third more sessions would still find room. So the arrival of n sessions costs
 //!    each of the others a recall per step, not one per arrival; and what a step leaves over
@@ -86,6 +88,7 @@ pub struct CreditBroker {
     /// Active sessions that hold nothing and want nothing, with the number of gifts after
     /// which they are forgotten.
     lapsing: VecDeque<(u64, SessionId)>,
+    /// Wishes that were granted as a whole.
     gifts: u64,
 
     // Recalls.
@@ -105,6 +108,10 @@ pub struct TooManySessions {
 /// Sessions that one wish looks at to find some that use nothing of what they have. More
 /// would find idle credit sooner and make every wish in a busy crowd dearer.
 pub const LOOKS_PER_WISH: usize = 4;
+
+/// Grains in a turn of who used all of its last one and had more to send. A turn is told
+/// once, so more of them cost less for each message, and make the round of all longer.
+pub const BUSY_TURN: u64 = 4;
 
 impl CreditBroker {
     /// Nothing is lent yet.
@@ -142,7 +149,7 @@ impl CreditBroker {
             return Err(TooManySessions { limit });
         }
         self.holdings.join(session);
-        self.wish(session);
+        self.wish(session, false);
         Ok(())
     }
 
@@ -157,7 +164,7 @@ impl CreditBroker {
             self.came_back(session, report.returned, report.is_idle);
         }
         if report.wants {
-            self.wish(session);
+            self.wish(session, report.is_busy);
         }
     }
 
@@ -177,7 +184,7 @@ impl CreditBroker {
     pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
         while let Some((&ticket, &session)) = self.waiting.first_key_value() {
             let holding = self.holdings.get(session).copied().unwrap_or_default();
-            let target = self.target();
+            let target = self.target(holding.turn);
             let has_enough = holding.kept() >= target;
             if has_enough {
                 // Who got more when there were fewer is no better than who wants now.
@@ -200,7 +207,10 @@ impl CreditBroker {
             let room = self.settings.most - holding.held;
             let credit = missing.min(room).min(self.holdings.free());
             if credit >= self.settings.grain.min(missing) {
-                self.drop_wish(session, ticket);
+                if credit == missing || !self.is_crowded() {
+                    self.drop_wish(session, ticket);
+                    self.gifts += 1;
+                }
                 return Some(self.give(session, credit));
             }
             return self.recall_one(session);
@@ -235,9 +245,10 @@ impl CreditBroker {
 
     // ---- What sessions do ------------------------------------------------------------
 
-    fn wish(&mut self, session: SessionId) {
+    fn wish(&mut self, session: SessionId, is_busy: bool) {
         let ticket = self.next_ticket;
         let most = self.settings.most;
+        let turn = if is_busy { BUSY_TURN } else { 1 } * self.settings.grain;
         // A fast sender that has the most it may have says this again and again.
         let is_known = |holding: &Holding| holding.is_active && holding.held >= most;
         if self.holdings.get(session).is_some_and(is_known) {
@@ -248,6 +259,7 @@ impl CreditBroker {
             is_new = holding.ticket.is_none() && holding.held < most;
             if is_new {
                 holding.ticket = Some(ticket);
+                holding.turn = turn;
             }
             holding.is_active = true;
             holding.lapses = None;
@@ -294,10 +306,14 @@ impl CreditBroker {
 
     // ---- What the broker does --------------------------------------------------------
 
-    /// Up to how much is given to who wants.
-    fn target(&self) -> u64 {
-        let (least, most) = (self.settings.grain, self.settings.most);
-        self.level.get().clamp(least, most)
+    /// Up to how much is given to who wants, `turn` of it where sessions take turns.
+    fn target(&self, turn: u64) -> u64 {
+        let share = if self.is_crowded() {
+            turn
+        } else {
+            self.level.get()
+        };
+        share.clamp(self.settings.grain, self.settings.most)
     }
 
     /// There is not a grain for each.
@@ -319,6 +335,7 @@ impl CreditBroker {
             holding.held += credit;
             *free -= credit;
             holding.look = None;
+            holding.turn = holding.turn.saturating_sub(credit);
             if term == Term::Turn {
                 holding.recalled += credit;
                 opened = Some(*holding.due.get_or_insert(due));
@@ -327,7 +344,6 @@ impl CreditBroker {
         if let Some(due) = opened {
             self.open.insert((due, session));
         }
-        self.gifts += 1;
         self.forget_lapsed();
         CreditAction::Give {
             session,
@@ -341,7 +357,7 @@ impl CreditBroker {
         let (idle_keeps, active_keeps) = if self.is_crowded() {
             (0, 0)
         } else {
-            (self.settings.grain, self.target())
+            (self.settings.grain, self.target(0))
         };
         let idle = self
             .holdings

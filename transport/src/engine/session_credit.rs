@@ -190,6 +190,8 @@ pub struct CreditReport {
     pub is_idle: bool,
     /// The peer could use more than it is lent.
     pub wants: bool,
+    /// It has used all that it was lent, and more waits behind that.
+    pub is_busy: bool,
 }
 
 impl CreditReport {
@@ -336,7 +338,9 @@ impl CreditGrant {
     /// What arrived just now took the peer's last credit, and more waits behind it.
     pub fn used_up(&mut self) {
         // Else it has been answered already.
-        self.report.wants |= self.back == self.told;
+        let is_news = self.back == self.told;
+        self.report.wants |= is_news;
+        self.report.is_busy |= is_news;
     }
 
     /// The grant to tell: once more than half of what is lent is owed, so that before the
@@ -449,7 +453,7 @@ mod tests {
             CreditReport {
                 returned: 1,
                 is_idle: true,
-                wants: false
+                ..CreditReport::default()
             }
         );
         assert_eq!(grant.lent(), 3);

@@ -160,6 +160,8 @@ pub(super) struct Holding {
     /// The place in the queue of who wants more.
     pub(super) ticket: Option<u64>,
     pub(super) is_active: bool,
+    /// What is still to be given to it, where sessions take turns.
+    pub(super) turn: u64,
     /// When the recall is overdue, while one is open.
     pub(super) due: Option<u64>,
     pub(super) is_overdue: bool,

@@ -70,13 +70,13 @@ impl Host {
                     model.wants = true;
                     let returned = std::mem::take(&mut model.recalled);
                     model.out -= returned;
-                    let (is_idle, wants) = (false, true);
+                    let wants = true;
                     self.report(
                         id,
                         CreditReport {
                             returned,
-                            is_idle,
                             wants,
+                            ..CreditReport::default()
                         },
                     );
                 }
@@ -107,7 +107,7 @@ impl Host {
                         CreditReport {
                             returned,
                             is_idle,
-                            wants: false,
+                            ..CreditReport::default()
                         },
                     );
                 }
