@@ -338,7 +338,7 @@ impl Engine {
                 report_credit(&mut self.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
-                if link.heat > 0 && link.is_undisturbed() {
+                if link.heat > 0 && link.is_undisturbed() && !link.waits_for_completions() {
                     at += 1;
                     continue;
                 }
@@ -346,7 +346,8 @@ impl Engine {
             note_deadline(link, &mut self.timed);
             if link.is_finished() {
                 self.remove(session);
-            } else if link.heat == 0 && link.is_cold() && link.join_epoll(&self.tools.epoll).is_ok()
+            } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
+                && link.join_epoll(&self.tools.epoll).is_ok()
             {
                 link.is_hot = false;
                 self.hot.swap_remove(at);

@@ -263,6 +263,22 @@ impl Link {
         self.phase == Phase::Up && self.broken.is_none()
     }
 
+    /// Whether what a device tells brings the session on, or a handle does: a look finds
+    /// nothing that was not told. Its rings are empty and armed, or wait with their records
+    /// for credit or for room, which completions bring.
+    #[inline]
+    pub(crate) fn waits_for_completions(&self) -> bool {
+        match &self.wires {
+            Wires::Pair(pair) => {
+                (self.hot_rings.is_empty() || pair.sending.is_blocked)
+                    && pair.is_settled()
+                    && !self.readable
+                    && self.is_undisturbed()
+            }
+            Wires::Stream(_) => false,
+        }
+    }
+
     /// Whether nothing needs a turn until epoll, a bell or a mark says so.
     pub(crate) fn is_cold(&self) -> bool {
         self.hot_rings.is_empty() && !self.readable

@@ -101,6 +101,12 @@ impl Pair {
     pub(super) fn is_drained(&self) -> bool {
         matches!(self.state, PairState::Gone)
     }
+
+    /// Whether it lives and the device has not said that it died.
+    #[inline]
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.state, PairState::Live(_)) && self.died.is_none()
+    }
 }
 
 impl Link {
