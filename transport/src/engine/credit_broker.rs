@@ -384,18 +384,21 @@ impl CreditBroker {
         CreditAction::Recall { session, credit }
     }
 
-    /// Looks at a few active sessions that have more than a grain and want nothing, on
-    /// behalf of one that is busy. Whether one was found that has used nothing since it was
-    /// looked at first.
+    /// Looks at a few active sessions that want nothing, on behalf of one that is busy.
+    /// Whether one was found that has used nothing since it was looked at first.
+    ///
+    /// Those that keep no more than a grain have nothing to lose by it, but an equal part is
+    /// kept for each that is active.
     fn look_for_idle(&mut self, busy: SessionId, used: &impl Fn(SessionId) -> u64) -> bool {
-        let grain = self.settings.grain;
         let until = used(busy) + self.held(busy);
+        // Everybody could have made one and the witness used something.
+        let patience = 2 * self.holdings.len();
         for _ in 0..LOOKS_PER_WISH {
             let Some((session, holding)) = self.holdings.behind(self.hand) else {
                 return false;
             };
             self.hand = session;
-            if !holding.is_active || holding.ticket.is_some() || holding.kept() <= grain {
+            if !holding.is_active || holding.ticket.is_some() {
                 continue;
             }
             let now = used(session);
@@ -404,11 +407,22 @@ impl CreditBroker {
                 .look
                 .filter(|look| look.used == now && is_witness(look.witness));
             let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
-            let look = look.unwrap_or(Look {
-                used: now,
-                witness: busy,
-                until,
-            });
+            let look = match look {
+                Some(look) if used(look.witness) > look.seen => Look {
+                    seen: used(look.witness),
+                    wishes: self.next_ticket,
+                    ..look
+                },
+                Some(look) if self.next_ticket - look.wishes <= patience => look,
+                // The witness, if there is one, has fallen silent.
+                _ => Look {
+                    used: now,
+                    witness: busy,
+                    until,
+                    seen: used(busy),
+                    wishes: self.next_ticket,
+                },
+            };
             self.holdings.change(session, |holding, _| {
                 holding.look = Some(look);
                 holding.is_active = !is_idle;

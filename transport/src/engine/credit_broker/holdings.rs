@@ -180,6 +180,12 @@ pub(super) struct Look {
     /// When the witness has used more than this in all, what had arrived before the look
     /// was taken in: its frames come behind that.
     pub(super) until: u64,
+
+    // Two that fell silent could be each other's witnesses for ever.
+    /// What the witness had used when it was last found to use something.
+    pub(super) seen: u64,
+    /// How many wishes there had been by then.
+    pub(super) wishes: u64,
 }
 
 impl Holding {

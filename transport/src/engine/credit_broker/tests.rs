@@ -243,6 +243,38 @@ proptest! {
     }
 }
 
+proptest! {
+    /// Whatever happened: when all but one do no more than answer recalls, nothing is kept
+    /// for them any more but a grain.
+    #[test]
+    fn who_alone_goes_on_is_found_to_be_alone(
+        settings in settings(),
+        moves in proptest::collection::vec(any_move(), 0..200),
+    ) {
+        let mut host = Host::new(settings);
+        host.make(Move::Join(12))?;
+        for what in moves {
+            if !matches!(what, Move::FallSilent(_)) {
+                host.make(what)?;
+            }
+        }
+        let others: Vec<_> = host.sessions.keys().copied().filter(|&id| id != 12).collect();
+        // Each wish looks at some, each of these is looked at twice, and that twice if its
+        // witness is silent.
+        for _ in 0..8 * (others.len() + 1) {
+            for &id in &others {
+                host.make(Move::Surrender(id))?;
+            }
+            host.make(Move::Use(12, u64::MAX))?;
+            host.make(Move::Want(12))?;
+        }
+        let active = host.broker.holdings.active();
+        // Who has the most that it may has found enough of the others.
+        let has_most = host.sessions[&12].out == settings.most;
+        prop_assert!(active == 1 || has_most, "{host:?}");
+    }
+}
+
 /// Where nothing is short, the broker does nothing but give once.
 #[test]
 fn as_long_as_there_is_enough_everybody_gets_the_most() {
@@ -295,6 +327,54 @@ fn the_arrival_of_many_recalls_each_a_few_times() {
         shares.iter().max().unwrap() * 2 <= shares.iter().min().unwrap() * 3,
         "{shares:?}"
     );
+}
+
+/// However credit comes back, the turns of who is busy are equal, and who is not has one
+/// buffer.
+#[test]
+fn the_rest_of_a_turn_is_given_before_anybody_elses() {
+    let settings = BrokerSettings {
+        capacity: 18,
+        reserve: 1,
+        max_sessions: 12,
+        grain: 1,
+        most: 6,
+    };
+    let mut broker = CreditBroker::new(settings);
+    let report = |returned, is_busy| CreditReport {
+        returned,
+        wants: is_busy,
+        is_busy,
+        ..CreditReport::default()
+    };
+    (0..12).for_each(|session| broker.join(session).unwrap());
+    let given = |broker: &mut CreditBroker| {
+        let actions = std::iter::from_fn(|| broker.poll_action(|_| 0));
+        let gifts = actions.filter_map(|action| match action {
+            CreditAction::Give {
+                session,
+                credit,
+                term: Term::Turn,
+            } => Some((session, credit)),
+            _ => None,
+        });
+        gifts.collect::<Vec<_>>()
+    };
+    // Six for twelve; the others wait.
+    assert_eq!(given(&mut broker).len(), 6);
+    for session in 0..6 {
+        broker.report(session, report(1, session < 2));
+    }
+    assert_eq!(given(&mut broker).len(), 6);
+    for (returned, expected) in [(6, (0, 1)), (7, (0, 1)), (8, (0, 1)), (9, (0, 1))] {
+        broker.report(returned, report(1, false));
+        assert_eq!(given(&mut broker), [expected]);
+    }
+    broker.report(10, report(1, false));
+    broker.report(11, report(1, false));
+    assert_eq!(given(&mut broker), [(1, 2)]);
+    broker.report(0, report(4, false));
+    assert_eq!(given(&mut broker), [(1, 2)]);
 }
 
 #[test]
