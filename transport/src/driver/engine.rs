@@ -358,6 +358,12 @@ impl Engine {
         progress
     }
 
+    /// Sessions that every turn looks at.
+    #[cfg(test)]
+    pub(crate) fn hot_sessions(&self) -> usize {
+        self.hot.len()
+    }
+
     fn turn_control(&mut self, now: Instant, context: &mut Context<'_>) -> bool {
         if self.control_deadline.is_none_or(|deadline| deadline > now) {
             return false;

@@ -322,6 +322,12 @@ impl Runtime {
         self.with_engine(|engine, _| engine.lent_and_free(session))
     }
 
+    /// Sessions that every turn looks at.
+    #[cfg(test)]
+    pub(crate) fn hot_sessions(&self) -> usize {
+        self.with_engine(|engine, _| engine.hot_sessions())
+    }
+
     /// Does something to the engine, and lets what follows from it out at once.
     fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();

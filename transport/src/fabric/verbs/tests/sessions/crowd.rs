@@ -273,6 +273,24 @@ fn whose_frames_still_lie_in_the_queue_is_not_taken_for_idle() {
     }
 }
 
+/// A turn costs what moves in it, not a look at each who cannot.
+#[test]
+fn sessions_that_wait_for_credit_are_not_looked_at() {
+    let mut crowd = Crowd::new(lends(40, 100), 1);
+    (0..100).for_each(|_| crowd.join(0));
+    let everybody: Vec<_> = (0..100).collect();
+    crowd.run(&everybody, 4);
+    crowd.fake.hold_sends(true);
+    for talker in &mut crowd.talkers {
+        talker.fill(u64::MAX);
+    }
+    crowd.settle(&[0]);
+    let hot = [&crowd.runtime, &crowd.senders[0].0].map(|runtime| runtime.hot_sessions());
+    assert_eq!(hot, [0, 0], "receiving and sending");
+    crowd.fake.hold_sends(false);
+    crowd.run(&everybody, 100);
+}
+
 // ---- Idle and gone -------------------------------------------------------------------
 
 #[test]
