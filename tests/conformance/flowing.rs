@@ -3,7 +3,7 @@
 
 use std::{sync::mpsc, thread};
 
-use ibex::{Raw, TryRecvError, TrySendError};
+use ibex::{Fabric, Raw, TryRecvError, TrySendError};
 
 use crate::common::{
     kernel, payload,
@@ -21,6 +21,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("cloned_senders", cloned_senders),
     Scenario::new("sixteen_sessions", sixteen_sessions),
     Scenario::new("back_pressure", back_pressure),
+    Scenario::new("large_stream", large_stream),
     Scenario::new("waiting_is_sleeping", waiting_is_sleeping),
     Scenario::new("forms", forms),
 ];
@@ -59,6 +60,35 @@ fn exactly_once(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "small");
+            receive_all(&mut receiver, last, length);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A stream of messages that are longer than a frame: over tcp the other side has to answer
+/// each announcement, and nothing else.
+fn large_stream(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let length = |sequence| (256 << 10) + (sequence % 3) as usize;
+    let last = stage.count(1000);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "large");
+            sender.opened(LONG).expect("open");
+            let before = peer.stats().frames_received;
+            send_all(&mut sender, last, length);
+            let frames = peer.stats().frames_received - before;
+            if stage.fabric() == Fabric::Tcp {
+                assert!(
+                    frames <= last,
+                    "{frames} frames came back for {last} messages"
+                );
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "large");
             receive_all(&mut receiver, last, length);
             assert_ended(receiver);
         }

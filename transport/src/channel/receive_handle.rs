@@ -354,8 +354,9 @@ impl ReceiveHandle {
             };
         };
         self.end.held().large.push_back((sequence, memory));
-        // Its sender waits for this memory, so it counts as much as ring memory does.
-        self.handed_out_bytes += length as u64;
+        // Memory of those before it that is released goes back with this one: its sender
+        // waits for it, or its pool, which would get the next from the kernel.
+        self.advance_at_bytes = 0;
         self.move_on(found.size);
         Ok(Some(self.hand_out(payload, length, found.size)))
     }

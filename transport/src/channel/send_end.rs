@@ -52,6 +52,9 @@ pub struct SendEnd {
     pub(super) handles: AtomicU32,
     /// Messages sent, for those who must not touch the producer.
     pub(crate) sent: AtomicU64,
+    /// The last large message whose bytes have all gone out, and whose memory is back in
+    /// its pool (not on shm).
+    pub(crate) large_gone: AtomicU64,
 }
 
 // SAFETY: `producer` is touched only as the rules of this module say, one thread at a
@@ -120,6 +123,7 @@ impl SendEnd {
             turnstile: Turnstile::default(),
             handles: AtomicU32::new(1),
             sent: AtomicU64::new(0),
+            large_gone: AtomicU64::new(0),
         }
     }
 

@@ -372,15 +372,11 @@ impl<'a> Entered<'a> {
         } else {
             LARGE_PER_CHANNEL
         };
-        // The memory is free again when the other engine has the message, or, where the
-        // peer reads it in place, when the application has released it.
-        let oldest = producer.large.front().map_or(0, |&(sequence, _)| sequence);
-        let ask = Ask {
-            received: oldest,
-            ..Ask::default()
-        };
-        self.wait_until(producer, patience, ask, |producer| {
-            producer.retire_large(is_shm);
+        // The memory is free again when our own engine has sent it, which nobody has to be
+        // asked for, or, where the peer reads it in place, when the application has
+        // released it.
+        self.wait_until(producer, patience, Ask::default(), |producer| {
+            producer.retire_large(self.end, is_shm);
             producer.large.len() < under_way
         })?;
         if is_shm {
@@ -421,6 +417,9 @@ impl<'a> Entered<'a> {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
+        // Its bytes count: the announcement goes out at once, and the answer comes while
+        // the application is at the next message.
+        producer.untransmitted += length;
         let typical = producer.typical;
         let published = self.publish(producer, RecordKind::Large, announcement.bytes().len());
         producer.typical = typical;
@@ -627,13 +626,14 @@ impl SendProducer {
         &mut slot[..room]
     }
 
-    /// Forgets the large messages whose memory is free again: received by the other
-    /// engine, or, where the peer reads our memory, released.
-    fn retire_large(&mut self, is_shm: bool) {
+    /// Forgets the large messages whose memory is free again: sent, or, where the peer
+    /// reads it in place, released.
+    fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
         let done = if is_shm {
             self.theirs.released().0
         } else {
-            self.theirs.received()
+            // Relaxed: it is a count, and the memory comes out of its pool, under a lock.
+            end.large_gone.load(Ordering::Relaxed)
         };
         while let Some(&(sequence, slot)) = self.large.front() {
             if sequence > done {

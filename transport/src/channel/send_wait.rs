@@ -118,6 +118,8 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     fn ask(&mut self) {
         match self.end.ours.get() {
             Some(ours) => ask_in_memory(self.end, ours, &mut self.has_asked),
+            // It waits for our own engine.
+            None if self.ask == Ask::default() => {}
             None => {
                 let next = self.producer.ring.released().messages + 1;
                 let ask = Ask {

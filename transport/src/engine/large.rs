@@ -3,12 +3,15 @@
 //! The announcement is an ordinary record, so the message keeps its place in the order;
 //! its bytes travel beside the ring, straight into memory that the receiver granted,
 //! and are charged to no session credit. Two may be under way per channel: while the
-//! chunks of one are on the wire, the memory of the next is granted.
+//! chunks of one go out, the memory of the next is granted. Frames keep their order, so
+//! what is announced behind a message's last chunk finds that message complete, and both
+//! ends count alike without a word.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
-/// How many large messages of one channel may be announced and not yet complete.
+/// How many large messages of one channel may be announced, or about to be, and not yet
+/// sent whole.
 pub const LARGE_PER_CHANNEL: usize = 2;
 
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
@@ -131,8 +134,8 @@ impl Transfers {
 
     /// The bytes of the last chunk that was placed are there. Receiving side.
     ///
-    /// Until then its message counts as under way, though its last chunk has a place:
-    /// the sender frees the message once it hears that it was received.
+    /// Until then its message counts as under way, though its last chunk has a place: it
+    /// is not received.
     pub(super) fn finish(&mut self) {
         if self
             .under_way

@@ -47,8 +47,6 @@ impl Link {
                         if let Some(theirs) = sender.end.theirs.get() {
                             theirs.report(&counters);
                         }
-                        let in_flight = self.wires.in_flight();
-                        sender.forget_large(counters.received, in_flight, &mut self.parting);
                         sender.end.waiters.take(&mut context.wakers);
                     }
                 }

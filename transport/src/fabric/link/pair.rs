@@ -111,7 +111,7 @@ impl Pair {
 
 impl Link {
     /// Requests up to a signaled one are done.
-    pub(super) fn sends_are_done(&mut self) {
+    pub(super) fn sends_are_done(&mut self, context: &mut Context<'_>) {
         if self.parting.is_empty() {
             return;
         }
@@ -119,7 +119,7 @@ impl Link {
             return;
         };
         let done = pair.sending.slots.done();
-        self.parting.retain(|parting| parting.until > done);
+        self.frames_are_gone(done, context);
     }
 
     // ---- The end ---------------------------------------------------------------------

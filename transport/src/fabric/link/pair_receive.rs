@@ -85,7 +85,7 @@ impl Link {
         self.shared.counters.completions.add(1);
         match outcome {
             Err(failure) => self.request_failed(&failure),
-            Ok(_) if is_known => self.sends_are_done(),
+            Ok(_) if is_known => self.sends_are_done(context),
             Ok(_) => tracing::debug!(id = %completion.id(), "a completion of no request of ours"),
         }
         self.refill_own();

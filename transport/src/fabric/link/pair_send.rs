@@ -6,7 +6,7 @@ use std::{ops::Range, ptr, slice};
 use super::{
     Link, Phase, Wires,
     pair::{Pair, PairState},
-    send_link::{Rings, SendLink, locate},
+    send_link::{Parting, Rings, SendLink, locate},
 };
 use crate::{
     channel::EndCause,
@@ -39,6 +39,7 @@ pub(super) struct PairSending {
 /// A frame of the batch that is being built.
 struct Planned {
     place: Place,
+    body: Body,
     is_signaled: bool,
     /// The head slab is in use up to here, once it is posted.
     staged: u64,
@@ -49,7 +50,7 @@ enum Place {
     /// All of them in the list of heads: the frame goes inline.
     Inline(Range<usize>),
     /// The head in the head slab, the body where it was.
-    Staged(Range<usize>, Body),
+    Staged(Range<usize>),
 }
 
 /// The longest frame that goes inline, if the device takes so much.
@@ -78,8 +79,9 @@ impl Link {
         if self.phase == Phase::Gone || self.broken.is_some() {
             return false;
         }
+        let (senders, parting) = (&mut self.senders, &mut self.parting);
         let counters = &self.shared.counters;
-        match pair.transmit(&mut self.session, &mut self.senders, counters) {
+        match pair.transmit(&mut self.session, senders, parting, counters) {
             Ok(progress) => {
                 self.finish_if_said(context);
                 progress
@@ -104,6 +106,7 @@ impl Pair {
         &mut self,
         session: &mut Session,
         senders: &mut IdMap<SendLink>,
+        parting: &mut Vec<Parting>,
         counters: &SessionCounters,
     ) -> Result<bool, PostError> {
         let mut progress = false;
@@ -113,7 +116,7 @@ impl Pair {
                 self.note_blocked(session, counters);
                 return Ok(progress);
             }
-            self.post_planned(senders, counters)?;
+            self.post_planned(senders, parting, counters)?;
             progress = true;
             if !has_more {
                 return Ok(true);
@@ -159,10 +162,11 @@ impl Pair {
                         staged.len(),
                     );
                 }
-                Place::Staged(staged, body)
+                Place::Staged(staged)
             };
             sending.planned.push(Planned {
                 place,
+                body,
                 is_signaled: sending.cadence.is_due(ends_something),
                 staged: sending.slots.staged(),
             });
@@ -187,7 +191,8 @@ impl Pair {
     /// Posts what is planned, with one doorbell.
     fn post_planned(
         &mut self,
-        senders: &IdMap<SendLink>,
+        senders: &mut IdMap<SendLink>,
+        parting: &mut Vec<Parting>,
         counters: &SessionCounters,
     ) -> Result<(), PostError> {
         let (
@@ -216,9 +221,9 @@ impl Pair {
                     inline += 1;
                     SendRequest::send(id, &entries[..1]).inline()
                 }
-                Place::Staged(range, body) => {
+                Place::Staged(range) => {
                     entries[0] = heads.entry(range.clone());
-                    for piece in pieces(senders, *body).into_iter().flatten() {
+                    for piece in pieces(senders, frame.body).into_iter().flatten() {
                         entries[count] = piece;
                         count += 1;
                     }
@@ -235,7 +240,14 @@ impl Pair {
         }
         let posted = batch.post();
         let frames = planned.len() as u64;
-        planned.clear();
+        let numbers = slots.posted() - frames + 1..;
+        for (frame, number) in planned.drain(..).zip(numbers) {
+            if let Body::Chunk { end, chunk } = frame.body
+                && let Some(sender) = senders.get_mut(end)
+            {
+                sender.chunk_went(chunk, number, parting);
+            }
+        }
         counters.frames_sent.add(frames);
         counters.bytes_sent.add(bytes);
         counters.work_requests.add(frames);
@@ -301,7 +313,7 @@ fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
         Body::Chunk { end, chunk } => senders
             .get(end)
             .and_then(|sender| sender.large_out(chunk.sequence))
-            .is_some_and(|large| chunk.offset as usize + chunk.bytes == large.length),
+            .is_some_and(|large| large.ends_with(chunk)),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
+use std::sync::atomic::Ordering;
 use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
 use super::{Link, Phase, Wires};
@@ -8,8 +9,10 @@ use crate::{
         send_end::SendEnd,
         words::{ReceiverWords, Words},
     },
+    driver::Context,
     engine::{
         id_map::IdMap,
+        large::Chunk,
         record::Layout,
         session::{Body, RecordSource, Run},
     },
@@ -22,7 +25,7 @@ use crate::{
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
     pub(super) ring: Option<AttachedRing>,
-    /// Large messages that the peer has not received whole.
+    /// Large messages of which not every byte is in a frame.
     pub(super) large: VecDeque<LargeOut>,
     /// No handle publishes any more.
     pub(super) is_closed: bool,
@@ -60,25 +63,20 @@ impl SendLink {
         }
     }
 
-    /// The peer holds everything up to `received`. What is known to be on its way up to
-    /// frame `in_flight` parts later.
-    pub(super) fn forget_large(
-        &mut self,
-        received: u64,
-        in_flight: Option<u64>,
-        parting: &mut Vec<Parting>,
-    ) {
-        let is_received = |large: &LargeOut| large.sequence <= received;
-        while self.large.front().is_some_and(is_received) {
-            let large = self.large.pop_front();
-            if let (Some(large), Some(until)) = (large, in_flight) {
-                let memory = PartingMemory::Large(large);
-                parting.push(Parting { until, memory });
-            }
+    /// A chunk is in frame `until`, as [`in_flight`](super::Wires::in_flight) counts. With
+    /// a message's last chunk its memory parts.
+    pub(super) fn chunk_went(&mut self, chunk: Chunk, until: u64, parting: &mut Vec<Parting>) {
+        let is_last = |large: &LargeOut| large.ends_with(chunk);
+        if self.large.front().is_some_and(is_last)
+            && let Some(large) = self.large.pop_front()
+        {
+            let end = self.end.clone();
+            let memory = PartingMemory::Large { end, large };
+            parting.push(Parting { until, memory });
         }
     }
 
-    /// A large message that is not received whole.
+    /// A large message of which not every byte is in a frame.
     pub(super) fn large_out(&self, sequence: u64) -> Option<&LargeOut> {
         self.large.iter().find(|large| large.sequence == sequence)
     }
@@ -314,11 +312,33 @@ pub(super) struct Parting {
     memory: PartingMemory,
 }
 
-/// What parts; held for its drop.
+/// What parts.
 enum PartingMemory {
     Sender(Box<SendLink>),
-    #[allow(dead_code, reason = "held for its drop")]
-    Large(LargeOut),
+    Large { end: Arc<SendEnd>, large: LargeOut },
+}
+
+impl LargeOut {
+    /// Whether the chunk is its last.
+    pub(super) fn ends_with(&self, chunk: Chunk) -> bool {
+        chunk.sequence == self.sequence && chunk.offset as usize + chunk.bytes == self.length
+    }
+}
+
+impl Link {
+    /// The wires need nothing any more of the frames up to `done`.
+    pub(super) fn frames_are_gone(&mut self, done: u64, context: &mut Context<'_>) {
+        let is_gone = |parting: &mut Parting| parting.until <= done;
+        for parting in self.parting.extract_if(.., is_gone) {
+            if let PartingMemory::Large { end, large } = parting.memory {
+                let sequence = large.sequence;
+                // Who hears of it finds the memory in its pool.
+                drop(large);
+                end.large_gone.store(sequence, Ordering::Relaxed);
+                end.waiters.take(&mut context.wakers);
+            }
+        }
+    }
 }
 
 impl Parting {
@@ -326,7 +346,7 @@ impl Parting {
     pub(super) fn sender(&self) -> Option<&SendLink> {
         match &self.memory {
             PartingMemory::Sender(sender) => Some(sender),
-            PartingMemory::Large(_) => None,
+            PartingMemory::Large { .. } => None,
         }
     }
 }

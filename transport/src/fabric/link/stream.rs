@@ -9,10 +9,13 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters},
-    engine::session::Session,
+    engine::session::{Body, Session},
     fabric::tcp::{Plain, inbound::Inbound, outbound::Outbound},
     memory::BlockPool,
 };
+
+/// A batch goes as a whole, so its frames have no numbers.
+const WHOLE_BATCH: u64 = 0;
 
 /// The state of both directions.
 pub(super) struct Stream {
@@ -69,9 +72,9 @@ impl Stream {
         true
     }
 
-    /// As [`Wires::in_flight`]; a batch goes as a whole.
+    /// As [`Wires::in_flight`].
     pub(super) fn in_flight(&self) -> Option<u64> {
-        (!self.outbound.is_empty()).then_some(0)
+        (!self.outbound.is_empty()).then_some(WHOLE_BATCH)
     }
 }
 
@@ -104,7 +107,7 @@ impl Link {
                 if !stream.outbound.is_empty() {
                     return progress;
                 }
-                self.parting.clear();
+                self.frames_are_gone(WHOLE_BATCH, context);
             }
             if !self.build_batch() {
                 break;
@@ -128,12 +131,17 @@ impl Link {
             let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else {
                 break;
             };
-            let body = locate(&self.senders, body);
+            let place = locate(&self.senders, body);
             // SAFETY: ring bytes stay until the peer has released them, which it cannot
-            // before they are sent; large messages until it has received them; rings of
-            // ends that are gone are kept in `parting` until the batch is written.
-            inline += u64::from(unsafe { outbound.push(body) });
+            // before they are sent; large messages, and rings of ends that are gone, are
+            // kept in `parting` until the batch is written.
+            inline += u64::from(unsafe { outbound.push(place) });
             frames += 1;
+            if let Body::Chunk { end, chunk } = body
+                && let Some(sender) = self.senders.get_mut(end)
+            {
+                sender.chunk_went(chunk, WHOLE_BATCH, &mut self.parting);
+            }
         }
         self.shared.counters.frames_sent.add(frames);
         self.shared.counters.inline_sends.add(inline);

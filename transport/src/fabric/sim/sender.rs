@@ -37,8 +37,8 @@ pub(super) struct Sender {
 
     pub(super) published: u64,
     pub(super) heard: Counters,
-    /// Large messages that are not received.
-    large: VecDeque<u64>,
+    /// Large messages that are not sent whole, with their length.
+    large: VecDeque<(u64, u64)>,
     /// What the handle waits for; 0 for nothing.
     waits: Ask,
 }
@@ -104,7 +104,11 @@ impl Sender {
         let length = length.min(ring.max_message_bytes);
         let is_large = length as usize > ring.producer.largest().min(max_record_bytes);
         let record = if is_large { 8 } else { length as usize };
-        if !ring.producer.fits(record) || is_large && self.large.len() == LARGE_PER_CHANNEL {
+        if is_large && self.large.len() == LARGE_PER_CHANNEL {
+            // It waits for its own engine.
+            return;
+        }
+        if !ring.producer.fits(record) {
             let released = self.heard.released + 1;
             if released <= self.published && self.waits.released < released {
                 self.waits.released = released;
@@ -126,7 +130,7 @@ impl Sender {
         };
         let payload = ring.producer.position() + 8;
         let kind = if is_large {
-            self.large.push_back(sequence);
+            self.large.push_back((sequence, length));
             session.announce_large(self.end, sequence, length);
             ring.memory.write(payload, &length.to_le_bytes());
             RecordKind::Large
@@ -192,13 +196,6 @@ impl Sender {
             self.end,
             self.published
         );
-        while self
-            .large
-            .front()
-            .is_some_and(|&sequence| sequence <= news.received)
-        {
-            self.large.pop_front();
-        }
         if let Some(ring) = &mut self.ring {
             let released = Released {
                 messages: news.released,
@@ -221,13 +218,27 @@ impl Sender {
         Ok(())
     }
 
-    /// The bytes of a large message's chunk.
-    pub(super) fn chunk(&self, sequence: u64, offset: u64, bytes: usize) -> Checked<&'static [u8]> {
+    /// The bytes of a large message's chunk, which go out now.
+    pub(super) fn chunk(
+        &mut self,
+        sequence: u64,
+        offset: u64,
+        bytes: usize,
+    ) -> Checked<&'static [u8]> {
+        let Some(&(front, length)) = self.large.front() else {
+            return Err(format!(
+                "a chunk of message {sequence} of end {} goes out after its last",
+                self.end
+            ));
+        };
         ensure!(
-            self.large.contains(&sequence),
-            "a chunk of message {sequence} of end {} goes out after it was received",
+            front == sequence,
+            "a chunk of message {sequence} of end {} goes out in the middle of {front}",
             self.end
         );
+        if offset + bytes as u64 == length {
+            self.large.pop_front();
+        }
         Ok(Message {
             side: self.side,
             end: self.end,

@@ -55,6 +55,13 @@ impl SendSlots {
         (self.posted > self.done).then_some(self.posted)
     }
 
+    /// Requests that were posted, counted from the first: the number of the last.
+    #[inline]
+    #[must_use]
+    pub(crate) fn posted(&self) -> u64 {
+        self.posted
+    }
+
     /// Requests that are done, counted from the first.
     #[inline]
     #[must_use]

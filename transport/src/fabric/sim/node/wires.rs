@@ -132,7 +132,7 @@ impl Node {
                     .ring_bytes(position, bytes, out);
             }
             Body::Chunk { end, chunk } => {
-                let sender = self.senders.get(&end).ok_or(gone)?;
+                let sender = self.senders.get_mut(&end).ok_or(gone)?;
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 out.extend_from_slice(part);
             }

@@ -117,6 +117,24 @@ fn a_large_message_goes_in_chunks_that_are_copied_once() {
 }
 
 #[test]
+fn two_large_messages_may_wait_to_be_sent_and_nobody_has_to_take_them() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("large", WINDOW);
+    for number in [0, 2, 4, 6] {
+        send(&mut sender, number, 100_000);
+        send(&mut sender, number + 1, 100_000);
+        let third = try_send(&mut sender, &payload(number + 2, 100_000));
+        assert!(matches!(third, Err(SendFailure::Full)), "{third:?}");
+        stage.settle();
+    }
+    let messages = take(&mut receiver).unwrap();
+    assert_eq!(messages.len(), 8);
+    for (number, message) in messages.iter().enumerate() {
+        assert_eq!(message.bytes(), payload(number as u64, 100_000));
+    }
+}
+
+#[test]
 fn a_short_message_goes_inline_and_a_longer_one_does_not() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("inline", WINDOW);
