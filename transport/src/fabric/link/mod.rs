@@ -194,13 +194,22 @@ impl Link {
     #[inline]
     pub(crate) fn turn(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         // What is queued goes out before the socket is asked for more: the question costs
-        // a system call, and the peer may be waiting.
-        let mut progress = self.send_lone_record() || self.look_at_rings();
-        progress |= self.transmit(context);
+        // a system call, and the peer may be waiting. But the answer may be what a large
+        // message waits for, which then goes out in one write with what is queued.
+        let mut progress = self.send_lone_record();
         let mut is_due_again = false;
+        if !progress {
+            let seen = self.look_at_rings();
+            progress = seen.is_sendable;
+            is_due_again = seen.has_large;
+        }
+        if !is_due_again {
+            progress |= self.transmit(context);
+        }
         if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
-            is_due_again = self.receive(tools, context);
-            progress |= is_due_again;
+            let has_received = self.receive(tools, context);
+            is_due_again |= has_received;
+            progress |= has_received;
         }
         if self.session.has_events() {
             self.handle_events(context);

@@ -89,6 +89,14 @@ impl SendLink {
     }
 }
 
+/// What a look at the hot rings found.
+pub(super) struct Seen {
+    /// There are records that can be sent, as far as is known.
+    pub(super) is_sendable: bool,
+    /// A large message waits for its grant, or to be sent.
+    pub(super) has_large: bool,
+}
+
 /// The rings of a link's senders, as the session sees them.
 pub(super) struct Rings<'a>(pub(super) &'a mut IdMap<SendLink>);
 
@@ -188,18 +196,24 @@ impl Link {
         }
     }
 
-    /// Tells the session which hot rings have records. Returns whether any can be sent, as
-    /// far as is known.
+    /// Tells the session which hot rings have records.
     #[inline]
-    pub(super) fn look_at_rings(&mut self) -> bool {
-        let mut any = false;
+    pub(super) fn look_at_rings(&mut self) -> Seen {
+        let (mut any, mut has_large) = (false, false);
         for &end in &self.hot_rings {
-            if self.senders.get(end).is_some_and(SendLink::has_records) {
+            let Some(sender) = self.senders.get(end) else {
+                continue;
+            };
+            has_large |= !sender.large.is_empty();
+            if sender.has_records() {
                 self.session.mark_ready(end);
                 any = true;
             }
         }
-        any && !self.wires.are_blocked()
+        Seen {
+            is_sendable: any && !self.wires.are_blocked(),
+            has_large,
+        }
     }
 
     /// Sends a record that is alone: one short message in the only hot ring, and nothing to
