@@ -104,6 +104,29 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
+    /// The run of whole records that goes into one frame: the [longest](Self::walk) that takes
+    /// at most `batch` bytes, or, if the first record is longer, that one alone if it takes at
+    /// most `single`.
+    ///
+    /// # Errors
+    ///
+    /// As for [`walk`](Self::walk).
+    #[inline]
+    pub fn walk_frame(&self, batch: usize, single: usize) -> Result<Run, Malformed> {
+        let run = self.walk(batch)?;
+        if run.records > 0 {
+            return Ok(run);
+        }
+        Ok(match self.peek()? {
+            Some(record) if record.size <= single => Run {
+                bytes: record.size,
+                records: 1,
+                large: (record.kind == RecordKind::Large).then_some(record),
+            },
+            _ => Run::default(),
+        })
+    }
+
     /// Moves on behind `records` records of `bytes` bytes in all, as a walk
     /// found them.
     #[inline]

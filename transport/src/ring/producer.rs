@@ -408,6 +408,26 @@ mod tests {
         producer.refresh(told(2, 32)).unwrap();
     }
 
+    #[test]
+    fn a_frame_takes_many_short_records_or_one_long_one() {
+        let memory = Words::new(1024);
+        let mut producer = Producer::new(memory.clone(), Layout::packed(8), 100);
+        let mut consumer = Consumer::new(memory, Layout::packed(8));
+        for length in [8, 8, 100, 100, 8] {
+            producer.publish(RecordKind::Data, length);
+        }
+        let mut frames = Vec::new();
+        while let Ok(run) = consumer.walk_frame(64, 300)
+            && run.records > 0
+        {
+            frames.push((run.records, run.bytes));
+            consumer.advance_by(run.bytes, run.records);
+        }
+        assert_eq!(frames, [(2, 32), (1, 112), (1, 112), (1, 16)]);
+        producer.publish(RecordKind::Data, 100);
+        assert_eq!(consumer.walk_frame(64, 111).unwrap().records, 0);
+    }
+
     /// Publishing may stop between any two stores: the reader then has the
     /// record whole or has nothing.
     #[test]

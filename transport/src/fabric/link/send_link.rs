@@ -105,15 +105,10 @@ impl RecordSource for Rings<'_> {
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
         let ring = self.0.get_mut(end)?.ring.as_mut()?;
         // Our own process writes these rings, so a malformed record is a bug of ours.
-        let walk = |limit| {
-            ring.consumer
-                .walk(limit)
-                .unwrap_or_else(|error| unreachable!("our own ring: {error}"))
-        };
-        let mut run = walk(batch);
-        if run.records == 0 {
-            run = walk(single);
-        }
+        let run = ring
+            .consumer
+            .walk_frame(batch, single)
+            .unwrap_or_else(|error| unreachable!("our own ring: {error}"));
         if run.records == 0 {
             return None;
         }

@@ -290,11 +290,9 @@ impl Rings<'_> {
 impl RecordSource for Rings<'_> {
     fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run> {
         let consumer = self.consumer(end)?;
-        let walk = |limit| consumer.walk(limit).expect("nobody else writes this ring");
-        let mut run = walk(batch);
-        if run.records == 0 {
-            run = walk(single);
-        }
+        let run = consumer
+            .walk_frame(batch, single)
+            .expect("nobody else writes this ring");
         if run.records == 0 {
             return None;
         }
