@@ -1,6 +1,6 @@
 //! ibex beside the raw limit of this machine, in interleaved pairs.
 //!
-//! `cargo bench --bench pingpong` takes two to three minutes; a word behind `--`
+//! `cargo bench --bench pingpong` takes about two minutes; a word behind `--`
 //! (`-- shm`, `-- stream`) keeps to the rows whose names hold it. Rows of verbs need
 //! `--features verbs` and a device; `cargo xtask figures` has them in a guest with one.
 //! Each row shows the median of the pairs' ratios with the lowest and the highest, what we
