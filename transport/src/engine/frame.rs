@@ -168,11 +168,14 @@ impl FrameHeader {
         bytes
     }
 
-    /// Appends the header and the padding behind it, for a frame without an extension.
+    /// Appends the header, the extension that it says follows, and the padding behind that.
     #[inline]
-    pub fn append_to(&self, head: &mut Vec<u8>) {
-        debug_assert!(!self.extension);
+    pub fn append_to(&self, extension: Option<Extension>, head: &mut Vec<u8>) {
+        debug_assert_eq!(self.extension, extension.is_some());
         head.extend_from_slice(&self.to_bytes());
+        if let Some(extension) = extension {
+            head.extend_from_slice(&extension.to_bytes());
+        }
         if self.pad > 0 {
             head.resize(head.len() + usize::from(self.pad), 0);
         }

@@ -39,6 +39,7 @@ impl SendChannel {
     }
 
     /// Accounts for a run of records that goes into a frame.
+    #[inline]
     pub(super) fn records_went(&mut self, records: u64, bytes: usize) {
         self.sent += records;
         self.sent_position += bytes as u64;
@@ -56,14 +57,6 @@ impl SendChannel {
     #[inline]
     pub(super) fn has_nothing_large(&self) -> bool {
         self.large.is_empty() && self.unannounced.is_empty()
-    }
-
-    /// Accounts for one ordinary record, where nothing is large.
-    #[inline]
-    pub(super) fn record_went(&mut self, bytes: usize) {
-        self.sent += 1;
-        self.sent_position += bytes as u64;
-        self.chunk_went_last = false;
     }
 
     /// Whether everything that the handle published is on its way. A session that is

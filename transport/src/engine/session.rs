@@ -452,9 +452,20 @@ impl Session {
 
     /// Our end that is paired with the peer's.
     fn paired_entry(&mut self, role: Role, peer_end: u32) -> Option<(u32, &mut End)> {
-        let end = *self.paired[role as usize].get(peer_end)?;
-        Some((end, self.ends.get_mut(end)?))
+        paired_entry(&self.paired, &mut self.ends, role, peer_end)
     }
+}
+
+/// [`Session::paired_entry`] for who needs other parts of the session beside it.
+#[inline]
+fn paired_entry<'a>(
+    paired: &[IdMap<u32>; 2],
+    ends: &'a mut IdMap<End>,
+    role: Role,
+    peer_end: u32,
+) -> Option<(u32, &'a mut End)> {
+    let end = *paired[role as usize].get(peer_end)?;
+    Some((end, ends.get_mut(end)?))
 }
 
 #[cfg(test)]

@@ -194,15 +194,6 @@ pub struct CreditReport {
     pub is_busy: bool,
 }
 
-impl CreditReport {
-    /// Whether it says nothing.
-    #[inline]
-    #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.returned == 0 && !self.is_idle && !self.wants
-    }
-}
-
 /// A peer sent more than it was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{used} of credit were used in all, and {granted} were granted")]

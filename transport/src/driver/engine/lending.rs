@@ -15,9 +15,7 @@ impl Engine {
     /// Does what the brokers decide.
     #[inline]
     pub(super) fn share_credit(&mut self, context: &mut Context<'_>) {
-        let is_wanted =
-            |care: &SiteInCare| care.broker.as_ref().is_some_and(CreditBroker::is_wanted);
-        if self.broker.is_wanted() || self.sites.iter().any(is_wanted) {
+        if brokers(&mut self.broker, &mut self.sites).any(|broker| broker.is_wanted()) {
             self.share_wanted_credit(context);
         }
     }
@@ -55,7 +53,7 @@ pub(super) fn report_credit(
     session: u64,
     report: CreditReport,
 ) {
-    if !report.is_empty() {
+    if report != CreditReport::default() {
         brokers(broker, sites).for_each(|broker| broker.report(session, report));
     }
 }

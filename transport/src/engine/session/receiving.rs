@@ -1,7 +1,9 @@
 //! The receiving half of a session: frames are checked and taken in, whatever they are.
 #![forbid(unsafe_code)]
 
-use super::{Agreed, Arrival, End, EndState, Event, PeerMisbehaved, PeerOpen, Session};
+use super::{
+    Agreed, Arrival, End, EndState, Event, PeerMisbehaved, PeerOpen, Session, paired_entry,
+};
 use crate::engine::{
     carriage::Carriage,
     control::{ChannelSpec, CloseReason, Control, Role},
@@ -85,8 +87,7 @@ impl Session {
         ends: &'a mut IdMap<End>,
         channel: u32,
     ) -> Result<Addressee<'a>, PeerMisbehaved> {
-        let end = paired[Role::Sender as usize].get(channel).copied();
-        match end.and_then(|end| Some((end, ends.get_mut(end)?))) {
+        match paired_entry(paired, ends, Role::Sender, channel) {
             Some((
                 end,
                 End {

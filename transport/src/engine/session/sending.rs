@@ -74,7 +74,7 @@ impl Session {
             return None;
         }
         self.credit_use.charge(cost);
-        channel.record_went(bytes);
+        channel.records_went(1, bytes);
         Some(header)
     }
 
@@ -430,13 +430,7 @@ impl Session {
             ..frame
         };
         self.credit_use.charge(self.config.carriage.cost(&frame));
-        head.extend_from_slice(&frame.to_bytes());
-        if let Some(extension) = extension {
-            head.extend_from_slice(&extension.to_bytes());
-        }
-        if pad > 0 {
-            head.resize(head.len() + usize::from(pad), 0);
-        }
+        frame.append_to(extension, head);
     }
 
     /// Whether more is to be sent than credit is there for once a frame with data is out.
@@ -451,10 +445,9 @@ impl Session {
     /// Whether there may be news to ride on the next frame.
     #[inline]
     fn has_extension(&self) -> bool {
-        !self.news.is_empty()
-            || self.has_waited
+        self.has_riders()
+            || !self.news.is_empty()
             || self.credit_grant.owed().is_some()
-            || self.reserved.answer().is_some()
             || self.reserved.answer_is_due()
     }
 

@@ -279,7 +279,7 @@ impl Pair {
             return Ok(false);
         };
         sending.head.clear();
-        header.append_to(&mut sending.head);
+        header.append_to(None, &mut sending.head);
         sending.head.extend_from_slice(record);
         let entries = [ScatterEntry::unregistered(&sending.head)];
         let id = sending.slots.post(sending.slots.staged());

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
-use super::{Link, Phase, Wires};
+use super::{Link, Wires};
 use crate::{
     channel::{
         send_end::SendEnd,
@@ -86,6 +86,16 @@ impl SendLink {
         self.ring
             .as_ref()
             .is_some_and(|ring| !ring.consumer.is_empty())
+    }
+}
+
+impl AttachedRing {
+    /// Where the byte at a ring position lies.
+    #[inline]
+    fn at(&self, position: u64) -> NonNull<u8> {
+        let offset = position as usize & (self.lease.capacity() - 1);
+        // SAFETY: the offset is inside the first of the two windows.
+        unsafe { self.lease.base().add(offset) }
     }
 }
 
@@ -222,6 +232,9 @@ impl Link {
         let &[end] = &self.hot_rings[..] else {
             return false;
         };
+        if !self.is_undisturbed() {
+            return false;
+        }
         let sender = self.senders.get_mut(end);
         let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
             return false;
@@ -229,17 +242,13 @@ impl Link {
         let Some((.., size)) = ring.consumer.peek_data() else {
             return false;
         };
-        let is_undisturbed = self.phase == Phase::Up && self.broken.is_none();
-        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) || !is_undisturbed {
+        if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
             return false;
         }
-        let offset = ring.consumer.position() as usize & (ring.lease.capacity() - 1);
+        let first = ring.at(ring.consumer.position());
         // SAFETY: the record is inside the two windows, was published, and nobody writes
         // there until the peer has released it.
-        let record = unsafe {
-            let first = ring.lease.base().add(offset);
-            slice::from_raw_parts(first.as_ptr(), size)
-        };
+        let record = unsafe { slice::from_raw_parts(first.as_ptr(), size) };
         let (session, counters) = (&mut self.session, &self.shared.counters);
         let taken = match &mut self.wires {
             Wires::Stream(stream) => Ok(stream.take_lone_record(end, record, session, counters)),
@@ -371,9 +380,7 @@ pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u
             bytes,
         } => {
             let ring = senders.get(end)?.ring.as_ref()?;
-            let offset = position as usize & (ring.lease.capacity() - 1);
-            // SAFETY: the offset is inside the first of the two windows.
-            Some((unsafe { ring.lease.base().add(offset) }, bytes))
+            Some((ring.at(position), bytes))
         }
         Body::Chunk { end, chunk } => {
             let large = senders.get(end)?.large_out(chunk.sequence)?;

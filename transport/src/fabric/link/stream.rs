@@ -64,7 +64,7 @@ impl Stream {
         let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
             return false;
         };
-        header.append_to(&mut outbound.heads);
+        header.append_to(None, &mut outbound.heads);
         outbound.push_inline(record);
         counters.frames_sent.add(1);
         counters.inline_sends.add(1);

@@ -93,7 +93,7 @@ impl Node {
                 self.counts.lone += 1;
                 self.outbound.landing = landing;
                 let out = &mut self.outbound.bytes;
-                header.append_to(out);
+                header.append_to(None, out);
                 self.senders[end].ring_bytes(position, bytes, out);
                 return self.finish_frame(0);
             }
