@@ -21,7 +21,7 @@ use super::{
     },
 };
 use crate::{
-    driver::{Condition, Patience, SessionShared},
+    driver::{Condition, Patience, SessionShared, TimedOut},
     engine::{
         control::CloseReason,
         record::{self, LargeAnnouncement, Layout, RecordHeader, RecordKind},
@@ -568,9 +568,15 @@ impl ReceiveHandle {
         {
             return Err(failure);
         }
-        session
-            .wait(&end.waiters, deadline, Incoming { handle: self })
-            .unwrap_or(Err(RecvFailure::TimedOut))
+        let mut found = Ok(None);
+        let incoming = Incoming {
+            handle: self,
+            found: &mut found,
+        };
+        match session.wait(&end.waiters, deadline, incoming) {
+            Ok(()) => found,
+            Err(TimedOut) => Err(RecvFailure::TimedOut),
+        }
     }
 
     /// Waits until the peer has opened its end.
@@ -630,20 +636,24 @@ const MAX_REPLY_DELAY: u32 = 1000;
 /// The condition "a message, or the end".
 struct Incoming<'a> {
     handle: &'a mut ReceiveHandle,
+    /// What is there, unless it is a message that is to be taken from where it lies.
+    found: &'a mut Result<Option<RawMessage>, RecvFailure>,
+}
+
+impl Incoming<'_> {
+    #[inline(never)]
+    fn look_closely(&mut self) -> bool {
+        *self.found = self.handle.poll_slow().map_err(RecvFailure::from);
+        !matches!(self.found, Ok(None))
+    }
 }
 
 impl Condition for Incoming<'_> {
-    type Output = Result<Option<RawMessage>, RecvFailure>;
+    type Output = ();
 
-    fn look(&mut self) -> Option<Self::Output> {
-        if self.handle.has_plain() {
-            return Some(Ok(None));
-        }
-        match self.handle.poll_slow() {
-            Ok(Some(message)) => Some(Ok(Some(message))),
-            Ok(None) => None,
-            Err(error) => Some(Err(error.into())),
-        }
+    #[inline]
+    fn look(&mut self) -> Option<()> {
+        (self.handle.has_plain() || self.look_closely()).then_some(())
     }
 
     #[inline]

@@ -157,6 +157,12 @@ impl<'a> Context<'a> {
             wanted: Vec::new(),
         }
     }
+
+    /// Whether nothing was ever put in, as in nearly every turn.
+    #[inline]
+    pub(super) fn is_untouched(&self) -> bool {
+        self.wakers.is_untouched() && self.wanted.capacity() == 0
+    }
 }
 
 /// What links use of the engine while it turns.
@@ -234,10 +240,13 @@ impl Engine {
     }
 
     /// What handles left since the last turn.
+    #[inline]
     fn take_marks(&mut self, context: &mut Context<'_>) -> bool {
-        if !context.runtime.is_marked() {
-            return false;
-        }
+        context.runtime.is_marked() && self.take_left_marks(context)
+    }
+
+    #[inline(never)]
+    fn take_left_marks(&mut self, context: &mut Context<'_>) -> bool {
         let mut marks = mem::take(&mut self.marks);
         context.runtime.take_marks(&mut marks);
         let any = !marks.is_empty();
@@ -260,14 +269,22 @@ impl Engine {
     /// What epoll said to the leader, or says now that it is asked again. Returns whether
     /// it said anything: whatever makes the set readable is taken in by this turn, and
     /// more may stand behind it.
+    #[inline]
     fn take_readiness(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
-        let asked_again;
-        let ready = if ready.is_empty() && self.turns.is_multiple_of(TURNS_PER_EPOLL) {
-            asked_again = readiness::sleep(&self.tools.epoll, Some(Duration::ZERO));
-            &asked_again
-        } else {
-            ready
-        };
+        if !ready.is_empty() {
+            return self.take_said(ready, context);
+        }
+        self.turns.is_multiple_of(TURNS_PER_EPOLL) && self.ask_epoll(context)
+    }
+
+    #[inline(never)]
+    fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
+        let ready = readiness::sleep(&self.tools.epoll, Some(Duration::ZERO));
+        self.take_said(&ready, context)
+    }
+
+    #[inline(never)]
+    fn take_said(&mut self, ready: &Ready, context: &mut Context<'_>) -> bool {
         for &readiness in ready.as_slice() {
             self.handle_readiness(readiness, context);
         }
@@ -305,6 +322,7 @@ impl Engine {
     }
 
     /// A guard settled while a sender waits: sums the cells of whoever was asked.
+    #[inline(never)]
     fn answer_guards(&mut self, context: &mut Context<'_>) {
         for link in self.links.values_mut() {
             if link.answer_guards(context) && !mem::replace(&mut link.is_hot, true) {

@@ -9,7 +9,7 @@
 //! 4. Wakers collected in a turn are called after the lock is released.
 
 use std::{
-    fmt, io,
+    fmt, io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
@@ -307,7 +307,7 @@ impl Runtime {
         let progress = engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
         drop(engine);
-        self.wake(&mut context);
+        self.wake(context);
         if is_finished {
             // Who closes may sleep for this, without a waker.
             self.rouse_leader();
@@ -334,7 +334,7 @@ impl Runtime {
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         drop(engine);
-        self.wake(&mut context);
+        self.wake(context);
         result
     }
 
@@ -349,14 +349,18 @@ impl Runtime {
 
     /// Wakers are the only foreign code that our threads run (rule 4).
     #[inline]
-    fn wake(&self, context: &mut Context<'_>) {
-        if !context.wakers.is_empty() || !context.wanted.is_empty() {
+    fn wake(&self, context: Context<'_>) {
+        if context.is_untouched() {
+            // There is nothing in it to be dropped.
+            mem::forget(context);
+        } else {
             self.wake_all(context);
         }
     }
 
     #[cold]
-    fn wake_all(&self, context: &mut Context<'_>) {
+    #[inline(never)]
+    fn wake_all(&self, mut context: Context<'_>) {
         let any = !context.wakers.is_empty();
         context.wakers.wake();
         for wanted in context.wanted.drain(..) {
@@ -480,9 +484,8 @@ impl Runtime {
 
     /// Looks again and again for as long as the configuration says; the caller has looked
     /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
-    /// socket, one time in sixteen where completions bring them and those are looked for
-    /// each time, and now and then where a shared-memory peer brings them and only control
-    /// comes through the engine.
+    /// socket; seldom where completions bring them, which are looked for each time, or a
+    /// shared-memory peer does and only control comes through the engine.
     fn spin<C: Condition>(
         &self,
         wait: Wait,
@@ -497,7 +500,7 @@ impl Runtime {
         let (rounds_per_clock, pauses) = match looks {
             Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
-            Looks::Queue => (QUEUE_ROUNDS_PER_TURN, 0),
+            Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
         };
         loop {
             round = round.wrapping_add(1);
@@ -590,7 +593,7 @@ impl Runtime {
         let progress = engine.turn(&Ready::NOTHING, &mut context);
         if progress || !context.wakers.is_empty() {
             drop(engine);
-            self.wake(&mut context);
+            self.wake(context);
             return None;
         }
         Some(engine)
@@ -710,8 +713,11 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 const SHM_ROUNDS_PER_TURN: u32 = 1024;
 /// Looks at a shared-memory word between two looks at the clock.
 const SHM_ROUNDS_PER_CLOCK: u32 = 32;
-/// Looks at the completion queues between two turns of the engine.
-const QUEUE_ROUNDS_PER_TURN: u32 = 16;
+/// Looks at the completion queues between two turns of the engine: one turn more takes as
+/// long as some twenty looks, and drives the path of a message out of the nearest cache.
+const QUEUE_ROUNDS_PER_TURN: u32 = 128;
+/// Looks at them between two looks at the clock.
+const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
 /// Looks between two looks at the clock, where each comes with a turn of the engine.
 const ROUNDS_PER_CLOCK: u32 = 4;
 /// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the

@@ -210,7 +210,7 @@ impl ReceiveChannel {
     }
 
     /// Whether the sender must hear of it now: it waits for it, or owes us half a window.
-    #[inline]
+    #[inline(always)]
     pub(super) fn news_are_urgent(&self) -> bool {
         let (known, told) = (&self.known, &self.told);
         let released = known.released - told.released;

@@ -457,7 +457,7 @@ impl Session {
 }
 
 /// [`Session::paired_entry`] for who needs other parts of the session beside it.
-#[inline]
+#[inline(always)]
 fn paired_entry<'a>(
     paired: &[IdMap<u32>; 2],
     ends: &'a mut IdMap<End>,

@@ -34,9 +34,16 @@ impl Wakers {
         self.0.is_empty()
     }
 
+    /// Whether there never was anybody: then there is nothing to drop either.
+    #[inline]
+    #[must_use]
+    pub fn is_untouched(&self) -> bool {
+        self.0.capacity() == 0
+    }
+
     /// Takes over all of `wakers`.
     pub(super) fn append(&mut self, wakers: &mut Vec<Waker>) {
-        if self.0.capacity() == 0 {
+        if self.is_untouched() {
             // While the thread's locals are destroyed there is none.
             self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());
         }
@@ -52,7 +59,7 @@ impl Wakers {
 impl Drop for Wakers {
     #[inline]
     fn drop(&mut self) {
-        if self.0.capacity() > 0 {
+        if !self.is_untouched() {
             keep(mem::take(&mut self.0));
         }
     }

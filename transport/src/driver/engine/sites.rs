@@ -47,6 +47,7 @@ const LAST_POLLS: usize = 1024;
 impl SiteInCare {
     /// Asks the queue into `found`, unless something is there; gives how many. A queue that
     /// cannot be asked has failed.
+    #[inline]
     fn look(&mut self) -> usize {
         if self.count == 0 && !self.is_lost && self.failed.is_none() {
             match self.queues.wait.poll(&mut self.found) {
@@ -76,6 +77,7 @@ impl SiteInCare {
 
     /// Takes a completion of a queue pair without a session. If it will have one, that gets
     /// it; if it had one, the buffer may be used again.
+    #[inline(never)]
     fn take_sessionless(&mut self, completion: &WorkCompletion) {
         match self.site.unjoined().ticket(completion.queue_pair()) {
             Some(ticket) => self.early.push((ticket, *completion)),
@@ -84,6 +86,7 @@ impl SiteInCare {
     }
 
     /// Looks for queue pairs that came to nothing after something had arrived for them.
+    #[inline(never)]
     fn sort_early(&mut self) {
         let unjoined = self.site.unjoined();
         let (waiting, strays) = mem::take(&mut self.early)
@@ -175,8 +178,13 @@ impl Engine {
             .into_iter()
             .partition(|(early, _)| Some(*early) == ticket);
         care.early = others;
-        for (_, completion) in ours {
-            self.hand_on(at, &completion, context);
+        if let Some(link) = self.links.get_mut(session) {
+            for (_, completion) in ours {
+                let shared = care.queues.shared.as_mut();
+                link.handle_completion(&completion, shared, &mut self.tools, context);
+            }
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
         }
         self.refill_site(at, context);
         Ok(())
@@ -221,70 +229,92 @@ impl Engine {
         progress
     }
 
+    #[inline]
     fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
         if !care.early.is_empty() {
             care.sort_early();
         }
         let count = care.look();
-        if let Some(cause) = care.failed.take() {
-            self.lose_site(at, &cause, context);
+        if care.failed.is_some() {
+            self.give_up_site(at, context);
             return true;
         }
         if count == 0 {
             return self.site_is_empty(at);
         }
         care.count = 0;
+        let mut has_output = false;
         for index in 0..count {
-            let completion = self.sites[at].found[index];
-            self.hand_on(at, &completion, context);
+            has_output |= self.hand_on_found(at, index, context);
         }
         self.refill_site(at, context);
-        // What it led to goes out at once, behind all of it.
-        for index in 0..count {
-            let number = self.sites[at].found[index].queue_pair();
-            self.turn_link_of(at, number, context);
+        if has_output {
+            self.turn_links_of(at, count, context);
         }
         true
     }
 
-    /// Hands a completion to the session of its queue pair.
-    #[inline]
-    fn hand_on(&mut self, at: usize, completion: &WorkCompletion, context: &mut Context<'_>) {
+    #[inline(never)]
+    fn give_up_site(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(cause) = self.sites[at].failed.take() {
+            self.lose_site(at, &cause, context);
+        }
+    }
+
+    /// Hands a completion that was found to the session of its queue pair. Returns whether
+    /// that has something to send now.
+    #[inline(always)]
+    fn hand_on_found(&mut self, at: usize, index: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
+        let completion = &care.found[index];
         let session = care.sessions.get(completion.queue_pair()).copied();
         let link = session.and_then(|session| self.links.get_mut(session));
         let (Some(session), Some(link)) = (session, link) else {
-            care.take_sessionless(completion);
-            return;
+            let completion = *completion;
+            care.take_sessionless(&completion);
+            return false;
         };
         let shared = care.queues.shared.as_mut();
         link.handle_completion(completion, shared, &mut self.tools, context);
         heat_link(link, &mut self.hot);
+        let has_output = link.has_output();
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
+        has_output
     }
 
-    /// Lets out what completions of a queue pair led to.
-    #[inline]
-    fn turn_link_of(&mut self, at: usize, number: u32, context: &mut Context<'_>) {
-        if let Some(&session) = self.sites[at].sessions.get(number)
-            && let Some(link) = self.links.get_mut(session)
-            && link.has_output()
-        {
-            link.turn(&mut self.tools, context);
-            note_deadline(link, &mut self.timed);
-            let report = link.take_credit_report();
-            report_credit(&mut self.broker, &mut self.sites, session, report);
+    /// Lets out what completions led to, behind all of them.
+    #[inline(never)]
+    fn turn_links_of(&mut self, at: usize, count: usize, context: &mut Context<'_>) {
+        for index in 0..count {
+            let care = &self.sites[at];
+            if let Some(&session) = care.sessions.get(care.found[index].queue_pair())
+                && let Some(link) = self.links.get_mut(session)
+                && link.has_output()
+            {
+                link.turn(&mut self.tools, context);
+                note_deadline(link, &mut self.timed);
+                let report = link.take_credit_report();
+                report_credit(&mut self.broker, &mut self.sites, session, report);
+            }
         }
     }
 
     /// Posts receives again, in batches.
     #[inline]
     fn refill_site(&mut self, at: usize, context: &mut Context<'_>) {
-        let care = &mut self.sites[at];
-        if let Some(shared) = &mut care.queues.shared
+        let care = &self.sites[at];
+        if let Some(shared) = &care.queues.shared
             && shared.buffers.wants_refill()
+        {
+            self.refill_shared(at, context);
+        }
+    }
+
+    #[inline(never)]
+    fn refill_shared(&mut self, at: usize, context: &mut Context<'_>) {
+        if let Some(shared) = &mut self.sites[at].queues.shared
             && let Err(error) = shared.refill()
         {
             let why = error.to_string();
@@ -299,6 +329,7 @@ impl Engine {
         self.sites[at].site.is_left() && self.tell_leavers(at)
     }
 
+    #[inline(never)]
     fn tell_leavers(&mut self, at: usize) -> bool {
         let mut any = false;
         // Only hot ones are on their way out or about to hear of it.

@@ -17,6 +17,7 @@ use crate::{
     driver::{Context, Tools},
     engine::{
         frame::FrameHeader,
+        large::Chunk,
         session::{Arrival, PeerMisbehaved},
     },
     fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
@@ -25,6 +26,7 @@ use crate::{
 impl Link {
     /// Takes in a completion of our queue pair. `shared` are the buffers of the receive
     /// queue that it shares, if it does.
+    #[inline(always)]
     pub(crate) fn handle_completion(
         &mut self,
         completion: &WorkCompletion,
@@ -118,7 +120,7 @@ impl Link {
     }
 
     /// Hands on one frame, unless the session is over.
-    #[inline]
+    #[inline(always)]
     fn frame_arrived(
         &mut self,
         buffer: ArrivedBuffer,
@@ -132,14 +134,19 @@ impl Link {
         let counters = &self.shared.counters;
         counters.frames_received.add(1);
         counters.bytes_received.add(bytes as u64);
-        if let Err(fault) = self.take_frame(buffer, bytes, tools, context) {
-            self.fail(&fault.to_string(), context);
-            return;
+        match self.take_frame(buffer, bytes, tools, context) {
+            Ok(()) => self.handle_events(context),
+            Err(fault) => self.frame_is_refused(&fault, context),
         }
-        self.handle_events(context);
     }
 
-    #[inline]
+    #[cold]
+    #[inline(never)]
+    fn frame_is_refused(&mut self, fault: &Fault, context: &mut Context<'_>) {
+        self.fail(&fault.to_string(), context);
+    }
+
+    #[inline(always)]
     fn take_frame(
         &mut self,
         buffer: ArrivedBuffer,
@@ -195,19 +202,7 @@ impl Link {
                 chunk,
                 complete,
             } => {
-                let body = &frame[header.body_offset()..];
-                let receiver = self.receivers.get(end);
-                let place =
-                    receiver.and_then(|one| one.place_of(chunk.sequence, chunk.offset, body.len()));
-                // Without a place the handle is gone since.
-                if let Some(place) = place {
-                    // SAFETY: the chunk's place in memory that was granted for it and that
-                    // nobody reads before it is complete; the frame is elsewhere.
-                    unsafe {
-                        ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
-                    }
-                    self.shared.counters.bytes_copied.add(body.len() as u64);
-                }
+                self.place_chunk(end, chunk, &frame[header.body_offset()..]);
                 if complete {
                     self.large_arrived(end, context);
                 }
@@ -215,11 +210,26 @@ impl Link {
         }
         Ok(())
     }
+
+    #[inline(never)]
+    fn place_chunk(&mut self, end: u32, chunk: Chunk, body: &[u8]) {
+        let receiver = self.receivers.get(end);
+        let place = receiver.and_then(|one| one.place_of(chunk.sequence, chunk.offset, body.len()));
+        // Without a place the handle is gone since.
+        if let Some(place) = place {
+            // SAFETY: the chunk's place in memory that was granted for it and that nobody
+            // reads before it is complete; the frame is elsewhere.
+            unsafe {
+                ptr::copy_nonoverlapping(body.as_ptr(), place.as_ptr(), body.len());
+            }
+            self.shared.counters.bytes_copied.add(body.len() as u64);
+        }
+    }
 }
 
 impl Pair {
     /// The buffer of a receive that completed; `None` if it is none of ours.
-    #[inline]
+    #[inline(always)]
     fn arrived(
         &mut self,
         completion: &WorkCompletion,
@@ -253,18 +263,21 @@ impl Link {
     /// Posts receives again into the pair's own queue, where it has one.
     #[inline]
     fn refill_own(&mut self) {
+        if let Wires::Pair(pair) = &self.wires
+            && let Some(own) = &pair.own
+            && own.wants_refill()
+        {
+            self.refill_own_queue();
+        }
+    }
+
+    #[inline(never)]
+    fn refill_own_queue(&mut self) {
         let Wires::Pair(pair) = &mut self.wires else {
             return;
         };
-        let Pair {
-            state: PairState::Live(queue_pair),
-            own: Some(own),
-            ..
-        } = &mut **pair
-        else {
-            return;
-        };
-        if own.wants_refill()
+        if let PairState::Live(queue_pair) = &mut pair.state
+            && let Some(own) = &mut pair.own
             && let Some(queue) = queue_pair.receive_queue()
             && let Err(error) = own.refill(queue)
         {

@@ -34,6 +34,8 @@ pub(super) struct PairSending {
     /// frames, their bodies.
     head: Vec<u8>,
     planned: Vec<Planned>,
+    /// The head of a frame that goes alone; behind its header there are zeros for ever.
+    lone_head: [u8; LONE_HEAD_BYTES],
 }
 
 /// A frame of the batch that is being built.
@@ -66,6 +68,7 @@ impl PairSending {
             is_blocked: false,
             head: Vec::with_capacity(SEND_BATCH * INLINE_BYTES + LONGEST_HEAD),
             planned: Vec::with_capacity(SEND_BATCH),
+            lone_head: [0; LONE_HEAD_BYTES],
         }
     }
 }
@@ -271,17 +274,18 @@ impl Pair {
             return Ok(false);
         };
         let has_room = sending.slots.room() > 0 && queue_pair.send_room() > 0;
-        let longest = HEADER_BYTES + BLOCK_ALIGNMENT + record.len();
+        let longest = LONE_HEAD_BYTES + record.len();
         if !has_room || longest > queue_pair.max_inline_bytes() as usize {
             return Ok(false);
         }
         let Some(header) = session.poll_lone_record(end, record.len(), 0) else {
             return Ok(false);
         };
-        sending.head.clear();
-        header.append_to(None, &mut sending.head);
-        sending.head.extend_from_slice(record);
-        let entries = [ScatterEntry::unregistered(&sending.head)];
+        sending.lone_head[..HEADER_BYTES].copy_from_slice(&header.to_bytes());
+        let entries = [
+            ScatterEntry::unregistered(&sending.lone_head[..header.body_offset()]),
+            ScatterEntry::unregistered(record),
+        ];
         let id = sending.slots.post(sending.slots.staged());
         let mut request = SendRequest::send(id, &entries).inline();
         if sending.cadence.is_due(false) {
@@ -293,7 +297,7 @@ impl Pair {
         batch.push(&request).expect("a short frame fits");
         batch.post()?;
         counters.frames_sent.add(1);
-        counters.bytes_sent.add(sending.head.len() as u64);
+        counters.bytes_sent.add(u64::from(header.length));
         counters.work_requests.add(1);
         counters.inline_sends.add(1);
         counters.doorbells.add(1);
@@ -344,6 +348,8 @@ fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2
     }
 }
 
+/// The longest head of a frame that goes alone.
+const LONE_HEAD_BYTES: usize = HEADER_BYTES + BLOCK_ALIGNMENT;
 /// The longest head: of records and chunks, or a control message as a whole.
 const LONGEST_HEAD: usize = if LEAST_BUFFER_BYTES > HEAD_BYTES {
     LEAST_BUFFER_BYTES

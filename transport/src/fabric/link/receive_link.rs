@@ -72,7 +72,7 @@ impl ReceiveLink {
 
 impl Link {
     /// Puts a frame's records in front of the receiver.
-    #[inline]
+    #[inline(always)]
     pub(super) fn place_records(
         &mut self,
         end: u32,

@@ -79,7 +79,7 @@ impl ArrivalBuffers {
 
     /// Takes notice that a receive has completed; `None` if it is none of ours, or not the
     /// present one.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
         if id.operation() != Operation::Receive {
             return None;
