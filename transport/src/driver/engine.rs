@@ -239,6 +239,14 @@ impl Engine {
         progress
     }
 
+    /// Takes the completions that a look has found, and lets out what they lead to: of a
+    /// turn the part that who waits for them needs at once.
+    #[inline]
+    pub(crate) fn take_completions(&mut self, context: &mut Context<'_>) {
+        self.turn_sites(context);
+        self.share_credit(context);
+    }
+
     /// What handles left since the last turn.
     #[inline]
     fn take_marks(&mut self, context: &mut Context<'_>) -> bool {

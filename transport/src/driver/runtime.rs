@@ -291,14 +291,24 @@ impl Runtime {
             .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
     }
 
-    /// The same for who waits for what a completion brings: runs no turn while the queues
-    /// are empty and nobody left word, and so comes by sooner again. Everything else takes
-    /// [`poll`](Self::poll).
+    /// The same for who waits for what a completion brings: takes completions and what they
+    /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
+    /// does word that somebody left.
     fn poll_completions(&self) -> bool {
-        self.engine.try_lock().is_some_and(|mut engine| {
-            (engine.has_completions() || self.engine.is_marked())
-                && self.turn(engine, &Ready::NOTHING)
-        })
+        let Some(mut engine) = self.engine.try_lock() else {
+            return false;
+        };
+        if self.engine.is_marked() {
+            return self.turn(engine, &Ready::NOTHING);
+        }
+        let any = engine.has_completions();
+        if any {
+            let mut context = Context::new(self);
+            engine.take_completions(&mut context);
+            drop(engine);
+            self.wake(context);
+        }
+        any
     }
 
     /// One turn under the lock, then the wakers without it.
@@ -497,11 +507,13 @@ impl Runtime {
         let mut begun: Option<(Instant, Instant)> = None;
         let turns_engine = self.driver() == Driver::Caller;
         let mut round = 0u32;
+        // Powers of two, so that no look comes with a division.
         let (rounds_per_clock, pauses) = match looks {
             Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
             Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
         };
+        let between_clocks = rounds_per_clock - 1;
         loop {
             round = round.wrapping_add(1);
             let has_moved = turns_engine
@@ -510,7 +522,7 @@ impl Runtime {
                     Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
                     _ => self.poll(),
                 };
-            let looks_closely = has_moved || round.is_multiple_of(rounds_per_clock);
+            let looks_closely = has_moved || round & between_clocks == 0;
             if (looks_closely || condition.glance())
                 && let Some(output) = condition.look()
             {
@@ -519,7 +531,7 @@ impl Runtime {
             for _ in 0..pauses {
                 std::hint::spin_loop();
             }
-            if !round.is_multiple_of(rounds_per_clock) {
+            if round & between_clocks != 0 {
                 continue;
             }
             let now = Instant::now();
@@ -708,6 +720,12 @@ fn io_thread(runtime: &Weak<Runtime>, cores: &[usize]) {
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+const _: () = assert!(
+    SHM_ROUNDS_PER_CLOCK.is_power_of_two()
+        && ROUNDS_PER_CLOCK.is_power_of_two()
+        && QUEUE_ROUNDS_PER_CLOCK.is_power_of_two()
+);
 
 /// Looks at a shared-memory word between two turns of the engine.
 const SHM_ROUNDS_PER_TURN: u32 = 1024;

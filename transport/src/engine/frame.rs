@@ -298,7 +298,8 @@ impl Extension {
 pub fn pad_for(landing: usize, extension: bool, alignment: usize) -> u8 {
     let extension = if extension { EXTENSION_BYTES } else { 0 };
     let payload = landing + HEADER_BYTES + extension + super::record::HEADER_BYTES;
-    (payload.next_multiple_of(alignment) - payload) as u8
+    debug_assert!(alignment.is_power_of_two());
+    (payload.wrapping_neg() & (alignment - 1)) as u8
 }
 
 fn u32_at(bytes: &[u8], at: usize) -> u32 {

@@ -30,17 +30,23 @@ impl<T, I: Copy + Ord> IdMap<T, I> {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn find(&self, id: I) -> Result<usize, usize> {
-        // Nearly always the first.
-        match self.entries.first() {
-            Some((first, _)) if *first == id => Ok(0),
-            _ => self.entries.binary_search_by_key(&id, |(id, _)| *id),
+        // Nearly always one of the first two.
+        match &self.entries[..] {
+            [(first, _), ..] if *first == id => Ok(0),
+            [_, (second, _), ..] if *second == id => Ok(1),
+            _ => self.search(id),
         }
     }
 
+    #[inline(never)]
+    fn search(&self, id: I) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(&id, |(id, _)| *id)
+    }
+
     /// The value of `id`.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn get(&self, id: I) -> Option<&T> {
         let at = self.find(id).ok()?;
@@ -48,7 +54,7 @@ impl<T, I: Copy + Ord> IdMap<T, I> {
     }
 
     /// The value of `id`, to be changed.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn get_mut(&mut self, id: I) -> Option<&mut T> {
         let at = self.find(id).ok()?;

@@ -121,7 +121,8 @@ impl Session {
             channel,
         } = Self::addressee(&self.paired, &mut self.ends, header.channel)?;
         let alignment = channel.alignment;
-        if !(body_landing + record::HEADER_BYTES).is_multiple_of(alignment) {
+        // A power of two, as the spec was checked for.
+        if (body_landing + record::HEADER_BYTES) & (alignment - 1) != 0 {
             return Err(PeerMisbehaved::Misaligned { alignment });
         }
         if is_closed {
