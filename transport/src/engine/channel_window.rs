@@ -27,6 +27,7 @@ impl ChannelWindow {
 
     /// Whether `arrived` messages and the ring `position` behind them fit beside what
     /// was released.
+    #[inline]
     #[must_use]
     pub fn admits(
         &self,
@@ -41,6 +42,7 @@ impl ChannelWindow {
     /// Whether the sender should hear of what was released since it last heard: at half
     /// a window owed. A frame in the other direction carries the news for nothing, and a
     /// sender that waits asks, so less is never urgent.
+    #[inline]
     #[must_use]
     pub fn owes_news(&self, messages: u64, bytes: u64) -> bool {
         messages >= (self.messages / 2).max(1) || bytes >= self.bytes / 2

@@ -149,6 +149,29 @@ impl FrameHeader {
         Ok(Some(header))
     }
 
+    /// The header of a frame of records without an extension that `frame` is all of; of
+    /// every other frame, a malformed one among them, [`parse`](Self::parse) tells.
+    #[inline(always)]
+    #[must_use]
+    pub fn parse_plain(frame: &[u8]) -> Option<Self> {
+        let bytes = frame.first_chunk::<HEADER_BYTES>()?;
+        let (first, second) = (u64_at(bytes, 0), u64_at(bytes, 8));
+        let header = Self {
+            length: first as u32,
+            channel: (first >> 32) as u32,
+            kind: FrameKind::Records,
+            extension: false,
+            pad: (second >> 16) as u8,
+            sequence: (second >> 32) as u32,
+        };
+        // Flags, and the byte that is reserved.
+        let is_plain = second & 0xff00_ffff == u64::from(FLAG_RECORDS)
+            && usize::from(header.pad) < BLOCK_ALIGNMENT
+            && header.length as usize == frame.len()
+            && (header.body_offset()..=MAX_FRAME_BYTES).contains(&frame.len());
+        is_plain.then_some(header)
+    }
+
     /// The header as it stands on the wire.
     #[inline]
     #[must_use]
@@ -302,10 +325,12 @@ pub fn pad_for(landing: usize, extension: bool, alignment: usize) -> u8 {
     (payload.wrapping_neg() & (alignment - 1)) as u8
 }
 
+#[inline]
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
+#[inline]
 fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from(u32_at(bytes, at)) | u64::from(u32_at(bytes, at + 4)) << 32
 }

@@ -20,7 +20,7 @@ pub(super) struct ReceiveChannel {
 
     // The wire.
     /// Messages that arrived, without a gap (large ones count when announced).
-    arrived: u64,
+    pub(super) arrived: u64,
     /// The sender's ring position behind the last of them.
     arrived_position: u64,
     /// Large messages under way.
@@ -145,6 +145,32 @@ impl ReceiveChannel {
             records: self.arrived - first_sequence + 1,
             large,
         })
+    }
+
+    /// Takes in a message that is all of a frame's `bytes`, if nothing is wrong with it;
+    /// else nothing has happened, and [`handle_records`](Self::handle_records) says what is.
+    #[inline(always)]
+    pub(super) fn handle_lone(
+        &mut self,
+        sequence_low: u32,
+        record: RecordHeader,
+        bytes: usize,
+    ) -> bool {
+        let (sequence, position) = (self.arrived + 1, self.arrived_position + bytes as u64);
+        let (length, told) = (record.length as usize, &self.told);
+        let is_next = record.kind == RecordKind::Data
+            && sequence_low == sequence as u32
+            && record.sequence_low == sequence as u32
+            && record::record_size(length, self.alignment) == bytes
+            && length as u64 <= self.max_message_bytes
+            && self
+                .window
+                .admits(sequence, position, told.released, told.released_position);
+        if is_next {
+            self.arrived = sequence;
+            self.arrived_position = position;
+        }
+        is_next
     }
 
     #[inline(never)]

@@ -18,7 +18,8 @@ mod receiving;
 mod sending;
 
 pub use facts::{
-    Agreed, Arrival, Body, CannotOpen, Event, Footprint, PeerMisbehaved, RecordSource, Run,
+    Agreed, Arrival, Body, CannotOpen, Event, Footprint, LoneRecord, PeerMisbehaved, RecordSource,
+    Run,
 };
 
 use super::{

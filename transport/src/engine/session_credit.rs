@@ -262,10 +262,18 @@ impl CreditGrant {
         self.back
     }
 
+    /// Whether the peer may have sent a frame of that cost.
+    #[inline]
+    #[must_use]
+    pub fn covers(&self, cost: u64) -> bool {
+        self.back.saturating_add(cost) <= self.told
+    }
+
     /// A frame of that cost has arrived and its memory is replaced already.
+    #[inline]
     pub fn arrived(&mut self, cost: u64) -> Result<(), CreditOverrun> {
         let used = self.back.saturating_add(cost);
-        if used > self.told {
+        if !self.covers(cost) {
             let granted = self.told;
             return Err(CreditOverrun { used, granted });
         }

@@ -101,6 +101,19 @@ pub enum Arrival {
     },
 }
 
+/// A message that was a frame of its own: its record lies at `offset..offset + bytes` of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoneRecord {
+    /// The receiving end.
+    pub end: u32,
+    /// Where the record begins in the frame.
+    pub offset: usize,
+    /// Its bytes.
+    pub bytes: usize,
+    /// The message's number.
+    pub sequence: u64,
+}
+
 /// What the host must know or do.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {

@@ -2,7 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Agreed, Arrival, End, EndState, Event, PeerMisbehaved, PeerOpen, Session, paired_entry,
+    Agreed, Arrival, End, EndState, Event, LoneRecord, PeerMisbehaved, PeerOpen, Session,
+    paired_entry,
 };
 use crate::engine::{
     carriage::Carriage,
@@ -10,7 +11,7 @@ use crate::engine::{
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     id_map::IdMap,
     receive_channel::ReceiveChannel,
-    record,
+    record::{self, RecordHeader},
     session_credit::CONTROL_RESERVE_BYTES,
 };
 
@@ -32,6 +33,55 @@ impl Session {
         self.take_cost(header)?;
         let offset = header.body_offset();
         self.handle_records(header, &frame[offset..], landing + offset)
+    }
+
+    /// Takes in one message that is a frame of its own, and with it nothing else: what a
+    /// request is, or its answer. For everything else, and for whatever is wrong, `None`,
+    /// and nothing has happened: [`handle_frame`](Self::handle_frame) tells then what it is.
+    /// Of this it would say the same, for twice the cost.
+    ///
+    /// `frame` and `landing` are as there.
+    #[inline(always)]
+    #[must_use]
+    pub fn handle_lone_record(&mut self, frame: &[u8], landing: usize) -> Option<LoneRecord> {
+        let header = FrameHeader::parse_plain(frame)?;
+        let offset = header.body_offset();
+        let word = frame[offset..].first_chunk::<{ record::HEADER_BYTES }>()?;
+        let record = RecordHeader::from_word(u64::from_le_bytes(*word))?.ok()?;
+        let bytes = frame.len() - offset;
+        let cost = self.config.carriage.cost(&header);
+        let is_due = self.config.data_in_band
+            && frame.len() <= self.config.carriage.frame_bytes()
+            && self.credit_grant.covers(cost);
+        let Some((
+            end,
+            End {
+                closed_here: false,
+                closed_there: false,
+                state: EndState::Receiver(Some(channel)),
+                ..
+            },
+        )) = paired_entry(&self.paired, &mut self.ends, Role::Sender, header.channel)
+        else {
+            return None;
+        };
+        let is_aligned = (landing + offset + record::HEADER_BYTES) & (channel.alignment - 1) == 0;
+        if !is_due || !is_aligned || !channel.handle_lone(header.sequence, record, bytes) {
+            return None;
+        }
+        let (sequence, is_urgent) = (channel.arrived, channel.news_are_urgent());
+        let charged = self.credit_grant.arrived(cost);
+        debug_assert!(charged.is_ok());
+        self.has_errands |= self.credit_is_news();
+        if is_urgent {
+            self.queue_news(end);
+        }
+        Some(LoneRecord {
+            end,
+            offset,
+            bytes,
+            sequence,
+        })
     }
 
     /// A frame of whatever kind, with whatever rides on it.

@@ -3,7 +3,9 @@
 
 use std::{
     io::{self, Read},
-    mem, ptr, slice,
+    mem,
+    ops::Range,
+    ptr, slice,
     time::Instant,
 };
 
@@ -134,9 +136,22 @@ impl Link {
         let counters = &self.shared.counters;
         counters.frames_received.add(1);
         counters.bytes_received.add(bytes as u64);
-        match self.take_frame(buffer, bytes, tools, context) {
-            Ok(()) => self.handle_events(context),
-            Err(fault) => self.frame_is_refused(&fault, context),
+        let base = buffer.lease.base();
+        // A device that says more than it was given room for is not believed.
+        let bytes = bytes.min(buffer.lease.bytes());
+        // SAFETY: `bytes` of the buffer were written by the device, which is done with it,
+        // and nobody writes while we have the lease. Memory from the kernel is
+        // initialised, so what a device did not write can be read too.
+        let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
+        let taken = match self.session.handle_lone_record(frame, 0) {
+            Some(lone) => {
+                let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
+                self.place_records(lone.end, arrived(buffer, range, last), tools, context)
+            }
+            None => self.take_frame(frame, buffer, tools, context),
+        };
+        if let Err(fault) = taken {
+            self.frame_is_refused(&fault, context);
         }
     }
 
@@ -146,34 +161,24 @@ impl Link {
         self.fail(&fault.to_string(), context);
     }
 
-    #[inline(always)]
+    /// A frame that is more than one message, or something else. `frame` are the bytes of
+    /// `buffer`.
+    #[inline(never)]
     fn take_frame(
         &mut self,
+        frame: &[u8],
         buffer: ArrivedBuffer,
-        bytes: usize,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
-        let ArrivedBuffer {
-            lease,
-            refills,
-            is_scarce,
-        } = buffer;
-        let base = lease.base();
-        // A device that says more than it was given room for is not believed.
-        let bytes = bytes.min(lease.bytes());
-        // SAFETY: `bytes` of the buffer were written by the device, which is done with it,
-        // and nobody writes while we have the lease. Memory from the kernel is
-        // initialised, so what a device did not write can be read too.
-        let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
         let cut = |length| PeerMisbehaved::CutFrame {
-            arrived: bytes as u64,
+            arrived: frame.len() as u64,
             length,
         };
         let header = FrameHeader::parse(frame)
             .map_err(PeerMisbehaved::from)?
             .ok_or(cut(0))?;
-        if !(header.length as usize..=header.padded_length()).contains(&bytes) {
+        if !(header.length as usize..=header.padded_length()).contains(&frame.len()) {
             return Err(cut(header.length).into());
         }
         let frame = &frame[..header.length as usize];
@@ -186,16 +191,8 @@ impl Link {
                 first_sequence,
                 records,
             } => {
-                let arrived = Arrived {
-                    // SAFETY: inside the frame.
-                    base: unsafe { base.add(offset) },
-                    bytes,
-                    last_sequence: first_sequence + records - 1,
-                    memory: FrameMemory::Buffer(lease),
-                    refills,
-                    is_scarce,
-                };
-                self.place_records(end, arrived, tools, context)?;
+                let (range, last) = (offset..offset + bytes, first_sequence + records - 1);
+                self.place_records(end, arrived(buffer, range, last), tools, context)?;
             }
             Arrival::Chunk {
                 end,
@@ -208,6 +205,7 @@ impl Link {
                 }
             }
         }
+        self.handle_events(context);
         Ok(())
     }
 
@@ -224,6 +222,20 @@ impl Link {
             }
             self.shared.counters.bytes_copied.add(body.len() as u64);
         }
+    }
+}
+
+/// Records of a frame, at `range` of the buffer that it lies in.
+#[inline(always)]
+fn arrived(buffer: ArrivedBuffer, range: Range<usize>, last_sequence: u64) -> Arrived {
+    Arrived {
+        // SAFETY: the session found them inside the frame.
+        base: unsafe { buffer.lease.base().add(range.start) },
+        bytes: range.len(),
+        last_sequence,
+        memory: FrameMemory::Buffer(buffer.lease),
+        refills: buffer.refills,
+        is_scarce: buffer.is_scarce,
     }
 }
 

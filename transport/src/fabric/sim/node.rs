@@ -60,6 +60,8 @@ pub(super) struct Counts {
     pub(super) out_of_credit: u64,
     /// Records that went out alone, past the queue of ready channels.
     pub(super) lone: u64,
+    /// Such that were taken for that at the first look.
+    pub(super) lone_in: u64,
     /// What the frames cost that went out.
     pub(super) charged_out: u64,
     /// What the frames cost that came in.

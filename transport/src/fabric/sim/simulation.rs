@@ -59,6 +59,8 @@ pub struct Summary {
     pub out_of_credit: u64,
     /// Records that went out alone.
     pub lone: u64,
+    /// Such that were taken for that at the first look.
+    pub lone_in: u64,
     /// A hash of everything that was sent and handed out, in order.
     pub trace: u64,
 }
@@ -405,6 +407,7 @@ impl Simulation {
             large: l.large + r.large,
             out_of_credit: l.out_of_credit + r.out_of_credit,
             lone: l.lone + r.lone,
+            lone_in: l.lone_in + r.lone_in,
             trace: mix(left.trace ^ mix(right.trace)),
         }
     }

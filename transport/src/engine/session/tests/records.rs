@@ -1,5 +1,7 @@
 //! Records: due, past, repeated and of the future; beyond the window and the credit.
 
+use proptest::prelude::*;
+
 use super::{super::*, peer::*};
 #[allow(unused_imports, reason = "each test file uses some of them")]
 use crate::engine::{control::*, frame::*, large::*, session_credit::*};
@@ -201,4 +203,88 @@ fn a_payload_must_land_aligned() {
     assert_eq!(session.handle_frame(&header, &bytes, 0), misaligned);
     // 40 and the header make 56: the payload begins a line.
     assert!(session.handle_frame(&header, &bytes, 40).is_ok());
+}
+
+/// A frame as it came, or with up to two bytes changed on the way.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let message = prop::collection::vec(any::<u8>(), 0..200);
+    let messages = prop::collection::vec(message, 1..3);
+    let changes = prop::collection::vec((0usize..48, any::<u8>()), 0..3);
+    (1u64..4, messages, changes, any::<bool>()).prop_map(|(first, messages, changes, is_whole)| {
+        let messages: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+        let mut bytes = records(first, &messages);
+        if !is_whole {
+            for (at, byte) in changes {
+                let at = at.min(bytes.len() - 1);
+                bytes[at] = byte;
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_lone_record_is_what_any_frame_is(frames in prop::collection::vec(frames(), 1..6)) {
+        let (mut at_once, mut by_any) = (receiving(), receiving());
+        for frame in frames {
+            let Ok(Some(header)) = FrameHeader::parse(&frame) else {
+                prop_assert_eq!(at_once.handle_lone_record(&frame, 0), None);
+                continue;
+            };
+            let Some(whole) = frame.get(..header.length as usize) else {
+                prop_assert_eq!(at_once.handle_lone_record(&frame, 0), None);
+                continue;
+            };
+            let as_any = by_any.handle_frame(&header, whole, 0);
+            let before = format!("{at_once:?}");
+            match at_once.handle_lone_record(&frame, 0) {
+                Some(LoneRecord { end, offset, bytes, sequence }) => {
+                    let arrival = Arrival::Records {
+                        end,
+                        offset,
+                        bytes,
+                        first_sequence: sequence,
+                        records: 1,
+                    };
+                    prop_assert_eq!(as_any, Ok(arrival));
+                }
+                None => {
+                    prop_assert_eq!(&before, &format!("{at_once:?}"));
+                    prop_assert_eq!(&as_any, &at_once.handle_frame(&header, whole, 0));
+                }
+            }
+            prop_assert_eq!(format!("{at_once:?}"), format!("{by_any:?}"));
+            if as_any.is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn one_message_that_is_a_frame_is_a_lone_record() {
+    let mut session = receiving();
+    let frame = records(1, &[b"one"]);
+    let lone = session.handle_lone_record(&frame, 0);
+    let expected = LoneRecord {
+        end: 1,
+        offset: 16,
+        bytes: 16,
+        sequence: 1,
+    };
+    assert_eq!(lone, Some(expected));
+    // It came, so it cannot come again, nor any but the next; nor two in one.
+    for frame in [
+        frame,
+        records(3, &[b"three"]),
+        records(2, &[b"two", b"three"]),
+    ] {
+        assert_eq!(session.handle_lone_record(&frame, 0), None);
+    }
+    assert!(
+        session
+            .handle_lone_record(&records(2, &[b"two"]), 0)
+            .is_some()
+    );
 }
