@@ -99,7 +99,9 @@
 extern crate self as ibex;
 
 mod address;
+pub mod asynchronous;
 mod config;
+mod dialing;
 mod error;
 mod message;
 mod node;

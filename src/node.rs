@@ -27,7 +27,7 @@ use ibex_transport::{
 use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
     AcceptError, ConnectError, ListenError, NodeBuilder, Peer, ToAddress, address,
-    config::absent_fabrics,
+    config::absent_fabrics, dialing::Dialers,
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -58,11 +58,15 @@ use crate::{
 /// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
 /// was sent is delivered; handles that outlive it get errors, messages stay valid.
 pub struct Node {
-    runtime: Arc<Runtime>,
+    pub(crate) runtime: Arc<Runtime>,
+    pub(crate) dialers: Dialers,
     local: Local,
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
 }
+
+/// What came of connecting.
+type Dialed = Result<Admission, ConnectError>;
 
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSettings {
@@ -205,6 +209,7 @@ impl Node {
         }
         Ok(Self {
             runtime,
+            dialers: Dialers::default(),
             local,
             local_addr,
             settings,
@@ -231,10 +236,28 @@ impl Node {
             self.settings.connect_timeout,
             &Dialing(&self.runtime),
         )?;
-        let admission = admission(established, self.settings.max_channels);
+        self.admit(&address, admission(established, self.settings.max_channels))
+    }
+
+    /// Makes a session of a finished handshake.
+    pub(crate) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {
         match self.runtime.admit(admission) {
             Ok(session) => Ok(self.peer(session)),
-            Err(source) => Err(ConnectError::Environment { address, source }),
+            Err(source) => Err(ConnectError::Environment {
+                address: address.to_owned(),
+                source,
+            }),
+        }
+    }
+
+    /// What connects for a task, on another thread: it turns nothing, whoever drives.
+    pub(crate) fn dialing(&self) -> impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<> {
+        let (local, runtime) = (self.local.clone(), self.runtime.clone());
+        let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
+        move |address, is_dropped| {
+            let is_cancelled = || is_dropped() || runtime.is_closed();
+            let established = dial(address, &local, timeout, &is_cancelled)?;
+            Ok(admission(established, max_channels))
         }
     }
 
@@ -286,7 +309,7 @@ impl Node {
         }
     }
 
-    fn check_listening(&self) -> Result<(), AcceptError> {
+    pub(crate) fn check_listening(&self) -> Result<(), AcceptError> {
         match self.local_addr {
             None => Err(AcceptError::NotListening),
             Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
@@ -294,7 +317,7 @@ impl Node {
         }
     }
 
-    fn peer(&self, session: Arc<SessionShared>) -> Peer {
+    pub(crate) fn peer(&self, session: Arc<SessionShared>) -> Peer {
         Peer::new(session, self.settings.channel)
     }
 

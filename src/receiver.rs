@@ -47,7 +47,7 @@ use crate::{
 /// ```
 #[derive(Debug)]
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
-    handle: ReceiveHandle,
+    pub(crate) handle: ReceiveHandle,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -168,7 +168,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
 
     /// Checks the bytes; what is not valid is released.
     #[inline(always)]
-    fn open(&mut self, raw: RawMessage) -> Result<Message<T, C>, RecvError> {
+    pub(crate) fn open(&mut self, raw: RawMessage) -> Result<Message<T, C>, RecvError> {
         match C::open(raw.bytes()) {
             Ok(held) => Ok(Message::new(raw, held)),
             Err(invalid) => Err(self.corrupt(raw, &invalid)),

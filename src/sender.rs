@@ -2,6 +2,7 @@
 
 use std::{
     marker::PhantomData,
+    mem::MaybeUninit,
     ops::{Deref, DerefMut},
     time::Duration,
 };
@@ -54,7 +55,7 @@ pub type Sequence = u64;
 #[derive(Debug)]
 #[repr(transparent)] // `borrowing` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
-    handle: SendHandle,
+    pub(crate) handle: SendHandle,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -130,14 +131,21 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
 
     #[inline]
     fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, SendFailure> {
-        self.handle.send(C::size(value), patience, |slot| {
+        self.handle
+            .send(C::size(value), patience, Self::encoder(value))
+    }
+
+    /// What puts a value into a slot.
+    #[inline(always)]
+    pub(crate) fn encoder(value: &T) -> impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> {
+        move |slot| {
             let mut writer = SlotWriter::new(slot);
             match C::encode(value, &mut writer) {
                 Ok(()) => Ok(writer.len()),
                 Err(EncodeError::Overflow(_)) => Err(Abort::Overflow),
                 Err(EncodeError::Failed(error)) => Err(Abort::Failed(error)),
             }
-        })
+        }
     }
 
     /// Waits until the peer has opened its end, for up to `timeout` and not beyond

@@ -15,3 +15,4 @@ pub(crate) mod scenario;
 pub(crate) mod stage;
 pub(crate) mod stream;
 pub(crate) mod supervisor;
+pub(crate) mod task;

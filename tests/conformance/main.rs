@@ -21,6 +21,7 @@ mod meeting;
 mod opening;
 mod reserving;
 mod sharing;
+mod tasks;
 
 use std::process::ExitCode;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,
         sharing::SCENARIOS,
+        tasks::SCENARIOS,
         opening::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,

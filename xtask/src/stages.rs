@@ -98,7 +98,8 @@ pub(crate) const STAGES: &[Stage] = &[
         quick: false,
         tools: &[],
         work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
-             --test no_copy --test idle --test memory_flat --test leaves_nothing"]),
+             --test no_copy --test idle --test idle_futures --test memory_flat \
+             --test leaves_nothing"]),
     },
     Stage {
         name: "vm",
@@ -126,6 +127,7 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo build --release --examples",
             "cargo run --release --example quickstart",
             "cargo run --release --example custom_codec",
+            "cargo run --release --example tokio",
             "cargo run --release --example pingpong -- \
              --fabric all --size 64 --iters 2000 --json",
             "cargo run --release --example pingpong -- \

@@ -18,6 +18,7 @@ pub mod send_end;
 pub mod send_handle;
 mod send_wait;
 pub mod state;
+mod task;
 pub mod words;
 
 pub use error::{
@@ -28,3 +29,4 @@ pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
+pub use task::TaskWait;

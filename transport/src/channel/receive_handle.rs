@@ -579,6 +579,32 @@ impl ReceiveHandle {
         }
     }
 
+    /// Who waits is about to sleep: has itself woken. A look follows.
+    pub(super) fn arm(&mut self) {
+        let end = &self.end;
+        // Whoever sleeps until a message comes must not keep back what it has released.
+        end.advance(true);
+        if self.handed_out == self.last_cell {
+            // What is waited for is a guard: the next to settle rings, and the engine
+            // wakes us.
+            end.answer_ask();
+        }
+        if let Some(ours) = end.ours.get() {
+            self.arm.arm(&ours.armed, end.session.asymmetry());
+        }
+    }
+
+    /// It does not wait any more, or not for now.
+    pub(super) fn disarm(&mut self) {
+        if let Some(ours) = self.end.ours.get() {
+            self.arm.disarm(&ours.armed);
+        }
+    }
+
+    pub(super) fn end(&self) -> &ReceiveEnd {
+        &self.end
+    }
+
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
         let end = &*self.end;
@@ -671,22 +697,10 @@ impl Condition for Incoming<'_> {
     }
 
     fn arm(&mut self) {
-        let end = &self.handle.end;
-        // Whoever sleeps until a message comes must not keep back what it has released.
-        end.advance(true);
-        if self.handle.handed_out == self.handle.last_cell {
-            // What is waited for is a guard: the next to settle rings, and the engine
-            // wakes us.
-            end.answer_ask();
-        }
-        if let Some(ours) = end.ours.get() {
-            self.handle.arm.arm(&ours.armed, end.session.asymmetry());
-        }
+        self.handle.arm();
     }
 
     fn disarm(&mut self) {
-        if let Some(ours) = self.handle.end.ours.get() {
-            self.handle.arm.disarm(&ours.armed);
-        }
+        self.handle.disarm();
     }
 }

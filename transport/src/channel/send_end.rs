@@ -193,7 +193,7 @@ impl Asking {
 #[derive(Debug, Default)]
 pub(super) struct Turnstile {
     holder: AtomicU64,
-    waiters: WaitSlot,
+    pub(super) waiters: WaitSlot,
 }
 
 /// Who is inside.

@@ -172,6 +172,15 @@ impl SendHandle {
 
     // ---- Waiting ---------------------------------------------------------------------
 
+    pub(super) fn end(&self) -> &SendEnd {
+        &self.end
+    }
+
+    /// Whether the peer reads the ring itself.
+    pub(super) fn is_shm(&self) -> bool {
+        self.end.ours.get().is_some()
+    }
+
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
         self.end.opened(patience)
@@ -179,7 +188,7 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        if self.end.ours.get().is_some() {
+        if self.is_shm() {
             // shm: publishing is delivery while the peer lives; afterwards, what it took.
             self.end.session.poll();
             let is_received = || self.end.counts().received >= sequence;

@@ -42,6 +42,7 @@ impl SendEnd {
             end: self,
             ask,
             has_asked: false,
+            has_told: false,
         };
         if let Some(answer) = news.look() {
             return answer;
@@ -53,6 +54,36 @@ impl SendEnd {
         self.session
             .wait(&self.waiters, deadline, news)
             .unwrap_or(Err(WaitAckedError::Timeout))
+    }
+
+    /// What the counters say, or the end of the channel.
+    pub(super) fn look_for(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
+        // The counters first: what they say stays true when the channel has ended.
+        let over = self.state.is_over();
+        self.answered(ask)
+            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.error()))))
+    }
+
+    /// Has the peer tell as soon as it is so.
+    pub(super) fn ask_for(&self, ask: &Ask, has_asked: &mut bool) {
+        match self.ours.get() {
+            Some(ours) => ask_in_memory(self, ours, has_asked),
+            // The engine keeps the question until it is answered.
+            None => self.session.ask(self.id, *ask),
+        }
+    }
+
+    /// Has the peer tell of the next release. Nobody has to be asked for memory of large
+    /// messages, which our own engine frees, nor while the peer has not opened its end.
+    pub(super) fn ask_for_room(&self, has_asked: &mut bool) {
+        if self.theirs.get().is_some() {
+            let released = self.counts().released + 1;
+            let ask = Ask {
+                released,
+                ..Ask::default()
+            };
+            self.ask_for(&ask, has_asked);
+        }
     }
 
     /// The answer that the counters give, if they do.
@@ -148,29 +179,25 @@ fn ask_in_memory(end: &SendEnd, ours: &SenderWords, has_asked: &mut bool) {
 struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
+    /// In the peer's sight (shm).
     has_asked: bool,
+    /// In whatever way.
+    has_told: bool,
 }
 
 impl Condition for News<'_> {
     type Output = Result<(), WaitAckedError>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        // The counters first: what they say stays true when the channel has ended.
-        let over = self.end.state.is_over();
-        self.end
-            .answered(&self.ask)
-            .or_else(|| over.then(|| Err(WaitAckedError::Failed(self.end.error()))))
+        self.end.look_for(&self.ask)
     }
 
     fn ask(&mut self) {
-        match self.end.ours.get() {
-            Some(ours) => ask_in_memory(self.end, ours, &mut self.has_asked),
-            // The engine keeps the question until it is answered.
-            None if self.has_asked => {}
-            None => {
-                self.has_asked = true;
-                self.end.session.ask(self.end.id, self.ask);
-            }
+        let end = self.end;
+        // The engine keeps the question until it is answered.
+        if end.ours.get().is_some() || !self.has_told {
+            self.has_told = true;
+            end.ask_for(&self.ask, &mut self.has_asked);
         }
     }
 

@@ -229,6 +229,11 @@ impl Runtime {
         lock(&self.accepted).pop_front()
     }
 
+    /// Where those wait who accept.
+    pub(crate) fn accept_waiters(&self) -> &WaitSlot {
+        &self.accept_waiters
+    }
+
     pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
         lock(&self.accepted).push_back(session);
         self.accept_waiters.take(wakers);

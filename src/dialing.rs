@@ -1,0 +1,190 @@
+//! Connecting for tasks: names are resolved and peers waited for on a thread of the node's.
+//!
+//! The system's resolver blocks, so connecting takes a thread. There are up to [`MOST`] of
+//! them per node, however many connect at a time; each ends when nobody is left to be
+//! connected. A future that is dropped is noticed within 20 ms, as the end of the node is.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    future::Future,
+    io, mem,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Waker},
+    thread,
+};
+
+use ibex_transport::driver::Admission;
+
+use crate::{ConnectError, Node, Peer, ToAddress, address};
+
+/// The threads of a node that dial, and what they are to do.
+#[derive(Clone, Default)]
+pub(crate) struct Dialers(Arc<Mutex<Queue>>);
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+}
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Threads that dial at a time.
+const MOST: usize = 4;
+
+impl Dialers {
+    fn run(&self, job: Job) -> io::Result<()> {
+        let mut queue = lock(&self.0);
+        if queue.threads < MOST {
+            let dialers = self.clone();
+            let dialing = thread::Builder::new().name("ibex-dial".to_owned());
+            match dialing.spawn(move || dialers.work()) {
+                Ok(_) => queue.threads += 1,
+                // One of those that are there will do it.
+                Err(_) if queue.threads > 0 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        queue.jobs.push_back(job);
+        Ok(())
+    }
+
+    fn work(&self) {
+        loop {
+            let mut queue = lock(&self.0);
+            let Some(job) = queue.jobs.pop_front() else {
+                queue.threads -= 1;
+                return;
+            };
+            drop(queue);
+            job();
+        }
+    }
+}
+
+/// A session on its way. See [`Node::connect_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct ConnectAsync<'a> {
+    node: &'a Node,
+    address: String,
+    state: State,
+}
+
+enum State {
+    New,
+    Dialing(Arc<Call>),
+    Done,
+}
+
+/// What the future and the thread that dials share.
+#[derive(Default)]
+struct Call {
+    is_dropped: AtomicBool,
+    answer: Mutex<Answer>,
+}
+
+#[derive(Default)]
+struct Answer {
+    outcome: Option<Result<Admission, ConnectError>>,
+    waker: Option<Waker>,
+}
+
+impl Node {
+    /// Connects to the node that listens on `address`, for a task. It begins with the first
+    /// poll.
+    ///
+    /// Names are resolved and peers waited for on a thread of the node's, of which there are
+    /// up to four while tasks connect; with more at a time, the others wait their turn, which
+    /// does not count against `connect_timeout`. Dropping the future ends it: the peer may
+    /// have seen a session for a moment then.
+    ///
+    /// # Errors
+    ///
+    /// As [`connect`](Self::connect).
+    ///
+    /// # Panics
+    ///
+    /// If it is polled after it was ready.
+    pub fn connect_async(&self, address: impl ToAddress) -> ConnectAsync<'_> {
+        ConnectAsync {
+            node: self,
+            address: address::text_of(&address),
+            state: State::New,
+        }
+    }
+}
+
+impl ConnectAsync<'_> {
+    fn start(&self) -> Result<Arc<Call>, ConnectError> {
+        let call = Arc::<Call>::default();
+        let (address, dial) = (self.address.clone(), self.node.dialing());
+        let job = {
+            let call = call.clone();
+            Box::new(move || {
+                let outcome = dial(&address, &|| call.is_dropped.load(Ordering::Relaxed));
+                let mut answer = lock(&call.answer);
+                answer.outcome = Some(outcome);
+                let waker = answer.waker.take();
+                drop(answer);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            })
+        };
+        match self.node.dialers.run(job) {
+            Ok(()) => Ok(call),
+            Err(source) => Err(ConnectError::Environment {
+                address: self.address.clone(),
+                source,
+            }),
+        }
+    }
+}
+
+impl Future for ConnectAsync<'_> {
+    type Output = Result<Peer, ConnectError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let call = match mem::replace(&mut this.state, State::Done) {
+            State::New => this.start()?,
+            State::Dialing(call) => call,
+            State::Done => panic!("polled after it was ready"),
+        };
+        let mut answer = lock(&call.answer);
+        let Some(outcome) = answer.outcome.take() else {
+            answer.waker = Some(context.waker().clone());
+            drop(answer);
+            this.state = State::Dialing(call);
+            return Poll::Pending;
+        };
+        drop(answer);
+        let admission = outcome?;
+        Poll::Ready(this.node.admit(&this.address, admission))
+    }
+}
+
+impl Drop for ConnectAsync<'_> {
+    fn drop(&mut self) {
+        if let State::Dialing(call) = &self.state {
+            call.is_dropped.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for ConnectAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectAsync")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,176 @@
+//! Futures on executors that people use.
+#![forbid(unsafe_code)]
+
+mod pair;
+
+use std::{
+    future::Future,
+    pin::{Pin, pin},
+    task::{Context, Poll, Waker},
+    thread,
+    time::Duration,
+};
+
+use futures_util::{StreamExt, future::join_all};
+use ibex::{Fabric, Node, Pod, Raw, Receiver, Sender};
+use pair::{FABRICS, Pair};
+
+const MESSAGES: u64 = 2_000;
+
+async fn send_all(mut sender: Sender<u64, Pod>) {
+    for number in 1..=MESSAGES {
+        sender.send_async(&number).await.expect("sent");
+    }
+    sender.wait_acked_async(MESSAGES).await.expect("all");
+}
+
+async fn receive_all(mut receiver: Receiver<u64, Pod>) -> u64 {
+    let mut messages = receiver.stream();
+    let mut sum = 0;
+    while let Some(message) = messages.next().await {
+        let message = message.expect("a message");
+        sum += *message;
+        message.ack();
+    }
+    sum
+}
+
+const SUM: u64 = MESSAGES * (MESSAGES + 1) / 2;
+
+#[test]
+fn on_tokio_with_one_thread_and_with_several() {
+    let one = tokio::runtime::Builder::new_current_thread().build();
+    let several = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .build();
+    for runtime in [one.expect("a runtime"), several.expect("a runtime")] {
+        for fabric in FABRICS {
+            let pair = Pair::over(fabric);
+            let (sender, receiver) = pair.channel("numbers");
+            let sum = runtime.block_on(async {
+                let sending = tokio::spawn(send_all(sender));
+                let receiving = tokio::spawn(receive_all(receiver));
+                sending.await.expect("it ends");
+                receiving.await.expect("it ends")
+            });
+            assert_eq!(sum, SUM);
+        }
+    }
+}
+
+#[test]
+fn on_smol() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (sender, receiver) = pair.channel("numbers");
+        let sum = smol::block_on(async {
+            let sending = smol::spawn(send_all(sender));
+            let receiving = smol::spawn(receive_all(receiver));
+            sending.await;
+            receiving.await
+        });
+        assert_eq!(sum, SUM);
+    }
+}
+
+#[test]
+fn a_time_out_of_the_executor_loses_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .build()
+        .expect("a runtime");
+    let pair = Pair::over(Fabric::Tcp);
+    let (mut sender, mut receiver) = pair.channel("numbers");
+    runtime.block_on(async {
+        let moment = Duration::from_millis(5);
+        assert!(
+            tokio::time::timeout(moment, receiver.recv_async())
+                .await
+                .is_err()
+        );
+        for number in 1..=3 {
+            sender.send_async(&number).await.expect("sent");
+        }
+        for number in 1..=3 {
+            let message = receiver.recv_async().await.expect("a message");
+            assert_eq!((*message, message.sequence()), (number, number));
+        }
+    });
+}
+
+#[test]
+fn peers_are_accepted_by_tasks() {
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let mut accepting = pin!(listener.accept_async());
+    assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
+    let client = thread::spawn(move || {
+        let node = Node::client().expect("a node");
+        let peer = node.connect(address).expect("a session");
+        (node, peer)
+    });
+    let here = smol::block_on(accepting).expect("a session");
+    let (node, there) = client.join().expect("it ends");
+    assert_eq!(here.fabric(), there.fabric());
+    drop(node);
+    // Closing ends it.
+    let mut accepting = pin!(listener.accept_async());
+    assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
+    let _ = listener.close(Duration::ZERO);
+    smol::block_on(accepting).expect_err("it is closed");
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+#[test]
+fn tasks_connect_side_by_side() {
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let client = Node::client().expect("a node");
+    smol::block_on(async {
+        let connecting = (0..20).map(|_| client.connect_async(address));
+        for connected in join_all(connecting).await {
+            connected.expect("a session");
+        }
+    });
+    for _ in 0..20 {
+        listener.accept().expect("a session");
+    }
+    // One that is given up ends, and so do those that wait when the node is closed.
+    let nobody = "127.0.0.1:1";
+    let mut given_up = Box::pin(client.connect_async(nobody));
+    assert!(poll(given_up.as_mut(), Waker::noop()).is_pending());
+    drop(given_up);
+    let mut waiting = Box::pin(client.connect_async(nobody));
+    assert!(poll(waiting.as_mut(), Waker::noop()).is_pending());
+    let _ = client.close(Duration::ZERO);
+    smol::block_on(waiting).expect_err("the node is closed");
+}
+
+#[test]
+fn futures_can_move_to_other_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let pair = Pair::over(Fabric::Shm);
+    let [there, here] = &pair.peers;
+    let mut sender = there
+        .channel("bytes")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .expect("a sender");
+    let mut receiver = here
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .expect("a receiver");
+    is_send(&sender.send_async(b"bytes"));
+    is_send(&sender.flush_async());
+    is_send(&sender.wait_acked_async(1));
+    is_send(&receiver.recv_async());
+    is_send(&receiver.stream());
+    is_send(&pair.nodes[1].accept_async());
+    is_send(&pair.nodes[0].connect_async("localhost:1"));
+    let (mut numbers, _receiver) = pair.channel("numbers");
+    is_send(&numbers.sink());
+}

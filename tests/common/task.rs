@@ -1,0 +1,67 @@
+//! An executor of a few lines: one task, on the thread that calls.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use ibex::{Driver, Node};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::Errno,
+};
+
+use super::stage::LONG;
+
+/// Wakes the thread that polls.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+/// Polls `task` until it is ready. Between polls it sleeps until it is woken; under
+/// `Driver::Caller`, where only calls move anything, it turns the engine meanwhile and sleeps
+/// on the node's descriptor.
+pub(crate) fn run<F: Future>(node: &Node, driver: Driver, task: F) -> F::Output {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    let mut task = pin!(task);
+    loop {
+        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
+            return output;
+        }
+        if driver == Driver::Threads {
+            thread::park_timeout(LONG);
+            continue;
+        }
+        while node.poll() {}
+        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
+            return output;
+        }
+        sleep_on(node);
+    }
+}
+
+/// Polls `task` once.
+pub(crate) fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    pin!(task).poll(&mut Context::from_waker(&waker))
+}
+
+fn sleep_on(node: &Node) {
+    let fd = node.as_fd();
+    let mut fds = [PollFd::new(&fd, PollFlags::IN)];
+    // What does not come is for the task's own deadline to notice.
+    let moment = Timespec::try_from(Duration::from_secs(1)).expect("a second");
+    match poll(&mut fds, Some(&moment)) {
+        Ok(_) | Err(Errno::INTR) => {}
+        Err(error) => panic!("waiting on the node's descriptor: {error}"),
+    }
+}

@@ -1,0 +1,240 @@
+//! Tasks do what threads do: futures, streams and sinks on an executor of a few lines, and
+//! futures that are dropped in every state.
+
+use std::{future::poll_fn, pin::Pin, task::Poll};
+
+use futures_util::{SinkExt, StreamExt};
+use ibex::{Pod, Raw, RecvError};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage, receiver, sender},
+    stream::{assert_ended, receive_all},
+    task,
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("tasks_ping_pong", tasks_ping_pong),
+    Scenario::new("tasks_wait_for_room", tasks_wait_for_room),
+    Scenario::new("tasks_dropped", tasks_dropped),
+    Scenario::new("tasks_acknowledged", tasks_acknowledged),
+    Scenario::new("tasks_stream_and_sink", tasks_stream_and_sink),
+    Scenario::new("tasks_end", tasks_end),
+];
+
+/// Each message waits for the answer to the one before; one side opens late.
+fn tasks_ping_pong(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let last = stage.count(5_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let (mut ping, mut pong) = (sender(&peer, "ping"), receiver(&peer, "pong"));
+            task::run(&node, driver, async {
+                for sequence in 1..=last {
+                    let message = payload::numbered(sequence, 64);
+                    assert_eq!(ping.send_async(&message).await.expect("sent"), sequence);
+                    let answer = pong.recv_async().await.expect("an answer");
+                    payload::check(sequence, &answer);
+                }
+                ping.flush_async().await.expect("delivered");
+            });
+        }
+        Side::Listener => {
+            let mut ping = receiver(&peer, "ping");
+            // The other side waits for this one to open, in `send_async` and `recv_async`.
+            let mut pong = sender(&peer, "pong");
+            task::run(&node, driver, async {
+                for sequence in 1..=last {
+                    let message = ping.recv_async().await.expect("a message");
+                    payload::check(sequence, &message);
+                    pong.send_async(&message).await.expect("sent");
+                }
+                assert!(matches!(ping.recv_async().await, Err(RecvError::Ended)));
+            });
+        }
+    }
+}
+
+/// More than the window holds, to a receiver that begins late.
+fn tasks_wait_for_room(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let length = |sequence| (sequence * 37 % 5000) as usize;
+    let last = stage.count(5_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let channel = peer.channel("wal").codec::<Raw>().window_bytes(64 << 10);
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            let mut again = sender.clone();
+            task::run(&node, driver, async {
+                for sequence in 1..=last {
+                    let message = payload::numbered(sequence, length(sequence));
+                    // Handles take turns.
+                    let sender = match sequence % 2 {
+                        0 => &mut sender,
+                        _ => &mut again,
+                    };
+                    assert_eq!(sender.send_async(&message).await.expect("sent"), sequence);
+                }
+                sender.wait_acked_async(last).await.expect("acknowledged");
+            });
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            receive_all(&mut receiver, last, length);
+            stage.hear("done", &node);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Futures are dropped after one poll, again and again: nothing is lost, nothing doubled.
+fn tasks_dropped(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let last = stage.count(5_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let channel = peer.channel("wal").codec::<Raw>().window_messages(8);
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            let mut sequence = 1;
+            while sequence <= last {
+                let message = payload::numbered(sequence, 64);
+                let polled = task::poll_once(&mut sender.send_async(&message));
+                let sent = match polled {
+                    Poll::Ready(sent) => sent.expect("sent"),
+                    // That future sent nothing, and this one does.
+                    Poll::Pending => {
+                        task::run(&node, driver, sender.send_async(&message)).expect("sent")
+                    }
+                };
+                assert_eq!(sent, sequence);
+                sequence += 1;
+                let _ = task::poll_once(&mut sender.wait_acked_async(sequence));
+            }
+            task::run(&node, driver, sender.flush_async()).expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            for sequence in 1..=last {
+                let polled = task::poll_once(&mut receiver.recv_async());
+                let received = match polled {
+                    Poll::Ready(received) => received,
+                    Poll::Pending => task::run(&node, driver, receiver.recv_async()),
+                };
+                let message = received.expect("a message");
+                assert_eq!(message.sequence(), sequence);
+                payload::check(sequence, &message);
+            }
+            assert!(matches!(
+                task::run(&node, driver, receiver.recv_async()),
+                Err(RecvError::Ended)
+            ));
+        }
+    }
+}
+
+/// One message acknowledged after the other, each waited for.
+fn tasks_acknowledged(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let last = stage.count(1_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "wal");
+            task::run(&node, driver, async {
+                for sequence in 1..=last {
+                    let message = payload::numbered(sequence, 64);
+                    sender.send_async(&message).await.expect("sent");
+                    sender
+                        .wait_acked_async(sequence)
+                        .await
+                        .expect("acknowledged");
+                    assert!(sender.acked() >= sequence);
+                }
+            });
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            task::run(&node, driver, async {
+                let mut messages = receiver.stream();
+                while let Some(message) = messages.next().await {
+                    message.expect("a message").ack();
+                }
+            });
+        }
+    }
+}
+
+/// A sink with more than it has room for, and a stream to the end.
+fn tasks_stream_and_sink(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let last = stage.count(20_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let channel = peer.channel("numbers").codec::<Pod>().window_messages(64);
+            let mut sender = channel.sender::<u64>().expect("a sender");
+            task::run(&node, driver, async {
+                let mut sink = sender.sink();
+                for number in 1..=last {
+                    sink.feed(number).await.expect("taken");
+                }
+                sink.close().await.expect("sent");
+            });
+            sender.flush_timeout(LONG).expect("delivered");
+        }
+        Side::Listener => {
+            let channel = peer.channel("numbers").codec::<Pod>();
+            let mut receiver = channel.receiver::<u64>().expect("a receiver");
+            let sum = task::run(&node, driver, async {
+                let mut messages = receiver.stream();
+                let mut expected = 1;
+                while let Some(message) = messages.next().await {
+                    assert_eq!(*message.expect("a message"), expected);
+                    expected += 1;
+                }
+                // Over is over.
+                assert!(messages.next().await.is_none());
+                expected
+            });
+            assert_eq!(sum, last + 1);
+        }
+    }
+}
+
+/// A pending future hears of the end of its channel, and of its node's.
+fn tasks_end(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let driver = stage.driver();
+    let mut receiver = receiver(&peer, "silent");
+    match stage.side {
+        Side::Dialer => {
+            let mut pending = receiver.recv_async();
+            assert!(task::poll_once(&mut pending).is_pending());
+            stage.tell("pending");
+            // The other side closes its node.
+            let ended = task::run(
+                &node,
+                driver,
+                poll_fn(|context| std::future::Future::poll(Pin::new(&mut pending), context)),
+            );
+            assert!(
+                matches!(ended, Err(RecvError::Disconnected(_))),
+                "{ended:?}"
+            );
+        }
+        Side::Listener => {
+            stage.hear("pending", &node);
+            let _ = node.close(LONG);
+            let ended = task::run(&node, driver, receiver.recv_async());
+            assert!(
+                matches!(ended, Err(RecvError::Disconnected(_))),
+                "{ended:?}"
+            );
+        }
+    }
+}

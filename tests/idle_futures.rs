@@ -1,0 +1,116 @@
+//! What a future that waits costs: no thread, no polls, no processor time.
+#![forbid(unsafe_code)]
+
+mod pair;
+
+use std::{
+    fs,
+    future::Future,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use ibex::Fabric;
+use pair::{FABRICS, Pair};
+use rustix::time::{ClockId, clock_gettime};
+
+/// Counts the polls that it asks for.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+/// One after the other: threads and processor time are the process's.
+#[test]
+fn what_waiting_costs() {
+    for fabric in FABRICS {
+        a_future_that_waits_is_left_alone_until_its_message_comes(fabric);
+        a_thousand_that_wait_cost_neither_threads_nor_time(fabric);
+    }
+}
+
+fn a_future_that_waits_is_left_alone_until_its_message_comes(fabric: Fabric) {
+    let pair = Pair::over(fabric);
+    let (mut sender, mut receiver) = pair.channel("numbers");
+    sender.opened(Duration::from_secs(60)).expect("open");
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut pending = pin!(receiver.recv_async());
+    assert!(poll(pending.as_mut(), &waker).is_pending());
+    // As an executor would: a wake-up is a poll.
+    let mut polls = 0;
+    for _ in 0..100 {
+        thread::sleep(Duration::from_millis(10));
+        if count.0.swap(0, Ordering::Relaxed) > 0 {
+            polls += 1;
+            assert!(poll(pending.as_mut(), &waker).is_pending());
+        }
+    }
+    assert!(polls <= 2, "polled {polls} times for nothing over {fabric}");
+    sender.send(&7).expect("sent");
+    let message = smol::block_on(pending).expect("a message");
+    assert_eq!(*message, 7);
+}
+
+fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
+    let pair = Pair::over(fabric);
+    let (senders, receivers): (Vec<_>, Vec<_>) =
+        (0..FUTURES).map(|n| pair.channel(&n.to_string())).unzip();
+    let threads = threads();
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    let mut receivers = receivers;
+    let mut pending: Vec<_> = receivers
+        .iter_mut()
+        .map(|receiver| Box::pin(receiver.recv_async()))
+        .collect();
+    for future in &mut pending {
+        assert!(poll(future.as_mut(), &waker).is_pending());
+    }
+    // What opening led to is over then.
+    thread::sleep(Duration::from_millis(500));
+    let before = processor_time();
+    thread::sleep(REST);
+    let used = processor_time() - before;
+    assert_eq!(self::threads(), threads);
+    assert!(
+        used < REST / 100,
+        "{FUTURES} pending futures took {used:?} of {REST:?} over {fabric}"
+    );
+    let mut senders = senders;
+    for (number, sender) in (0..).zip(&mut senders) {
+        sender.send(&number).expect("sent");
+    }
+    let received = smol::block_on(join_all(pending));
+    for (number, message) in (0..).zip(received) {
+        assert_eq!(*message.expect("a message"), number);
+    }
+    drop(pair.nodes);
+}
+
+const FUTURES: usize = 1000;
+const REST: Duration = Duration::from_secs(2);
+
+fn threads() -> usize {
+    fs::read_dir("/proc/self/task").expect("procfs").count()
+}
+
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
+}

@@ -1,0 +1,218 @@
+//! Waiting without a thread: a task leaves its waker, and asks and arms what a thread would
+//! before it sleeps.
+//!
+//! ```text
+//!   task is polled                who makes it come true
+//!   take back what was left
+//!   look: there?
+//!   leave the waker; ask; arm     publish
+//!   look again: there?            somebody waits? take the wakers; later, wake them
+//!     no: pending
+//! ```
+//!
+//! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models
+//! hold. A waker that was taken is used once; whoever is polled for another reason takes back
+//! what it left, and so does a future that is dropped. One that is leaked leaves a waker that
+//! is used once, and a question that is answered once.
+
+use std::task::{Poll, Waker};
+
+use super::{
+    Abort, RawMessage, ReceiveHandle, RecvError, RecvFailure, SendError, SendFailure, SendHandle,
+    WaitAckedError,
+};
+use crate::{
+    driver::{Patience, Runtime},
+    engine::control::Ask,
+};
+
+/// What a task left where it waits. Give it back to the same handle when the task ends.
+#[derive(Debug, Default)]
+pub struct TaskWait {
+    waker: Option<Waker>,
+    /// The peer was asked by way of its memory (shm).
+    pub(super) has_asked: bool,
+}
+
+impl ReceiveHandle {
+    /// The next message, for a task: pending until there is one, or the end.
+    pub fn poll_receive(
+        &mut self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+    ) -> Poll<Result<RawMessage, RecvError>> {
+        self.leave(wait);
+        if let Some(found) = settled_receive(self.receive(Patience::None)) {
+            return Poll::Ready(found);
+        }
+        self.end().waiters.register(waker);
+        wait.waker = Some(waker.clone());
+        self.arm();
+        match settled_receive(self.receive(Patience::None)) {
+            Some(found) => {
+                self.leave(wait);
+                Poll::Ready(found)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes back what a task left that waits no more.
+    pub fn leave(&mut self, wait: &mut TaskWait) {
+        if let Some(waker) = wait.waker.take() {
+            self.end().waiters.deregister(&waker);
+            self.disarm();
+        }
+    }
+}
+
+fn settled_receive(
+    received: Result<RawMessage, RecvFailure>,
+) -> Option<Result<RawMessage, RecvError>> {
+    match received {
+        Ok(message) => Some(Ok(message)),
+        Err(RecvFailure::Failed(error)) => Some(Err(error)),
+        Err(_) => None,
+    }
+}
+
+impl SendHandle {
+    /// Sends a message, for a task: pending while there is no room for it, or the peer has
+    /// not opened its end. `size` and `encode` are as for [`send`](Self::send).
+    pub fn poll_send(
+        &mut self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+        size: Option<usize>,
+        mut encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Poll<Result<u64, SendError>> {
+        self.leave(wait);
+        if let Some(sent) = settled_send(self.send(size, Patience::None, &mut encode)) {
+            return Poll::Ready(sent);
+        }
+        let end = self.end();
+        end.waiters.register(waker);
+        // Another handle may be inside, which no counter tells of.
+        end.turnstile.waiters.register(waker);
+        wait.waker = Some(waker.clone());
+        end.ask_for_room(&mut wait.has_asked);
+        match settled_send(self.send(size, Patience::None, encode)) {
+            Some(sent) => {
+                self.leave(wait);
+                Poll::Ready(sent)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Waits until the peer's engine holds message `sequence`, for a task.
+    pub fn poll_received(
+        &self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+        sequence: u64,
+    ) -> Poll<Result<(), WaitAckedError>> {
+        if self.is_shm() {
+            // Publishing is delivery: it answers at once.
+            return Poll::Ready(self.wait_received(sequence, Patience::None));
+        }
+        let ask = Ask {
+            received: sequence,
+            ..Ask::default()
+        };
+        self.poll_news(wait, waker, ask)
+    }
+
+    /// Waits until the peer's application has acknowledged message `sequence`, for a task.
+    pub fn poll_acked(
+        &self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+        sequence: u64,
+    ) -> Poll<Result<(), WaitAckedError>> {
+        let ask = Ask {
+            acknowledged: sequence,
+            ..Ask::default()
+        };
+        self.poll_news(wait, waker, ask)
+    }
+
+    fn poll_news(
+        &self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+        ask: Ask,
+    ) -> Poll<Result<(), WaitAckedError>> {
+        self.leave(wait);
+        let end = self.end();
+        if let Some(answer) = end.look_for(&ask) {
+            return Poll::Ready(answer);
+        }
+        end.waiters.register(waker);
+        wait.waker = Some(waker.clone());
+        end.ask_for(&ask, &mut wait.has_asked);
+        // Where callers turn the engine the answer may be here already.
+        end.session.poll();
+        match end.look_for(&ask) {
+            Some(answer) => {
+                self.leave(wait);
+                Poll::Ready(answer)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes back what a task left that waits no more.
+    pub fn leave(&self, wait: &mut TaskWait) {
+        let end = self.end();
+        if let Some(waker) = wait.waker.take() {
+            end.waiters.deregister(&waker);
+            end.turnstile.waiters.deregister(&waker);
+        }
+        if let Some(ours) = end.ours.get() {
+            end.asking.give_up(ours, &mut wait.has_asked);
+        }
+    }
+}
+
+fn settled_send(sent: Result<u64, SendFailure>) -> Option<Result<u64, SendError>> {
+    match sent {
+        Ok(sequence) => Some(Ok(sequence)),
+        Err(SendFailure::Failed(error)) => Some(Err(error)),
+        Err(_) => None,
+    }
+}
+
+impl Runtime {
+    /// The next session that a peer dialed, for a task; `None` when the node is closed.
+    pub fn poll_accept(
+        &self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+    ) -> Poll<Option<std::sync::Arc<crate::driver::SessionShared>>> {
+        self.leave_accept(wait);
+        let look = || match self.try_accept() {
+            Some(session) => Poll::Ready(Some(session)),
+            None if self.is_closed() => Poll::Ready(None),
+            None => Poll::Pending,
+        };
+        let found = look();
+        if found.is_ready() {
+            return found;
+        }
+        self.accept_waiters().register(waker);
+        wait.waker = Some(waker.clone());
+        let found = look();
+        if found.is_ready() {
+            self.leave_accept(wait);
+        }
+        found
+    }
+
+    /// Takes back what a task left that waits no more.
+    pub fn leave_accept(&self, wait: &mut TaskWait) {
+        if let Some(waker) = wait.waker.take() {
+            self.accept_waiters().deregister(&waker);
+        }
+    }
+}
