@@ -109,6 +109,7 @@ mod peer;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
+mod select;
 mod sender;
 mod setting;
 
@@ -122,6 +123,7 @@ pub use message::Message;
 pub use node::Node;
 pub use peer::{Incoming, Peer, PeerId};
 pub use receiver::{Iter, Receiver};
+pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence};
 pub use setting::{SettingError, SettingValue};
 

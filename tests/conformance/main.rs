@@ -20,6 +20,7 @@ mod guarding;
 mod meeting;
 mod opening;
 mod reserving;
+mod selecting;
 mod sharing;
 mod tasks;
 
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,
+        selecting::SCENARIOS,
         sharing::SCENARIOS,
         tasks::SCENARIOS,
         opening::SCENARIOS,

@@ -4,6 +4,7 @@ use ibex::{Fabric, Node, Peer, Pod, Policy, Receiver, Sender};
 
 /// Two nodes of this process, joined over `fabric`.
 pub(crate) struct Pair {
+    #[allow(dead_code, reason = "held for its drop; some tests ask it")]
     pub(crate) nodes: [Node; 2],
     pub(crate) peers: [Peer; 2],
 }

@@ -312,18 +312,57 @@ impl ReceiveHandle {
                 Ok(None)
             };
         };
-        if self.handed_out == self.last_cell {
-            self.end.advance(true);
-            self.last_cell = self.end.prefix.last_cell(self.cells);
-            if self.handed_out == self.last_cell {
-                return Ok(None);
-            }
+        if !self.has_cell() {
+            return Ok(None);
         }
         if found.kind == RecordKind::Large {
             return self.poll_large(found, over);
         }
         self.move_on(found.size);
         Ok(Some(self.hand_out(found.payload, found.length, found.size)))
+    }
+
+    /// Whether the next call has something to return: a message, or the end.
+    pub(super) fn is_ready(&mut self) -> bool {
+        if self.has_plain() {
+            return true;
+        }
+        if matches!(self.source, Source::None) {
+            match self.take_source() {
+                Ok(true) => {}
+                Ok(false) => return self.end_of_stream().is_err(),
+                Err(_) => return true,
+            }
+        }
+        // In this order, as in `poll_slow`.
+        let over = self.end.state.is_over();
+        let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
+        match self.find() {
+            Ok(None) => over || closed_at == Some(self.handed_out),
+            Ok(Some(found)) => {
+                self.has_cell() && (over || self.is_whole(&found, self.handed_out + 1))
+            }
+            Err(_) => true,
+        }
+    }
+
+    /// Whether there is a cell for the next message.
+    fn has_cell(&mut self) -> bool {
+        if self.handed_out == self.last_cell {
+            self.end.advance(true);
+            self.last_cell = self.end.prefix.last_cell(self.cells);
+        }
+        self.handed_out < self.last_cell
+    }
+
+    /// Whether all of a message is here.
+    fn is_whole(&self, found: &Found, sequence: u64) -> bool {
+        let in_ring = matches!(self.source, Source::Ring(_));
+        if found.kind == RecordKind::Data || in_ring && !announces_new_segment(found) {
+            return true;
+        }
+        let large = self.end.large();
+        large.front().is_some_and(|next| next.sequence == sequence)
     }
 
     fn end_of_stream(&self) -> Result<Option<RawMessage>, RecvError> {
@@ -638,6 +677,17 @@ impl Drop for ReceiveHandle {
             orphans::adopt(Box::new(orphan));
         }
     }
+}
+
+/// Whether a large message in shared memory comes with memory that is not mapped yet, over
+/// the Unix socket. A malformed announcement does not.
+fn announces_new_segment(found: &Found) -> bool {
+    // SAFETY: a record's payload of this length is readable; its bytes are copied once.
+    found.length == LargeAnnouncement::MAX_BYTES
+        && LargeAnnouncement::parse_in_segment(unsafe {
+            found.payload.cast::<[u8; 16]>().read_unaligned()
+        })
+        .2
 }
 
 /// Messages of an RDMA device, which lie in a receive buffer each, that are handed out

@@ -45,9 +45,7 @@ impl ReceiveHandle {
         if let Some(found) = settled_receive(self.receive(Patience::None)) {
             return Poll::Ready(found);
         }
-        self.end().waiters.register(waker);
-        wait.waker = Some(waker.clone());
-        self.arm();
+        self.register(wait, waker);
         match settled_receive(self.receive(Patience::None)) {
             Some(found) => {
                 self.leave(wait);
@@ -55,6 +53,13 @@ impl ReceiveHandle {
             }
             None => Poll::Pending,
         }
+    }
+
+    /// Leaves a waker for the next message, or the end. A look follows.
+    pub(super) fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
+        self.end().waiters.register(waker);
+        wait.waker = Some(waker.clone());
+        self.arm();
     }
 
     /// Takes back what a task left that waits no more.

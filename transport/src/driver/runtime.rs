@@ -52,15 +52,16 @@ pub struct RuntimeConfig {
     pub node_credit_bytes: u64,
 }
 
-/// What a call that waits looks at, and so what a look costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// What a call that waits looks at, and so what a look costs; of several what is asked more
+/// often counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Looks {
     /// A word that the peer writes.
     Memory,
-    /// What a turn of the engine brings, which asks a socket.
-    Socket,
-    /// The same, which looks at a device's completion queue.
+    /// What a turn of the engine brings, which looks at a device's completion queue.
     Queue,
+    /// The same, which asks a socket.
+    Socket,
 }
 
 /// A node's runtime.

@@ -358,12 +358,16 @@ impl SessionShared {
         deadline: Option<Instant>,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let looks = match (&self.shm, &self.site) {
+        self.runtime.wait(slot, deadline, self.looks(), condition)
+    }
+
+    /// What calls look at that wait for this session.
+    pub(crate) fn looks(&self) -> Looks {
+        match (&self.shm, &self.site) {
             (Some(_), _) => Looks::Memory,
             (None, Some(_)) => Looks::Queue,
             (None, None) => Looks::Socket,
-        };
-        self.runtime.wait(slot, deadline, looks, condition)
+        }
     }
 
     pub(crate) fn ring_arena(&self) -> &RingArena {

@@ -1,0 +1,127 @@
+//! Waiting for the first of several receivers.
+
+use std::time::Duration;
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{Ends, ReceiveHandle, Several},
+    driver::Patience,
+};
+
+use crate::Receiver;
+
+/// Waits for the first of several receivers, of whatever types and fabrics.
+///
+/// It says which one has something; that one's [`try_recv`](Receiver::try_recv) returns it
+/// without waiting: a message, the orderly end, or an error. Receivers that have something all
+/// the time get their turns one after the other, so none is starved.
+///
+/// While it waits nothing is polled and no thread stands between: a message, an end or
+/// [`Node::close`](crate::Node::close) wakes it, at whichever receiver. Tasks have their own
+/// `select!`, over [`recv_async`](Receiver::recv_async).
+///
+/// ```
+/// use ibex::{Raw, Receiver, RecvError, Select, TryRecvError};
+///
+/// /// Handles commands and data as they come, until the commands end.
+/// fn serve(
+///     commands: &mut Receiver<[u8], Raw>,
+///     data: &mut Receiver<[u8], Raw>,
+/// ) -> Result<(), TryRecvError> {
+///     let mut select = Select::new();
+///     loop {
+///         match select.ready(&mut [commands, data]) {
+///             0 => match commands.try_recv() {
+///                 Ok(command) => println!("command of {} bytes", command.len()),
+///                 Err(TryRecvError::Failed(RecvError::Ended)) => return Ok(()),
+///                 Err(error) => return Err(error),
+///             },
+///             _ => println!("{} bytes", data.try_recv()?.len()),
+///         }
+///     }
+/// }
+/// ```
+#[derive(Debug, Default)]
+pub struct Select {
+    several: Several,
+}
+
+/// What [`Select`] can wait for: receivers.
+pub trait Selectable: sealed::Sealed {}
+
+impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
+
+mod sealed {
+    use super::{Codec, ReceiveHandle, Receiver};
+
+    pub trait Sealed {
+        fn handle(&mut self) -> &mut ReceiveHandle;
+    }
+
+    impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {
+        fn handle(&mut self) -> &mut ReceiveHandle {
+            &mut self.handle
+        }
+    }
+}
+
+impl Select {
+    /// Begins its round with the first receiver.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Waits until one of `receivers` has something, and gives its index. A receiver that has
+    /// ended has something for ever: leave it out of the next call.
+    ///
+    /// A receiver whose peer has not opened its end is waited for without `open_timeout`.
+    ///
+    /// # Panics
+    ///
+    /// If there are no receivers, or, under [`Driver::Caller`](crate::Driver::Caller), of more
+    /// than one node, since a call turns one engine.
+    pub fn ready(&mut self, receivers: &mut [&mut dyn Selectable]) -> usize {
+        self.wait(receivers, Patience::FOREVER)
+            .expect("without a deadline no time is up")
+    }
+
+    /// The same, waiting for up to `timeout`; `None` if nothing came.
+    ///
+    /// # Panics
+    ///
+    /// As [`ready`](Self::ready).
+    pub fn ready_timeout(
+        &mut self,
+        receivers: &mut [&mut dyn Selectable],
+        timeout: Duration,
+    ) -> Option<usize> {
+        self.wait(receivers, Patience::at_most(timeout))
+    }
+
+    /// The same without waiting. Under [`Driver::Caller`](crate::Driver::Caller) it runs a turn
+    /// when nothing is there.
+    ///
+    /// # Panics
+    ///
+    /// As [`ready`](Self::ready).
+    pub fn try_ready(&mut self, receivers: &mut [&mut dyn Selectable]) -> Option<usize> {
+        self.wait(receivers, Patience::None)
+    }
+
+    fn wait(&mut self, receivers: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
+        self.several.ready(&mut Of(receivers), patience).ok()
+    }
+}
+
+struct Of<'a, 'r>(&'a mut [&'r mut dyn Selectable]);
+
+impl Ends for Of<'_, '_> {
+    fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    fn end(&mut self, number: usize) -> &mut ReceiveHandle {
+        self.0[number].handle()
+    }
+}

@@ -1,0 +1,81 @@
+//! Turns are fair, whatever the channels go over, and who waits sleeps.
+#![forbid(unsafe_code)]
+
+mod pair;
+
+use std::{thread, time::Duration};
+
+use ibex::{Fabric, Select};
+use pair::{FABRICS, Pair};
+
+/// Each round both have something, so each has its turn: half of a million rounds.
+#[test]
+fn nobody_is_starved() {
+    for fabrics in [FABRICS, [Fabric::Tcp; 2], [Fabric::Shm; 2]] {
+        let pairs = fabrics.map(Pair::over);
+        let (mut left, mut left_end) = pairs[0].channel("numbers");
+        let (mut right, mut right_end) = pairs[1].channel("numbers");
+        let mut select = Select::new();
+        let mut taken = [0u32; 2];
+        for _ in 0..ROUNDS / BATCH {
+            // More than is taken, so that neither is found empty.
+            let sent = [u64::from(taken[0]), u64::from(taken[1])];
+            for sender in [&mut left, &mut right] {
+                while sender.counts().sent < sent[0].max(sent[1]) + u64::from(BATCH) {
+                    sender.send(&1).expect("sent");
+                }
+                sender.flush().expect("delivered");
+            }
+            for _ in 0..BATCH {
+                let ready = select.ready(&mut [&mut left_end, &mut right_end]);
+                taken[ready] += 1;
+                let receiver = [&mut left_end, &mut right_end][ready].try_recv();
+                receiver.expect("it is there").ack();
+            }
+        }
+        let (least, most) = (taken[0].min(taken[1]), taken[0].max(taken[1]));
+        assert!(2 * most <= 3 * least, "{taken:?} over {fabrics:?}");
+    }
+}
+
+const ROUNDS: u32 = 1_000_000;
+const BATCH: u32 = 250;
+
+#[test]
+fn who_waits_is_woken_by_either_and_by_time() {
+    let pairs = FABRICS.map(Pair::over);
+    let (left, mut left_end) = pairs[0].channel("numbers");
+    let (right, mut right_end) = pairs[1].channel("numbers");
+    let mut living = Vec::new();
+    let mut select = Select::new();
+    let moment = Duration::from_millis(20);
+    let nothing = select.ready_timeout(&mut [&mut left_end, &mut right_end], moment);
+    assert_eq!(nothing, None);
+    for (index, mut sender) in [left, right].into_iter().enumerate() {
+        let sending = thread::spawn(move || {
+            thread::sleep(moment);
+            sender.send(&7).expect("sent");
+            sender
+        });
+        let ready = select.ready(&mut [&mut left_end, &mut right_end]);
+        assert_eq!(ready, index);
+        let message = [&mut left_end, &mut right_end][ready].try_recv();
+        assert_eq!(*message.expect("it is there"), 7);
+        // The sender lives until here: its end would be something to receive.
+        drop(sending.join().expect("it ends"));
+        if index == 0 {
+            let ended = select.ready(&mut [&mut left_end, &mut right_end]);
+            assert_eq!(ended, 0, "the end comes too");
+            // It has something for ever, so another takes its place.
+            let (silent, end) = pairs[0].channel("silent");
+            left_end = end;
+            living.push(silent);
+        }
+    }
+}
+
+#[test]
+#[should_panic(expected = "nothing to wait for")]
+fn nothing_is_not_waited_for() {
+    Select::new().ready(&mut []);
+}
