@@ -42,5 +42,5 @@ pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use io::{Acceptor, Meanwhile, dial};
 pub use local::{Limits, Local};
-pub use message::{SecurityMode, Version, VersionRange, parse_message};
+pub use message::{SecurityMode, Version, VersionRange, features, parse_message};
 pub use verbs::{VerbsPair, VerbsSite};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
-use crate::message::{Hello, Offer, SecurityMode, VersionRange};
+use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
 use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
@@ -43,7 +43,8 @@ pub struct Local {
     /// anything else is for testing how versions meet.
     pub versions: VersionRange,
     /// Optional parts of the protocol that it knows, one bit each; a bit counts
-    /// when both ends have it. Default: 0.
+    /// when both ends have it. Default: [`features::SUPPORTED`]; anything else
+    /// is for testing how versions meet.
     pub features: u64,
     /// How the connection is protected; both ends must say the same.
     /// Default: [`SecurityMode::None`].
@@ -73,7 +74,7 @@ impl Local {
             verbs_site: None,
             limits: Limits::default(),
             versions: VersionRange::SUPPORTED,
-            features: 0,
+            features: features::SUPPORTED,
             security: SecurityMode::None,
             handshake_timeout: Duration::from_secs(5),
             max_pending: 256,

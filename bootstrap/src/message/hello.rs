@@ -14,8 +14,8 @@ use super::field::{FieldReader, FieldWriter};
 pub struct Hello {
     /// The protocol versions it speaks.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that it knows, one bit each. Unknown bits
-    /// are ignored.
+    /// Optional parts of the protocol that it knows, one bit each of
+    /// [`features`]. Unknown bits are ignored.
     pub features: u64,
     /// How it wants the connection protected.
     pub security: SecurityMode,
@@ -25,8 +25,14 @@ pub struct Hello {
 
 /// A protocol version. Ordered: the major number first.
 ///
-/// A minor version only adds (trailing fields, feature bits), so a node speaks
-/// every lower minor version of a major version that it speaks.
+/// A minor version only adds, so a node speaks every lower minor version of a
+/// major version that it speaks:
+///
+/// - fields behind the last of a handshake message, which others skip;
+/// - [`features`], which are used in a session where both ends have them.
+///
+/// The number is for people, who see in an error or a log which node is the
+/// older; what may be said in a session follows from the features alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Changes when old nodes could not follow.
@@ -48,8 +54,20 @@ impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 0 },
+        newest: Version { major: 1, minor: 1 },
     };
+}
+
+/// The feature bits of [`Hello::features`], in the order in which they came.
+///
+/// A bit counts where both ends have it. Without, a session goes on as before
+/// there was such a bit: nothing that belongs to it is said.
+pub mod features {
+    /// An open may list older versions of its message type. Since 1.1.
+    pub const CHANNEL_VERSIONS: u64 = 1 << 0;
+
+    /// What this crate knows.
+    pub const SUPPORTED: u64 = CHANNEL_VERSIONS;
 }
 
 /// How a connection is protected after the Hellos.

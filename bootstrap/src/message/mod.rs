@@ -25,7 +25,7 @@ use std::fmt;
 
 pub use choice::{Choice, Unavailable};
 pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
-pub use hello::{Hello, SecurityMode, Version, VersionRange};
+pub use hello::{Hello, SecurityMode, Version, VersionRange, features};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
 pub use text::Text;
