@@ -48,7 +48,7 @@ pub use crate::dialing::ConnectAsync;
 
 use crate::{
     AcceptError, Message, Node, Peer, Receiver, RecvError, SendError, Sender, Sequence,
-    TrySendError, WaitAckedError, message::DefaultCodec,
+    TrySendError, WaitAckedError, message::DefaultCodec, receiver,
 };
 
 /// The next message. See [`Receiver::recv_async`].
@@ -90,7 +90,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
         context: &mut Context<'_>,
     ) -> Poll<Result<Message<T, C>, RecvError>> {
         let raw = ready!(self.handle.poll_receive(wait, context.waker()))?;
-        Poll::Ready(self.open(raw))
+        Poll::Ready(receiver::open(&self.handle, raw))
     }
 }
 

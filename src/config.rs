@@ -4,17 +4,19 @@ use std::{marker::PhantomData, net::ToSocketAddrs, sync::Arc, time::Duration};
 
 use ibex_bootstrap::Policy;
 use ibex_transport::{
+    channel::{ReceiveHandle, SendHandle},
     driver::{Driver, SessionShared, Wait},
     engine::{
         channel_window::ChannelWindow,
         control::{ChannelSpec, MAX_NAME_BYTES, Role},
+        message_version::MessageVersion,
     },
     memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
 };
 
 use crate::{
     Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingError,
-    ToAddress, address,
+    ToAddress, VersionsBuilder, address,
     message::DefaultCodec,
     node::{ChannelDefaults, NodeSettings},
 };
@@ -402,13 +404,8 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let spec = self.spec::<T>().map_err(refuse)?;
-        let runtime = self.session.runtime();
-        let timeout = self.defaults.open_timeout;
-        let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle))
+        let offer = message_version::<T, C>().map(Offer::of_one);
+        self.open_sender(offer).map(Sender::new)
     }
 
     /// Opens the receiving end: announces it and returns.
@@ -420,13 +417,46 @@ impl<C> ChannelBuilder<C> {
     where
         C: Codec<T>,
     {
+        let offer = message_version::<T, C>().map(Offer::of_one);
+        self.open_receiver(offer).map(Receiver::new)
+    }
+
+    /// Opens an end that knows two versions of the message type, newer and older, for
+    /// programs that are updated one after the other: see [`Versions`](crate::Versions).
+    pub fn versions<N: ?Sized, O: ?Sized>(self) -> VersionsBuilder<N, O, C>
+    where
+        C: Codec<N> + Codec<O>,
+    {
+        VersionsBuilder::new(self)
+    }
+
+    pub(crate) fn open_sender(
+        &self,
+        offer: Result<Offer, OpenFailure>,
+    ) -> Result<SendHandle, OpenError> {
+        let refuse = |reason| self.refused(Role::Sender, reason);
+        let spec = self.spec(offer).map_err(refuse)?;
+        let runtime = self.session.runtime();
+        let timeout = self.defaults.open_timeout;
+        let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
+        opened.map_err(|error| refuse(error.into()))
+    }
+
+    pub(crate) fn open_receiver(
+        &self,
+        offer: Result<Offer, OpenFailure>,
+    ) -> Result<ReceiveHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
-        let spec = self.spec::<T>().map_err(refuse)?;
+        let spec = self.spec(offer).map_err(refuse)?;
         let runtime = self.session.runtime();
         let timeout = self.defaults.open_timeout;
         let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout);
-        let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Receiver::new(handle))
+        opened.map_err(|error| refuse(error.into()))
+    }
+
+    /// Whether the peer can choose among several versions.
+    pub(crate) fn peer_knows_versions(&self) -> bool {
+        self.session.peer().knows_versions
     }
 
     fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
@@ -438,28 +468,49 @@ impl<C> ChannelBuilder<C> {
         }
     }
 
-    fn spec<T: ?Sized>(&self) -> Result<ChannelSpec, OpenFailure>
-    where
-        C: Codec<T>,
-    {
+    fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
         let bytes = self.name.len();
         if !(1..=MAX_NAME_BYTES).contains(&bytes) {
             return Err(OpenFailure::Name { bytes });
         }
         self.defaults.check()?;
-        let alignment = C::alignment();
-        if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
-            return Err(OpenFailure::Alignment { alignment });
-        }
-        let schema = C::schema();
+        let Offer { newest, older } = offer?;
         Ok(ChannelSpec {
-            fingerprint: schema.fingerprint.0,
-            schema: schema.text,
-            alignment: alignment as u32,
+            newest,
+            older,
             window: self.defaults.ring_window(),
             max_message_bytes: self.defaults.max_message_bytes,
         })
     }
+}
+
+/// The message types that an end knows.
+pub(crate) struct Offer {
+    pub(crate) newest: MessageVersion,
+    pub(crate) older: Vec<MessageVersion>,
+}
+
+impl Offer {
+    pub(crate) fn of_one(version: MessageVersion) -> Self {
+        Self {
+            newest: version,
+            older: Vec::new(),
+        }
+    }
+}
+
+/// Messages of type `T` by codec `C`, as peers compare them.
+pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion, OpenFailure> {
+    let alignment = C::alignment();
+    if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
+        return Err(OpenFailure::Alignment { alignment });
+    }
+    let schema = C::schema();
+    Ok(MessageVersion {
+        fingerprint: schema.fingerprint.0,
+        schema: schema.text,
+        alignment: alignment as u32,
+    })
 }
 
 impl ChannelDefaults {

@@ -143,6 +143,15 @@ pub enum OpenFailure {
         /// The alignment, in bytes.
         alignment: usize,
     },
+    /// The two versions of a message type are the same bytes.
+    #[error(
+        "both of its versions are {schema}, so nothing tells their messages apart; open it with \
+         one type, or rename a field whose meaning has changed"
+    )]
+    SameVersions {
+        /// What both are.
+        schema: String,
+    },
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),

@@ -112,6 +112,7 @@ mod receiver;
 mod select;
 mod sender;
 mod setting;
+mod versions;
 
 pub use address::ToAddress;
 pub use config::{ChannelBuilder, NodeBuilder};
@@ -126,6 +127,9 @@ pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence};
 pub use setting::{SettingError, SettingValue};
+pub use versions::{
+    VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
+};
 
 #[doc(no_inline)]
 pub use ibex_codec as codec;
@@ -155,6 +159,7 @@ pub use ibex_transport::{
     engine::{
         channel_window::ChannelWindow,
         control::{ChannelSpec, CloseReason, Role},
+        message_version::MessageVersion,
     },
     memory::{MemoryError, MemoryUse},
 };

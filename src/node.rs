@@ -12,7 +12,7 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Policy, dial,
+    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Policy, dial, features,
 };
 use ibex_transport::{
     driver::{
@@ -457,6 +457,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
             identity: peer.identity.0,
             incarnation: peer.incarnation,
             pid: peer.pid,
+            knows_versions: peer.features & features::CHANNEL_VERSIONS != 0,
             fabric: match fabric {
                 FabricKind::Shm => Fabric::Shm,
                 FabricKind::Tcp => Fabric::Tcp,

@@ -91,7 +91,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     #[inline(always)]
     pub fn recv(&mut self) -> Result<Message<T, C>, RecvError> {
         let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
-        self.open(raw)
+        open(&self.handle, raw)
     }
 
     /// The next message if one is there now. Never waits; under `Driver::Caller` it runs a
@@ -107,7 +107,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
             .handle
             .receive(Patience::None)
             .map_err(TryRecvError::of)?;
-        Ok(self.open(raw)?)
+        Ok(open(&self.handle, raw)?)
     }
 
     /// The next message, waiting for up to `timeout`.
@@ -122,7 +122,7 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
             .handle
             .receive(Patience::at_most(timeout))
             .map_err(|failure: RecvFailure| RecvTimeoutError::of(failure))?;
-        Ok(self.open(raw)?)
+        Ok(open(&self.handle, raw)?)
     }
 
     /// The messages up to the end, each waited for. After an error that ends the channel
@@ -165,22 +165,23 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     pub fn name(&self) -> &str {
         self.handle.name()
     }
+}
 
-    /// Checks the bytes; what is not valid is released.
-    #[inline(always)]
-    pub(crate) fn open(&mut self, raw: RawMessage) -> Result<Message<T, C>, RecvError> {
-        match C::open(raw.bytes()) {
-            Ok(held) => Ok(Message::new(raw, held)),
-            Err(invalid) => Err(self.corrupt(raw, &invalid)),
-        }
+/// Checks the bytes; what is not valid is released.
+#[inline(always)]
+pub(crate) fn open<T: ?Sized, C: Codec<T>>(
+    handle: &ReceiveHandle,
+    raw: RawMessage,
+) -> Result<Message<T, C>, RecvError> {
+    match C::open(raw.bytes()) {
+        Ok(held) => Ok(Message::new(raw, held)),
+        Err(invalid) => Err(corrupt(handle, raw, &invalid)),
     }
 }
 
-impl<T: ?Sized, C> Receiver<T, C> {
-    #[cold]
-    fn corrupt(&self, raw: RawMessage, invalid: &Invalid) -> RecvError {
-        self.handle.corrupt(&raw, &invalid.to_string())
-    }
+#[cold]
+fn corrupt(handle: &ReceiveHandle, raw: RawMessage, invalid: &Invalid) -> RecvError {
+    handle.corrupt(&raw, &invalid.to_string())
 }
 
 /// Iterates over a receiver's messages. See [`Receiver::iter`].

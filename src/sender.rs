@@ -53,11 +53,23 @@ pub type Sequence = u64;
 /// Dropping the last clone ends the channel in order: the receiver gets everything that
 /// was sent, then `None`.
 #[derive(Debug)]
-#[repr(transparent)] // `borrowing` relies on it
+#[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
+}
+
+impl<T: ?Sized, C> Sender<T, C> {
+    /// The handle as a sender of messages of type `T`.
+    #[inline]
+    pub(crate) fn of(handle: &mut SendHandle) -> &mut Self {
+        // SAFETY: a sender is its handle and nothing else: it is transparent, and its other
+        // fields are markers without size. The handle knows nothing of `T` and `C`, so every
+        // value of it is one of a sender. The reference is as exclusive as `handle`, and
+        // lives no longer.
+        unsafe { &mut *std::ptr::from_mut(handle).cast() }
+    }
 }
 
 impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
@@ -339,11 +351,7 @@ impl<T: WithLifetime> Sender<T, SerdeBorrowed> {
     /// ```
     #[inline]
     pub fn borrowing<'a>(&mut self) -> &mut Sender<T::With<'a>, SerdeBorrowed> {
-        // SAFETY: both types are the handle and nothing else: they are transparent, and
-        // their other fields are markers without size. A value of either type is one of
-        // the other: the handle knows nothing of `T`. The reference is as exclusive as
-        // `self`, and lives no longer.
-        unsafe { &mut *std::ptr::from_mut(self).cast() }
+        Sender::of(&mut self.handle)
     }
 }
 

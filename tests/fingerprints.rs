@@ -171,14 +171,15 @@ where
 
 /// The error shows who, and what both ends have.
 fn check(mismatch: &SchemaMismatch) {
-    assert_ne!(mismatch.ours.fingerprint, mismatch.theirs.fingerprint);
-    assert_ne!(mismatch.ours.schema, mismatch.theirs.schema);
+    let (ours, theirs) = (&mismatch.ours.newest, &mismatch.theirs.newest);
+    assert_ne!(ours.fingerprint, theirs.fingerprint);
+    assert_ne!(ours.schema, theirs.schema);
     let text = mismatch.to_string();
     for part in [
         &mismatch.channel,
         &mismatch.peer,
-        &mismatch.ours.schema,
-        &mismatch.theirs.schema,
+        &ours.schema,
+        &theirs.schema,
     ] {
         assert!(
             text.contains(part.as_str()),

@@ -23,6 +23,7 @@ mod reserving;
 mod selecting;
 mod sharing;
 mod tasks;
+mod versioning;
 
 use std::process::ExitCode;
 
@@ -42,6 +43,7 @@ fn main() -> ExitCode {
         sharing::SCENARIOS,
         tasks::SCENARIOS,
         opening::SCENARIOS,
+        versioning::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,
         driving::SCENARIOS,

@@ -5,6 +5,7 @@
 
 use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Control, Role};
+use ibex_transport::engine::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 
 use crate::Seed;
 
@@ -17,17 +18,28 @@ pub(crate) fn accepts(bytes: &[u8]) -> bool {
     true
 }
 
-/// One of each kind.
+/// One of each kind, and an open with as many versions as there may be.
 pub(crate) fn seeds() -> Vec<Seed> {
-    let spec = ChannelSpec {
-        fingerprint: *b"a fingerprint 16",
+    let version = |number: u8| MessageVersion {
+        fingerprint: [number; 16],
         schema: "Entry { offset: u64, data: Vec<u8> }".to_string(),
         alignment: 16,
+    };
+    let spec = ChannelSpec {
+        newest: MessageVersion {
+            fingerprint: *b"a fingerprint 16",
+            ..version(0)
+        },
+        older: Vec::new(),
         window: ChannelWindow {
             messages: 1024,
             bytes: 1 << 20,
         },
         max_message_bytes: 1 << 30,
+    };
+    let all_versions = ChannelSpec {
+        older: (0..MAX_OLDER_VERSIONS as u8).map(version).collect(),
+        ..spec.clone()
     };
     let ask = Ask {
         received: 1,
@@ -43,6 +55,15 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 role: Role::Sender,
                 name: "wal".to_string(),
                 spec,
+            },
+        ),
+        (
+            "open_of_versions",
+            Control::Open {
+                end: 1,
+                role: Role::Receiver,
+                name: "wal".to_string(),
+                spec: all_versions,
             },
         ),
         (

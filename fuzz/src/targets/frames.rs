@@ -11,6 +11,7 @@ use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_transport::engine::counters::Counters;
 use ibex_transport::engine::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_transport::engine::message_version::MessageVersion;
 use ibex_transport::engine::record::{RecordHeader, RecordKind, first_position, record_size};
 use ibex_transport::engine::session::{
     Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
@@ -366,9 +367,12 @@ impl RecordSource for Ring {
 
 fn spec() -> ChannelSpec {
     ChannelSpec {
-        fingerprint: *b"a fingerprint 16",
-        schema: "[u8]".to_string(),
-        alignment: ALIGNMENT as u32,
+        newest: MessageVersion {
+            fingerprint: *b"a fingerprint 16",
+            schema: "[u8]".to_string(),
+            alignment: ALIGNMENT as u32,
+        },
+        older: Vec::new(),
         window: ChannelWindow {
             messages: 64,
             bytes: 1 << 16,

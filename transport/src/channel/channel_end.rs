@@ -77,6 +77,11 @@ impl ChannelEnd {
         }
     }
 
+    /// Fingerprint of the message type that both ends settled on, once they have.
+    pub(super) fn settled(&self) -> Option<[u8; 16]> {
+        self.state.agreed().map(|agreed| agreed.fingerprint)
+    }
+
     /// Why the channel is over. `counts` says how far it came.
     pub(super) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
         let (channel, peer) = (self.name.clone(), self.session.peer_name());

@@ -11,7 +11,8 @@ use crate::{
     memory::MemoryError,
 };
 
-/// The two ends of a channel do not mean the same messages.
+/// The two ends of a channel do not mean the same messages: they know no version of the
+/// message type in common.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct SchemaMismatch {
@@ -19,35 +20,48 @@ pub struct SchemaMismatch {
     pub channel: String,
     /// The peer, as an address.
     pub peer: String,
-    /// What this end has.
+    /// What this end has, with all of its versions.
     pub ours: ChannelSpec,
-    /// What the peer's end has.
+    /// What the peer's end has, with all of its versions.
     pub theirs: ChannelSpec,
 }
 
 impl fmt::Display for SchemaMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (ours, theirs) = (Offered(&self.ours), Offered(&self.theirs));
         write!(
             f,
-            "channel \"{}\" with {}: the ends have different message types; here {} [{}], there \
-             {} [{}]; make both the same, or give the new type a channel of a new name",
-            self.channel,
-            self.peer,
-            self.ours.schema,
-            Hex(&self.ours.fingerprint[..4]),
-            self.theirs.schema,
-            Hex(&self.theirs.fingerprint[..4]),
-        )
+            "channel \"{}\" with {}: the ends have ",
+            self.channel, self.peer
+        )?;
+        if self.ours.older.is_empty() && self.theirs.older.is_empty() {
+            write!(
+                f,
+                "different message types; here {ours}, there {theirs}; make both the same, let \
+                 the newer end offer both by `versions`, or give the new type a channel of a new \
+                 name"
+            )
+        } else {
+            write!(
+                f,
+                "no version of the message type in common; here {ours}, there {theirs}; update \
+                 the older end to a release in between first, or give the new type a channel of \
+                 a new name"
+            )
+        }
     }
 }
 
 impl Error for SchemaMismatch {}
 
-struct Hex<'a>(&'a [u8]);
+/// All versions that an end offers, for people.
+struct Offered<'a>(&'a ChannelSpec);
 
-impl fmt::Display for Hex<'_> {
+impl fmt::Display for Offered<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.0.newest.fmt(f)?;
+        let mut older = self.0.older.iter();
+        older.try_for_each(|version| write!(f, " or {version}"))
     }
 }
 

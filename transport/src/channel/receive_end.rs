@@ -19,7 +19,7 @@ use super::{
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
-    engine::counters::Counters,
+    engine::{counters::Counters, record::first_position},
     fabric::shm::MessageSegment,
     memory::{Block, BufferLease, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
@@ -54,9 +54,9 @@ pub struct ReceiveEnd {
     pub(crate) held: Mutex<Held>,
     /// Messages handed out, for those who are not the handle.
     pub(crate) handed_out: AtomicU64,
-    /// What the sender was last told.
-    pub(crate) told_released: AtomicU64,
-    pub(crate) told_position: AtomicU64,
+    /// What the sender was last told; the position from where the ring begins.
+    told_released: AtomicU64,
+    told_position: AtomicU64,
     /// The prefix that the session's engine was last asked to tell.
     pub(crate) marked_released: AtomicU64,
     /// The session's engine was asked to tell and has not yet.
@@ -153,8 +153,8 @@ impl Deref for ReceiveEnd {
 }
 
 impl ReceiveEnd {
-    /// An end whose ring begins at `first_position`, its guards settling in `cells`.
-    pub(crate) fn new(common: ChannelEnd, first_position: u64, cells: CellLease) -> Self {
+    /// An end whose guards settle in `cells`.
+    pub(crate) fn new(common: ChannelEnd, cells: CellLease) -> Self {
         Self {
             common,
             ours: OnceLock::new(),
@@ -164,11 +164,11 @@ impl ReceiveEnd {
             large: Mutex::default(),
             arrived: AtomicU64::new(0),
             cells,
-            prefix: Advance::new(first_position),
+            prefix: Advance::default(),
             held: Mutex::default(),
             handed_out: AtomicU64::new(0),
             told_released: AtomicU64::new(0),
-            told_position: AtomicU64::new(first_position),
+            told_position: AtomicU64::new(0),
             marked_released: AtomicU64::new(0),
             is_marked: AtomicBool::new(false),
         }
@@ -210,10 +210,25 @@ impl ReceiveEnd {
         Counters {
             received: self.handed_out.load(Ordering::Relaxed).max(prefix.released),
             released: prefix.released,
-            released_position: prefix.position,
+            released_position: self.ring_start() + prefix.position,
             acknowledged: prefix.acknowledged,
             acknowledgement_ended: prefix.acknowledgement_ended,
         }
+    }
+
+    /// Where the sender's ring begins: known once it is settled which of the versions that
+    /// were offered holds. Until then nothing is handed out.
+    fn ring_start(&self) -> u64 {
+        let agreed = self.state.agreed();
+        agreed.map_or(0, |agreed| first_position(agreed.alignment as usize))
+    }
+
+    /// The sender has been told so much.
+    pub(crate) fn told(&self, counters: &Counters) {
+        self.told_released
+            .store(counters.released, Ordering::Relaxed);
+        let position = counters.released_position - self.ring_start();
+        self.told_position.store(position, Ordering::Relaxed);
     }
 
     /// Under the advance lock: frees first, then publishes.

@@ -37,7 +37,6 @@ pub struct ReceiveHandle {
     end: Arc<ReceiveEnd>,
     cells: &'static CellBlock,
     source: Source,
-    alignment: usize,
 
     // How far we are.
     handed_out: u64,
@@ -128,7 +127,6 @@ impl ReceiveHandle {
     pub(crate) fn new(end: Arc<ReceiveEnd>) -> Self {
         Self {
             cells: end.cells.block(),
-            alignment: end.spec.alignment as usize,
             source: Source::None,
             handed_out: 0,
             handed_out_bytes: 0,
@@ -479,20 +477,22 @@ impl ReceiveHandle {
         let Some(offer) = offer.take() else {
             return Ok(false);
         };
-        if let Some(agreed) = self.end.state.agreed() {
-            self.quarter_messages = (agreed.window.messages / 4).max(1);
-            if self.end.session.site().is_some() {
-                self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
-            }
-            self.quarter_bytes = (agreed.window.bytes / 4).max(1);
-            self.advance_at = self.quarter_messages;
-            self.advance_at_bytes = self.quarter_bytes;
+        let Some(agreed) = self.end.state.agreed() else {
+            unreachable!("an end gets its source when it is open")
+        };
+        self.quarter_messages = (agreed.window.messages / 4).max(1);
+        if self.end.session.site().is_some() {
+            self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
         }
+        self.quarter_bytes = (agreed.window.bytes / 4).max(1);
+        self.advance_at = self.quarter_messages;
+        self.advance_at_bytes = self.quarter_bytes;
+        let alignment = agreed.alignment as usize;
         self.source = match offer {
             SourceOffer::Frames(arrivals) => Source::Frames(Frames {
                 arrivals,
                 at: 0,
-                alignment: self.alignment,
+                alignment,
             }),
             SourceOffer::Ring { fd, capacity } => {
                 let ring = RingSegment::accept(fd, capacity).map_err(|refused| {
@@ -504,7 +504,7 @@ impl ReceiveHandle {
                 // last guard is gone.
                 let mapped = unsafe { Mapped::new(base, capacity) };
                 self.end.held().ring = Some(ring);
-                Source::Ring(Consumer::new(mapped, Layout::in_lines(self.alignment)))
+                Source::Ring(Consumer::new(mapped, Layout::in_lines(alignment)))
             }
         };
         Ok(true)
@@ -642,6 +642,12 @@ impl ReceiveHandle {
 
     pub(super) fn end(&self) -> &ReceiveEnd {
         &self.end
+    }
+
+    /// Fingerprint of the message type that both ends settled on, once they have.
+    #[must_use]
+    pub fn settled(&self) -> Option<[u8; 16]> {
+        self.end.settled()
     }
 
     /// Waits until the peer has opened its end.

@@ -97,6 +97,11 @@ impl SendProducer {
     #[inline]
     pub(super) fn refresh(&mut self) -> Result<(), crate::ring::Misbehaved> {
         let (messages, position) = self.theirs.released();
+        if messages == 0 {
+            // The position stands there since before it was settled which version holds, and
+            // with it where the ring begins.
+            return Ok(());
+        }
         self.ring.refresh(Released { messages, position })
     }
 }

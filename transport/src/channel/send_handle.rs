@@ -181,6 +181,12 @@ impl SendHandle {
         self.end.ours.get().is_some()
     }
 
+    /// Fingerprint of the message type that both ends settled on, once they have.
+    #[must_use]
+    pub fn settled(&self) -> Option<[u8; 16]> {
+        self.end.settled()
+    }
+
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), SendFailure> {
         self.end.opened(patience)

@@ -64,6 +64,8 @@ pub struct PeerDescription {
     pub incarnation: u64,
     /// Its process, where it runs on this host.
     pub pid: Option<u32>,
+    /// Whether it reads an open with several versions of a message type.
+    pub knows_versions: bool,
     /// What carries the data.
     pub fabric: Fabric,
     /// Why this fabric.

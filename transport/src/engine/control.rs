@@ -8,7 +8,12 @@
 
 use std::fmt;
 
-use super::channel_window::ChannelWindow;
+use super::{
+    channel_window::ChannelWindow,
+    frame::HEAD_BYTES,
+    message_version::{MAX_OLDER_VERSIONS, MessageVersion},
+    session_credit::CONTROL_RESERVE_BYTES,
+};
 
 /// Which end of a channel someone holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -42,16 +47,22 @@ impl fmt::Display for Role {
 /// What an end asks of the channel it opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChannelSpec {
-    /// Structural fingerprint of the message type and its codec.
-    pub fingerprint: [u8; 16],
-    /// The same for people, cut to [`MAX_SCHEMA_BYTES`].
-    pub schema: String,
-    /// Alignment of every payload: a power of two, 8 to 64.
-    pub alignment: u32,
+    /// The message type, of several versions the newest.
+    pub newest: MessageVersion,
+    /// What the end knows beside it, newest first: at most [`MAX_OLDER_VERSIONS`]. Only for a
+    /// peer that can read such a list.
+    pub older: Vec<MessageVersion>,
     /// The window that this end asks for.
     pub window: ChannelWindow,
     /// The longest message that this end accepts.
     pub max_message_bytes: u64,
+}
+
+impl ChannelSpec {
+    /// Everything that the end knows, the newest first.
+    pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
+        std::iter::once(&self.newest).chain(&self.older)
+    }
 }
 
 /// Why an end closes.
@@ -152,6 +163,16 @@ pub enum Control {
 pub const MAX_NAME_BYTES: usize = 255;
 /// Longest schema text that travels.
 pub const MAX_SCHEMA_BYTES: usize = 1024;
+/// The same of an older version.
+pub const MAX_OLDER_SCHEMA_BYTES: usize = 512;
+
+// The longest open fits the longest control frame.
+const _: () = {
+    const VERSION: usize = 16 + 2 + 4;
+    let newest = 1 + 4 + 1 + 2 + MAX_NAME_BYTES + VERSION + MAX_SCHEMA_BYTES + 3 * 8;
+    let older = 1 + MAX_OLDER_VERSIONS * (VERSION + MAX_OLDER_SCHEMA_BYTES);
+    assert!((HEAD_BYTES + newest + older) as u64 <= CONTROL_RESERVE_BYTES);
+};
 
 /// Bytes that are no control message. Always the peer's fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -184,15 +205,22 @@ impl Control {
                 out.extend_from_slice(&end.to_le_bytes());
                 out.push(role_byte(*role));
                 put_text(out, name, MAX_NAME_BYTES);
-                out.extend_from_slice(&spec.fingerprint);
-                put_text(out, &spec.schema, MAX_SCHEMA_BYTES);
-                out.extend_from_slice(&spec.alignment.to_le_bytes());
+                put_version(out, &spec.newest, MAX_SCHEMA_BYTES);
                 for value in [
                     spec.window.messages,
                     spec.window.bytes,
                     spec.max_message_bytes,
                 ] {
                     out.extend_from_slice(&value.to_le_bytes());
+                }
+                // Where there are none this ends here, as it does for those who know of one
+                // version only.
+                if !spec.older.is_empty() {
+                    debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
+                    out.push(spec.older.len() as u8);
+                    for version in &spec.older {
+                        put_version(out, version, MAX_OLDER_SCHEMA_BYTES);
+                    }
                 }
             }
             Control::Close {
@@ -327,6 +355,12 @@ fn role_byte(role: Role) -> u8 {
     }
 }
 
+fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize) {
+    out.extend_from_slice(&version.fingerprint);
+    put_text(out, &version.schema, schema_limit);
+    out.extend_from_slice(&version.alignment.to_le_bytes());
+}
+
 fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
     let text = &text[..text.floor_char_boundary_to(limit)];
     out.extend_from_slice(&(text.len() as u16).to_le_bytes());
@@ -409,26 +443,49 @@ impl<'a> Reader<'a> {
 
     fn spec(&mut self) -> Result<ChannelSpec, MalformedControl> {
         let spec = ChannelSpec {
-            fingerprint: self.array()?,
-            schema: self.text(MAX_SCHEMA_BYTES)?,
-            alignment: u32::from_le_bytes(self.array()?),
+            newest: self.version(MAX_SCHEMA_BYTES)?,
             window: ChannelWindow {
                 messages: self.u64()?,
                 bytes: self.u64()?,
             },
             max_message_bytes: self.u64()?,
+            older: self.older_versions()?,
         };
-        if !spec.alignment.is_power_of_two() || !(8..=64).contains(&spec.alignment) {
-            return Err(MalformedControl {
-                what: "an alignment is not 8, 16, 32 or 64",
-            });
-        }
         if spec.window.messages == 0 || spec.window.bytes == 0 {
             return Err(MalformedControl {
                 what: "a window of 0",
             });
         }
         Ok(spec)
+    }
+
+    fn version(&mut self, schema_limit: usize) -> Result<MessageVersion, MalformedControl> {
+        let version = MessageVersion {
+            fingerprint: self.array()?,
+            schema: self.text(schema_limit)?,
+            alignment: u32::from_le_bytes(self.array()?),
+        };
+        if !version.alignment.is_power_of_two() || !(8..=64).contains(&version.alignment) {
+            return Err(MalformedControl {
+                what: "an alignment is not 8, 16, 32 or 64",
+            });
+        }
+        Ok(version)
+    }
+
+    fn older_versions(&mut self) -> Result<Vec<MessageVersion>, MalformedControl> {
+        if self.bytes.is_empty() {
+            return Ok(Vec::new());
+        }
+        let count = usize::from(self.byte()?);
+        if !(1..=MAX_OLDER_VERSIONS).contains(&count) {
+            return Err(MalformedControl {
+                what: "a list of no older versions, or of too many",
+            });
+        }
+        (0..count)
+            .map(|_| self.version(MAX_OLDER_SCHEMA_BYTES))
+            .collect()
     }
 }
 
@@ -438,15 +495,37 @@ mod tests {
 
     use super::*;
 
+    fn version(number: u8) -> MessageVersion {
+        MessageVersion {
+            fingerprint: [number; 16],
+            schema: "{ offset: u64 }".into(),
+            alignment: 16,
+        }
+    }
+
+    /// An open with versions behind the first.
+    fn open_of(older: Vec<MessageVersion>) -> Control {
+        let mut open = some_open();
+        if let Control::Open { spec, .. } = &mut open {
+            spec.older = older;
+        }
+        open
+    }
+
+    fn encoded(message: &Control) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        bytes
+    }
+
     fn some_open() -> Control {
         Control::Open {
             end: 3,
             role: Role::Receiver,
             name: "wal".into(),
             spec: ChannelSpec {
-                fingerprint: [7; 16],
-                schema: "{ offset: u64 }".into(),
-                alignment: 16,
+                newest: version(7),
+                older: Vec::new(),
                 window: ChannelWindow {
                     messages: 10,
                     bytes: 1000,
@@ -486,8 +565,7 @@ mod tests {
             },
             Control::Surrender { credit: 12 },
         ] {
-            let mut bytes = Vec::new();
-            message.encode(&mut bytes);
+            let mut bytes = encoded(&message);
             assert_eq!(Control::decode(&bytes).as_ref(), Ok(&message));
             for cut in 0..bytes.len() {
                 assert!(
@@ -500,39 +578,82 @@ mod tests {
         }
     }
 
+    /// The list of older versions may be left out, so an open cut before it is whole: the
+    /// same end with one version. Cut anywhere else it is not.
+    #[test]
+    fn older_versions_survive_the_wire_as_a_whole_or_not_at_all() {
+        let without = encoded(&some_open());
+        for count in 1..=MAX_OLDER_VERSIONS as u8 {
+            let open = open_of((0..count).map(version).collect());
+            let mut bytes = encoded(&open);
+            assert!(bytes.starts_with(&without));
+            assert_eq!(Control::decode(&bytes).as_ref(), Ok(&open));
+            assert_eq!(Control::decode(&without).as_ref(), Ok(&some_open()));
+            for cut in (0..bytes.len()).filter(|&cut| cut != without.len()) {
+                assert!(Control::decode(&bytes[..cut]).is_err(), "cut at {cut}");
+            }
+            bytes.push(0);
+            assert!(Control::decode(&bytes).is_err());
+        }
+    }
+
+    #[test]
+    fn a_list_of_older_versions_is_bounded() {
+        let without = encoded(&some_open());
+        let one = encoded(&open_of(vec![version(1)]))[without.len() + 1..].to_vec();
+        let list = |count: u8| {
+            let versions = one.repeat(count.into());
+            Control::decode(&[&without[..], &[count], &versions].concat())
+        };
+        assert!(list(MAX_OLDER_VERSIONS as u8).is_ok());
+        for count in [0, MAX_OLDER_VERSIONS as u8 + 1, u8::MAX] {
+            assert!(list(count).is_err(), "{count}");
+        }
+        let mut unaligned = [&without[..], &[1], &one].concat();
+        let alignment = unaligned.len() - 4;
+        unaligned[alignment] = 24;
+        assert!(Control::decode(&unaligned).is_err());
+    }
+
     #[test]
     fn a_long_schema_is_cut_at_a_character() {
-        let Control::Open {
-            end,
-            role,
-            name,
-            mut spec,
-        } = some_open()
-        else {
-            unreachable!()
-        };
-        spec.schema = "ä".repeat(MAX_SCHEMA_BYTES);
-        let mut bytes = Vec::new();
-        Control::Open {
-            end,
-            role,
-            name,
-            spec,
+        let mut long = open_of(vec![version(1); MAX_OLDER_VERSIONS]);
+        if let Control::Open { spec, .. } = &mut long {
+            let versions = std::iter::once(&mut spec.newest).chain(&mut spec.older);
+            versions.for_each(|version| version.schema = "ä".repeat(MAX_SCHEMA_BYTES));
         }
-        .encode(&mut bytes);
-        let Ok(Control::Open { spec, .. }) = Control::decode(&bytes) else {
+        let Ok(Control::Open { spec, .. }) = Control::decode(&encoded(&long)) else {
             panic!()
         };
-        assert_eq!(spec.schema, "ä".repeat(MAX_SCHEMA_BYTES / 2));
+        assert_eq!(spec.newest.schema, "ä".repeat(MAX_SCHEMA_BYTES / 2));
+        for older in spec.older {
+            assert_eq!(older.schema, "ä".repeat(MAX_OLDER_SCHEMA_BYTES / 2));
+        }
     }
 
     proptest! {
         #[test]
         fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
             if let Ok(message) = Control::decode(&bytes) {
-                let mut again = Vec::new();
-                message.encode(&mut again);
-                prop_assert_eq!(again, bytes);
+                prop_assert_eq!(encoded(&message), bytes);
+            }
+        }
+
+        /// The same where it is nearly one, which random bytes hardly ever are.
+        #[test]
+        fn a_garbled_list_of_versions_is_a_message_or_an_error(
+            count in 0..=MAX_OLDER_VERSIONS,
+            garbled in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let mut bytes = encoded(&open_of(vec![version(1); count]));
+            for (at, byte) in garbled {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+            bytes.truncate(cut.index(bytes.len() + 1));
+            if let Ok(message) = Control::decode(&bytes) {
+                prop_assert_eq!(encoded(&message), bytes);
             }
         }
     }

@@ -6,6 +6,7 @@
 //! and never the other way round, so every rule here is tested without a device.
 //!
 //! - [`frame`], [`control`]: what stands on the wire.
+//! - [`message_version`]: which message type both ends of a channel know.
 //! - [`record`]: what stands in a ring.
 //! - [`counters`], [`channel_window`]: what the application still holds.
 //! - [`session_credit`]: what the engine of the other end can still take in.
@@ -23,6 +24,7 @@ pub mod credit_broker;
 pub mod frame;
 pub mod id_map;
 pub mod large;
+pub mod message_version;
 pub mod record;
 pub mod reserved_buffer;
 pub mod session;

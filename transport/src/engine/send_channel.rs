@@ -11,6 +11,8 @@ use super::{
 #[derive(Debug, Default)]
 pub(super) struct SendChannel {
     // The wire.
+    /// Alignment of payloads, once the channel is open.
+    pub(super) alignment: usize,
     /// Messages put into frames so far.
     pub(super) sent: u64,
     /// The ring position behind the last of them.

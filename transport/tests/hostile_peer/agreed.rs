@@ -4,6 +4,7 @@ use ibex_transport::engine::{
     carriage::Carriage,
     channel_window::ChannelWindow,
     control::{ChannelSpec, Role},
+    message_version::MessageVersion,
     record::{RecordHeader, RecordKind, first_position, record_size},
     session::SessionConfig,
 };
@@ -33,14 +34,21 @@ pub(crate) fn config() -> SessionConfig {
 
 pub(crate) fn spec() -> ChannelSpec {
     ChannelSpec {
-        fingerprint: [1; 16],
-        schema: String::new(),
-        alignment: ALIGNMENT as u32,
+        newest: version(1),
+        older: Vec::new(),
         window: ChannelWindow {
             messages: WINDOW,
             bytes: 1 << 12,
         },
         max_message_bytes: LIMIT,
+    }
+}
+
+pub(crate) fn version(number: u8) -> MessageVersion {
+    MessageVersion {
+        fingerprint: [number; 16],
+        schema: String::new(),
+        alignment: ALIGNMENT as u32,
     }
 }
 

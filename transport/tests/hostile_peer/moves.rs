@@ -5,6 +5,7 @@ use ibex_transport::engine::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     frame::{Extension, FrameKind},
+    message_version::MAX_OLDER_VERSIONS,
     record::RecordKind,
 };
 use proptest::{collection::vec, prelude::*};
@@ -31,7 +32,8 @@ pub(crate) enum Move {
         id: u32,
         role: Role,
         name: &'static str,
-        fits: bool,
+        /// The versions that it knows, newest first; we know number 1.
+        knows: Vec<u8>,
     },
     Close {
         end: u32,
@@ -108,10 +110,12 @@ impl Move {
                 id,
                 role,
                 name,
-                fits,
+                knows,
             } => {
+                let mut versions = knows.into_iter().map(version);
                 let spec = ChannelSpec {
-                    fingerprint: [u8::from(fits); 16],
+                    newest: versions.next().unwrap_or_else(|| version(0)),
+                    older: versions.collect(),
                     ..spec()
                 };
                 Frame::control(&Control::Open {
@@ -181,8 +185,8 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
             .prop_map(|(end, skew, records)| Move::Records { end, skew, records }),
         24 => (sender(), skew(), 1..150_usize)
             .prop_map(|(end, skew, bytes)| Move::Chunk { end, skew, bytes }),
-        16 => (4..40_u32, role(), name, any::<bool>())
-            .prop_map(|(id, role, name, fits)| Move::Open { id, role, name, fits }),
+        16 => (4..40_u32, role(), name, vec(0..3_u8, 1..=1 + MAX_OLDER_VERSIONS))
+            .prop_map(|(id, role, name, knows)| Move::Open { id, role, name, knows }),
         8 => (4..40_u32, role(), skew())
             .prop_map(|(end, role, skew)| Move::Close { end, role, skew }),
         4 => (1..4_u32, role(), skew())

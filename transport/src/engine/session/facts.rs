@@ -186,9 +186,13 @@ pub enum Event {
     Goodbye,
 }
 
-/// What holds for a channel: the stricter of both ends' wishes.
+/// What holds for a channel: the newest of the message types that both ends know, and the
+/// stricter of their wishes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
+    /// Fingerprint of the message type: of several versions, the one that was
+    /// [settled](crate::engine::message_version) on.
+    pub fingerprint: [u8; 16],
     /// Messages and bytes that may be out.
     pub window: ChannelWindow,
     /// Alignment of payloads.

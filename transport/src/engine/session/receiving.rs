@@ -10,6 +10,7 @@ use crate::engine::{
     control::{ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     id_map::IdMap,
+    message_version::settle,
     receive_channel::ReceiveChannel,
     record::{self, RecordHeader},
     session_credit::CONTROL_RESERVE_BYTES,
@@ -392,10 +393,12 @@ impl Session {
         };
         local.peer = Some(open.end);
         self.paired[open.role as usize].insert(open.end, end);
-        let fits = local.spec.fingerprint == open.spec.fingerprint
-            && local.spec.alignment == open.spec.alignment;
-        if !fits {
-            // Both ends see the same two specs and come to the same result.
+        // Both ends see the same two specs and come to the same result.
+        let settled = match open.role {
+            Role::Sender => settle(&open.spec, &local.spec),
+            Role::Receiver => settle(&local.spec, &open.spec),
+        };
+        let Some(settled) = settled else {
             local.closed_there = true;
             if open.closed.is_some() {
                 local.peer = None;
@@ -407,10 +410,11 @@ impl Session {
             });
             self.forget_if_over(end);
             return;
-        }
+        };
         let agreed = Agreed {
+            fingerprint: settled.fingerprint,
             window: local.spec.window.agree(open.spec.window),
-            alignment: local.spec.alignment,
+            alignment: settled.alignment,
             max_message_bytes: local
                 .spec
                 .max_message_bytes
@@ -425,7 +429,8 @@ impl Session {
                 )));
             }
             EndState::Sender(channel) => {
-                channel.sent_position = record::first_position(agreed.alignment as usize);
+                channel.alignment = agreed.alignment as usize;
+                channel.sent_position = record::first_position(channel.alignment);
                 channel.counters.released_position = channel.sent_position;
             }
         }

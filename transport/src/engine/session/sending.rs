@@ -59,8 +59,10 @@ impl Session {
         let EndState::Sender(channel) = &mut entry.state else {
             return None;
         };
-        let is_live = entry.peer.is_some() && !entry.closed_there && !entry.closed_here;
-        let pad = pad_for(landing, false, entry.spec.alignment as usize);
+        if entry.peer.is_none() || entry.closed_there || entry.closed_here {
+            return None;
+        }
+        let pad = pad_for(landing, false, channel.alignment);
         let header = FrameHeader {
             length: (HEADER_BYTES + usize::from(pad) + bytes) as u32,
             channel: end,
@@ -70,7 +72,7 @@ impl Session {
             sequence: (channel.sent + 1) as u32,
         };
         let cost = self.config.carriage.cost(&header);
-        if !is_live || !channel.has_nothing_large() || cost > self.credit_use.available() {
+        if !channel.has_nothing_large() || cost > self.credit_use.available() {
             return None;
         }
         self.credit_use.charge(cost);
@@ -242,7 +244,7 @@ impl Session {
             end,
             sequence,
             run,
-            alignment: entry.spec.alignment as usize,
+            alignment: channel.alignment,
         })
     }
 

@@ -1,7 +1,5 @@
 //! What a link does about the events of its session.
 
-use std::sync::atomic::Ordering;
-
 use super::{Link, Phase};
 use crate::{
     channel::{
@@ -60,11 +58,7 @@ impl Link {
                 }
                 Event::Told { end, counters } => {
                     if let Some(receiver) = self.receivers.get(end) {
-                        let end = &receiver.end;
-                        end.told_released
-                            .store(counters.released, Ordering::Relaxed);
-                        end.told_position
-                            .store(counters.released_position, Ordering::Relaxed);
+                        receiver.end.told(&counters);
                     }
                 }
                 Event::PeerClosed {
@@ -113,8 +107,9 @@ impl Link {
             receiver.writer = Some(writer);
             receiver.end.held().frames = Some(retirer);
             let _ = receiver.end.theirs.set(Words::local());
-            receiver.end.provide(Source::Frames(reader));
+            // First what was agreed: it says how to read what is provided.
             receiver.end.state.open(agreed);
+            receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }
     }

@@ -48,11 +48,12 @@ impl Link {
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         self.check_open()?;
         let id = self.session.open(Role::Receiver, name, spec.clone())?;
-        let first = record::first_position(spec.alignment as usize);
+        // Of the newest version; a sender that settles on another does not look at it.
+        let first = record::first_position(spec.newest.alignment as usize);
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell());
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
-        let end = Arc::new(ReceiveEnd::new(common, first, cells));
+        let end = Arc::new(ReceiveEnd::new(common, cells));
         if let Some(local) = &mut self.local {
             let words = local.lease_receiver_words(id, first).map_err(refused)?;
             let _ = end.ours.set(words);

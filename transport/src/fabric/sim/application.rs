@@ -66,12 +66,16 @@ impl Application {
         }
         let role = self.random.pick(&[Role::Sender, Role::Receiver]);
         let name = format!("channel {}", self.random.below(self.options.names));
-        let fits = !self.random.chance(self.options.mismatch_per_mille);
+        // A program of one release knows other versions than one of the next.
+        let knows = match self.random.chance(self.options.mismatch_per_mille) {
+            true => 0,
+            false => 1 + self.random.below(self.options.alignments.len() as u64) as usize,
+        };
         let window = ChannelWindow {
             messages: 1 + self.random.below(self.options.window_messages),
             bytes: self.options.window_bytes >> self.random.below(2),
         };
-        let opened = node.open(role, &name, fits, window, ledger)?;
+        let opened = node.open(role, &name, knows, window, ledger)?;
         node.note(opened.map_or(0, u64::from));
         Ok(())
     }

@@ -16,6 +16,7 @@ use crate::engine::{
     counters::Counters,
     credit_broker::{BrokerSettings, CreditAction, CreditBroker},
     frame::{FrameHeader, FrameKind},
+    message_version::MessageVersion,
     record::{RecordHeader, RecordKind, first_position, record_size},
     reserved_buffer::reserved_buffers,
     session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
@@ -386,9 +387,12 @@ fn handle(session: &mut Session, bytes: &[u8]) -> Checked<Arrival> {
 
 fn spec() -> ChannelSpec {
     ChannelSpec {
-        fingerprint: [0; 16],
-        schema: String::new(),
-        alignment: ALIGNMENT as u32,
+        newest: MessageVersion {
+            fingerprint: [0; 16],
+            schema: String::new(),
+            alignment: ALIGNMENT as u32,
+        },
+        older: Vec::new(),
         window: ChannelWindow {
             messages: WINDOW,
             bytes: 1 << 20,

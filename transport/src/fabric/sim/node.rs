@@ -14,6 +14,7 @@ use super::{
 use crate::engine::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, Role},
+    message_version::MessageVersion,
     session::{CannotOpen, Event, Session, SessionConfig},
 };
 
@@ -103,12 +104,13 @@ impl Node {
     // ---- What handles do -------------------------------------------------------------
 
     /// Opens an end. Whether it may be opened is known here as well, so the session's
-    /// answer is checked. `window` is what this end asks for.
+    /// answer is checked. The end knows the oldest `knows` versions, or one that its
+    /// counterpart never knows; `window` is what it asks for.
     pub(super) fn open(
         &mut self,
         role: Role,
         name: &str,
-        fits: bool,
+        knows: usize,
         window: ChannelWindow,
         ledger: &Ledger,
     ) -> Checked<Option<u32>> {
@@ -123,10 +125,17 @@ impl Node {
                 .any(|end| end.name == name && !end.is_closed),
         };
         let is_full = self.session.footprint().ends >= self.options.max_channels;
-        let spec = ChannelSpec {
-            fingerprint: [if fits { 0 } else { role as u8 + 1 }; 16],
+        let version = |(number, &alignment): (usize, &u32)| MessageVersion {
+            fingerprint: [number as u8; 16],
             schema: String::new(),
-            alignment: self.options.alignment,
+            alignment,
+        };
+        let known = self.options.alignments.iter().enumerate().take(knows);
+        let mut versions = known.rev().map(version);
+        let stranger = (usize::from(u8::MAX) - role as usize, &8);
+        let spec = ChannelSpec {
+            newest: versions.next().unwrap_or_else(|| version(stranger)),
+            older: versions.collect(),
             window,
             max_message_bytes: self.options.max_message_bytes,
         };

@@ -40,8 +40,9 @@ pub struct SimOptions {
     /// An engine lends nothing of what it recalled before that has come back. If not, the
     /// run has to break a rule.
     pub lender_waits_for_surrender: bool,
-    /// The alignment of payloads.
-    pub alignment: u32,
+    /// The alignment of payloads in each version of the message type, the oldest first. Every
+    /// end knows the oldest, some know the next one or all.
+    pub alignments: [u32; 3],
     /// The largest window that an end asks for, a power of two; some ask for less.
     pub window_bytes: u64,
     /// The same in messages.
@@ -127,7 +128,7 @@ impl SimOptions {
             credit: least_credit * random.pick(&[1, 1, 2, 8]),
             lend_per_mille: random.pick(&[0, 5, 50, 500]),
             lender_waits_for_surrender: true,
-            alignment: random.pick(&[8, 8, 16, 32, 64]),
+            alignments: [(); 3].map(|()| random.pick(&[8, 8, 16, 32, 64])),
             window_bytes,
             window_messages: random.pick(&[1, 2, 7, 64, 1024]),
             max_record_bytes,

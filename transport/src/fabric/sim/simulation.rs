@@ -323,7 +323,7 @@ impl Simulation {
                     bytes: self.options.window_bytes,
                 };
                 self.on(side, |Place { node, .. }, ledger| {
-                    if let Some(end) = node.open(role, &name, true, window, ledger)? {
+                    if let Some(end) = node.open(role, &name, 1, window, ledger)? {
                         any = true;
                         node.close_sender(end, ledger)?;
                         node.close_receiver(end, ledger)?;

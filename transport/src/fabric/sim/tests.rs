@@ -239,7 +239,7 @@ fn busy() -> SimOptions {
         credit: 1 << 14,
         lend_per_mille: 50,
         lender_waits_for_surrender: true,
-        alignment: 16,
+        alignments: [16, 8, 64],
         window_bytes: 1 << 12,
         window_messages: 64,
         max_record_bytes: 1 << 11,

@@ -2,7 +2,7 @@
 
 use super::{super::*, peer::*};
 #[allow(unused_imports, reason = "each test file uses some of them")]
-use crate::engine::{control::*, frame::*, large::*, session_credit::*};
+use crate::engine::{control::*, frame::*, large::*, message_version::*, session_credit::*};
 
 #[test]
 fn an_end_is_opened_once() {
@@ -116,10 +116,8 @@ fn a_channel_that_never_fitted_is_forgotten_on_both_sides_alone() {
     // The peer forgets its end as soon as its close is out, and may open others in its
     // place, whatever we do with ours.
     let mut session = Session::new(config());
-    let unfit = ChannelSpec {
-        fingerprint: [9; 16],
-        ..spec()
-    };
+    let mut unfit = spec();
+    unfit.newest.fingerprint = [9; 16];
     session.open(Role::Receiver, "wal", spec()).unwrap();
     deliver(&mut session, &open_with(PEER, Role::Sender, "wal", unfit)).unwrap();
     deliver(&mut session, &close(Role::Sender, 0)).unwrap();
@@ -185,6 +183,64 @@ fn goodbye_waits_for_what_was_published() {
     assert_eq!(drain(&mut session).0, [Event::Goodbye]);
 }
 
+/// Old and new programs, either of them sending and either opening first: both ends come to
+/// the same version, or both to none.
+#[test]
+fn the_newest_version_in_common_is_settled_at_both_ends() {
+    let offer = |known: &[(u8, u32)]| {
+        let version = |&(number, alignment)| MessageVersion {
+            fingerprint: [number; 16],
+            schema: String::new(),
+            alignment,
+        };
+        ChannelSpec {
+            newest: version(&known[0]),
+            older: known[1..].iter().map(version).collect(),
+            ..spec()
+        }
+    };
+    let (first, second, third) = ((1, 8), (2, 64), (3, 16));
+    for (ours, theirs, expected) in [
+        (&[second, first][..], &[first][..], Some(first)),
+        (&[second, first], &[second, first], Some(second)),
+        (&[third, second], &[second, first], Some(second)),
+        (&[third, second], &[first], None),
+        // The same message type in another build: other padding, so other bytes.
+        (&[second, first], &[(2, 8)], None),
+    ] {
+        for (ours, theirs) in [(ours, theirs), (theirs, ours)] {
+            for (role, we_open_first) in [Role::Sender, Role::Receiver]
+                .into_iter()
+                .flat_map(|role| [(role, true), (role, false)])
+            {
+                let mut session = Session::new(config());
+                let open = open_with(PEER, role.opposite(), "wal", offer(theirs));
+                if we_open_first {
+                    session.open(role, "wal", offer(ours)).unwrap();
+                    deliver(&mut session, &open).unwrap();
+                } else {
+                    deliver(&mut session, &open).unwrap();
+                    session.open(role, "wal", offer(ours)).unwrap();
+                }
+                let settled = drain(&mut session)
+                    .0
+                    .into_iter()
+                    .find_map(|event| match event {
+                        Event::Opened { agreed, .. } => {
+                            Some(Some((agreed.fingerprint[0], agreed.alignment)))
+                        }
+                        Event::Mismatched { theirs: told, .. } => {
+                            assert_eq!(told, offer(theirs), "all of what the peer knows");
+                            Some(None)
+                        }
+                        _ => None,
+                    });
+                assert_eq!(settled, Some(expected), "{ours:?} {role} meets {theirs:?}");
+            }
+        }
+    }
+}
+
 /// Every state of an end and everything that can happen to it: the events that follow,
 /// the control messages that go out, and how many ends are left.
 #[test]
@@ -194,10 +250,8 @@ fn the_states_of_an_end() {
         deliver(session, &open(PEER, role.opposite())).unwrap();
     }
     fn peer_opens_unfit(session: &mut Session, role: Role) {
-        let unfit = ChannelSpec {
-            fingerprint: [9; 16],
-            ..spec()
-        };
+        let mut unfit = spec();
+        unfit.newest.fingerprint = [9; 16];
         deliver(session, &open_with(PEER, role.opposite(), "wal", unfit)).unwrap();
     }
     fn peer_closes(session: &mut Session, role: Role) {

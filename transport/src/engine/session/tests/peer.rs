@@ -9,6 +9,7 @@ use crate::engine::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
+    message_version::MessageVersion,
     record::{RecordHeader, RecordKind, first_position, record_size},
     session::{Arrival, Event, PeerMisbehaved, RecordSource, Run, Session, SessionConfig},
 };
@@ -33,9 +34,12 @@ pub(super) fn config() -> SessionConfig {
 
 pub(super) fn spec() -> ChannelSpec {
     ChannelSpec {
-        fingerprint: [1; 16],
-        schema: "[u8]".into(),
-        alignment: ALIGNMENT as u32,
+        newest: MessageVersion {
+            fingerprint: [1; 16],
+            schema: "[u8]".into(),
+            alignment: ALIGNMENT as u32,
+        },
+        older: Vec::new(),
         window: ChannelWindow {
             messages: WINDOW,
             bytes: 1 << 12,

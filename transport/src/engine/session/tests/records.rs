@@ -189,10 +189,8 @@ fn records_for_an_end_that_cannot_take_them() {
 #[test]
 fn a_payload_must_land_aligned() {
     let mut session = Session::new(config());
-    let spec = ChannelSpec {
-        alignment: 64,
-        ..spec()
-    };
+    let mut spec = spec();
+    spec.newest.alignment = 64;
     session.open(Role::Receiver, "wal", spec.clone()).unwrap();
     deliver(&mut session, &open_with(PEER, Role::Sender, "wal", spec)).unwrap();
     let mut body = record(1, b"one");

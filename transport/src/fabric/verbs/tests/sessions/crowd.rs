@@ -92,9 +92,12 @@ impl Crowd {
         let (ours, tcp) = admit(dials);
         let (theirs, _) = admit(&self.runtime);
         let spec = ChannelSpec {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
+            newest: MessageVersion {
+                fingerprint: [1; 16],
+                schema: "bytes".to_owned(),
+                alignment: 8,
+            },
+            older: Vec::new(),
             window: MESSAGES_OPEN,
             max_message_bytes: MESSAGE_BYTES as u64,
         };
@@ -415,9 +418,12 @@ fn dialed_and_accepted_sessions_share_a_site() {
     }
     let settle = || while runtimes.each_ref().map(|one| one.poll_ready()) != [false; 2] {};
     let spec = ChannelSpec {
-        fingerprint: [1; 16],
-        schema: "bytes".to_owned(),
-        alignment: 8,
+        newest: MessageVersion {
+            fingerprint: [1; 16],
+            schema: "bytes".to_owned(),
+            alignment: 8,
+        },
+        older: Vec::new(),
         window: MESSAGES_OPEN,
         max_message_bytes: MESSAGE_BYTES as u64,
     };

@@ -32,9 +32,12 @@ impl OneSided {
 
 fn spec() -> ChannelSpec {
     ChannelSpec {
-        fingerprint: [1; 16],
-        schema: "bytes".to_owned(),
-        alignment: 8,
+        newest: MessageVersion {
+            fingerprint: [1; 16],
+            schema: "bytes".to_owned(),
+            alignment: 8,
+        },
+        older: Vec::new(),
         window: WINDOW,
         max_message_bytes: 64 << 20,
     }

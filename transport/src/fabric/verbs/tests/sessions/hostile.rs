@@ -133,9 +133,12 @@ fn bytes_that_are_no_frame_end_the_session() {
 fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let mut victim = Victim::new();
     let spec = ChannelSpec {
-        fingerprint: [1; 16],
-        schema: "bytes".to_owned(),
-        alignment: 8,
+        newest: MessageVersion {
+            fingerprint: [1; 16],
+            schema: "bytes".to_owned(),
+            alignment: 8,
+        },
+        older: Vec::new(),
         window: WINDOW,
         max_message_bytes: 1 << 20,
     };

@@ -21,7 +21,7 @@ use crate::driver::{
     SessionStats, Wait,
 };
 use crate::engine::channel_window::ChannelWindow;
-use crate::engine::control::ChannelSpec;
+use crate::engine::{control::ChannelSpec, message_version::MessageVersion};
 use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::{Choice, DeviceKind};
 use crate::fabric::verbs::provider::fake::FakeProvider;
@@ -108,6 +108,7 @@ fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
 fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
         peer: PeerDescription {
+            knows_versions: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -183,9 +184,12 @@ impl Stage {
     fn open(&self, from: usize, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
         let (from, to) = (&self.nodes[from], &self.nodes[1 - from]);
         let spec = ChannelSpec {
-            fingerprint: [1; 16],
-            schema: "bytes".to_owned(),
-            alignment: 8,
+            newest: MessageVersion {
+                fingerprint: [1; 16],
+                schema: "bytes".to_owned(),
+                alignment: 8,
+            },
+            older: Vec::new(),
             window,
             max_message_bytes: 64 << 20,
         };

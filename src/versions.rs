@@ -1,0 +1,409 @@
+//! Two versions of a message type on one channel, for programs that are updated one after
+//! the other.
+
+use std::{fmt, marker::PhantomData, time::Duration};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{RawMessage, ReceiveHandle, RecvError, SendHandle},
+    driver::Patience,
+};
+
+use crate::{
+    ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
+    Sender, Sequence, TryRecvError,
+    config::{Offer, message_version},
+    error::recv_error,
+    message::DefaultCodec,
+    receiver,
+};
+
+/// Something of the newer version or of the older: a message, or an end of a channel.
+///
+/// A channel's two ends must have the same message type, so a program whose type has changed
+/// does not talk to one that runs the last release. An end that is opened with
+/// [`versions`](ChannelBuilder::versions) knows both types, and has the newer with those who
+/// know it and the older with the rest:
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use std::time::Duration;
+/// use ibex::{Peer, Versions};
+///
+/// #[ibex::message]
+/// struct EntryV1 { offset: u64, data: Vec<u8> }
+///
+/// #[ibex::message]
+/// struct EntryV2 { offset: u64, term: u64, data: Vec<u8> }
+///
+/// type Error = Box<dyn std::error::Error + Send + Sync>;
+///
+/// fn receive(peer: &Peer) -> Result<(), Error> {
+///     let mut log = peer.channel("wal").versions::<EntryV2, EntryV1>().receiver()?;
+///     while let Some(entry) = log.next()? {
+///         match &entry {
+///             Versions::Newer(entry) => println!("{} of {}", entry.offset, entry.term),
+///             Versions::Older(entry) => println!("{}", entry.offset),
+///         }
+///         entry.ack();
+///     }
+///     Ok(())
+/// }
+///
+/// fn send(peer: &Peer, offset: u64, term: u64, data: Vec<u8>) -> Result<(), Error> {
+///     let mut log = peer.channel("wal").versions::<EntryV2, EntryV1>().sender()?;
+///     match log.opened(Duration::from_secs(10))? {
+///         Versions::Newer(log) => log.send(&EntryV2 { offset, term, data })?,
+///         Versions::Older(log) => log.send(&EntryV1 { offset, data })?,
+///     };
+///     Ok(())
+/// }
+/// # }
+/// ```
+///
+/// # Who has to know
+///
+/// Only the newer program: the older one knows nothing of versions and opens its end with its
+/// one type, by [`receiver::<EntryV1>()`](ChannelBuilder::receiver) or
+/// [`sender::<EntryV1>()`](ChannelBuilder::sender). So processes may be updated in any order,
+/// senders and receivers alike, and run side by side for as long as it takes:
+///
+/// | | receiver of V1 | receiver of V2 or V1 | receiver of V2 |
+/// |---|---|---|---|
+/// | sender of V1 | V1 | V1 | mismatch |
+/// | sender of V2 or V1 | V1 | V2 | V2 |
+/// | sender of V2 | mismatch | V2 | V2 |
+///
+/// When nobody runs the older program any more, the next release drops `versions` and opens
+/// with the newer type alone, or names it the older of the next two. Each end that is opened
+/// knows two; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
+///
+/// # What is settled, and when
+///
+/// The version is settled when both ends are open, and holds for the life of the channel: one
+/// channel never carries both. It is the first of the *sender's* two that the receiver knows
+/// too, so two programs that disagree about which type is the newer still agree about what is
+/// sent. A name that is opened again is settled again.
+///
+/// Both versions go by the channel's one codec. They may differ in everything else, alignment
+/// included; two that do not differ in structure are refused with
+/// [`OpenFailure::SameVersions`]. Ends that know no version in common end with a
+/// [`SchemaMismatch`](crate::SchemaMismatch), which shows both lists, at either end.
+///
+/// A peer whose library is older than versions (protocol 1.0) is told of the older version
+/// alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Versions<N, O> {
+    /// Of the newer version.
+    Newer(N),
+    /// Of the older version.
+    Older(O),
+}
+
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Versions<Message<N, C>, Message<O, C>> {
+    /// Tells the sender that the application is done with the message: [`Message::ack`].
+    #[inline]
+    pub fn ack(self) {
+        match self {
+            Versions::Newer(message) => message.ack(),
+            Versions::Older(message) => message.ack(),
+        }
+    }
+
+    /// The message's place in its channel; the first is 1.
+    #[must_use]
+    pub fn sequence(&self) -> Sequence {
+        match self {
+            Versions::Newer(message) => message.sequence(),
+            Versions::Older(message) => message.sequence(),
+        }
+    }
+}
+
+/// A message of the newer version or of the older.
+pub type VersionedMessage<N, O, C = DefaultCodec> = Versions<Message<N, C>, Message<O, C>>;
+
+/// Opens an end that knows two versions of its message type. Made by
+/// [`ChannelBuilder::versions`], behind the channel's settings and codec.
+#[must_use = "a builder does nothing until `sender` or `receiver`"]
+pub struct VersionsBuilder<N: ?Sized, O: ?Sized, C = DefaultCodec> {
+    channel: ChannelBuilder<C>,
+    _versions: PhantomData<fn(&N, &O)>,
+}
+
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
+    pub(crate) fn new(channel: ChannelBuilder<C>) -> Self {
+        Self {
+            channel,
+            _versions: PhantomData,
+        }
+    }
+
+    /// Opens the sending end: announces it and returns, as
+    /// [`ChannelBuilder::sender`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
+        let handle = self.channel.open_sender(self.offer())?;
+        Ok(VersionedSender {
+            handle,
+            newer: fingerprint::<N, C>(),
+            _versions: PhantomData,
+        })
+    }
+
+    /// Opens the receiving end: announces it and returns, as
+    /// [`ChannelBuilder::receiver`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
+    pub fn receiver(self) -> Result<VersionedReceiver<N, O, C>, OpenError> {
+        let handle = self.channel.open_receiver(self.offer())?;
+        Ok(VersionedReceiver {
+            handle,
+            newer: fingerprint::<N, C>(),
+            is_newer: None,
+            _versions: PhantomData,
+        })
+    }
+
+    fn offer(&self) -> Result<Offer, OpenFailure> {
+        let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
+        if newer.fingerprint == older.fingerprint {
+            let schema = newer.schema;
+            return Err(OpenFailure::SameVersions { schema });
+        }
+        if !self.channel.peer_knows_versions() {
+            // It would refuse the list. Of one alone the older is the better guess: whose
+            // library is older runs the older program.
+            return Ok(Offer::of_one(older));
+        }
+        Ok(Offer {
+            newest: newer,
+            older: vec![older],
+        })
+    }
+}
+
+/// Sends messages of whichever of two versions the peer knows. See [`Versions`].
+///
+/// Dropping it ends the channel, as dropping a [`Sender`] does.
+pub struct VersionedSender<N: ?Sized, O: ?Sized, C = DefaultCodec> {
+    handle: SendHandle,
+    newer: [u8; 16],
+    _versions: PhantomData<fn(&N, &O, C)>,
+}
+
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
+    /// The sender of the version that was settled. Waits until the peer has opened its end,
+    /// for up to `timeout` and not beyond `open_timeout`; from then on it answers at once and
+    /// with the same version, so it may be called for each message.
+    ///
+    /// # Errors
+    ///
+    /// [`SendTimeoutError::NotOpen`] if the peer has not opened its end within `timeout`;
+    /// [`SendTimeoutError::Failed`] if it has not within `open_timeout`, knows neither
+    /// version, or the session has ended.
+    #[inline]
+    #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
+    pub fn opened(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Versions<&mut Sender<N, C>, &mut Sender<O, C>>, SendTimeoutError> {
+        if self.handle.settled().is_none() {
+            self.handle
+                .opened(Patience::at_most(timeout))
+                .map_err(SendTimeoutError::of)?;
+        }
+        Ok(if self.handle.settled() == Some(self.newer) {
+            Versions::Newer(Sender::of(&mut self.handle))
+        } else {
+            Versions::Older(Sender::of(&mut self.handle))
+        })
+    }
+
+    /// The same to keep: the sender of the version that was settled, instead of this handle.
+    ///
+    /// # Errors
+    ///
+    /// This handle, if nothing is settled yet: the peer has not opened its end, or knows
+    /// neither version. [`opened`](Self::opened) says which.
+    #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
+    pub fn into_sender(self) -> Result<Versions<Sender<N, C>, Sender<O, C>>, Self> {
+        match self.handle.settled() {
+            None => Err(self),
+            Some(version) if version == self.newer => Ok(Versions::Newer(Sender::new(self.handle))),
+            Some(_) => Ok(Versions::Older(Sender::new(self.handle))),
+        }
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+}
+
+/// Receives messages of whichever of two versions the peer knows. See [`Versions`].
+///
+/// All messages of one channel are of one version, which is settled when both ends are open.
+/// Everything else is as with a [`Receiver`]; [`into_receiver`](Self::into_receiver) gives
+/// one, for what only it can do.
+pub struct VersionedReceiver<N: ?Sized, O: ?Sized, C = DefaultCodec> {
+    handle: ReceiveHandle,
+    newer: [u8; 16],
+    /// Which version was settled, once a message has come.
+    is_newer: Option<bool>,
+    _versions: PhantomData<fn(&N, &O, C)>,
+}
+
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
+    /// The next message, or `None` when every sender has closed and everything was
+    /// received; waits as [`Receiver::next`] does.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`], as there.
+    #[inline]
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it can fail, as that of `Receiver`"
+    )]
+    pub fn next(&mut self) -> Result<Option<VersionedMessage<N, O, C>>, RecvError> {
+        match self.recv() {
+            Ok(message) => Ok(Some(message)),
+            Err(RecvError::Ended) => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The next message; waits as [`next`](Self::next) does.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next); the orderly end is [`RecvError::Ended`].
+    #[inline]
+    pub fn recv(&mut self) -> Result<VersionedMessage<N, O, C>, RecvError> {
+        let raw = self.handle.receive(Patience::FOREVER).map_err(recv_error)?;
+        self.open(raw)
+    }
+
+    /// The next message if one is there now: [`Receiver::try_recv`].
+    ///
+    /// # Errors
+    ///
+    /// [`TryRecvError`], as there.
+    #[inline]
+    pub fn try_recv(&mut self) -> Result<VersionedMessage<N, O, C>, TryRecvError> {
+        let received = self.handle.receive(Patience::None);
+        Ok(self.open(received.map_err(TryRecvError::of)?)?)
+    }
+
+    /// The next message, waiting for up to `timeout`: [`Receiver::recv_timeout`].
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError`], as there.
+    pub fn recv_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<VersionedMessage<N, O, C>, RecvTimeoutError> {
+        let received = self.handle.receive(Patience::at_most(timeout));
+        Ok(self.open(received.map_err(RecvTimeoutError::of)?)?)
+    }
+
+    /// Waits until the peer has opened its end, and the version is settled, for up to
+    /// `timeout` and not beyond `open_timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvTimeoutError`], as [`Receiver::opened`].
+    pub fn opened(&mut self, timeout: Duration) -> Result<(), RecvTimeoutError> {
+        self.handle
+            .opened(Patience::at_most(timeout))
+            .map_err(RecvTimeoutError::of)
+    }
+
+    /// The receiver of the version that was settled, instead of this handle. What was
+    /// received so far stays received.
+    ///
+    /// # Errors
+    ///
+    /// This handle, if nothing is settled yet: the peer has not opened its end, or knows
+    /// neither version. [`opened`](Self::opened) waits, and says which.
+    #[allow(
+        clippy::type_complexity,
+        clippy::result_large_err,
+        reason = "an alias would hide what it gives, and it is called once"
+    )]
+    pub fn into_receiver(self) -> Result<Versions<Receiver<N, C>, Receiver<O, C>>, Self> {
+        match self.handle.settled() {
+            None => Err(self),
+            Some(version) if version == self.newer => {
+                Ok(Versions::Newer(Receiver::new(self.handle)))
+            }
+            Some(_) => Ok(Versions::Older(Receiver::new(self.handle))),
+        }
+    }
+
+    /// Messages handed out so far.
+    #[must_use]
+    pub fn received(&self) -> Sequence {
+        self.handle.counters().received
+    }
+
+    /// Messages up to the first that is still held.
+    #[must_use]
+    pub fn released(&self) -> Sequence {
+        self.handle.counters().released
+    }
+
+    /// The channel's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.handle.name()
+    }
+
+    #[inline]
+    fn open(&mut self, raw: RawMessage) -> Result<VersionedMessage<N, O, C>, RecvError> {
+        let (handle, newer) = (&self.handle, self.newer);
+        let is_newer = self
+            .is_newer
+            .get_or_insert_with(|| handle.settled() == Some(newer));
+        Ok(if *is_newer {
+            Versions::Newer(receiver::open(handle, raw)?)
+        } else {
+            Versions::Older(receiver::open(handle, raw)?)
+        })
+    }
+}
+
+fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
+    C::schema().fingerprint.0
+}
+
+impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionsBuilder<N, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VersionsBuilder").finish_non_exhaustive()
+    }
+}
+
+impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedSender<N, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VersionedSender")
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedReceiver<N, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("VersionedReceiver")
+            .field("handle", &self.handle)
+            .finish_non_exhaustive()
+    }
+}
