@@ -1,0 +1,125 @@
+//! Two releases of one program, side by side: the example `rolling_upgrade`.
+//!
+//! They are two builds with different types, and neither has a line of the other's. Each of
+//! them sends and receives, so every pair says something in both directions.
+#![forbid(unsafe_code)]
+
+use std::{
+    env,
+    io::{BufRead, BufReader, Read},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    sync::LazyLock,
+};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Release {
+    Old,
+    New,
+}
+
+use Release::{New, Old};
+
+#[test]
+fn over_shm() {
+    every_pair("shm");
+}
+
+#[test]
+fn over_tcp() {
+    every_pair("tcp");
+}
+
+fn every_pair(fabric: &str) {
+    for (primary, replica) in [(Old, Old), (New, Old), (Old, New), (New, New)] {
+        let mut receiving = Running::start(replica, &["replica", fabric]);
+        let address = receiving.line();
+        let mut sending = Running::start(primary, &["primary", fabric, &address]);
+        let (received, reported) = (receiving.rest(), sending.rest());
+        let pair = format!("{primary:?} sends to {replica:?} over {fabric}");
+        let expected = match (primary, replica) {
+            (_, Old) => "1000 entries\n",
+            (Old, New) => "1000 entries, 0 of them with a term\n",
+            (New, New) => "1000 entries, 1000 of them with a term\n",
+        };
+        assert_eq!(received, expected, "{pair}");
+        let expected = match (primary, replica) {
+            (New, New) => "the replica has 1000 entries, 100000 bytes\n",
+            _ => "the replica has 1000 entries\n",
+        };
+        assert_eq!(reported, expected, "{pair}");
+    }
+}
+
+/// A release that runs; it ends with the test.
+struct Running {
+    child: Child,
+    said: BufReader<std::process::ChildStdout>,
+}
+
+impl Running {
+    fn start(release: Release, arguments: &[&str]) -> Self {
+        let mut child = Command::new(program(release))
+            .args(arguments)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the example runs");
+        let said = child.stdout.take().expect("it is piped");
+        let said = BufReader::new(said);
+        Self { child, said }
+    }
+
+    fn line(&mut self) -> String {
+        let mut line = String::new();
+        self.said.read_line(&mut line).expect("it says a line");
+        line.trim().to_owned()
+    }
+
+    /// What else it says, once it has ended well.
+    fn rest(&mut self) -> String {
+        let mut rest = String::new();
+        self.said.read_to_string(&mut rest).expect("it says text");
+        let status = self.child.wait().expect("it is our child");
+        assert!(status.success(), "{status}");
+        rest
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Where a release lies. Both are built first, by the cargo that runs this test and beside
+/// it: an old one that was left there would show nothing.
+fn program(release: Release) -> PathBuf {
+    static EXAMPLES: LazyLock<PathBuf> = LazyLock::new(build);
+    EXAMPLES.join(name(release))
+}
+
+fn name(release: Release) -> &'static str {
+    match release {
+        Old => "rolling_upgrade_old",
+        New => "rolling_upgrade_new",
+    }
+}
+
+fn build() -> PathBuf {
+    // target / profile / deps / this test
+    let test = env::current_exe().expect("this test has a path");
+    let profile = test.ancestors().nth(2).expect("a profile's folder");
+    let target = profile.parent().expect("the target folder");
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
+    cargo.args(["build", "--quiet", "--target-dir"]).arg(target);
+    cargo.args(["--example", name(Old), "--example", name(New)]);
+    if profile.file_name() == Some(Path::new("release").as_os_str()) {
+        cargo.arg("--release");
+    }
+    let status = cargo.status().expect("cargo runs");
+    assert!(status.success(), "cargo build: {status}");
+    profile.join("examples")
+}
