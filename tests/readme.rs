@@ -1,45 +1,57 @@
-//! The program on the README's first screen is the one that `cargo run --example
-//! quickstart` runs: the parts of the example between its markers, in the order message,
-//! primary, replica, each of the last two below a comment with its name.
+//! The README's code is that of examples, which run: the first block is the program that
+//! `cargo run --example quickstart` runs, in the order message, primary, replica, each of the
+//! last two below a comment with its name; the second is a part of the newer of the two
+//! releases in `rolling_upgrade`. The parts stand between markers.
 #![forbid(unsafe_code)]
 
 const README: &str = include_str!("../README.md");
-const EXAMPLE: &str = include_str!("../examples/quickstart/main.rs");
+const QUICKSTART: &str = include_str!("../examples/quickstart/main.rs");
+const NEW_RELEASE: &str = include_str!("../examples/rolling_upgrade/new.rs");
 
 #[test]
 fn the_readme_shows_the_quickstart() {
-    let mut expected = part("message");
+    let mut expected = part(QUICKSTART, "message");
     for name in ["primary", "replica"] {
         expected.push(format!("// {name}"));
-        expected.extend(part(name));
+        expected.extend(part(QUICKSTART, name));
     }
     assert_eq!(
-        shown(),
+        shown()[0],
         expected,
         "README.md and examples/quickstart/main.rs differ"
     );
 }
 
-/// The lines of the README's Rust block, without indentation and empty lines.
-fn shown() -> Vec<String> {
-    let mut blocks = README.split("```rust\n").skip(1);
-    let block = blocks.next().expect("the README has a Rust block");
-    assert!(blocks.next().is_none(), "the README has one Rust block");
-    let (block, _) = block.split_once("\n```").expect("the block ends");
-    bare(block.lines())
+#[test]
+fn the_readme_shows_an_update() {
+    assert_eq!(
+        shown()[1],
+        part(NEW_RELEASE, "versions"),
+        "README.md and examples/rolling_upgrade/new.rs differ"
+    );
 }
 
-/// The lines between the example's two markers of this name.
-fn part(name: &str) -> Vec<String> {
+/// The lines of the README's two Rust blocks, without indentation and empty lines.
+fn shown() -> [Vec<String>; 2] {
+    let blocks = README.split("```rust\n").skip(1).map(|block| {
+        let (block, _) = block.split_once("\n```").expect("the block ends");
+        bare(block.lines())
+    });
+    let blocks: Vec<_> = blocks.collect();
+    blocks.try_into().expect("the README has two Rust blocks")
+}
+
+/// The lines between an example's two markers of this name.
+fn part(example: &str, name: &str) -> Vec<String> {
     let marker = format!("// [{name}]");
-    let mut marks = EXAMPLE
+    let mut marks = example
         .lines()
         .enumerate()
         .filter(|(_, line)| line.trim() == marker);
     let (Some((from, _)), Some((to, _)), None) = (marks.next(), marks.next(), marks.next()) else {
         panic!("the example has two lines \"{marker}\"");
     };
-    bare(EXAMPLE.lines().take(to).skip(from + 1))
+    bare(example.lines().take(to).skip(from + 1))
 }
 
 fn bare<'a>(lines: impl Iterator<Item = &'a str>) -> Vec<String> {

@@ -9,7 +9,7 @@ use ibex::{
     ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, OpenFailure, Peer, PeerId,
     Pod, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
     SendTimeoutError, Sender, Serde, SessionStats, SettingError, TryRecvError, TrySendError,
-    WaitAckedError,
+    VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
 };
 
 #[ibex::message]
@@ -61,6 +61,9 @@ fn handles_move_between_threads() {
     is_send::<Iter<'static, Entry, ibex::Rkyv>>();
     is_static::<Sender<Entry>>();
     is_static::<Receiver<Entry>>();
+    is_send::<VersionedSender<Entry, u64>>();
+    is_send::<VersionedReceiver<Entry, u64>>();
+    is_not!(Cloned: Clone, VersionedReceiver<Entry, u64>);
     is_not!(Cloned: Clone, Receiver<Entry>);
     is_not!(Cloned: Clone, Receiver<[u8], Raw>);
 }
@@ -86,6 +89,8 @@ fn messages_go_where_they_like() {
     is_static::<Message<Entry>>();
     is_send::<Message<[u8], Raw>>();
     is_static::<Message<[u8], Raw>>();
+    is_send::<VersionedMessage<Entry, u64>>();
+    is_static::<VersionedMessage<Entry, u64>>();
     is_send::<Message<u64, Pod>>();
     is_send::<Message<String, Serde>>();
     is_sync::<Message<String, Serde>>();

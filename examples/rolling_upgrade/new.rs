@@ -36,6 +36,23 @@ struct Report {
     bytes: u64,
 }
 
+/// What a replica keeps.
+#[derive(Default)]
+struct Store {
+    entries: u64,
+    bytes: u64,
+    with_term: u64,
+}
+
+impl Store {
+    fn append(&mut self, term: Option<u64>, data: &[u8]) {
+        assert!(term.is_none_or(|term| term == TERM));
+        self.entries += 1;
+        self.bytes += data.len() as u64;
+        self.with_term += u64::from(term.is_some());
+    }
+}
+
 const TERM: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -82,23 +99,25 @@ fn primary(peer: &Peer) -> Result {
 
 /// Takes entries of whichever version the primary sends, and reports.
 fn replica(peer: &Peer) -> Result {
-    let log = peer.channel("wal").versions::<Entry, EntryV1>();
-    let mut log = log.receiver()?;
-    let (mut entries, mut bytes, mut with_term) = (0, 0, 0);
+    let mut store = Store::default();
+    // [versions]
+    let mut log = peer
+        .channel("wal")
+        .versions::<Entry, EntryV1>()
+        .receiver()?;
     while let Some(entry) = log.next()? {
-        let (offset, data) = match &entry {
-            Versions::Newer(entry) => {
-                assert_eq!(entry.term, TERM);
-                with_term += 1;
-                (entry.offset, &entry.data)
-            }
-            Versions::Older(entry) => (entry.offset, &entry.data),
-        };
-        assert_eq!(offset, entries);
-        entries += 1;
-        bytes += data.len() as u64;
+        match &entry {
+            Versions::Newer(entry) => store.append(Some(entry.term.into()), &entry.data),
+            Versions::Older(entry) => store.append(None, &entry.data),
+        }
         entry.ack();
     }
+    // [versions]
+    let Store {
+        entries,
+        bytes,
+        with_term,
+    } = store;
     println!("{entries} entries, {with_term} of them with a term");
 
     let reports = peer.channel("report").versions::<Report, ReportV1>();

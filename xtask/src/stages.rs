@@ -89,7 +89,10 @@ pub(crate) const STAGES: &[Stage] = &[
         budget: seconds(240),
         quick: false,
         tools: &[],
-        work: Work::Commands(&["cargo test -p ibex --release --test conformance"]),
+        work: Work::Commands(&[
+            "cargo test -p ibex --release --test conformance",
+            "cargo test -p ibex --release --test rolling_upgrade --test recorded_peers",
+        ]),
     },
     Stage {
         name: "proofs",

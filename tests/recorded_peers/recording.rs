@@ -1,0 +1,155 @@
+//! A recorded peer: its parts, the connection that they are played over, and what the node
+//! answers.
+
+use std::{
+    io::{Read, Write},
+    net::{SocketAddr, TcpStream},
+    time::Duration,
+};
+
+use ibex_bootstrap::{
+    message::{MAGIC, Message, MessageKind},
+    parse_message,
+};
+use ibex_transport::engine::{
+    control::{ChannelSpec, Control},
+    counters::Counters,
+    frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    record::{HEADER_BYTES as RECORD_HEADER_BYTES, RecordHeader, record_size},
+};
+
+/// A peer that is being played.
+pub(crate) struct Recording {
+    parts: Vec<(String, Vec<u8>)>,
+    wire: TcpStream,
+    /// What the node has said in the session so far.
+    pub(crate) said: Said,
+}
+
+/// What a node says in a session.
+#[derive(Debug, Default)]
+pub(crate) struct Said {
+    /// What the peer may have in flight.
+    pub(crate) credit: u64,
+    /// The ends that were opened, in order.
+    pub(crate) opened: Vec<(String, ChannelSpec)>,
+    /// The payloads of all records.
+    pub(crate) payloads: Vec<Vec<u8>>,
+    /// The latest news of what the peer sends.
+    pub(crate) counters: Counters,
+    /// It says goodbye.
+    pub(crate) goodbye: bool,
+}
+
+impl Recording {
+    /// Connects to a node and says nothing yet. `text` has the parts, each a name in brackets
+    /// and lines of hexadecimal, with comments.
+    pub(crate) fn open(text: &str, address: SocketAddr) -> Self {
+        let mut parts: Vec<(String, Vec<u8>)> = Vec::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(name) = line.strip_prefix('[') {
+                let name = name.strip_suffix(']').expect("a name in brackets");
+                parts.push((name.to_owned(), Vec::new()));
+            } else if !line.is_empty() && !line.starts_with('#') {
+                let (_, bytes) = parts.last_mut().expect("a part begins with its name");
+                let digits = line.as_bytes().chunks(2);
+                bytes.extend(digits.map(|pair| {
+                    let pair = std::str::from_utf8(pair).expect("ASCII");
+                    u8::from_str_radix(pair, 16).expect("hexadecimal")
+                }));
+            }
+        }
+        parts.reverse();
+        let wire = TcpStream::connect(address).expect("the node listens");
+        // Not a limit: a node that says nothing for so long never will.
+        wire.set_read_timeout(Some(Duration::from_secs(60)))
+            .expect("a time-out");
+        Self {
+            parts,
+            wire,
+            said: Said::default(),
+        }
+    }
+
+    /// Sends the next part, which is called so.
+    pub(crate) fn say(&mut self, part: &str) {
+        let (name, bytes) = self.parts.pop().expect("there is another part");
+        assert_eq!(name, part, "the parts are played in their order");
+        self.wire.write_all(&bytes).expect("the node listens");
+    }
+
+    /// Whether everything was sent.
+    pub(crate) fn is_over(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    // ---- What the node answers -------------------------------------------------------
+
+    pub(crate) fn hear_magic(&mut self) {
+        assert_eq!(self.hear(MAGIC.len()), MAGIC);
+    }
+
+    /// The next message of the handshake.
+    pub(crate) fn hear_message(&mut self, kind: MessageKind) -> Message {
+        let length = self.hear(2);
+        let bytes = self.hear(usize::from(u16::from_le_bytes([length[0], length[1]])));
+        let message = parse_message(&bytes).expect("a node says what it should");
+        assert_eq!(message.kind(), kind, "{message:?}");
+        message
+    }
+
+    /// Takes in frames until the node has said enough.
+    pub(crate) fn hear_until(&mut self, is_enough: impl Fn(&Said) -> bool) {
+        while !is_enough(&self.said) {
+            let mut frame = self.hear(HEADER_BYTES);
+            let header = FrameHeader::parse(&frame)
+                .expect("a header")
+                .expect("whole");
+            let rest = (header.length as usize).next_multiple_of(8) - HEADER_BYTES;
+            frame.extend(self.hear(rest));
+            self.said.take(&header, &frame[..header.length as usize]);
+        }
+    }
+
+    fn hear(&mut self, count: usize) -> Vec<u8> {
+        let mut bytes = vec![0; count];
+        let read = self.wire.read_exact(&mut bytes);
+        read.unwrap_or_else(|error| panic!("{error}, after {:?}", self.said));
+        bytes
+    }
+}
+
+impl Said {
+    fn take(&mut self, header: &FrameHeader, frame: &[u8]) {
+        if header.extension {
+            let bytes = frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>();
+            let extension = Extension::parse(bytes.expect("an extension"));
+            self.credit = extension.credit.unwrap_or(self.credit);
+            if let Some((_, counters)) = extension.counters {
+                self.counters = counters;
+            }
+        }
+        let body = &frame[header.body_offset()..];
+        match header.kind {
+            FrameKind::Control if body.is_empty() => {}
+            FrameKind::Control => match Control::decode(body).expect("a control message") {
+                Control::Open { name, spec, .. } => self.opened.push((name, spec)),
+                Control::Goodbye => self.goodbye = true,
+                _ => {}
+            },
+            FrameKind::Records => self.take_records(body),
+            FrameKind::Chunk => panic!("nothing here is large"),
+        }
+    }
+
+    fn take_records(&mut self, mut body: &[u8]) {
+        while let Some(word) = body.first_chunk() {
+            let header = RecordHeader::from_word(u64::from_le_bytes(*word));
+            let header = header.expect("a record").expect("of a known kind");
+            let length = header.length as usize;
+            self.payloads
+                .push(body[RECORD_HEADER_BYTES..][..length].to_vec());
+            body = &body[record_size(length, 8)..];
+        }
+    }
+}
