@@ -514,7 +514,7 @@ pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion
 }
 
 impl ChannelDefaults {
-    fn check(&self) -> Result<(), SettingError> {
+    pub(crate) fn check(&self) -> Result<(), SettingError> {
         SettingError::check_count("window_messages", self.window.messages, 1..=1 << 20)?;
         let largest = LARGEST_RING_BYTES as u64;
         SettingError::check_bytes("window_bytes", self.window.bytes, 1..=largest)?;

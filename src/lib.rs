@@ -103,6 +103,7 @@ pub mod asynchronous;
 mod config;
 mod dialing;
 mod error;
+mod fan_in;
 mod message;
 mod node;
 mod peer;
@@ -120,6 +121,7 @@ pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
     SendTimeoutError, TryRecvError, TrySendError,
 };
+pub use fan_in::{FanIn, FanInBuilder, FanInError, FanInEvent, NothingCame};
 pub use message::Message;
 pub use node::Node;
 pub use peer::{Incoming, Peer, PeerId};

@@ -317,6 +317,10 @@ impl Node {
         }
     }
 
+    pub(crate) fn channel_defaults(&self) -> ChannelDefaults {
+        self.settings.channel
+    }
+
     pub(crate) fn peer(&self, session: Arc<SessionShared>) -> Peer {
         Peer::new(session, self.settings.channel)
     }

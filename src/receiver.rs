@@ -148,6 +148,10 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
             .map_err(RecvTimeoutError::of)
     }
 
+    pub(crate) fn into_handle(self) -> ReceiveHandle {
+        self.handle
+    }
+
     /// Messages handed out so far.
     #[must_use]
     pub fn received(&self) -> Sequence {

@@ -650,6 +650,12 @@ impl ReceiveHandle {
         self.end.settled()
     }
 
+    /// Whether the peer has opened its end.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.end.state.agreed().is_some()
+    }
+
     /// Waits until the peer has opened its end.
     pub fn opened(&mut self, patience: Patience) -> Result<(), RecvFailure> {
         let end = &*self.end;

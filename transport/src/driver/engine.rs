@@ -589,7 +589,13 @@ impl Engine {
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |_, _| ());
+        context.runtime.session_came(&shared, &mut context.wakers);
         Ok(shared)
+    }
+
+    /// Those that are there.
+    pub(crate) fn sessions(&self) -> Vec<Arc<SessionShared>> {
+        self.links.values().map(|link| link.shared()).collect()
     }
 
     /// Does something to one session and lets what follows out at once.

@@ -10,10 +10,12 @@ use std::time::{Duration, Instant};
 
 mod control_thread;
 mod engine;
+mod gathering;
 mod runtime;
 mod session_shared;
 
 pub use engine::{Admission, ControlSource};
+pub use gathering::Gathering;
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
 pub(crate) use session_shared::{Counter, SessionCounters};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};

@@ -24,6 +24,7 @@ use super::{
     Condition, Driver, TimedOut, Wait,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
+    gathering::{Gatherings, Told},
     session_shared::SessionShared,
 };
 use crate::{
@@ -77,6 +78,7 @@ pub struct Runtime {
     guard_rang: AtomicBool,
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
+    gatherings: Gatherings,
     closed: AtomicBool,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
@@ -125,6 +127,7 @@ impl Runtime {
             guard_rang: AtomicBool::new(false),
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
+            gatherings: Gatherings::default(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             close_report: Mutex::new(None),
@@ -233,6 +236,17 @@ impl Runtime {
     /// Where those wait who accept.
     pub(crate) fn accept_waiters(&self) -> &WaitSlot {
         &self.accept_waiters
+    }
+
+    /// `told` hears of all sessions, those first that are there.
+    pub(super) fn gather(&self, told: &Arc<Told>) {
+        self.with_engine(|engine, _| self.gatherings.add(told, engine.sessions()));
+    }
+
+    /// A session has come, by whoever's wish.
+    pub(super) fn session_came(&self, session: &Arc<SessionShared>, wakers: &mut Wakers) {
+        self.gatherings
+            .for_each(|told| told.session_came(session.clone(), wakers));
     }
 
     pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
@@ -637,6 +651,8 @@ impl Runtime {
         self.with_engine(|engine, context| {
             engine.begin_close(deadline, context);
             self.accept_waiters.take(&mut context.wakers);
+            self.gatherings
+                .for_each(|told| told.node_closes(&mut context.wakers));
         });
         // Let the I/O thread take up the new deadline, or drive it ourselves.
         self.bell.wake();

@@ -256,7 +256,9 @@ impl SessionShared {
             .unwrap_or(true)
     }
 
-    pub(crate) fn is_shm(&self) -> bool {
+    /// Whether its channels lie in memory that the peer shares.
+    #[must_use]
+    pub fn is_shm(&self) -> bool {
         self.shm.is_some()
     }
 

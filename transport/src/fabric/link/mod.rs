@@ -180,6 +180,11 @@ impl Link {
         self.shared.id
     }
 
+    /// What its handles have of it.
+    pub(crate) fn shared(&self) -> Arc<SessionShared> {
+        self.shared.clone()
+    }
+
     /// Takes the wires out of the epoll set.
     pub(crate) fn unregister(&mut self, epoll: &OwnedFd) {
         self.part_from_epoll(epoll);

@@ -1,0 +1,525 @@
+//! One channel name, all peers: what a server takes its requests from.
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    marker::PhantomData,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{ReceiveHandle, RecvError, TaskWait},
+    driver::{Condition, Gathering, SessionShared},
+};
+
+use crate::{
+    ChannelBuilder, Message, Node, OpenError, Peer, PeerId, Receiver, SettingError,
+    message::DefaultCodec, node::ChannelDefaults, receiver,
+};
+
+/// Receives what present and future peers send on one channel, each on its own.
+///
+/// Made by [`Node::receiver`] or [`Node::fan_in`]. A peer joins when it opens its sender of that
+/// name. Peers that have messages get their turns one after the other, and those that are idle
+/// cost nothing: who wakes up is told by whom. There is no thread in between, and nothing is
+/// polled while it sleeps.
+///
+/// It opens the receiving end of the name with every peer, so a [`Peer::receiver`] of that name
+/// is refused, and the other way round. Dropping it ends them all.
+///
+/// ```
+/// use ibex::{FanIn, FanInEvent, Raw, RecvError};
+///
+/// /// Counts the bytes of all peers until the node is closed.
+/// fn count(requests: &mut FanIn<[u8], Raw>) -> u64 {
+///     let mut bytes = 0;
+///     while let Some(event) = requests.next() {
+///         match event {
+///             FanInEvent::Joined(peer) => println!("{peer} has come"),
+///             FanInEvent::Message(_, message) => bytes += message.len() as u64,
+///             FanInEvent::Ended(peer) => println!("{peer} is done"),
+///             FanInEvent::Lost(peer, error) => println!("{peer} is gone: {error}"),
+///         }
+///     }
+///     bytes
+/// }
+/// ```
+pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    gathering: Gathering,
+    builder: Template,
+    // The peers.
+    members: Vec<Option<Member>>,
+    live: usize,
+    /// All of them write this process's memory.
+    in_memory: bool,
+    /// Those that may have something, and whose turn it is.
+    hot: Vec<usize>,
+    turn: usize,
+    // What was told and not taken up yet.
+    told: Vec<usize>,
+    sessions: VecDeque<Arc<SessionShared>>,
+    events: VecDeque<FanInEvent<T, C>>,
+    _message: PhantomData<fn(&T)>,
+    _codec: PhantomData<fn() -> C>,
+}
+
+/// What came of whom. See [`FanIn::next`].
+pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    /// A peer has opened its sender.
+    Joined(PeerId),
+    /// It sent a message.
+    Message(PeerId, Message<T, C>),
+    /// It has closed its sender, and everything was received.
+    Ended(PeerId),
+    /// It is gone, or sends what is not valid, has another type, or its channel could not be
+    /// opened here. After a message that is not valid it goes on.
+    Lost(PeerId, FanInError),
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined(peer) => f.debug_tuple("Joined").field(peer).finish(),
+            Self::Message(peer, message) => {
+                let sequence = message.sequence();
+                f.debug_tuple("Message")
+                    .field(peer)
+                    .field(&sequence)
+                    .finish()
+            }
+            Self::Ended(peer) => f.debug_tuple("Ended").field(peer).finish(),
+            Self::Lost(peer, error) => f.debug_tuple("Lost").field(peer).field(error).finish(),
+        }
+    }
+}
+
+/// What befell one peer of a [`FanIn`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FanInError {
+    /// Receiving failed.
+    #[error(transparent)]
+    Recv(#[from] RecvError),
+    /// Its channel could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// What every peer's channel is opened with.
+#[derive(Clone, Debug)]
+struct Template {
+    name: String,
+    defaults: ChannelDefaults,
+}
+
+/// Settings of a [`FanIn`]. Made by [`Node::fan_in`], ends in [`receiver`](Self::receiver).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `receiver`"]
+pub struct FanInBuilder<'a, C = DefaultCodec> {
+    node: &'a Node,
+    template: Template,
+    _codec: PhantomData<fn() -> C>,
+}
+
+/// One peer's end.
+struct Member {
+    peer: PeerId,
+    handle: ReceiveHandle,
+    has_joined: bool,
+    is_hot: bool,
+    /// Looks that found nothing since something was found.
+    silent: u32,
+    wait: TaskWait,
+    waker: Waker,
+}
+
+/// Looks at a peer that has nothing before it is left alone until it tells.
+const HOT_LOOKS: u32 = 64;
+
+impl Node {
+    /// The receiving ends of the channel `name` with all peers, present and future, with the
+    /// default settings and codec. A name that cannot be had is told of each peer, as
+    /// [`FanInEvent::Lost`].
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting of the node's is out of its range for channels.
+    #[cfg(feature = "rkyv")]
+    pub fn receiver<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
+    where
+        crate::Rkyv: Codec<T>,
+    {
+        self.fan_in(name).receiver()
+    }
+
+    /// The same with settings.
+    pub fn fan_in(&self, name: &str) -> FanInBuilder<'_> {
+        FanInBuilder {
+            node: self,
+            template: Template {
+                name: name.to_owned(),
+                defaults: self.channel_defaults(),
+            },
+            _codec: PhantomData,
+        }
+    }
+}
+
+impl<'a, C> FanInBuilder<'a, C> {
+    /// How messages are encoded. As [`ChannelBuilder::codec`].
+    pub fn codec<D>(self) -> FanInBuilder<'a, D> {
+        FanInBuilder {
+            node: self.node,
+            template: self.template,
+            _codec: PhantomData,
+        }
+    }
+
+    /// Messages that each peer may have sent and this end not released. As
+    /// [`ChannelBuilder::window_messages`].
+    pub fn window_messages(mut self, messages: u64) -> Self {
+        self.template.defaults.window.messages = messages;
+        self
+    }
+
+    /// The same in bytes. As [`ChannelBuilder::window_bytes`].
+    pub fn window_bytes(mut self, bytes: u64) -> Self {
+        self.template.defaults.window.bytes = bytes;
+        self
+    }
+
+    /// The longest message. As [`ChannelBuilder::max_message_bytes`].
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.template.defaults.max_message_bytes = bytes;
+        self
+    }
+
+    /// Opens the receiving end with every peer that is there, and with those that come.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting is out of its range.
+    pub fn receiver<T: ?Sized>(self) -> Result<FanIn<T, C>, SettingError>
+    where
+        C: Codec<T>,
+    {
+        self.template.defaults.check()?;
+        Ok(FanIn {
+            gathering: Gathering::of(&self.node.runtime),
+            builder: self.template,
+            members: Vec::new(),
+            live: 0,
+            in_memory: true,
+            hot: Vec::new(),
+            turn: 0,
+            told: Vec::new(),
+            sessions: VecDeque::new(),
+            events: VecDeque::new(),
+            _message: PhantomData,
+            _codec: PhantomData,
+        })
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
+    /// What comes next, of whichever peer; `None` when the node was closed and everything was
+    /// received. Waits while nothing is there; a message, a peer that comes or goes, or
+    /// [`Node::close`] wakes it.
+    ///
+    /// A peer's end or error ends nothing but that peer.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "an iterator could not be asked for counters between two events"
+    )]
+    pub fn next(&mut self) -> Option<FanInEvent<T, C>> {
+        match self.find() {
+            Some(event) => Some(event),
+            None => self.wait(None).unwrap_or(None),
+        }
+    }
+
+    /// The same, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`NothingCame`] when the time was up.
+    pub fn next_timeout(
+        &mut self,
+        timeout: Duration,
+    ) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+        match self.find() {
+            Some(event) => Ok(Some(event)),
+            None => self.wait(Instant::now().checked_add(timeout)),
+        }
+    }
+
+    /// What is there now, if anything is. Under [`Driver::Caller`](crate::Driver::Caller) it
+    /// runs a turn when nothing is.
+    ///
+    /// # Errors
+    ///
+    /// [`NothingCame`] if nothing is there.
+    pub fn try_next(&mut self) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+        if let Some(event) = self.find() {
+            return Ok(Some(event));
+        }
+        self.gathering.poll();
+        match self.find() {
+            Some(event) => Ok(Some(event)),
+            None if self.is_over() => Ok(None),
+            None => Err(NothingCame),
+        }
+    }
+
+    /// Peers that have joined and are not gone.
+    #[must_use]
+    pub fn peers(&self) -> Vec<PeerId> {
+        let members = self.members.iter().flatten();
+        let joined = members.filter(|member| member.has_joined);
+        joined.map(|member| member.peer).collect()
+    }
+
+    // ---- Looking ---------------------------------------------------------------------
+
+    fn find(&mut self) -> Option<FanInEvent<T, C>> {
+        if self.gathering.is_told() {
+            self.take_told();
+        }
+        if let Some(event) = self.events.pop_front() {
+            return Some(event);
+        }
+        for _ in 0..self.hot.len() {
+            if self.turn >= self.hot.len() {
+                self.turn = 0;
+            }
+            let Some(&number) = self.hot.get(self.turn) else {
+                break;
+            };
+            let found = self.look_at(number);
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// One look at a hot member; the next one has its turn then.
+    fn look_at(&mut self, number: usize) -> Option<FanInEvent<T, C>> {
+        let Some(member) = self.members[number].as_mut() else {
+            self.hot.swap_remove(self.turn);
+            return None;
+        };
+        if !member.has_joined && member.handle.is_open() {
+            member.has_joined = true;
+            return Some(FanInEvent::Joined(member.peer));
+        }
+        match member.handle.poll() {
+            Ok(Some(raw)) => {
+                member.silent = 0;
+                self.turn += 1;
+                let opened = receiver::open(&member.handle, raw);
+                Some(match opened {
+                    Ok(message) => FanInEvent::Message(member.peer, message),
+                    Err(error) => FanInEvent::Lost(member.peer, error.into()),
+                })
+            }
+            Ok(None) => {
+                member.silent += 1;
+                if member.silent > HOT_LOOKS {
+                    return self.cool(self.turn);
+                }
+                self.turn += 1;
+                None
+            }
+            Err(error) => self.lose(number, error),
+        }
+    }
+
+    /// Leaves a hot member alone until it tells, unless it has something after all.
+    fn cool(&mut self, at: usize) -> Option<FanInEvent<T, C>> {
+        let number = self.hot[at];
+        let Some(member) = self.members[number].as_mut() else {
+            self.hot.swap_remove(at);
+            return None;
+        };
+        let waker = member.waker.clone();
+        match member.handle.poll_receive(&mut member.wait, &waker) {
+            Poll::Pending => {
+                member.is_hot = false;
+                self.hot.swap_remove(at);
+                None
+            }
+            Poll::Ready(Ok(raw)) => {
+                member.silent = 0;
+                let peer = member.peer;
+                if !std::mem::replace(&mut member.has_joined, true) {
+                    self.events.push_back(FanInEvent::Joined(peer));
+                }
+                let event = match receiver::open(&member.handle, raw) {
+                    Ok(message) => FanInEvent::Message(peer, message),
+                    Err(error) => FanInEvent::Lost(peer, error.into()),
+                };
+                self.events.push_back(event);
+                self.events.pop_front()
+            }
+            Poll::Ready(Err(error)) => self.lose(number, error),
+        }
+    }
+
+    fn take_told(&mut self) {
+        self.gathering.take(&mut self.told, &mut self.sessions);
+        for number in std::mem::take(&mut self.told) {
+            if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
+                member.handle.leave(&mut member.wait);
+                member.silent = 0;
+                if !std::mem::replace(&mut member.is_hot, true) {
+                    self.hot.push(number);
+                }
+            }
+        }
+        while let Some(session) = self.sessions.pop_front() {
+            self.join(session);
+        }
+    }
+
+    /// Opens the channel with a peer.
+    fn join(&mut self, session: Arc<SessionShared>) {
+        let defaults = self.builder.defaults;
+        let peer = Peer::new(session.clone(), defaults).id();
+        let builder = ChannelBuilder::new(session.clone(), &self.builder.name, defaults);
+        let opened: Result<Receiver<T, C>, _> = builder.codec::<C>().receiver();
+        let handle = match opened {
+            Ok(receiver) => receiver.into_handle(),
+            Err(error) => {
+                self.events.push_back(FanInEvent::Lost(peer, error.into()));
+                return;
+            }
+        };
+        let free = self.members.iter().position(Option::is_none);
+        let number = free.unwrap_or(self.members.len());
+        let member = Member {
+            peer,
+            handle,
+            has_joined: false,
+            is_hot: true,
+            silent: 0,
+            wait: TaskWait::default(),
+            waker: self.gathering.waker(number),
+        };
+        match free {
+            Some(free) => self.members[free] = Some(member),
+            None => self.members.push(Some(member)),
+        }
+        self.in_memory &= session.is_shm();
+        self.live += 1;
+        self.hot.push(number);
+    }
+
+    /// A member is at its end.
+    fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<T, C>> {
+        let member = self.members[number].take()?;
+        self.hot.retain(|hot| *hot != number);
+        self.live -= 1;
+        match error {
+            RecvError::Ended => {
+                if !member.has_joined {
+                    // It opened and closed between two looks.
+                    self.events.push_back(FanInEvent::Ended(member.peer));
+                    return Some(FanInEvent::Joined(member.peer));
+                }
+                Some(FanInEvent::Ended(member.peer))
+            }
+            // Who never came is not missed, unless it came with another type.
+            RecvError::Disconnected(_) if !member.has_joined => None,
+            error => Some(FanInEvent::Lost(member.peer, error.into())),
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.live == 0 && self.events.is_empty() && self.gathering.is_closed()
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+        let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
+        let something = Something {
+            of: self,
+            is_armed: false,
+        };
+        gathering
+            .wait(deadline, in_memory, something)
+            .map_err(|_| NothingCame)
+    }
+
+    /// Leaves all members alone until they tell. Returns whether one has something after all.
+    fn cool_all(&mut self) -> bool {
+        while !self.hot.is_empty() {
+            if let Some(event) = self.cool(0) {
+                self.events.push_front(event);
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// The condition "something came, or nothing will".
+struct Something<'a, T: ?Sized, C: Codec<T>> {
+    of: &'a mut FanIn<T, C>,
+    /// About to sleep: whoever is looked at in vain has to be left with its waker.
+    is_armed: bool,
+}
+
+impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
+    type Output = Option<FanInEvent<T, C>>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        loop {
+            if let Some(event) = self.of.find() {
+                return Some(Some(event));
+            }
+            if self.of.is_over() {
+                return Some(None);
+            }
+            // One that told of itself for another reason is hot again, and would not tell.
+            if !self.is_armed || !self.of.cool_all() {
+                return None;
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        self.is_armed = true;
+        self.of.cool_all();
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed = false;
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for FanIn<T, C> {
+    fn drop(&mut self) {
+        for member in self.members.iter_mut().flatten() {
+            member.handle.leave(&mut member.wait);
+        }
+    }
+}
+
+/// Nothing came within the time given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing came from any peer within the time-out")]
+pub struct NothingCame;
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanIn<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FanIn")
+            .field("channel", &self.builder.name)
+            .field("peers", &self.live)
+            .finish_non_exhaustive()
+    }
+}

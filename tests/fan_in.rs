@@ -1,0 +1,204 @@
+//! One receiver for all peers: those that are there, those that come, and those that go.
+#![forbid(unsafe_code)]
+
+use std::{collections::BTreeMap, thread, time::Duration};
+
+use ibex::{
+    Fabric, FanIn, FanInError, FanInEvent, Node, NothingCame, PeerId, Pod, Policy, RecvError,
+    Sender,
+};
+
+const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
+const LONG: Duration = Duration::from_secs(60);
+
+fn server() -> (Node, FanIn<u64, Pod>) {
+    let node = Node::listen("127.0.0.1:0").expect("a node");
+    let numbers = node.fan_in("numbers").codec::<Pod>().receiver();
+    (node, numbers.expect("a fan-in"))
+}
+
+/// A client of `server`, and its sender.
+fn client(server: &Node, fabric: Fabric) -> (Node, Sender<u64, Pod>) {
+    let builder = Node::builder().fabric(fabric, Policy::Require);
+    let node = builder.build().expect("a node");
+    let address = server.local_addr().expect("it listens");
+    let peer = node.connect(address).expect("a session");
+    let numbers = peer.channel("numbers").codec::<Pod>().window_messages(64);
+    let sender = numbers.sender().expect("a sender");
+    (node, sender)
+}
+
+fn next(numbers: &mut FanIn<u64, Pod>) -> FanInEvent<u64, Pod> {
+    let event = numbers.next_timeout(LONG).expect("something comes");
+    event.expect("the node is open")
+}
+
+#[test]
+fn peers_come_send_and_go() {
+    for fabric in FABRICS {
+        let (node, mut numbers) = server();
+        // One that is there before anybody looks, and four that come meanwhile.
+        let first = client(&node, fabric);
+        let address = node.local_addr().expect("it listens");
+        let sending = move |(_node, mut sender): (Node, Sender<u64, Pod>)| {
+            for number in 1..=MESSAGES {
+                sender.send(&number).expect("sent");
+            }
+            sender.close().expect("delivered");
+        };
+        let mut clients = vec![thread::spawn(move || sending(first))];
+        for _ in 1..CLIENTS {
+            clients.push(thread::spawn(move || {
+                let builder = Node::builder().fabric(fabric, Policy::Require);
+                let node = builder.build().expect("a node");
+                let peer = node.connect(address).expect("a session");
+                let numbers = peer.channel("numbers").codec::<Pod>();
+                sending((node, numbers.sender().expect("a sender")));
+            }));
+        }
+        let mut last = BTreeMap::<PeerId, u64>::new();
+        let mut ended = 0;
+        while ended < CLIENTS {
+            match next(&mut numbers) {
+                FanInEvent::Joined(peer) => assert_eq!(last.insert(peer, 0), None),
+                FanInEvent::Message(peer, message) => {
+                    let last = last.get_mut(&peer).expect("it has joined");
+                    *last += 1;
+                    assert_eq!((*message, message.sequence()), (*last, *last));
+                }
+                FanInEvent::Ended(peer) => {
+                    assert_eq!(last[&peer], MESSAGES);
+                    ended += 1;
+                }
+                FanInEvent::Lost(peer, error) => panic!("{peer}: {error}"),
+            }
+        }
+        assert_eq!(last.len(), CLIENTS);
+        assert_eq!(numbers.try_next().expect_err("nobody is left"), NothingCame);
+        for client in clients {
+            client.join().expect("it ends");
+        }
+    }
+}
+
+const CLIENTS: usize = 5;
+const MESSAGES: u64 = 20_000;
+
+#[test]
+fn nobody_is_starved_and_one_that_is_lost_ends_nobody_else() {
+    for fabric in FABRICS {
+        let (node, mut numbers) = server();
+        let mut clients: Vec<_> = (0..3).map(|_| client(&node, fabric)).collect();
+        let mut taken = BTreeMap::<PeerId, u64>::new();
+        let mut joined = 0;
+        while joined < 3 {
+            match next(&mut numbers) {
+                FanInEvent::Joined(peer) => {
+                    joined += 1;
+                    taken.insert(peer, 0);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(numbers.peers().len(), 3);
+        for _ in 0..ROUNDS {
+            for (_, sender) in &mut clients {
+                (0..BATCH).for_each(|_| _ = sender.send(&7).expect("sent"));
+                sender.flush().expect("delivered");
+            }
+            // As long as each has something, each has its turn.
+            for message in 0..3 * BATCH {
+                match next(&mut numbers) {
+                    FanInEvent::Message(peer, _) if message < 3 * BATCH / 2 => {
+                        *taken.get_mut(&peer).expect("it has joined") += 1;
+                    }
+                    FanInEvent::Message(..) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+        }
+        let (least, most) = (taken.values().min(), taken.values().max());
+        assert!(
+            2 * most.expect("three") <= 3 * least.expect("three"),
+            "{taken:?}"
+        );
+        // One is gone without a word.
+        let (lost, sender) = clients.pop().expect("three");
+        let _ = lost.close(Duration::ZERO);
+        drop(sender);
+        loop {
+            match next(&mut numbers) {
+                FanInEvent::Message(..) => {}
+                FanInEvent::Ended(_) => break,
+                FanInEvent::Lost(_, FanInError::Recv(RecvError::Disconnected(_))) => break,
+                other => panic!("{other:?}"),
+            }
+        }
+        clients[0].1.send(&8).expect("sent");
+        loop {
+            match next(&mut numbers) {
+                FanInEvent::Message(_, message) if *message == 8 => break,
+                FanInEvent::Message(..) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        assert_eq!(numbers.peers().len(), 2);
+    }
+}
+
+const ROUNDS: u32 = 10_000;
+/// Of each, in a round; its window holds more.
+const BATCH: u32 = 16;
+
+#[test]
+fn closing_the_node_ends_it() {
+    let (node, mut numbers) = server();
+    let (_client, mut sender) = client(&node, Fabric::Tcp);
+    // The other end is opened by who asks for what comes.
+    let sending = thread::spawn(move || sender.send(&1).map(|_| sender));
+    assert!(matches!(next(&mut numbers), FanInEvent::Joined(_)));
+    assert!(matches!(next(&mut numbers), FanInEvent::Message(..)));
+    let _sender = sending.join().expect("it ends").expect("sent");
+    let closing = thread::spawn(move || {
+        thread::sleep(Duration::from_millis(20));
+        node.close(Duration::from_millis(20))
+    });
+    let lost = numbers.next().expect("the peer is lost first");
+    assert!(matches!(lost, FanInEvent::Lost(..)), "{lost:?}");
+    assert!(numbers.next().is_none());
+    assert!(numbers.next().is_none());
+    let _ = closing.join().expect("it ends");
+}
+
+#[test]
+fn a_name_is_received_from_in_one_way_at_a_time() {
+    let (node, mut numbers) = server();
+    let (_client, _sender) = client(&node, Fabric::Shm);
+    assert!(matches!(next(&mut numbers), FanInEvent::Joined(_)));
+    let peer = node.accept().expect("a session");
+    let again = peer.channel("numbers").codec::<Pod>().receiver::<u64>();
+    again.expect_err("the fan-in has it");
+    // And the other way round.
+    let taken = peer.channel("letters").codec::<Pod>().receiver::<u64>();
+    let _taken = taken.expect("a receiver");
+    let letters = node.fan_in("letters").codec::<Pod>().receiver::<u64>();
+    let event = letters.expect("a fan-in").next_timeout(LONG);
+    assert!(
+        matches!(event, Ok(Some(FanInEvent::Lost(_, FanInError::Open(_))))),
+        "{event:?}"
+    );
+}
+
+#[test]
+fn another_type_is_told_of_that_peer() {
+    let (node, mut numbers) = server();
+    let other = Node::client().expect("a node");
+    let address = node.local_addr().expect("it listens");
+    let peer = other.connect(address).expect("a session");
+    let letters = peer.channel("numbers").codec::<Pod>().sender::<u32>();
+    let _letters = letters.expect("a sender");
+    let event = next(&mut numbers);
+    let FanInEvent::Lost(_, FanInError::Recv(RecvError::Mismatch(_))) = event else {
+        panic!("{event:?}")
+    };
+}
