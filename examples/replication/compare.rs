@@ -1,0 +1,108 @@
+//! Both transports and the raw copy in turn, again and again: what changes slowly on the
+//! machine touches all of them alike.
+
+use ibex_harness::Error;
+use serde_json::json;
+
+use crate::{
+    options::{Options, TransportName},
+    plot::Curve,
+    progress::Progress,
+    report::{self, HEADING, Line, Logs, Ratio},
+    run::{self, Outcome},
+};
+
+/// A run of each, one after the other.
+struct Turn {
+    ibex: Outcome,
+    sockets: Outcome,
+    /// Payload bytes per second of a raw copy,
+    raw: f64,
+    /// and of one into logs in memory.
+    raw_into_logs: f64,
+}
+
+/// Compares; the curves of a plot, and whether all logs were equal.
+pub(crate) fn compare<'a>(
+    options: &Options,
+    progress: &Progress,
+) -> Result<(Vec<Curve<'a>>, bool), Error> {
+    if !options.json {
+        progress.print(&HEADING)?;
+    }
+    let mut turns = Vec::new();
+    for pair in 1..=options.pairs {
+        let of = format!("{pair}/{}", options.pairs);
+        progress.begin(&format!("ibex {of}"));
+        let ibex = run::run(options, TransportName::Ibex, progress)?;
+        show(options, progress, &ibex)?;
+        progress.begin(&format!("sockets {of}"));
+        let sockets = run::run(options, TransportName::Sockets, progress)?;
+        show(options, progress, &sockets)?;
+        progress.begin(&format!("raw copy {of}"));
+        let raw = run::raw_copy(options, &sockets, false)?;
+        let raw_into_logs = run::raw_copy(options, &sockets, true)?;
+        turns.push(Turn {
+            ibex,
+            sockets,
+            raw,
+            raw_into_logs,
+        });
+    }
+
+    let ratio = |of: fn(&Turn) -> f64| Ratio::of(turns.iter().map(of));
+    let rate = ratio(|turn| turn.ibex.records_per_second() / turn.sockets.records_per_second());
+    let p50 = ratio(|turn| turn.ibex.latency_us(0.5) / turn.sockets.latency_us(0.5));
+    let limit = ratio(|turn| turn.sockets.bytes_per_second() / turn.raw);
+    let with_logs = ratio(|turn| turn.sockets.bytes_per_second() / turn.raw_into_logs);
+    let raw = ratio(|turn| turn.raw);
+    let carrier = turns[0].ibex.carrier.clone();
+    let all_equal = turns
+        .iter()
+        .flat_map(|turn| [&turn.ibex, &turn.sockets])
+        .all(|outcome| outcome.differing().is_empty());
+    if options.json {
+        progress.print(&json!({
+            "carrier": carrier,
+            "records_per_s_to_sockets": rate,
+            "p50_to_sockets": p50,
+            "sockets_to_raw_copy": limit,
+            "sockets_to_raw_copy_into_logs": with_logs,
+            "raw_copy_bytes_per_s": raw,
+            "logs_equal": all_equal,
+        }))?;
+    } else {
+        let mib = raw.median / f64::from(1 << 20);
+        progress.print(&format!(
+            "\n{carrier} to sockets: records/s {rate}, p50 {p50}\n\
+             sockets to a raw copy of the same bytes ({mib:.0} MiB/s): {limit}\n\
+             sockets to a raw copy into logs in memory: {with_logs}\n{}",
+            Logs(&turns[turns.len() - 1].ibex)
+        ))?;
+    }
+    let curve = |name, of: fn(&Turn) -> &Outcome| {
+        let mut latency_ns = run::nanoseconds();
+        for turn in &turns {
+            let all = latency_ns.add(&of(turn).latency_ns);
+            all.expect("all have the same bounds");
+        }
+        Curve { name, latency_ns }
+    };
+    let curves = vec![
+        curve("ibex", |turn| &turn.ibex),
+        curve("sockets", |turn| &turn.sockets),
+    ];
+    Ok((curves, all_equal))
+}
+
+fn show(options: &Options, progress: &Progress, outcome: &Outcome) -> Result<(), Error> {
+    if options.json {
+        progress.print(&report::to_json(options, outcome))
+    } else {
+        progress.print(&Line(outcome))?;
+        match outcome.differing()[..] {
+            [] => Ok(()),
+            _ => progress.print(&Logs(outcome)),
+        }
+    }
+}

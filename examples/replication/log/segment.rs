@@ -1,0 +1,253 @@
+//! A segment: a run of whole records, in memory and, where the log is kept in files, in a
+//! file whose name is the log offset at which it begins.
+//!
+//! The last segment of a log is *active*: its bytes are in memory, so that appending is a
+//! copy, and replicas that keep up are served without a read. [`write_out`] brings what was
+//! appended since the last call to the file in one write; [`sync`] makes that durable.
+//!
+//! [`write_out`]: Segment::write_out
+//! [`sync`]: Segment::sync
+
+use std::{
+    fs::{self, File, OpenOptions},
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+};
+
+use super::record::{self, HEADER_BYTES};
+
+/// A run of whole records.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    /// The log offset of its first byte.
+    base: u64,
+    used: usize,
+    /// Its bytes, of which `used` are records. Empty once it is only in its file.
+    buffer: Vec<u8>,
+    file: Option<SegmentFile>,
+}
+
+#[derive(Debug)]
+struct SegmentFile {
+    path: PathBuf,
+    file: File,
+    /// Bytes that were handed to the kernel, and bytes that the kernel has made durable.
+    written: usize,
+    synced: usize,
+}
+
+impl Segment {
+    /// An empty segment in `buffer`, with a file in `directory` if there is one.
+    pub(crate) fn create(
+        base: u64,
+        buffer: Vec<u8>,
+        directory: Option<&Path>,
+    ) -> io::Result<Segment> {
+        let file = directory
+            .map(|directory| SegmentFile::create(directory, base))
+            .transpose()?;
+        Ok(Segment {
+            base,
+            used: 0,
+            buffer,
+            file,
+        })
+    }
+
+    /// The segment in a file that is there, read into `buffer`: what it holds are not
+    /// necessarily records.
+    pub(crate) fn open(path: &Path, mut buffer: Vec<u8>) -> io::Result<Segment> {
+        let base = base_of(path).ok_or_else(|| io::Error::other("not a segment's name"))?;
+        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        if length > buffer.len() {
+            return Err(io::Error::other(format!(
+                "{length} bytes in a segment of at most {}",
+                buffer.len()
+            )));
+        }
+        file.read_exact_at(&mut buffer[..length], 0)?;
+        Ok(Segment {
+            base,
+            used: length,
+            buffer,
+            file: Some(SegmentFile {
+                path: path.to_owned(),
+                file,
+                written: length,
+                synced: 0,
+            }),
+        })
+    }
+
+    /// The log offset at which it begins.
+    pub(crate) fn base(&self) -> u64 {
+        self.base
+    }
+
+    /// The log offset at which it ends.
+    pub(crate) fn end(&self) -> u64 {
+        self.base + self.used as u64
+    }
+
+    /// Whether further `bytes` fit.
+    pub(crate) fn has_room(&self, bytes: usize) -> bool {
+        bytes <= self.buffer.len() - self.used
+    }
+
+    /// Room for further `bytes`, which fit.
+    pub(crate) fn room(&mut self, bytes: usize) -> &mut [u8] {
+        &mut self.buffer[self.used..self.used + bytes]
+    }
+
+    /// What was put into [`room`](Self::room) are records.
+    pub(crate) fn commit(&mut self, bytes: usize) {
+        self.used += bytes;
+    }
+
+    /// Whole records from a log offset on: at most `limit` bytes, or one record where that is
+    /// longer. What is in memory is borrowed, else `scratch` is read into.
+    pub(crate) fn records<'a>(
+        &'a self,
+        from: u64,
+        limit: usize,
+        scratch: &'a mut Vec<u8>,
+    ) -> io::Result<&'a [u8]> {
+        let at = (from - self.base) as usize;
+        let bytes = match &self.file {
+            Some(file) if self.buffer.is_empty() => {
+                let mut header = [0; HEADER_BYTES];
+                file.file.read_exact_at(&mut header, at as u64)?;
+                let first = record::size_of_first(&header).unwrap_or_default();
+                scratch.resize(limit.max(first).min(self.used - at), 0);
+                file.file.read_exact_at(scratch, at as u64)?;
+                &scratch[..]
+            }
+            _ => &self.buffer[at..self.used],
+        };
+        Ok(&bytes[..record::whole_records(bytes, limit)])
+    }
+
+    /// All of it, as its file has it.
+    pub(crate) fn read_back<'a>(&'a self, scratch: &'a mut Vec<u8>) -> io::Result<&'a [u8]> {
+        match &self.file {
+            Some(file) => {
+                scratch.resize(file.written, 0);
+                file.file.read_exact_at(scratch, 0)?;
+                Ok(scratch)
+            }
+            None => Ok(&self.buffer[..self.used]),
+        }
+    }
+
+    /// Writes what was appended since the last call.
+    pub(crate) fn write_out(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file
+            && file.written < self.used
+        {
+            let new = &self.buffer[file.written..self.used];
+            file.file.write_all_at(new, file.written as u64)?;
+            file.written = self.used;
+        }
+        Ok(())
+    }
+
+    /// Makes durable what was written.
+    pub(crate) fn sync(&mut self) -> io::Result<()> {
+        if let Some(file) = &mut self.file
+            && file.synced < file.written
+        {
+            file.file.sync_data()?;
+            file.synced = file.written;
+        }
+        Ok(())
+    }
+
+    /// Nothing will be appended any more: writes and syncs the rest. A segment that has a
+    /// file gives its memory back, for the next one.
+    pub(crate) fn seal(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.write_out()?;
+        self.sync()?;
+        Ok(self
+            .file
+            .is_some()
+            .then(|| std::mem::take(&mut self.buffer)))
+    }
+
+    /// Cuts off what is behind a log offset. The segment has to be active.
+    pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
+        self.used = (end - self.base) as usize;
+        if let Some(file) = &mut self.file
+            && file.written > self.used
+        {
+            file.file.set_len(self.used as u64)?;
+            file.file.sync_data()?;
+            (file.written, file.synced) = (self.used, self.used);
+        }
+        Ok(())
+    }
+
+    /// Removes its file, and gives its memory back, if it has any.
+    pub(crate) fn remove(self) -> io::Result<Option<Vec<u8>>> {
+        if let Some(file) = self.file {
+            fs::remove_file(file.path)?;
+        }
+        Ok((!self.buffer.is_empty()).then_some(self.buffer))
+    }
+
+    /// Gets its bytes into memory, in `buffer`, so that it may be appended to again; what it
+    /// has no use for comes back.
+    pub(crate) fn reactivate(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
+        match &self.file {
+            Some(file) if self.buffer.is_empty() => {
+                file.file.read_exact_at(&mut buffer[..self.used], 0)?;
+                self.buffer = buffer;
+                Ok(None)
+            }
+            _ => Ok(Some(buffer)),
+        }
+    }
+}
+
+impl SegmentFile {
+    fn create(directory: &Path, base: u64) -> io::Result<SegmentFile> {
+        let path = directory.join(format!("{base:020}.{EXTENSION}"));
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create_new(true)
+            .open(&path)?;
+        // The name is durable only with its directory.
+        File::open(directory)?.sync_all()?;
+        Ok(SegmentFile {
+            path,
+            file,
+            written: 0,
+            synced: 0,
+        })
+    }
+}
+
+/// The segment files of a directory, in the order of the log.
+pub(crate) fn files_in(directory: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut paths = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        let path = entry?.path();
+        if base_of(&path).is_some() {
+            paths.push(path);
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// The log offset in a segment's file name.
+fn base_of(path: &Path) -> Option<u64> {
+    if path.extension()? != EXTENSION {
+        return None;
+    }
+    path.file_stem()?.to_str()?.parse().ok()
+}
+
+const EXTENSION: &str = "segment";

@@ -1,0 +1,273 @@
+//! What the command line asks for.
+
+use std::{path::PathBuf, time::Duration};
+
+use clap::{Parser, ValueEnum};
+
+use crate::{
+    load::Source,
+    log::{Fsync, HEADER_BYTES},
+    primary::Pace,
+    transport::{
+        Waiting,
+        ibex::{DriverName, FabricName, Setup},
+    },
+};
+
+/// Replicates a log from this process to replica processes that it starts, and compares
+/// ibex to sockets at that.
+///
+/// A record is acknowledged once a majority of primary and replicas has it durably. At the
+/// end every log is read back, and its checksum compared to the primary's.
+#[derive(Clone, Debug, Parser)]
+#[command(name = "replication")]
+pub(crate) struct Options {
+    /// Replica processes beside the primary.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub(crate) replicas: u8,
+
+    /// A file to replicate, or - for standard input. Default: a generated load.
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+
+    /// Records of the generated load. Default: 100000, or 20000 with --store files.
+    #[arg(long, value_name = "COUNT", conflicts_with = "input",
+        value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    records: Option<u64>,
+
+    /// Payload of a record; a file is cut into so many bytes.
+    #[arg(long, value_name = "BYTES", default_value_t = 4096,
+        value_parser = clap::value_parser!(u32).range(1..=64 << 20))]
+    size: u32,
+
+    /// What carries the log.
+    #[arg(long, value_enum, default_value_t = TransportName::Ibex, conflicts_with = "compare")]
+    transport: TransportName,
+
+    /// Run both transports and a raw copy over sockets in turn, and print the ratios.
+    #[arg(long)]
+    pub(crate) compare: bool,
+
+    /// Times that --compare runs each.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) pairs: u8,
+
+    /// The fabric that ibex has to use.
+    #[arg(long, value_enum, default_value_t = FabricChoice::Auto)]
+    fabric: FabricChoice,
+
+    /// Who runs ibex's engine.
+    #[arg(long, value_enum, default_value_t = DriverName::Caller)]
+    driver: DriverName,
+
+    /// How all processes wait, over either transport.
+    #[arg(long, value_enum, default_value_t = Waiting::Poll)]
+    pub(crate) wait: Waiting,
+
+    /// Where logs lie.
+    #[arg(long, value_enum, default_value_t = Store::Memory)]
+    pub(crate) store: Store,
+
+    /// Where the directories of the logs are made, with --store files. Default: a new one
+    /// among the system's temporary files, which is removed at the end.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) dir: Option<PathBuf>,
+
+    /// When files are synced: for each record, for each group of records that came together,
+    /// or every so many milliseconds.
+    #[arg(long, value_name = "record|group|MS", default_value = "group", value_parser = parse_fsync)]
+    pub(crate) fsync: Fsync,
+
+    /// The most bytes of a segment.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20,
+        value_parser = clap::value_parser!(u32).range(4096..=1 << 30))]
+    pub(crate) segment_bytes: u32,
+
+    /// Records that may be unacknowledged at a time.
+    #[arg(long, value_name = "COUNT", default_value_t = 64,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    outstanding: u32,
+
+    /// Records that are appended before they are sent together, at most. Of 4 KiB, 15 fit a
+    /// segment of the loopback interface.
+    #[arg(long, value_name = "COUNT", default_value_t = 15,
+        value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    group: u32,
+
+    /// Kill a replica with SIGKILL when so many records are acknowledged, and start it again;
+    /// may be repeated.
+    #[arg(long = "kill", value_name = "REPLICA@RECORDS", value_parser = parse_kill)]
+    pub(crate) kills: Vec<Kill>,
+
+    /// Write a plot of the latencies to this file, as SVG.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) plot: Option<PathBuf>,
+
+    /// One JSON object per run on standard output, and with --compare one with the ratios.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// What carries the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum TransportName {
+    /// ibex, over the fabric of --fabric.
+    Ibex,
+    /// TCP sockets, without a library.
+    Sockets,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FabricChoice {
+    Auto,
+    Shm,
+    Tcp,
+    Verbs,
+}
+
+/// Where logs lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Store {
+    /// In the memory of their process.
+    Memory,
+    /// In files.
+    Files,
+}
+
+/// A replica that is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kill {
+    /// Which one.
+    pub(crate) replica: u32,
+    /// At how many acknowledged records.
+    pub(crate) records: u64,
+}
+
+impl Options {
+    /// What is wrong with options that are right one by one.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.size as usize + HEADER_BYTES > self.segment_bytes as usize {
+            return Err(format!(
+                "a record of {} bytes and its header do not fit a segment of {}: raise \
+                 --segment-bytes",
+                self.size, self.segment_bytes
+            ));
+        }
+        if self.compare && matches!(self.source(), Source::Stdin) {
+            return Err("--compare needs its input more than once: give a file".into());
+        }
+        match self
+            .kills
+            .iter()
+            .find(|kill| kill.replica >= self.replicas.into())
+        {
+            Some(kill) => Err(format!(
+                "replica {} cannot be killed: there are {}, from 0 on",
+                kill.replica, self.replicas
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// Where payloads come from.
+    pub(crate) fn source(&self) -> Source {
+        match &self.input {
+            Some(path) if path.as_os_str() == "-" => Source::Stdin,
+            Some(path) => Source::File(path.clone()),
+            None => Source::Generated(self.records.unwrap_or(match self.store {
+                Store::Memory => 100_000,
+                Store::Files => 20_000,
+            })),
+        }
+    }
+
+    /// Bytes of a payload.
+    pub(crate) fn record_bytes(&self) -> usize {
+        self.size as usize
+    }
+
+    /// The transport of a run that compares nothing.
+    pub(crate) fn transport(&self) -> TransportName {
+        self.transport
+    }
+
+    /// How the primary takes records. Where each record is made durable by itself, each is
+    /// sent by itself, too.
+    pub(crate) fn pace(&self) -> Pace {
+        let is_single = self.store == Store::Files && self.fsync == Fsync::Record;
+        Pace {
+            outstanding: self.outstanding as usize,
+            group: if is_single { 1 } else { self.group as usize },
+        }
+    }
+
+    /// How nodes are made.
+    pub(crate) fn setup(&self) -> Setup {
+        Setup {
+            fabric: match self.fabric {
+                FabricChoice::Auto => None,
+                FabricChoice::Shm => Some(FabricName::Shm),
+                FabricChoice::Tcp => Some(FabricName::Tcp),
+                FabricChoice::Verbs => Some(FabricName::Verbs),
+            },
+            driver: self.driver,
+            waiting: self.wait,
+        }
+    }
+}
+
+fn parse_fsync(text: &str) -> Result<Fsync, String> {
+    match (text, text.parse()) {
+        ("record", _) => Ok(Fsync::Record),
+        ("group", _) => Ok(Fsync::Group),
+        (_, Ok(milliseconds)) if milliseconds > 0 => {
+            Ok(Fsync::Interval(Duration::from_millis(milliseconds)))
+        }
+        _ => Err("give `record`, `group`, or a number of milliseconds from 1 on".into()),
+    }
+}
+
+fn parse_kill(text: &str) -> Result<Kill, String> {
+    let parts = text.split_once('@');
+    let parsed = parts.and_then(|(replica, records)| {
+        Some(Kill {
+            replica: replica.parse().ok()?,
+            records: records.parse().ok()?,
+        })
+    });
+    parsed.ok_or_else(|| "give REPLICA@RECORDS, such as 0@5000".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        let words = ["replication"].into_iter().chain(line.split_whitespace());
+        let options = Options::try_parse_from(words).map_err(|error| error.to_string())?;
+        options.check().map(|()| options)
+    }
+
+    #[test]
+    fn values_have_their_forms() {
+        let options = parse("--fsync 20 --kill 1@500 --kill 0@7 --store files").unwrap();
+        assert_eq!(options.fsync, Fsync::Interval(Duration::from_millis(20)));
+        let kill = |replica, records| Kill { replica, records };
+        assert_eq!(options.kills, [kill(1, 500), kill(0, 7)]);
+        assert_eq!(
+            parse("--store files --fsync record").unwrap().pace().group,
+            1
+        );
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_what_would() {
+        let refusal = |line| parse(line).unwrap_err();
+        assert!(refusal("--fsync 0").contains("milliseconds"));
+        assert!(refusal("--kill 3").contains("0@5000"));
+        assert!(refusal("--kill 2@5").contains("there are 2"));
+        assert!(refusal("--size 5000 --segment-bytes 5000").contains("--segment-bytes"));
+        assert!(refusal("--compare --input -").contains("give a file"));
+        assert!(refusal("--compare --transport sockets").contains("--transport"));
+    }
+}

@@ -1,0 +1,112 @@
+//! What replication asks of a transport, with two answers: [`ibex`] and [`sockets`].
+//!
+//! Batches of the log's bytes go one way, how far they are durable comes back, and whoever
+//! joins says where its log ends. All else (the log, its framing and checksums, what goes
+//! into a batch, how much may be outstanding, catching up, the quorum) is the same code for
+//! both.
+
+pub(crate) mod ibex;
+pub(crate) mod sockets;
+mod wire;
+
+use std::{net::SocketAddr, time::Duration};
+
+use ibex_harness::Error;
+use serde::{Deserialize, Serialize};
+
+pub(crate) use self::wire::{Batch, Join};
+
+/// Where a primary takes replicas in.
+pub(crate) trait Endpoint: Sized {
+    /// A replica, as its primary sees it.
+    type Link: ReplicaLink;
+
+    /// Where replicas connect to.
+    fn address(&self) -> SocketAddr;
+
+    /// What carries the bytes, in words.
+    fn carrier(&self) -> String;
+
+    /// A replica that has come since the last call, if one has. Never waits.
+    fn poll_join(&mut self) -> Result<Option<(Join, Self::Link)>, Error>;
+
+    /// Waits until one of `links` has acknowledged the log up to `offset`, for up to `limit`:
+    /// the first of those that have not is the nearest to it. May return early.
+    fn wait<'a>(
+        &mut self,
+        links: impl Iterator<Item = &'a mut Self::Link>,
+        offset: u64,
+        limit: Duration,
+    ) where
+        Self::Link: 'a;
+}
+
+/// A replica, as its primary sees it.
+pub(crate) trait ReplicaLink {
+    /// Sends a batch if there is room; whether there was.
+    fn try_send(&mut self, batch: Batch<'_>) -> Result<bool, Lost>;
+
+    /// Up to which offset the replica has acknowledged what was sent, as far as is known here;
+    /// 0 before the first acknowledgement.
+    fn acknowledged(&mut self) -> Result<u64, Lost>;
+
+    /// Says that there will be nothing more, behind everything that was sent.
+    fn end(self);
+}
+
+/// The primary, as a replica sees it.
+pub(crate) trait PrimaryLink {
+    /// Hands every batch that has arrived to `take`; waits for the first for up to `limit`.
+    fn receive(
+        &mut self,
+        limit: Duration,
+        take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
+    ) -> Result<Received, Error>;
+
+    /// Everything that [`receive`](Self::receive) handed out is durable.
+    fn acknowledge(&mut self) -> Result<(), Error>;
+}
+
+/// What [`PrimaryLink::receive`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Received {
+    /// Batches, which were handed out.
+    Batches,
+    /// Nothing, in all the time.
+    Nothing,
+    /// The primary has said that there will be nothing more.
+    End,
+}
+
+/// A replica is gone, and why. Its primary goes on without.
+#[derive(Debug)]
+pub(crate) struct Lost(pub(crate) String);
+
+impl Lost {
+    fn because(why: impl ToString) -> Lost {
+        Lost(why.to_string())
+    }
+}
+
+/// How both ends wait, over either transport.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Waiting {
+    /// Sleep at once.
+    Sleep,
+    /// Look for 20 µs, then sleep.
+    Spin,
+    /// Never sleep: look again and again, and let others have the core in between.
+    Poll,
+}
+
+impl Waiting {
+    /// How long to look before sleeping.
+    fn spin(self) -> Duration {
+        match self {
+            Waiting::Sleep => Duration::ZERO,
+            Waiting::Spin => Duration::from_micros(20),
+            Waiting::Poll => Duration::MAX,
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Replication over TCP sockets, as well as they can: no delay, a batch in one vectored
+//! write from where it lies in the log, as much as has come in one read, and one answer of
+//! eight bytes for all of that.
+
+use std::{
+    io::{self, ErrorKind, IoSlice, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    ops::Range,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex_harness::Error;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{Batch, Endpoint, Join, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+
+/// The primary's listening socket.
+pub(crate) struct SocketEndpoint {
+    listener: TcpListener,
+    address: SocketAddr,
+    waiting: Waiting,
+    /// Connected, and has not said all of where its log ends.
+    joining: Vec<(TcpStream, Vec<u8>)>,
+}
+
+impl SocketEndpoint {
+    /// Listens on this host.
+    pub(crate) fn listen(waiting: Waiting) -> Result<SocketEndpoint, Error> {
+        let prepare = || {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            listener.set_nonblocking(true)?;
+            Ok((listener.local_addr()?, listener))
+        };
+        let (address, listener) = prepare().map_err(Error::io::<io::Error>("listening"))?;
+        Ok(SocketEndpoint {
+            listener,
+            address,
+            waiting,
+            joining: Vec::new(),
+        })
+    }
+}
+
+impl Endpoint for SocketEndpoint {
+    type Link = SocketReplica;
+
+    fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    fn carrier(&self) -> String {
+        "sockets".to_owned()
+    }
+
+    fn poll_join(&mut self) -> Result<Option<(Join, SocketReplica)>, Error> {
+        while let Some((socket, _)) =
+            ready(self.listener.accept()).map_err(Error::io("accepting a replica"))?
+        {
+            if prepare(&socket).is_ok() {
+                self.joining.push((socket, Vec::new()));
+            }
+        }
+        let mut index = 0;
+        while let Some((socket, said)) = self.joining.get_mut(index) {
+            let mut bytes = [0; Join::BYTES];
+            match ready(socket.read(&mut bytes[said.len()..])) {
+                Ok(None) => {
+                    index += 1;
+                    continue;
+                }
+                Ok(Some(count)) if count > 0 => {
+                    said.extend_from_slice(&bytes[said.len()..][..count]);
+                }
+                // Gone before it had joined.
+                _ => drop(self.joining.swap_remove(index)),
+            }
+            let Some((_, said)) = self.joining.get(index) else {
+                break;
+            };
+            if let Ok(bytes) = said[..].try_into() {
+                let (socket, _) = self.joining.swap_remove(index);
+                return Ok(Some((Join::from_bytes(bytes), SocketReplica::new(socket))));
+            }
+        }
+        Ok(None)
+    }
+
+    fn wait<'a>(
+        &mut self,
+        links: impl Iterator<Item = &'a mut SocketReplica>,
+        _offset: u64,
+        limit: Duration,
+    ) {
+        let links: Vec<&SocketReplica> = links.map(|link| &*link).collect();
+        let sockets = links.iter().map(|link| {
+            let writable = match link.unsent[..] {
+                [] => PollFlags::empty(),
+                _ => PollFlags::OUT,
+            };
+            (&link.socket, PollFlags::IN | writable)
+        });
+        wait_for(self.waiting, limit, &mut sockets.collect::<Vec<_>>()[..]);
+    }
+}
+
+/// A replica that joined.
+pub(crate) struct SocketReplica {
+    socket: TcpStream,
+    /// The rest of a batch that the socket had no room for.
+    unsent: Vec<u8>,
+    /// The beginning of an answer.
+    answer: Vec<u8>,
+    acknowledged: u64,
+}
+
+impl SocketReplica {
+    fn new(socket: TcpStream) -> SocketReplica {
+        SocketReplica {
+            socket,
+            unsent: Vec::new(),
+            answer: Vec::new(),
+            acknowledged: 0,
+        }
+    }
+
+    /// Sends what is left of the last batch; whether that is all.
+    fn send_rest(&mut self) -> Result<bool, Lost> {
+        while !self.unsent.is_empty() {
+            match ready(self.socket.write(&self.unsent)).map_err(Lost::because)? {
+                None => return Ok(false),
+                Some(count) => drop(self.unsent.drain(..count)),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl ReplicaLink for SocketReplica {
+    fn try_send(&mut self, batch: Batch<'_>) -> Result<bool, Lost> {
+        if !self.send_rest()? {
+            return Ok(false);
+        }
+        let header = batch.header();
+        let parts = [IoSlice::new(&header), IoSlice::new(batch.records)];
+        let Some(count) = ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? else {
+            return Ok(false);
+        };
+        // Rarely more than nothing: the socket's buffer holds more than is outstanding. A
+        // replica that catches up fills it.
+        let of_header = count.min(header.len());
+        self.unsent.extend_from_slice(&header[of_header..]);
+        let of_records = count - of_header;
+        self.unsent.extend_from_slice(&batch.records[of_records..]);
+        Ok(true)
+    }
+
+    fn acknowledged(&mut self) -> Result<u64, Lost> {
+        self.send_rest()?;
+        let mut answers = [0; 512];
+        while let Some(count) = ready(self.socket.read(&mut answers)).map_err(Lost::because)? {
+            if count == 0 {
+                return Err(Lost::because("it closed the connection"));
+            }
+            self.answer.extend_from_slice(&answers[..count]);
+            let whole = self.answer.len() / ANSWER_BYTES * ANSWER_BYTES;
+            // Each says more than the one before.
+            if let Some(last) = self.answer[..whole].last_chunk::<ANSWER_BYTES>() {
+                self.acknowledged = u64::from_le_bytes(*last);
+            }
+            self.answer.drain(..whole);
+            if count < answers.len() {
+                break;
+            }
+        }
+        Ok(self.acknowledged)
+    }
+
+    fn end(mut self) {
+        // A batch without records. If it cannot be said the replica is gone, and knows.
+        let header = Batch {
+            at: self.acknowledged,
+            records: &[],
+        };
+        let _ = self.socket.set_nonblocking(false);
+        let _ = self.socket.write_all(&self.unsent);
+        let _ = self.socket.write_all(&header.header());
+    }
+}
+
+/// The primary, as a replica sees it over a socket.
+pub(crate) struct SocketPrimary {
+    socket: TcpStream,
+    waiting: Waiting,
+    /// What was read, and which bytes of it are not handed out yet.
+    buffer: Vec<u8>,
+    unread: Range<usize>,
+    /// The log offset behind what was handed out.
+    end: u64,
+}
+
+impl SocketPrimary {
+    /// Connects to the primary at `address`, and says where the log of this replica ends.
+    pub(crate) fn connect(
+        waiting: Waiting,
+        address: SocketAddr,
+        join: Join,
+    ) -> Result<SocketPrimary, Error> {
+        let connect = || {
+            let mut socket = TcpStream::connect(address)?;
+            socket.write_all(&join.to_bytes())?;
+            prepare(&socket)?;
+            Ok(socket)
+        };
+        Ok(SocketPrimary {
+            socket: connect().map_err(Error::io::<io::Error>("connecting to the primary"))?,
+            waiting,
+            buffer: vec![0; BUFFER_BYTES],
+            unread: 0..0,
+            end: join.end,
+        })
+    }
+
+    /// Reads as much as has come and there is room for; whether anything had.
+    fn read(&mut self) -> Result<bool, Error> {
+        let first = Batch::size_of_first(&self.buffer[self.unread.clone()]).unwrap_or_default();
+        if first > self.buffer.len() {
+            self.buffer.resize(first, 0);
+        }
+        let rest = self.buffer.len() - self.unread.end;
+        if self.unread.is_empty() {
+            self.unread = 0..0;
+        } else if rest < SMALLEST_READ || self.unread.start + first > self.buffer.len() {
+            self.buffer.copy_within(self.unread.clone(), 0);
+            self.unread = 0..self.unread.len();
+        }
+        let read = ready(self.socket.read(&mut self.buffer[self.unread.end..]));
+        match read.map_err(Error::io("reading from the primary"))? {
+            None => Ok(false),
+            Some(0) => Err(Error::subject("the primary closed the connection early")),
+            Some(count) => {
+                self.unread.end += count;
+                Ok(true)
+            }
+        }
+    }
+}
+
+impl PrimaryLink for SocketPrimary {
+    fn receive(
+        &mut self,
+        limit: Duration,
+        take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
+    ) -> Result<Received, Error> {
+        let begun = Instant::now();
+        loop {
+            let mut batches = 0;
+            while let unread = &self.buffer[self.unread.clone()]
+                && let Some(size) = Batch::size_of_first(unread)
+                && let Some(bytes) = unread.get(..size)
+            {
+                let batch = Batch::parse(bytes)?;
+                if batch.records.is_empty() {
+                    if batches > 0 {
+                        break;
+                    }
+                    return Ok(Received::End);
+                }
+                take(batch)?;
+                self.end = batch.end();
+                self.unread.start += size;
+                batches += 1;
+            }
+            if batches > 0 {
+                return Ok(Received::Batches);
+            }
+            if !self.read()? {
+                let Some(left) = limit.checked_sub(begun.elapsed()) else {
+                    return Ok(Received::Nothing);
+                };
+                wait_for(self.waiting, left, &mut [(&self.socket, PollFlags::IN)]);
+            }
+        }
+    }
+
+    fn acknowledge(&mut self) -> Result<(), Error> {
+        let answer = self.end.to_le_bytes();
+        let mut said = 0;
+        while said < answer.len() {
+            match ready(self.socket.write(&answer[said..])) {
+                Ok(Some(count)) => said += count,
+                Ok(None) => thread::yield_now(),
+                Err(error) => return Err(Error::io("answering the primary")(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn prepare(socket: &TcpStream) -> io::Result<()> {
+    socket.set_nodelay(true)?;
+    socket.set_nonblocking(true)
+}
+
+/// What a socket that never waits has to say: none if it would have had to wait.
+fn ready<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Ok(value) => Ok(Some(value)),
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// Waits until one of the sockets is ready, for up to `limit`.
+fn wait_for(waiting: Waiting, limit: Duration, sockets: &mut [(&TcpStream, PollFlags)]) {
+    if waiting == Waiting::Poll {
+        thread::yield_now();
+        return;
+    }
+    let mut fds: Vec<PollFd<'_>> = sockets
+        .iter()
+        .map(|(socket, flags)| PollFd::new(*socket, *flags))
+        .collect();
+    let spin = waiting.spin().min(limit);
+    let begun = Instant::now();
+    while begun.elapsed() < spin {
+        if poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0) {
+            return;
+        }
+    }
+    let left = Timespec::try_from(limit.saturating_sub(spin)).ok();
+    // An interruption is as good as a look.
+    let _ = poll(&mut fds, left.as_ref());
+}
+
+/// Bytes of an answer: the log offset up to which everything is durable.
+const ANSWER_BYTES: usize = 8;
+/// What is read at a time, at most; a longer batch makes the buffer longer.
+const BUFFER_BYTES: usize = 1 << 20;
+/// Where less room than this is left, what is unread moves to the front.
+const SMALLEST_READ: usize = 256 << 10;
