@@ -122,8 +122,8 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "examples",
-        about: "the examples run, between real processes",
-        budget: seconds(120),
+        about: "the examples run, between real processes, and one of them under kill -9",
+        budget: seconds(180),
         quick: false,
         tools: &[],
         work: Work::Commands(&[
@@ -135,6 +135,9 @@ pub(crate) const STAGES: &[Stage] = &[
              --fabric all --size 64 --iters 2000 --json",
             "cargo run --release --example pingpong -- \
              --fabric all --codec serde --size 64 --iters 2000 --json",
+            "cargo run --release --example replication -- \
+             --replicas 2 --compare --records 5000 --pairs 1 --json",
+            "cargo test -p ibex --release --test replication",
         ]),
     },
 ];

@@ -1,0 +1,147 @@
+//! The replication example under `kill -9`: replicas are killed in the middle of a load and
+//! join again, and at the end every log, read back, is the primary's.
+//!
+//! The example has to be built: `cargo test` does that, and `cargo build --example
+//! replication` before `cargo test --test replication`, with the same profile.
+#![forbid(unsafe_code)]
+
+use std::{
+    env,
+    io::Read,
+    path::PathBuf,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use serde_json::Value;
+
+#[test]
+fn over_shm_in_files() {
+    loses_nothing("--transport ibex --fabric shm --store files");
+}
+
+#[test]
+fn over_tcp_in_files() {
+    loses_nothing("--transport ibex --fabric tcp --store files");
+}
+
+#[test]
+fn over_sockets_in_files() {
+    loses_nothing("--transport sockets --store files");
+}
+
+#[test]
+fn over_tcp_under_threads_synced_now_and_then() {
+    loses_nothing("--fabric tcp --driver threads --wait sleep --store files --fsync 5");
+}
+
+#[test]
+fn from_where_it_was_over_shm() {
+    keeps_what_was_acknowledged("--transport ibex --fabric shm --store files");
+}
+
+#[test]
+fn from_where_it_was_over_tcp() {
+    keeps_what_was_acknowledged("--transport ibex --fabric tcp --store files");
+}
+
+#[test]
+fn from_where_it_was_over_sockets() {
+    keeps_what_was_acknowledged("--transport sockets --store files");
+}
+
+#[test]
+fn from_the_beginning_over_shm() {
+    loses_nothing("--transport ibex --fabric shm --store memory");
+}
+
+#[test]
+fn from_the_beginning_over_tcp() {
+    loses_nothing("--transport ibex --fabric tcp --store memory");
+}
+
+#[test]
+fn from_the_beginning_over_sockets() {
+    loses_nothing("--transport sockets --store memory");
+}
+
+/// Kills one replica after the other, while the other one is enough for a majority. In files
+/// each keeps what it has, and gets the rest; in memory it has lost everything.
+fn loses_nothing(options: &str) {
+    let outcome = run(&format!(
+        "{options} --replicas 2 --records {RECORDS} --kill 0@3000 --kill 1@6000"
+    ));
+    assert_eq!(outcome["replicas_lost"], 2, "{outcome}");
+    has_equal_logs(&outcome, 2);
+}
+
+/// Kills the only replica, without which there is no majority: it comes back with everything
+/// that was acknowledged, or nothing would have been.
+fn keeps_what_was_acknowledged(options: &str) {
+    let outcome = run(&format!(
+        "{options} --replicas 1 --records {RECORDS} --kill 0@3000"
+    ));
+    has_equal_logs(&outcome, 1);
+    let joined_at = outcome["replicas"][0]["joined_at"].as_u64();
+    let record_bytes = 4096 + 16;
+    assert!(joined_at >= Some(3000 * record_bytes), "{outcome}");
+}
+
+fn has_equal_logs(outcome: &Value, replicas: usize) {
+    assert_eq!(outcome["logs_equal"], true, "{outcome}");
+    assert_eq!(outcome["tip"]["number"], RECORDS, "{outcome}");
+    let reports = outcome["replicas"].as_array().expect("a list of replicas");
+    assert_eq!(reports.len(), replicas);
+    for report in reports {
+        assert_eq!(report["tip"], outcome["tip"], "{outcome}");
+    }
+}
+
+/// What a run of the example says on its standard output.
+fn run(options: &str) -> Value {
+    let mut child = Command::new(example())
+        .args(options.split_whitespace())
+        .args(["--segment-bytes", "1000000", "--json"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the example starts");
+    let status = wait(&mut child, options);
+    let mut output = String::new();
+    let stdout = child.stdout.as_mut().expect("it was asked for as a pipe");
+    stdout.read_to_string(&mut output).expect("it is text");
+    assert!(status.success(), "{options}: {status}: {output}");
+    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{output:?}: {error}"))
+}
+
+/// Waits for its end. What hangs is ended: not a time limit, but far beyond what a run needs.
+fn wait(child: &mut Child, options: &str) -> ExitStatus {
+    let patience = Instant::now() + Duration::from_secs(180);
+    loop {
+        if let Some(status) = child.try_wait().expect("a child can be waited for") {
+            return status;
+        }
+        if Instant::now() > patience {
+            let _ = child.kill();
+            panic!("{options}: it hangs");
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// The example beside this test: `target/PROFILE/deps/replication-…` has its examples in
+/// `target/PROFILE/examples`.
+fn example() -> PathBuf {
+    let test = env::current_exe().expect("this program has a path");
+    let profile = test.ancestors().nth(2).expect("it lies in a target folder");
+    let example = profile.join("examples/replication");
+    assert!(
+        example.exists(),
+        "{} is not there: run `cargo build --example replication` first, with the profile of \
+         this test",
+        example.display()
+    );
+    example
+}
+
+const RECORDS: u64 = 8000;
