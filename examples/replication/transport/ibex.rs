@@ -218,10 +218,12 @@ impl IbexReplica {
         let Some(sequence) = self.sequence_of(offset) else {
             return;
         };
-        // The question stays when the time is up, which it is at once, but whatever the
-        // replica says next ends it.
+        // Half a window is told of unasked, and a question costs both ends more than it brings
+        // (a fifth of the rate). Else it stays when the time is up, which it is at once, but
+        // whatever the replica says next ends it.
         let asking = (sequence, self.log.acked());
-        if asking != self.asked || Instant::now() >= self.ask_again {
+        let is_told = self.sent.len() as u64 >= window_messages(Fabric::Tcp) / 2;
+        if !is_told && asking != self.asked || Instant::now() >= self.ask_again {
             self.asked = asking;
             self.ask_again = Instant::now() + OVERTAKEN;
             let _ = self.log.wait_acked_timeout(sequence, Duration::ZERO);
