@@ -15,8 +15,8 @@ use ibex_transport::{
 };
 
 use crate::{
-    Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingError,
-    ToAddress, VersionsBuilder, address,
+    Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingConflict,
+    SettingError, ToAddress, VersionsBuilder, address,
     message::DefaultCodec,
     node::{ChannelDefaults, NodeSettings},
 };
@@ -70,14 +70,21 @@ impl NodeBuilder {
     }
 
     /// How blocking calls wait. Default: spin for 20 µs, then sleep; where fewer than four
-    /// CPUs would be shared with the I/O thread that one waits for, sleep at once.
+    /// CPUs would be shared with the I/O thread that one waits for, sleep at once. Range of
+    /// a spin: 0 to 1 s. Longer spends a core to save the 5 µs of a wake-up.
     pub fn wait(mut self, wait: Wait) -> Self {
+        if let Wait::Adaptive { spin } = wait {
+            let range = ..=Duration::from_secs(1);
+            self.note(SettingError::check_time("spin", spin, range));
+        }
         self.settings.wait = Some(wait);
         self
     }
 
     /// Cores for the node's I/O thread; the first is used. Default: wherever the
-    /// scheduler puts it. A core that cannot be had is a warning.
+    /// scheduler puts it. Range: those that the process may run on; one that cannot be had
+    /// is a warning. A core of its own saves the thread its way to another one, and nobody
+    /// else should be put there. Under [`Driver::Caller`] there is no such thread.
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.settings.cores = cores.to_vec();
         self
@@ -86,7 +93,7 @@ impl NodeBuilder {
     /// Whether a fabric must, should or must not be used. Default: chosen by the place of
     /// the peer (same host and user: shared memory; RDMA hardware at both ends: verbs; else
     /// tcp). A software RDMA device is slower than tcp, so it is used only where one of the
-    /// two nodes requires or prefers verbs.
+    /// two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
     ///
     /// A fabric whose cargo feature is off is never used; to require it is an error of
     /// [`build`](Self::build), as is to require verbs on a machine without a device that
@@ -109,14 +116,18 @@ impl NodeBuilder {
     /// [`RdmaSettings`](crate::rdma::RdmaSettings) says, setting by setting.
     #[cfg(feature = "verbs")]
     pub fn rdma(mut self, settings: crate::rdma::RdmaSettings) -> Self {
-        self.note(settings.check());
+        self.note(settings.error().map_or(Ok(()), Err));
         self.settings.rdma = settings;
         self
     }
 
-    /// How long `connect` tries. Default: 10 s. "Connection refused" counts as "not yet
-    /// there"; another protocol or a refusal by the peer ends it at once.
+    /// How long `connect` tries. Default: 10 s, range from 1 ms ([`Duration::MAX`]: for
+    /// ever). "Connection refused" counts as "not yet there"; another protocol or a refusal
+    /// by the peer ends it at once. Longer bears with peers that start later, and tells
+    /// later of those that never do.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        let range = Duration::from_millis(1)..;
+        self.note(SettingError::check_time("connect_timeout", timeout, range));
         self.settings.connect_timeout = timeout;
         self
     }
@@ -126,17 +137,19 @@ impl NodeBuilder {
     /// peers, and lets a silent one keep a place among the 256 that a listener hears at a
     /// time.
     pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
-        let least = Duration::from_millis(10);
+        let range = Duration::from_millis(10)..;
         self.note(SettingError::check_time(
             "handshake_timeout",
             timeout,
-            least,
+            range,
         ));
         self.settings.handshake_timeout = timeout;
         self
     }
 
-    /// How long dropping the node may take to deliver what was sent. Default: 1 s.
+    /// How long dropping the node may take to deliver what was sent. Default: 1 s, range
+    /// from 0 ([`Duration::MAX`]: for ever). Shorter loses what a slow peer has not taken,
+    /// and nobody is told: [`Node::close`] tells.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.settings.linger = linger;
         self
@@ -149,8 +162,11 @@ impl NodeBuilder {
         self
     }
 
-    /// Channel ends that one peer may have open. Default: 1024, range 1 to 16384. Each
-    /// costs a few hundred bytes, and its window once it is used.
+    /// Channel ends that a session may have open at each of its nodes; the smaller of both
+    /// nodes' holds for both. Default: 1024, range 1 to 16384. Each costs some hundred
+    /// bytes, and once it is used its [window and more](Self#memory). Whoever opens one more
+    /// gets [`OpenFailure::TooMany`] with the limit, at either end; a peer that opens one
+    /// more all the same loses its session.
     pub fn max_channels(mut self, ends: u32) -> Self {
         let given = u64::from(ends);
         self.note(SettingError::check_count("max_channels", given, 1..=16384));
@@ -158,10 +174,40 @@ impl NodeBuilder {
         self
     }
 
+    /// Sessions that one peer may have with this node, whoever connected; peers are told
+    /// apart by their [`identity`](Self::identity). Default: 1024, range 1 to 65536. Each
+    /// costs a descriptor (over shared memory six), and [memory](Self#memory). One more is
+    /// refused: both ends get
+    /// [`HandshakeError::TooManySessions`](crate::bootstrap::HandshakeError::TooManySessions)
+    /// with the limit and whose it is. A session counts until its end is noticed here; one
+    /// of a node with itself counts twice. It keeps a peer that fails from taking all there
+    /// is; strangers can make up identities, so against them there is
+    /// [`max_node_sessions`](Self::max_node_sessions).
+    pub fn max_peer_sessions(mut self, sessions: u32) -> Self {
+        let given = u64::from(sessions);
+        let range = 1..=MOST_SESSIONS;
+        self.note(SettingError::check_count("max_peer_sessions", given, range));
+        self.settings.max_peer_sessions = sessions;
+        self
+    }
+
+    /// Sessions that this node may have in all. Default: 4096, range 1 to 65536. The price of
+    /// each, and what happens to one more, are those of
+    /// [`max_peer_sessions`](Self::max_peer_sessions); the process's limit on descriptors
+    /// (`ulimit -n`) is often lower.
+    pub fn max_node_sessions(mut self, sessions: u32) -> Self {
+        let given = u64::from(sessions);
+        let range = 1..=MOST_SESSIONS;
+        self.note(SettingError::check_count("max_node_sessions", given, range));
+        self.settings.max_node_sessions = sessions;
+        self
+    }
+
     /// The most bytes that one tcp session lets its peer keep in flight. Default: 2 MiB,
     /// range 512 KiB to 1 GiB. More lets one fast sender run further ahead of the network;
     /// the memory is used only by bytes that arrived and were not read. All sessions
-    /// together have [`node_credit_bytes`](Self::node_credit_bytes).
+    /// together have [`node_credit_bytes`](Self::node_credit_bytes), and if that is less, it
+    /// holds for one as well.
     pub fn session_credit_bytes(mut self, bytes: u64) -> Self {
         let range = 512 << 10..=1 << 30;
         self.note(SettingError::check_bytes(
@@ -191,21 +237,24 @@ impl NodeBuilder {
     /// Default window in messages of this node's channels; see
     /// [`ChannelBuilder::window_messages`].
     pub fn window_messages(mut self, messages: u64) -> Self {
-        self.settings.channel.window.messages = messages;
+        let checked = self.settings.channel.set_window_messages(messages);
+        self.note(checked);
         self
     }
 
     /// Default window in bytes of this node's channels; see
     /// [`ChannelBuilder::window_bytes`].
     pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.settings.channel.window.bytes = bytes;
+        let checked = self.settings.channel.set_window_bytes(bytes);
+        self.note(checked);
         self
     }
 
     /// Default limit of a message in this node's channels; see
     /// [`ChannelBuilder::max_message_bytes`].
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.settings.channel.max_message_bytes = bytes;
+        let checked = self.settings.channel.set_max_message_bytes(bytes);
+        self.note(checked);
         self
     }
 
@@ -225,8 +274,9 @@ impl NodeBuilder {
     ///
     /// # Errors
     ///
-    /// [`ListenError`]: a setting is out of its range, the address cannot be had or is
-    /// open to strangers, or the process lacks threads, descriptors or memory.
+    /// [`ListenError`]: a setting is out of its range or does not go with another, the
+    /// address cannot be had or is open to strangers, or the process lacks threads,
+    /// descriptors or memory.
     pub fn build(self) -> Result<Node, ListenError> {
         if let Some(error) = self.error {
             return Err(error.into());
@@ -234,7 +284,7 @@ impl NodeBuilder {
         if let Some(fabric) = self.absent {
             return Err(ListenError::NotCompiledIn { fabric });
         }
-        self.settings.channel.check()?;
+        self.settings.check_relations()?;
         let address = match &self.listen {
             None => None,
             Some(listen) => {
@@ -282,6 +332,8 @@ pub struct ChannelBuilder<C = DefaultCodec> {
     session: Arc<SessionShared>,
     name: String,
     defaults: ChannelDefaults,
+    /// The first setting that was out of its range.
+    error: Option<SettingError>,
     _codec: PhantomData<fn() -> C>,
 }
 
@@ -291,6 +343,7 @@ impl ChannelBuilder {
             session,
             name: name.to_owned(),
             defaults,
+            error: None,
             _codec: PhantomData,
         }
     }
@@ -347,44 +400,58 @@ impl<C> ChannelBuilder<C> {
             session,
             name,
             defaults,
+            error,
             ..
         } = self;
         ChannelBuilder {
             session,
             name,
             defaults,
+            error,
             _codec: PhantomData,
         }
     }
 
     /// Messages that may be sent and not yet released. Default: 16384, range 1 to 2^20.
-    /// The receiving end keeps 4 bytes for each, and on tcp 48 more once used.
+    /// More lets a sender run further ahead of its receiver, whose end keeps 4 bytes for
+    /// each, and on tcp and verbs 48 more once used.
     pub fn window_messages(mut self, messages: u64) -> Self {
-        self.defaults.window.messages = messages;
+        let checked = self.defaults.set_window_messages(messages);
+        self.note(checked);
         self
     }
 
     /// Bytes that may be sent and not yet released, and the size of the ring: a power of
-    /// two from 64 KiB to 4 MiB; others are rounded up. Default: 2 MiB. Messages longer
-    /// than half of it get memory of their own.
+    /// two from 64 KiB to 4 MiB; range 1 byte to 4 MiB, others are rounded up. Default:
+    /// 2 MiB. Messages longer than half of it get memory of their own. More is more
+    /// [memory](crate::NodeBuilder#memory) at both ends, once used.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.defaults.window.bytes = bytes;
+        let checked = self.defaults.set_window_bytes(bytes);
+        self.note(checked);
         self
     }
 
     /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. A peer can make this
-    /// node allocate twice as much per channel.
+    /// node allocate a [multiple](crate::NodeBuilder#memory) of it per channel.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.defaults.max_message_bytes = bytes;
+        let checked = self.defaults.set_max_message_bytes(bytes);
+        self.note(checked);
         self
     }
 
     /// How long a blocking call waits for the peer to open its end. Default: 10 s, for each
-    /// call anew, until the peer has opened it; a call with a shorter time-out of its own
-    /// waits no longer than that. The end stays open when the time is up.
+    /// call anew, until the peer has opened it; range from 0 ([`Duration::MAX`]: for ever). A
+    /// call with a shorter time-out of its own waits no longer than that. The end stays open
+    /// when the time is up. Longer bears with slower peers, and tells later of a name that
+    /// nobody opens.
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
         self.defaults.open_timeout = timeout;
         self
+    }
+
+    /// Keeps the first error for the opening call to report.
+    fn note(&mut self, checked: Result<(), SettingError>) {
+        self.error = self.error.or(checked.err());
     }
 
     /// Opens the sending end: announces it and returns, without waiting for the peer.
@@ -473,7 +540,9 @@ impl<C> ChannelBuilder<C> {
         if !(1..=MAX_NAME_BYTES).contains(&bytes) {
             return Err(OpenFailure::Name { bytes });
         }
-        self.defaults.check()?;
+        if let Some(error) = self.error {
+            return Err(error.into());
+        }
         let Offer { newest, older } = offer?;
         Ok(ChannelSpec {
             newest,
@@ -513,12 +582,60 @@ pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion
     })
 }
 
+impl NodeSettings {
+    /// How the settings go together, each within its range.
+    fn check_relations(&self) -> Result<(), SettingConflict> {
+        let mut wishes = vec![
+            (Fabric::Shm, self.shm),
+            (Fabric::Tcp, self.tcp),
+            (Fabric::Verbs, self.verbs),
+        ];
+        wishes.retain(|(fabric, _)| is_compiled_in(*fabric));
+        check_fabrics(&wishes)?;
+        #[cfg(feature = "verbs")]
+        self.rdma.check_relations()?;
+        Ok(())
+    }
+}
+
+/// Whether a session can be had with these wishes.
+fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
+    let with = |policy| {
+        let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
+        fits.map(|(fabric, _)| fabric.name()).collect::<Vec<_>>()
+    };
+    let conflict = |settings, value: &str, rule: &str| SettingConflict {
+        settings,
+        values: [value.to_owned(), value.to_owned()],
+        rule: rule.to_owned(),
+    };
+    if let [one, other, ..] = with(Policy::Require)[..] {
+        let rule = "a session runs on one fabric; require one of them";
+        return Err(conflict([one, other], "required", rule));
+    }
+    if let [one, other, ..] = with(Policy::Forbid)[..]
+        && with(Policy::Forbid).len() == wishes.len()
+    {
+        let rule = "no fabric of this build is left for a session; allow one";
+        return Err(conflict([one, other], "forbidden", rule));
+    }
+    Ok(())
+}
+
 impl ChannelDefaults {
-    pub(crate) fn check(&self) -> Result<(), SettingError> {
-        SettingError::check_count("window_messages", self.window.messages, 1..=1 << 20)?;
-        let largest = LARGEST_RING_BYTES as u64;
-        SettingError::check_bytes("window_bytes", self.window.bytes, 1..=largest)?;
-        SettingError::check_bytes("max_message_bytes", self.max_message_bytes, 1..=1 << 30)
+    pub(crate) fn set_window_messages(&mut self, messages: u64) -> Result<(), SettingError> {
+        self.window.messages = messages;
+        SettingError::check_count("window_messages", messages, 1..=1 << 20)
+    }
+
+    pub(crate) fn set_window_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
+        self.window.bytes = bytes;
+        SettingError::check_bytes("window_bytes", bytes, 1..=LARGEST_RING_BYTES as u64)
+    }
+
+    pub(crate) fn set_max_message_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
+        self.max_message_bytes = bytes;
+        SettingError::check_bytes("max_message_bytes", bytes, 1..=1 << 30)
     }
 
     /// The window with its bytes rounded up to a ring's size.
@@ -534,3 +651,6 @@ impl ChannelDefaults {
         }
     }
 }
+
+/// Descriptors end long before.
+const MOST_SESSIONS: u64 = 1 << 16;

@@ -10,7 +10,7 @@ use ibex_transport::{
     },
 };
 
-use crate::{Fabric, SettingError};
+use crate::{Fabric, SettingConflict, SettingError};
 
 /// A node could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -40,6 +40,9 @@ pub enum ListenError {
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// Two settings do not go together.
+    #[error(transparent)]
+    Conflict(#[from] SettingConflict),
     /// A fabric is required that this build does not have.
     #[error(
         "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \

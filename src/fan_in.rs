@@ -121,6 +121,8 @@ struct Template {
 pub struct FanInBuilder<'a, C = DefaultCodec> {
     node: &'a Node,
     template: Template,
+    /// The first setting that was out of its range.
+    refused: Option<SettingError>,
     _codec: PhantomData<fn() -> C>,
 }
 
@@ -146,7 +148,7 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting of the node's is out of its range for channels.
+    /// None: the settings are the node's, which were checked when it was made.
     #[cfg(feature = "rkyv")]
     pub fn receiver<T: ?Sized>(&self, name: &str) -> Result<FanIn<T>, SettingError>
     where
@@ -163,6 +165,7 @@ impl Node {
                 name: name.to_owned(),
                 defaults: self.channel_defaults(),
             },
+            refused: None,
             _codec: PhantomData,
         }
     }
@@ -174,6 +177,7 @@ impl<'a, C> FanInBuilder<'a, C> {
         FanInBuilder {
             node: self.node,
             template: self.template,
+            refused: self.refused,
             _codec: PhantomData,
         }
     }
@@ -181,19 +185,24 @@ impl<'a, C> FanInBuilder<'a, C> {
     /// Messages that each peer may have sent and this end not released. As
     /// [`ChannelBuilder::window_messages`].
     pub fn window_messages(mut self, messages: u64) -> Self {
-        self.template.defaults.window.messages = messages;
-        self
+        let checked = self.template.defaults.set_window_messages(messages);
+        self.note(checked)
     }
 
     /// The same in bytes. As [`ChannelBuilder::window_bytes`].
     pub fn window_bytes(mut self, bytes: u64) -> Self {
-        self.template.defaults.window.bytes = bytes;
-        self
+        let checked = self.template.defaults.set_window_bytes(bytes);
+        self.note(checked)
     }
 
     /// The longest message. As [`ChannelBuilder::max_message_bytes`].
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        self.template.defaults.max_message_bytes = bytes;
+        let checked = self.template.defaults.set_max_message_bytes(bytes);
+        self.note(checked)
+    }
+
+    fn note(mut self, checked: Result<(), SettingError>) -> Self {
+        self.refused = self.refused.or(checked.err());
         self
     }
 
@@ -206,7 +215,9 @@ impl<'a, C> FanInBuilder<'a, C> {
     where
         C: Codec<T>,
     {
-        self.template.defaults.check()?;
+        if let Some(refused) = self.refused {
+            return Err(refused);
+        }
         Ok(FanIn {
             gathering: Gathering::of(&self.node.runtime),
             builder: self.template,

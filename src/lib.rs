@@ -128,7 +128,7 @@ pub use peer::{Incoming, Peer, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence};
-pub use setting::{SettingError, SettingValue};
+pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use versions::{
     VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
 };
@@ -145,7 +145,8 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 /// [`ConnectError::Dial`] holds.
 pub mod bootstrap {
     pub use ibex_bootstrap::{
-        DialError, HandshakeError, HandshakeFailure, Problem, SecurityMode, Version, VersionRange,
+        DialError, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit, Version,
+        VersionRange,
         handshake::Step,
         message::{MessageError, MessageKind, Text},
         negotiate::{End, FabricConflict},

@@ -12,7 +12,8 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Policy, dial, features,
+    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Places, Policy,
+    SessionLimits, dial, features,
 };
 use ibex_transport::{
     driver::{
@@ -83,6 +84,8 @@ pub(crate) struct NodeSettings {
     pub(crate) linger: Duration,
     pub(crate) identity: Option<[u8; 16]>,
     pub(crate) max_channels: u32,
+    pub(crate) max_peer_sessions: u32,
+    pub(crate) max_node_sessions: u32,
     pub(crate) session_credit_bytes: u64,
     pub(crate) node_credit_bytes: u64,
     pub(crate) channel: ChannelDefaults,
@@ -112,6 +115,8 @@ impl Default for NodeSettings {
             linger: Duration::from_secs(1),
             identity: None,
             max_channels: 1024,
+            max_peer_sessions: 1024,
+            max_node_sessions: 4096,
             session_credit_bytes: 2 << 20,
             node_credit_bytes: 256 << 20,
             channel: ChannelDefaults {
@@ -182,6 +187,10 @@ impl Node {
         }
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
+        local.places = Places::new(SessionLimits {
+            per_peer: settings.max_peer_sessions,
+            per_node: settings.max_node_sessions,
+        });
         local.limits.session_credit_bytes = settings.session_credit_bytes;
 
         let (wait, wait_engine) = waits(&settings);
@@ -444,6 +453,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
         unix,
         verbs,
         peer,
+        place,
         fabric,
         reason,
         ..
@@ -456,6 +466,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
         unix,
         rdma: rdma.map(|pair| *pair),
         max_channels: our_channels.min(peer.limits.channels) as usize,
+        place: Box::new(place),
         peer: PeerDescription {
             address: peer.address,
             identity: peer.identity.0,

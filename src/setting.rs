@@ -1,9 +1,14 @@
 //! A setting that is out of its range, as an error.
 //!
-//! One shape for nodes and channels: which setting, what it was given, what it may be.
+//! One shape for nodes, channels and devices: which setting, what it was given, what it may
+//! be; and one for two settings that do not go together.
 #![forbid(unsafe_code)]
 
-use std::{fmt, ops::RangeInclusive, time::Duration};
+use std::{
+    fmt,
+    ops::{Bound, RangeBounds, RangeInclusive},
+    time::Duration,
+};
 
 /// A setting is out of its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,13 +36,27 @@ pub enum SettingValue {
     Time(Duration),
 }
 
+/// Two settings of a node that do not go together, each within its own range.
+///
+/// Found when the node is made, since either may be set first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SettingConflict {
+    /// The two, by the names of the builder's methods.
+    pub settings: [&'static str; 2],
+    /// What they were given.
+    pub values: [String; 2],
+    /// How they are bound to each other, and what to do.
+    pub rule: String,
+}
+
 impl SettingError {
     pub(crate) fn check_count(
         setting: &'static str,
         value: u64,
         range: RangeInclusive<u64>,
     ) -> Result<(), Self> {
-        Self::check(setting, value, &range, SettingValue::Count)
+        Self::check(setting, value, range, SettingValue::Count)
     }
 
     pub(crate) fn check_bytes(
@@ -45,57 +64,36 @@ impl SettingError {
         value: u64,
         range: RangeInclusive<u64>,
     ) -> Result<(), Self> {
-        Self::check(setting, value, &range, SettingValue::Bytes)
+        Self::check(setting, value, range, SettingValue::Bytes)
     }
 
+    /// A `range` without an end says that any longer time will do.
     pub(crate) fn check_time(
         setting: &'static str,
         value: Duration,
-        least: Duration,
+        range: impl RangeBounds<Duration>,
     ) -> Result<(), Self> {
-        if value >= least {
-            return Ok(());
-        }
-        Err(Self {
-            setting,
-            value: SettingValue::Time(value),
-            least: SettingValue::Time(least),
-            most: None,
-        })
+        Self::check(setting, value, range, SettingValue::Time)
     }
 
-    #[cfg(feature = "verbs")]
-    pub(crate) fn check_time_in(
+    fn check<T: Copy + Default + PartialOrd>(
         setting: &'static str,
-        value: Duration,
-        range: RangeInclusive<Duration>,
+        value: T,
+        range: impl RangeBounds<T>,
+        unit: fn(T) -> SettingValue,
     ) -> Result<(), Self> {
         if range.contains(&value) {
             return Ok(());
         }
-        let (least, most) = range.into_inner();
-        Err(Self {
-            setting,
-            value: SettingValue::Time(value),
-            least: SettingValue::Time(least),
-            most: Some(SettingValue::Time(most)),
-        })
-    }
-
-    fn check(
-        setting: &'static str,
-        value: u64,
-        range: &RangeInclusive<u64>,
-        unit: fn(u64) -> SettingValue,
-    ) -> Result<(), Self> {
-        if range.contains(&value) {
-            return Ok(());
-        }
+        let bound = |bound: Bound<&T>| match bound {
+            Bound::Included(&bound) => Some(unit(bound)),
+            Bound::Excluded(_) | Bound::Unbounded => None,
+        };
         Err(Self {
             setting,
             value: unit(value),
-            least: unit(*range.start()),
-            most: Some(unit(*range.end())),
+            least: bound(range.start_bound()).unwrap_or(unit(T::default())),
+            most: bound(range.end_bound()),
         })
     }
 }
@@ -116,6 +114,16 @@ impl fmt::Display for SettingError {
 }
 
 impl std::error::Error for SettingError {}
+
+impl fmt::Display for SettingConflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ([one, other], [given, beside]) = (self.settings, &self.values);
+        let rule = &self.rule;
+        write!(f, "{one} is {given} and {other} is {beside}: {rule}")
+    }
+}
+
+impl std::error::Error for SettingConflict {}
 
 impl fmt::Display for SettingValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -165,8 +173,29 @@ mod tests {
         );
         let ten = Duration::from_millis(10);
         assert_eq!(
-            text(SettingError::check_time("handshake_timeout", ten / 2, ten)),
+            text(SettingError::check_time(
+                "handshake_timeout",
+                ten / 2,
+                ten..
+            )),
             "handshake_timeout is 5ms; it may be 10ms or longer"
+        );
+        assert_eq!(
+            text(SettingError::check_time("timeout", ten, ..=ten / 2)),
+            "timeout is 10ms; it may be 0ns to 5ms"
+        );
+    }
+
+    #[test]
+    fn a_conflict_names_both_settings() {
+        let conflict = SettingConflict {
+            settings: ["receive_buffers", "max_sessions"],
+            values: ["272".to_owned(), "256".to_owned()],
+            rule: "raise the first".to_owned(),
+        };
+        assert_eq!(
+            conflict.to_string(),
+            "receive_buffers is 272 and max_sessions is 256: raise the first"
         );
     }
 
@@ -180,7 +209,7 @@ mod tests {
         }
         let ten = Duration::from_millis(10);
         assert_eq!(
-            SettingError::check_time("handshake_timeout", ten, ten),
+            SettingError::check_time("handshake_timeout", ten, ten..),
             Ok(())
         );
     }

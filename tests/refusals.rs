@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ibex::{
     ListenError, Node, OpenFailure, Peer, Raw, RecvTimeoutError, Role, SendError, SendTimeoutError,
-    SettingValue, TrySendError,
+    SettingValue, TrySendError, Wait,
 };
 
 #[test]
@@ -26,6 +26,119 @@ fn a_setting_out_of_its_range_is_told_with_its_range() {
         refused.expect_err("above 4 MiB").to_string(),
         "window_bytes is 8 MiB; it may be 1 byte to 4 MiB"
     );
+}
+
+/// Each numeric knob one step below its range and one above.
+#[test]
+fn every_knob_of_a_node_is_checked_against_its_range() {
+    let builder = Node::builder;
+    let second = Duration::from_secs(1);
+    let cases = [
+        (
+            builder().max_channels(16385),
+            "max_channels is 16385; it may be 1 to 16384",
+        ),
+        (
+            builder().max_peer_sessions(0),
+            "max_peer_sessions is 0; it may be 1 to 65536",
+        ),
+        (
+            builder().max_peer_sessions(65537),
+            "max_peer_sessions is 65537; it may be 1 to 65536",
+        ),
+        (
+            builder().max_node_sessions(0),
+            "max_node_sessions is 0; it may be 1 to 65536",
+        ),
+        (
+            builder().max_node_sessions(65537),
+            "max_node_sessions is 65537; it may be 1 to 65536",
+        ),
+        (
+            builder().session_credit_bytes((512 << 10) - 1),
+            "session_credit_bytes is 524287 bytes; it may be 512 KiB to 1 GiB",
+        ),
+        (
+            builder().node_credit_bytes((1 << 40) + 1),
+            "node_credit_bytes is 1099511627777 bytes; it may be 512 KiB to 1024 GiB",
+        ),
+        (
+            builder().window_messages(0),
+            "window_messages is 0; it may be 1 to 1048576",
+        ),
+        (
+            builder().window_messages((1 << 20) + 1),
+            "window_messages is 1048577; it may be 1 to 1048576",
+        ),
+        (
+            builder().window_bytes(0),
+            "window_bytes is 0 bytes; it may be 1 byte to 4 MiB",
+        ),
+        (
+            builder().max_message_bytes(0),
+            "max_message_bytes is 0 bytes; it may be 1 byte to 1 GiB",
+        ),
+        (
+            builder().max_message_bytes((1 << 30) + 1),
+            "max_message_bytes is 1073741825 bytes; it may be 1 byte to 1 GiB",
+        ),
+        (
+            builder().connect_timeout(Duration::ZERO),
+            "connect_timeout is 0ns; it may be 1ms or longer",
+        ),
+        (
+            builder().handshake_timeout(Duration::ZERO),
+            "handshake_timeout is 0ns; it may be 10ms or longer",
+        ),
+        (
+            builder().wait(Wait::Adaptive { spin: 2 * second }),
+            "spin is 2s; it may be 0ns to 1s",
+        ),
+    ];
+    for (builder, says) in cases {
+        let error = builder.build().expect_err(says);
+        assert!(matches!(error, ListenError::Setting(_)), "{error:?}");
+        assert_eq!(error.to_string(), says);
+    }
+}
+
+#[test]
+fn settings_that_do_not_go_together_are_both_named() {
+    use ibex::{Fabric, Policy};
+    let both = Node::builder()
+        .fabric(Fabric::Shm, Policy::Require)
+        .fabric(Fabric::Tcp, Policy::Require);
+    let error = both.build().expect_err("a session runs on one");
+    assert!(matches!(error, ListenError::Conflict(_)), "{error:?}");
+    assert_eq!(
+        error.to_string(),
+        "shm is required and tcp is required: a session runs on one fabric; require one of them"
+    );
+    let mut none = Node::builder();
+    for fabric in Fabric::FASTEST_FIRST {
+        none = none.fabric(fabric, Policy::Forbid);
+    }
+    let error = none.build().expect_err("nothing is left").to_string();
+    assert_eq!(
+        error,
+        "shm is forbidden and tcp is forbidden: no fabric of this build is left for a session; \
+         allow one"
+    );
+}
+
+#[test]
+fn a_knob_of_a_channel_is_checked_when_it_is_set() {
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let client = Node::client().expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let peer = client.connect(address).expect("a session");
+    // A good value behind it does not take the error back.
+    let channel = peer.channel("log").codec::<Raw>();
+    let odd = channel.window_messages(0).window_messages(8);
+    let error = odd.sender::<[u8]>().expect_err("0 messages are too few");
+    assert!(matches!(error.reason, OpenFailure::Setting(_)), "{error}");
+    let says = "window_messages is 0; it may be 1 to 1048576";
+    assert!(error.to_string().ends_with(says), "{error}");
 }
 
 #[test]

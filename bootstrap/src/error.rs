@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use crate::handshake::Step;
 use crate::message::{MessageError, MessageKind, SecurityMode, Text, VersionRange};
-use crate::negotiate::FabricConflict;
+use crate::negotiate::{End, FabricConflict};
+use crate::places::SessionLimit;
 
 /// Why one conversation failed. Both state machines end in it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -103,6 +104,17 @@ pub enum HandshakeError {
     /// The two nodes' fabrics and policies do not go together.
     #[error(transparent)]
     Fabric(#[from] FabricConflict),
+    /// One of the ends has as many sessions as it may have.
+    #[error(
+        "the {end} has {limit} that its {} allows; end one, or raise that limit there",
+        limit.setting()
+    )]
+    TooManySessions {
+        /// Whose limit it is.
+        end: End,
+        /// Which, and how many it allows.
+        limit: SessionLimit,
+    },
     /// The peer gave up and said why.
     #[error("the peer refused before {step}: {reason}")]
     Refused {

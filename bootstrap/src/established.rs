@@ -11,6 +11,7 @@ use crate::handshake::{Agreement, Prologue};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Limits;
 use crate::message::Version;
+use crate::places::Place;
 use crate::verbs::VerbsPair;
 
 /// One finished handshake.
@@ -43,6 +44,9 @@ pub struct Established {
     pub resume_secret: [u8; 32],
     /// Both Hellos as they were on the wire.
     pub prologue: Prologue,
+
+    /// Its place among this node's sessions, to be held as long as it lasts.
+    pub place: Place,
 
     // The choice.
     /// What carries the session's data.
@@ -115,6 +119,7 @@ impl Established {
             session_id: agreement.session_id,
             resume_secret: *agreement.resume_secret.expose(),
             prologue: agreement.prologue,
+            place: agreement.place,
             fabric: agreement.fabric,
             reason: agreement.reason,
         }

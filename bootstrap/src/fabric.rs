@@ -19,6 +19,16 @@ impl FabricKind {
     pub const FASTEST_FIRST: [FabricKind; 3] =
         [FabricKind::Shm, FabricKind::Verbs, FabricKind::Tcp];
 
+    /// Its name, which is that of its cargo feature.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            FabricKind::Shm => "shm",
+            FabricKind::Tcp => "tcp",
+            FabricKind::Verbs => "verbs",
+        }
+    }
+
     /// The number that stands for this fabric in a message.
     pub(crate) fn to_wire(self) -> u8 {
         match self {
@@ -40,11 +50,7 @@ impl FabricKind {
 
 impl fmt::Display for FabricKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FabricKind::Shm => "shm",
-            FabricKind::Tcp => "tcp",
-            FabricKind::Verbs => "verbs",
-        })
+        f.write_str(self.name())
     }
 }
 

@@ -34,6 +34,7 @@ mod io;
 mod local;
 pub mod message;
 pub mod negotiate;
+mod places;
 mod verbs;
 
 pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem};
@@ -43,4 +44,5 @@ pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use io::{Acceptor, Meanwhile, dial};
 pub use local::{Limits, Local};
 pub use message::{SecurityMode, Version, VersionRange, features, parse_message};
+pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use verbs::{VerbsPair, VerbsSite};

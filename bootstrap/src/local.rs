@@ -8,6 +8,7 @@ use std::time::Duration;
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
+use crate::places::{Places, SessionLimits};
 use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
@@ -37,6 +38,8 @@ pub struct Local {
     // What it can take.
     /// How much a peer may ask of this node.
     pub limits: Limits,
+    /// Where each session takes its place; shared by all who have a clone of this.
+    pub places: Places,
 
     // How it talks.
     /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
@@ -73,6 +76,7 @@ impl Local {
             absent: Vec::new(),
             verbs_site: None,
             limits: Limits::default(),
+            places: Places::new(SessionLimits::default()),
             versions: VersionRange::SUPPORTED,
             features: features::SUPPORTED,
             security: SecurityMode::None,

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ibex_transport::fabric::verbs::{ConnectionSettings, Mtu, SiteSettings, VerbsError};
 
-use crate::SettingError;
+use crate::{SettingConflict, SettingError};
 
 /// How a node uses RDMA devices: which one, and how much of it. Given to
 /// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
@@ -92,11 +92,16 @@ impl RdmaSettings {
     // ---- What is set aside -----------------------------------------------------------
 
     /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
-    /// range `max_sessions` + 17 to 2^20. With more, more sessions can have `session_credit`
+    /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have `session_credit`
     /// at a time; each costs `receive_buffer_bytes` of locked memory, and the device has a
     /// limit of its own. Without [`shared_receives`](Self::shared_receives) each session
     /// takes `session_credit` + 18 of them, and so many are the least.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
+        self.note(SettingError::check_count(
+            "receive_buffers",
+            buffers.into(),
+            LEAST_BUFFERS..=SiteSettings::MOST_BUFFERS.into(),
+        ));
         self.site.receive_buffers = buffers;
         self
     }
@@ -271,14 +276,29 @@ impl RdmaSettings {
 
     // ---- For the node ----------------------------------------------------------------
 
-    /// The first setting that is out of its range, those among them that depend on others.
-    pub(crate) fn check(&self) -> Result<(), SettingError> {
-        if let Some(error) = self.error {
-            return Err(error);
+    /// The first setting that is out of its range.
+    pub(crate) fn error(&self) -> Option<SettingError> {
+        self.error
+    }
+
+    /// How the settings go together.
+    pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
+        let (given, least) = (self.site.receive_buffers, self.site.least_receive_buffers());
+        if given >= least {
+            return Ok(());
         }
-        let least = self.site.least_receive_buffers().into();
-        let range = least..=SiteSettings::MOST_BUFFERS.into();
-        SettingError::check_count("receive_buffers", self.site.receive_buffers.into(), range)
+        let (other, value, why) = if self.site.shared_receives {
+            let why = "each place for a session keeps one, and 17 are for all";
+            ("max_sessions", self.site.max_sessions, why)
+        } else {
+            let why = "without shared_receives each session has so many and 18 to itself";
+            ("session_credit", self.site.session_credit, why)
+        };
+        Err(SettingConflict {
+            settings: ["receive_buffers", other],
+            values: [given.to_string(), value.to_string()],
+            rule: format!("{why}, so it has to be {least} or more; raise it or lower {other}"),
+        })
     }
 
     /// As the site wants them.
@@ -296,7 +316,7 @@ impl RdmaSettings {
         range: RangeInclusive<Duration>,
         set: fn(ConnectionSettings, Duration) -> Result<ConnectionSettings, VerbsError>,
     ) -> Self {
-        self.note(SettingError::check_time_in(setting, time, range));
+        self.note(SettingError::check_time(setting, time, range));
         // Out of the range it is an error already, of this type.
         self.connection = set(self.connection, time).unwrap_or(self.connection);
         self
@@ -307,6 +327,9 @@ impl RdmaSettings {
         self.error = self.error.or(checked.err());
     }
 }
+
+/// What one place for a session takes.
+const LEAST_BUFFERS: u64 = 18;
 
 impl Default for RdmaSettings {
     fn default() -> Self {
@@ -321,7 +344,10 @@ mod tests {
     #[test]
     fn the_defaults_are_within_their_ranges() {
         let settings = RdmaSettings::new();
-        assert_eq!(settings.check(), Ok(()));
+        assert_eq!(
+            (settings.error(), settings.check_relations()),
+            (None, Ok(()))
+        );
         let site = settings.site();
         let again = RdmaSettings::new()
             .receive_buffers(site.receive_buffers)
@@ -335,7 +361,7 @@ mod tests {
             .timeout(site.connection.actual_timeout())
             .min_rnr_timer(site.connection.actual_rnr_timer())
             .retry_count(6);
-        assert_eq!(again.check(), Ok(()));
+        assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
         assert_eq!(again.site(), site);
     }
 
@@ -388,35 +414,56 @@ mod tests {
                 RdmaSettings::new().service_level(16),
                 "service_level is 16; it may be 0 to 15",
             ),
-            // One that depends on others.
             (
-                RdmaSettings::new().receive_buffers(272),
-                "receive_buffers is 272; it may be 273 to 1048576",
+                RdmaSettings::new().receive_buffers(17),
+                "receive_buffers is 17; it may be 18 to 1048576",
             ),
             (
                 RdmaSettings::new().receive_buffers((1 << 20) + 1),
-                "receive_buffers is 1048577; it may be 273 to 1048576",
+                "receive_buffers is 1048577; it may be 18 to 1048576",
+            ),
+        ];
+        for (settings, says) in cases {
+            assert_eq!(settings.error().unwrap().to_string(), says);
+        }
+    }
+
+    #[test]
+    fn buffers_that_do_not_cover_the_sessions_are_told_with_both_settings() {
+        let cases = [
+            (
+                RdmaSettings::new().receive_buffers(272),
+                "receive_buffers is 272 and max_sessions is 256: each place for a session keeps \
+                 one, and 17 are for all, so it has to be 273 or more; raise it or lower \
+                 max_sessions",
             ),
             (
                 RdmaSettings::new()
                     .receive_buffers(81)
                     .shared_receives(false),
-                "receive_buffers is 81; it may be 82 to 1048576",
+                "receive_buffers is 81 and session_credit is 64: without shared_receives each \
+                 session has so many and 18 to itself, so it has to be 82 or more; raise it or \
+                 lower session_credit",
             ),
             (
                 RdmaSettings::new()
                     .shared_receives(false)
                     .session_credit(5000),
-                "receive_buffers is 4096; it may be 5018 to 1048576",
+                "receive_buffers is 4096 and session_credit is 5000: without shared_receives each \
+                 session has so many and 18 to itself, so it has to be 5018 or more; raise it or \
+                 lower session_credit",
             ),
         ];
         for (settings, says) in cases {
-            assert_eq!(settings.check().unwrap_err().to_string(), says);
+            assert_eq!(settings.error(), None);
+            assert_eq!(settings.check_relations().unwrap_err().to_string(), says);
         }
         let few = RdmaSettings::new().max_sessions(1).receive_buffers(18);
-        assert_eq!(few.check(), Ok(()));
-        let for_one = RdmaSettings::new().receive_buffers(82);
-        assert_eq!(for_one.shared_receives(false).check(), Ok(()));
+        assert_eq!((few.error(), few.check_relations()), (None, Ok(())));
+        let for_one = RdmaSettings::new()
+            .receive_buffers(82)
+            .shared_receives(false);
+        assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));
     }
 
     #[test]

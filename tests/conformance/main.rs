@@ -17,6 +17,7 @@ mod ending;
 mod flowing;
 mod forging;
 mod guarding;
+mod limiting;
 mod meeting;
 mod opening;
 mod reserving;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         tasks::SCENARIOS,
         opening::SCENARIOS,
         versioning::SCENARIOS,
+        limiting::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,
         driving::SCENARIOS,

@@ -21,7 +21,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("different_types", different_types),
     Scenario::new("too_long", too_long),
     Scenario::new("settings_of_two_ends", settings_of_two_ends),
-    Scenario::new("too_many_channels", too_many_channels),
 ];
 
 /// Both open their sender first and then their receiver, and neither waits for the other.
@@ -394,24 +393,4 @@ fn settings_of_two_ends(stage: &mut Stage) {
             "{said}"
         );
     }
-}
-
-/// One peer may have so many ends open, and is told the limit.
-fn too_many_channels(stage: &mut Stage) {
-    let (node, peer) = stage.meet_as(|builder| builder.max_channels(8));
-    if stage.is_dialer() {
-        let ends: Vec<_> = (0..8)
-            .map(|number| sender(&peer, &format!("{number}")))
-            .collect();
-        let said = peer
-            .sender::<u64>("one more")
-            .expect_err("above the limit")
-            .to_string();
-        assert!(
-            said.contains('8') && said.contains("max_channels"),
-            "{said}"
-        );
-        drop(ends);
-    }
-    stage.rendezvous("done", &node);
 }

@@ -16,6 +16,7 @@ use crate::message::{
     Text, Unavailable, VerbsEndpoint,
 };
 use crate::negotiate::{self, End};
+use crate::places::{Place, Places};
 
 /// The acceptor's side of one handshake.
 pub type AcceptorHandshake = Handshake<AcceptorPart>;
@@ -23,6 +24,7 @@ pub type AcceptorHandshake = Handshake<AcceptorPart>;
 /// The steps of an acceptor.
 pub struct AcceptorPart {
     ours: Offer,
+    places: Places,
     entropy: AcceptorEntropy,
     state: State,
     /// Whether this node may have an RDMA device.
@@ -122,6 +124,7 @@ impl Way {
 struct Course {
     terms: Terms,
     theirs: Offer,
+    place: Place,
 }
 
 impl Handshake<AcceptorPart> {
@@ -137,6 +140,7 @@ impl Handshake<AcceptorPart> {
             conversation: Conversation::new(local.hello(entropy.nonce), now, deadline),
             part: AcceptorPart {
                 ours: local.offer(host),
+                places: local.places.clone(),
                 entropy,
                 state: State::AwaitHello,
                 seeks_device: local.usable_site().is_some(),
@@ -289,9 +293,22 @@ impl Part for AcceptorPart {
             (State::AwaitOffer(terms), Message::Offer(theirs)) => {
                 // The dialer computes the same; with this, both ends fail with
                 // the same words and neither depends on the other's.
-                match negotiate::fabric(&theirs, &self.ours, &[]) {
-                    Ok(_) => self.state = State::AwaitChoice(Course { terms, theirs }),
-                    Err(conflict) => conversation.fail(conflict.into()),
+                if let Err(conflict) = negotiate::fabric(&theirs, &self.ours, &[]) {
+                    conversation.fail(conflict.into());
+                    return;
+                }
+                match self.places.take(theirs.identity) {
+                    Ok(place) => {
+                        self.state = State::AwaitChoice(Course {
+                            terms,
+                            theirs,
+                            place,
+                        });
+                    }
+                    Err(limit) => {
+                        let end = End::Acceptor;
+                        conversation.fail(HandshakeError::TooManySessions { end, limit });
+                    }
                 }
             }
             (State::AwaitChoice(course), Message::Choice(choice)) => {
@@ -430,6 +447,7 @@ impl AcceptorPart {
             fabric: choice.fabric,
             reason: format!("{}{lack}", choice.reason),
             prologue,
+            place: course.place,
         });
     }
 

@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::inbox::{Inbox, Received, Unreadable};
 use super::{Agreement, Prologue, Step};
 use crate::error::HandshakeError;
-use crate::message::{Hello, MAGIC, Message, Text, Version};
+use crate::message::{Hello, MAGIC, Message, Refusal, Text, Version};
 use crate::negotiate;
 
 /// One end's view of the exchange, whichever end it is. Its module is private; `pub` lets
@@ -82,9 +82,18 @@ impl Conversation {
         let error = match self.inbox.next_message() {
             Ok(None) => return None,
             Ok(Some(Received {
-                message: Message::Refusal(reason),
+                message: Message::Refusal(refusal),
                 ..
-            })) => HandshakeError::Refused { step, reason },
+            })) => {
+                self.end_with(match refusal.limit {
+                    Some((end, limit)) => HandshakeError::TooManySessions { end, limit },
+                    None => HandshakeError::Refused {
+                        step,
+                        reason: refusal.reason,
+                    },
+                });
+                return None;
+            }
             Ok(Some(Received { message, bytes })) => {
                 if matches!(message, Message::Hello(_)) && self.hello_received.is_empty() {
                     self.hello_received = [&MAGIC, bytes.as_slice()].concat();
@@ -191,19 +200,26 @@ impl Conversation {
     }
 
     /// Ends the conversation; the first reason counts. The peer is told, unless
-    /// it is the one who ended it.
+    /// it has closed the connection.
     pub(super) fn fail(&mut self, error: HandshakeError) {
-        if !self.is_open() {
-            return;
-        }
-        let peer_knows = matches!(
-            error,
-            HandshakeError::Closed { .. } | HandshakeError::Refused { .. }
-        );
+        let peer_knows = matches!(error, HandshakeError::Closed { .. });
         if self.terms.is_some() && !peer_knows {
-            self.send(&Message::Refusal(Text::new(&error.to_string())));
+            self.send(&Message::Refusal(Refusal {
+                reason: Text::new(&error.to_string()),
+                limit: match error {
+                    HandshakeError::TooManySessions { end, limit } => Some((end, limit)),
+                    _ => None,
+                },
+            }));
         }
-        self.end = End::Failed(Some(error));
+        self.end_with(error);
+    }
+
+    /// The same without a word to the peer, who said so itself.
+    fn end_with(&mut self, error: HandshakeError) {
+        if self.is_open() {
+            self.end = End::Failed(Some(error));
+        }
     }
 
     pub(super) fn poll_agreed(&mut self) -> Option<Box<Agreement>> {

@@ -15,6 +15,7 @@ use crate::message::{
     Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text, VerbsEndpoint,
 };
 use crate::negotiate::{self, Chosen, End, RuledOut};
+use crate::places::{Place, Places};
 
 /// The dialer's side of one handshake.
 pub type DialerHandshake = Handshake<DialerPart>;
@@ -22,6 +23,7 @@ pub type DialerHandshake = Handshake<DialerPart>;
 /// The steps of a dialer.
 pub struct DialerPart {
     ours: Offer,
+    places: Places,
     state: State,
     /// Whether this node may have an RDMA device.
     seeks_device: bool,
@@ -78,6 +80,7 @@ struct Course {
     theirs: Offer,
     chosen: Chosen,
     ruled_out: Vec<RuledOut>,
+    place: Place,
 }
 
 impl Handshake<DialerPart> {
@@ -94,6 +97,7 @@ impl Handshake<DialerPart> {
         conversation.send_hello();
         let part = DialerPart {
             ours: local.offer(host),
+            places: local.places.clone(),
             state: State::AwaitHello,
             seeks_device: local.usable_site().is_some(),
             errands: VecDeque::new(),
@@ -212,7 +216,13 @@ impl Part for DialerPart {
                 }
             }
             (State::AwaitOffer(terms), Message::Offer(theirs)) => {
-                self.choose(conversation, terms, theirs, Vec::new());
+                match self.places.take(theirs.identity) {
+                    Ok(place) => self.choose(conversation, terms, theirs, place, Vec::new()),
+                    Err(limit) => {
+                        let end = End::Dialer;
+                        conversation.fail(HandshakeError::TooManySessions { end, limit });
+                    }
+                }
             }
             (State::AwaitEndpoint(course), Message::Endpoint(endpoint))
                 if endpoint.fabric() == course.chosen.fabric =>
@@ -260,6 +270,7 @@ impl DialerPart {
         conversation: &mut Conversation,
         terms: Terms,
         theirs: Offer,
+        place: Place,
         ruled_out: Vec<RuledOut>,
     ) {
         match negotiate::fabric(&self.ours, &theirs, &ruled_out) {
@@ -273,6 +284,7 @@ impl DialerPart {
                     theirs,
                     chosen,
                     ruled_out,
+                    place,
                 });
             }
             Err(conflict) => conversation.fail(conflict.into()),
@@ -284,7 +296,14 @@ impl DialerPart {
             fabric: course.chosen.fabric,
             why,
         });
-        self.choose(conversation, course.terms, course.theirs, course.ruled_out);
+        let Course {
+            terms,
+            theirs,
+            ruled_out,
+            place,
+            ..
+        } = course;
+        self.choose(conversation, terms, theirs, place, ruled_out);
     }
 
     /// Falls back from verbs when there is a queue pair already.
@@ -326,6 +345,7 @@ impl DialerPart {
             fabric: course.chosen.fabric,
             reason: course.chosen.reason,
             prologue,
+            place: course.place,
         });
     }
 }

@@ -52,6 +52,7 @@ pub use machine::{Handshake, Part};
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
 use crate::message::{Offer, Version};
+use crate::places::Place;
 
 /// What one end of a handshake waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +104,8 @@ pub struct Agreement {
     pub reason: String,
     /// Both Hellos.
     pub prologue: Prologue,
+    /// This end's place for the session, to be held as long as that lasts.
+    pub place: Place,
 }
 
 /// Both Hellos exactly as they were on the wire, magic and length included:

@@ -17,6 +17,7 @@ use crate::message::{
     Version, VersionRange,
 };
 use crate::negotiate::{End, FabricConflict};
+use crate::places::{Places, SessionLimit, SessionLimits};
 use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Two nodes on one host, and what happens to what they send.
@@ -407,6 +408,50 @@ fn without_a_way_back_both_ends_say_so() {
         panic!("not a refusal: {acceptor}");
     };
     assert_eq!(reason.as_str(), dialer.to_string());
+}
+
+#[test]
+fn a_limit_on_sessions_is_told_as_a_value_at_both_ends() {
+    let (dialer, mut acceptor) = (local(1), local(2));
+    acceptor.places = Places::new(SessionLimits {
+        per_peer: 1,
+        per_node: 9,
+    });
+    let (at_dialer, at_acceptor) = agreed(Meeting::new(&dialer, &acceptor));
+    let (there, here) = failed(Meeting::new(&dialer, &acceptor));
+    let limit = SessionLimit::PerPeer(1);
+    let end = End::Acceptor;
+    assert_eq!(here, HandshakeError::TooManySessions { end, limit });
+    assert_eq!(there, here);
+    assert_eq!(
+        here.to_string(),
+        "the listening node has a session with this peer, the only one that its \
+         max_peer_sessions allows; end one, or raise that limit there"
+    );
+    // Another peer has a place of its own, and a session that ends gives one back.
+    agreed(Meeting::new(&local(3), &acceptor));
+    drop((at_dialer, at_acceptor));
+    agreed(Meeting::new(&dialer, &acceptor));
+}
+
+#[test]
+fn a_dialer_is_bound_by_its_own_limit_and_a_failed_handshake_costs_no_place() {
+    let (mut dialer, mut acceptor) = (local(1), local(2));
+    dialer.places = Places::new(SessionLimits {
+        per_peer: 9,
+        per_node: 1,
+    });
+    acceptor.places = Places::new(SessionLimits {
+        per_peer: 1,
+        per_node: 1,
+    });
+    let held = dialer.places.take(NodeIdentity([7; 16])).unwrap();
+    let (here, there) = failed(Meeting::new(&dialer, &acceptor));
+    let (end, limit) = (End::Dialer, SessionLimit::PerNode(1));
+    assert_eq!(here, HandshakeError::TooManySessions { end, limit });
+    assert_eq!(there, here);
+    drop(held);
+    agreed(Meeting::new(&dialer, &acceptor));
 }
 
 #[test]

@@ -19,6 +19,7 @@ mod field;
 mod hello;
 mod offer;
 mod ready;
+mod refusal;
 mod text;
 
 use std::fmt;
@@ -28,6 +29,7 @@ pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
 pub use hello::{Hello, SecurityMode, Version, VersionRange, features};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
+pub use refusal::Refusal;
 pub use text::Text;
 
 use field::{FieldReader, FieldWriter};
@@ -57,9 +59,8 @@ pub enum Message {
     Unavailable(Unavailable),
     /// All set.
     Ready(Ready),
-    /// The end of the handshake: the sender's diagnosis, so that both logs
-    /// have it.
-    Refusal(Text),
+    /// The end of the handshake.
+    Refusal(Refusal),
 }
 
 /// The kind of a message.
@@ -145,7 +146,7 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
         });
     }
     let kind = MessageKind::from_wire(kind).ok_or(MessageError::UnknownKind(kind))?;
-    let mut fields = FieldReader::new(body);
+    let fields = FieldReader::new(body);
     Ok(match kind {
         MessageKind::Hello => Message::Hello(Hello::parse(fields)?),
         MessageKind::Offer => Message::Offer(Offer::parse(fields)?),
@@ -153,7 +154,7 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
         MessageKind::Endpoint => Message::Endpoint(Endpoint::parse(fields)?),
         MessageKind::Unavailable => Message::Unavailable(Unavailable::parse(fields)?),
         MessageKind::Ready => Message::Ready(Ready::parse(fields)?),
-        MessageKind::Refusal => Message::Refusal(fields.text("reason")?),
+        MessageKind::Refusal => Message::Refusal(Refusal::parse(fields)?),
     })
 }
 
@@ -184,7 +185,7 @@ impl Message {
             Message::Endpoint(endpoint) => endpoint.write(&mut fields),
             Message::Unavailable(unavailable) => unavailable.write(&mut fields),
             Message::Ready(ready) => ready.write(&mut fields),
-            Message::Refusal(reason) => fields.text(reason),
+            Message::Refusal(refusal) => refusal.write(&mut fields),
         }
         let length = out.len() - prefix - 2;
         debug_assert!(

@@ -6,6 +6,8 @@ use super::*;
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{HostHint, NodeIdentity, Secret};
 use crate::local::Limits;
+use crate::negotiate::End;
+use crate::places::SessionLimit;
 
 /// One of each kind, every optional part present.
 fn one_of_each() -> Vec<Message> {
@@ -55,7 +57,15 @@ fn one_of_each() -> Vec<Message> {
                 resume: Secret::new([2; 32]),
             }),
         }),
-        Message::Refusal(Text::new("no")),
+        Message::Refusal(Refusal::in_words("no")),
+        Message::Refusal(Refusal {
+            reason: Text::new("too many"),
+            limit: Some((End::Acceptor, SessionLimit::PerPeer(7))),
+        }),
+        Message::Refusal(Refusal {
+            reason: Text::new("too many"),
+            limit: Some((End::Dialer, SessionLimit::PerNode(8))),
+        }),
     ]
 }
 
@@ -129,7 +139,8 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
         )
     );
     assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
-    assert_eq!(hex(&messages[9]), "0702006e6f");
+    assert_eq!(hex(&messages[9]), "0702006e6f00");
+    assert_eq!(hex(&messages[10]), "070800746f6f206d616e79010107000000");
     // verbs, preferred, 9 bytes of capabilities: hardware, "mlx5_0".
     assert!(hex(&messages[1]).ends_with("030209000106006d6c78355f30"));
 }

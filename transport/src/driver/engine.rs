@@ -5,6 +5,7 @@
 //! epoll set has the last word.
 
 use std::{
+    any::Any,
     io, mem,
     net::TcpStream,
     os::fd::{BorrowedFd, OwnedFd},
@@ -84,6 +85,8 @@ pub struct Admission {
     pub peer: PeerDescription,
     /// Ends that either side may have open.
     pub max_channels: usize,
+    /// Whatever is to be dropped when the session is over.
+    pub place: Box<dyn Any + Send>,
 }
 
 /// Where incoming sessions come from: a listener and its handshakes.
@@ -579,6 +582,7 @@ impl Engine {
             unix: admission.unix,
             pair: admission.rdma,
             max_channels: admission.max_channels,
+            place: admission.place,
         };
         let link = Link::new(shared.clone(), handover, &mut self.tools)?;
         if needs_credit {

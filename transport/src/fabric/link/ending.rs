@@ -102,6 +102,8 @@ impl Link {
 
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
         self.phase = Phase::Gone;
+        // First: whoever is told may connect again at once.
+        self.place = None;
         self.end_all(cause, context);
         let _ = self.tcp.shutdown(std::net::Shutdown::Both);
         self.leave_pair();

@@ -23,7 +23,7 @@ mod stream;
 mod stream_receive;
 mod wires;
 
-use std::{io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use self::{
     in_epoll::Membership,
@@ -78,6 +78,8 @@ pub(crate) struct Link {
     /// The wires are of no more use: the session ends when what had arrived is read.
     broken: Option<EndCause>,
     timers: TimerTable,
+    /// Of the node's sessions; given up when this one is over.
+    place: Option<Box<dyn Any + Send>>,
     /// It is turned in every turn of the engine: for so many more, if nothing moves.
     pub(crate) is_hot: bool,
     pub(crate) heat: u32,
@@ -94,6 +96,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) pair: Option<PreparedPair>,
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
+    /// Whatever is to be dropped when the session is over.
+    pub(crate) place: Box<dyn Any + Send>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,6 +123,7 @@ impl Link {
             unix,
             pair,
             max_channels,
+            place,
         } = handover;
         tcp.set_nonblocking(true)?;
         tcp.set_nodelay(true)?;
@@ -169,6 +174,7 @@ impl Link {
             is_lost: false,
             broken: None,
             timers: TimerTable::default(),
+            place: Some(place),
             is_hot: false,
             heat: 0,
         };

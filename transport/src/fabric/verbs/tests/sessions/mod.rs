@@ -121,6 +121,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         unix: None,
         rdma: Some(pair),
         max_channels: 64,
+        place: Box::new(()),
     }
 }
 

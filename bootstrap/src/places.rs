@@ -1,0 +1,173 @@
+//! How many sessions a node has, and may have: with each peer, and in all.
+//!
+//! Rules: a handshake takes its place when it hears who the peer is, so that two at a time
+//! cannot both have the last one; a place is given back when its last clone is dropped, at
+//! the end of the handshake that failed or of the session.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use crate::identity::NodeIdentity;
+
+/// A node's places for sessions; a clone is the same ones.
+#[derive(Clone, Debug)]
+pub struct Places(Arc<Shared>);
+
+#[derive(Debug)]
+struct Shared {
+    limits: SessionLimits,
+    taken: Mutex<Taken>,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    by_peer: HashMap<NodeIdentity, u32>,
+    all: u32,
+}
+
+/// How many sessions there may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionLimits {
+    /// With one peer, whoever dialed. Default: 1024.
+    pub per_peer: u32,
+    /// In all. Default: 4096.
+    pub per_node: u32,
+}
+
+/// One session's place.
+#[derive(Clone, Debug)]
+pub struct Place(#[allow(dead_code, reason = "held for its drop")] Arc<Held>);
+
+#[derive(Debug)]
+struct Held {
+    places: Places,
+    peer: NodeIdentity,
+}
+
+/// Which limit keeps a session from being.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SessionLimit {
+    /// That of sessions with one peer.
+    PerPeer(u32),
+    /// That of all sessions.
+    PerNode(u32),
+}
+
+impl Places {
+    /// All of them free.
+    #[must_use]
+    pub fn new(limits: SessionLimits) -> Places {
+        Places(Arc::new(Shared {
+            limits,
+            taken: Mutex::default(),
+        }))
+    }
+
+    /// A place for one more session with `peer`.
+    ///
+    /// # Errors
+    /// The limit that was reached.
+    pub fn take(&self, peer: NodeIdentity) -> Result<Place, SessionLimit> {
+        let SessionLimits { per_peer, per_node } = self.0.limits;
+        let mut taken = self.taken();
+        if taken.all >= per_node {
+            return Err(SessionLimit::PerNode(per_node));
+        }
+        let with_peer = taken.by_peer.get(&peer).copied().unwrap_or(0);
+        if with_peer >= per_peer {
+            return Err(SessionLimit::PerPeer(per_peer));
+        }
+        taken.by_peer.insert(peer, with_peer + 1);
+        taken.all += 1;
+        let places = self.clone();
+        Ok(Place(Arc::new(Held { places, peer })))
+    }
+
+    /// The counts are whole after every statement that may panic.
+    fn taken(&self) -> MutexGuard<'_, Taken> {
+        self.0.taken.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut taken = self.places.taken();
+        taken.all -= 1;
+        if let Some(with_peer) = taken.by_peer.get_mut(&self.peer) {
+            *with_peer -= 1;
+            if *with_peer == 0 {
+                taken.by_peer.remove(&self.peer);
+            }
+        }
+    }
+}
+
+impl Default for SessionLimits {
+    fn default() -> SessionLimits {
+        SessionLimits {
+            per_peer: 1024,
+            per_node: 4096,
+        }
+    }
+}
+
+impl SessionLimit {
+    /// The setting of the node that has it.
+    #[must_use]
+    pub fn setting(self) -> &'static str {
+        match self {
+            SessionLimit::PerPeer(_) => "max_peer_sessions",
+            SessionLimit::PerNode(_) => "max_node_sessions",
+        }
+    }
+}
+
+impl fmt::Display for SessionLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            SessionLimit::PerPeer(1) => f.write_str("a session with this peer, the only one"),
+            SessionLimit::PerPeer(limit) => write!(f, "{limit} sessions with this peer, the most"),
+            SessionLimit::PerNode(1) => f.write_str("a session, the only one"),
+            SessionLimit::PerNode(limit) => write!(f, "{limit} sessions, the most"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ONE: NodeIdentity = NodeIdentity([1; 16]);
+    const OTHER: NodeIdentity = NodeIdentity([2; 16]);
+
+    #[test]
+    fn a_peer_has_its_places_and_a_node_has_its_own() {
+        let places = Places::new(SessionLimits {
+            per_peer: 2,
+            per_node: 3,
+        });
+        let first = places.take(ONE).unwrap();
+        let _second = places.take(ONE).unwrap();
+        assert_eq!(places.take(ONE).unwrap_err(), SessionLimit::PerPeer(2));
+        let _others = places.take(OTHER).unwrap();
+        assert_eq!(places.take(OTHER).unwrap_err(), SessionLimit::PerNode(3));
+        let clone = first.clone();
+        drop(first);
+        assert!(places.take(ONE).is_err(), "its clone holds it");
+        drop(clone);
+        let _again = places.clone().take(OTHER).unwrap();
+    }
+
+    #[test]
+    fn peers_that_went_are_forgotten() {
+        let places = Places::new(SessionLimits::default());
+        for identity in 0..100 {
+            drop(places.take(NodeIdentity([identity; 16])).unwrap());
+        }
+        assert!(places.taken().by_peer.is_empty());
+        assert_eq!(places.taken().all, 0);
+    }
+}
