@@ -22,6 +22,37 @@ use crate::{
 };
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
+///
+/// Each is checked when it is set, and settings that do not go together when the node is
+/// made; the error is `build`'s, with the value and the range, or with both values.
+///
+/// # Memory
+///
+/// The most that a node takes, in bytes, is the sum of these. *W* is `window_bytes` (as a
+/// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *m* is
+/// `max_message_bytes`, of each channel the smaller of both ends'; *L* is 3 *m*, or 24 MiB
+/// if that is more.
+///
+/// | for | over shm | over tcp | over verbs |
+/// |---|---|---|---|
+/// | each session | 64 KiB per 256 ends | 1 MiB | 32 KiB |
+/// | all sessions | | `node_credit_bytes` | (`receive_buffers` + `held_buffers`) * `receive_buffer_bytes` |
+/// | each sending end that was used | *W* + 6 *m* | *W* + 3 *m* | *W* + 3 *m* |
+/// | each receiving end | 4 *n* | 52 *n* + 16 *W* + 3 MiB + *L* | 52 *n* + 2 *W* + *L* |
+/// | kept for what comes next | | 592 MiB | 592 MiB |
+///
+/// What is in shared memory is counted at its sender. The terms with *m* and *L* are for
+/// messages longer than half of *W* (over tcp also than 128 KiB, over verbs than a receive
+/// buffer), and are 0 without; so is most of what is kept: two such messages of 512 MiB in
+/// all, 64 MiB of rings, 16 MiB of blocks. 16 *W* is the worst case of a channel that holds
+/// messages of 64 to 128 KiB for long while others of its session flow; with shorter ones,
+/// or alone, it is 2 *W*.
+///
+/// Ends count that this node opened. What a peer opens and this node does not costs its name
+/// and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
+/// So a node with *s* sessions over tcp, each with one receiver and the defaults, has at most
+/// *s* * (37 MiB + *L*) + 848 MiB, and where nobody sends or holds messages above 64 KiB,
+/// *s* * 9 MiB + 336 MiB.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder {
@@ -431,8 +462,11 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
-    /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. A peer can make this
-    /// node allocate a [multiple](crate::NodeBuilder#memory) of it per channel.
+    /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. Of messages that get
+    /// memory of their own, twice as many bytes as this (or 16 MiB, if that is more) may be
+    /// sent and not yet released; over shared memory it is four messages up to 4 MiB, or two.
+    /// More lets a peer make this node allocate [more](crate::NodeBuilder#memory) per
+    /// channel.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_max_message_bytes(bytes);
         self.note(checked);

@@ -1,20 +1,24 @@
 //! Limits of what a peer may have: whoever asks for more is told which limit and whose, at
 //! both ends, and what is there goes on.
 
+use std::{sync::mpsc, thread};
+
 use ibex::{
-    ConnectError, Node, OpenFailure, Peer, Raw,
+    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendTimeoutError,
     bootstrap::{DialError, End, HandshakeError, SessionLimit},
 };
 
 use crate::common::{
     log::Log,
+    payload,
     scenario::{Scenario, Side, Span},
-    stage::{LONG, Stage, receiver, sender},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_channels", too_many_channels),
     Scenario::new("too_many_sessions_of_a_peer", too_many_of_a_peer),
+    Scenario::new("large_messages_unreleased", large_unreleased),
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
 ];
 
@@ -123,6 +127,66 @@ fn too_many_of_a_node(stage: &mut Stage) {
         }
     }
 }
+
+/// Of messages with memory of their own so many may be unreleased and no more; dropping
+/// one, on any thread, lets the next come.
+fn large_unreleased(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let channel = peer.channel("large").codec::<Raw>();
+    let channel = channel.max_message_bytes(LONGEST as u64);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = channel.sender::<[u8]>().expect("an end");
+            let mut sent = 0;
+            let mut message = vec![0; LONGEST];
+            let waits = loop {
+                payload::fill(sent + 1, &mut message);
+                match sender.send_timeout(&message, 10 * MOMENT) {
+                    Ok(sequence) => sent = sequence,
+                    Err(error) => break error,
+                }
+            };
+            assert!(matches!(waits, SendTimeoutError::Timeout), "{waits}");
+            // Two there, where the fabric has memory at both ends, and two here.
+            assert!(
+                (1..=4).contains(&sent),
+                "{sent} messages of {LONGEST} bytes"
+            );
+            stage.tell("it waits");
+            for sequence in sent + 1..=MESSAGES {
+                payload::fill(sequence, &mut message);
+                sender.send(&message).expect("sent");
+            }
+            sender.wait_acked(MESSAGES).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = channel.receiver::<[u8]>().expect("an end");
+            stage.hear("it waits", &node);
+            let (hand_on, guards) = mpsc::channel::<Message<[u8], Raw>>();
+            let settling = thread::spawn(move || {
+                for guard in guards {
+                    // Long enough for the receiver to wait for it.
+                    thread::sleep(MOMENT);
+                    payload::check(guard.sequence(), &guard);
+                    guard.ack();
+                }
+            });
+            for sequence in 1..=MESSAGES {
+                let message = receiver.recv().expect("a message");
+                assert_eq!((message.sequence(), message.len()), (sequence, LONGEST));
+                hand_on.send(message).expect("it settles them");
+            }
+            drop(hand_on);
+            settling.join().expect("settled");
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// Longer than half of the least that may be unreleased.
+const LONGEST: usize = 9 << 20;
+const MESSAGES: u64 = 8;
 
 const IDENTITY: [u8; 16] = [1; 16];
 

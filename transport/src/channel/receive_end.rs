@@ -19,6 +19,7 @@ use super::{
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
+    driver::Counter,
     engine::{counters::Counters, record::first_position},
     fabric::shm::MessageSegment,
     memory::{Block, BufferLease, LargeLease, orphans::Orphan},
@@ -44,6 +45,8 @@ pub struct ReceiveEnd {
     pub(crate) has_source: AtomicBool,
     /// Large messages that have arrived whole, in order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
+    /// Bytes of large messages that were released: under the advance lock (not on shm).
+    pub(crate) large_released: Counter,
     /// Messages that arrived, as the engine counts them (not on shm).
     pub(crate) arrived: AtomicU64,
 
@@ -129,9 +132,18 @@ pub(crate) enum LargePlace {
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
-    pub(crate) large: VecDeque<(u64, LargeMemory)>,
+    pub(crate) large: VecDeque<HeldLarge>,
     /// The ring itself, for as long as any guard may read it.
     pub(crate) ring: Option<crate::fabric::shm::RingSegment>,
+}
+
+/// A large message that was handed out.
+#[derive(Debug)]
+pub(crate) struct HeldLarge {
+    pub(crate) sequence: u64,
+    pub(crate) length: usize,
+    #[allow(dead_code, reason = "held for its drop")]
+    pub(crate) memory: LargeMemory,
 }
 
 /// Memory of a large message that was handed out.
@@ -162,6 +174,7 @@ impl ReceiveEnd {
             source: Mutex::default(),
             has_source: AtomicBool::new(false),
             large: Mutex::default(),
+            large_released: Counter::default(),
             arrived: AtomicU64::new(0),
             cells,
             prefix: Advance::default(),
@@ -237,12 +250,11 @@ impl ReceiveEnd {
         if let Some(frames) = &mut held.frames {
             frames.retire_while(|frame| frame.last_sequence <= prefix.released);
         }
-        while held
-            .large
-            .front()
-            .is_some_and(|(sequence, _)| *sequence <= prefix.released)
+        let is_over = |large: &HeldLarge| large.sequence <= prefix.released;
+        while held.large.front().is_some_and(is_over)
+            && let Some(large) = held.large.pop_front()
         {
-            held.large.pop_front();
+            self.large_released.add(large.length as u64);
         }
         drop(held);
         if let Some(ours) = self.ours.get() {

@@ -16,7 +16,7 @@ use super::{
     error::{RecvError, RecvFailure},
     message::RawMessage,
     receive_end::{
-        Frame, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
+        Frame, HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
         Source as SourceOffer,
     },
 };
@@ -390,7 +390,11 @@ impl ReceiveHandle {
                 Ok(None)
             };
         };
-        self.end.held().large.push_back((sequence, memory));
+        self.end.held().large.push_back(HeldLarge {
+            sequence,
+            length,
+            memory,
+        });
         // Memory of those before it that is released goes back with this one: its sender
         // waits for it, or its pool, which would get the next from the kernel.
         self.advance_at_bytes = 0;

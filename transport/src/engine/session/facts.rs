@@ -201,6 +201,20 @@ pub struct Agreed {
     pub max_message_bytes: u64,
 }
 
+impl Agreed {
+    /// What the large messages of a receiving end may take that were announced and not
+    /// released, those under way included.
+    #[must_use]
+    pub fn large_bytes(&self) -> u64 {
+        // With less, sender and receiver of messages that are all as long as they may be
+        // would take turns.
+        (2 * self.max_message_bytes).max(LEAST_LARGE_BYTES)
+    }
+}
+
+/// Messages of 1 MiB go as fast as without a bound.
+const LEAST_LARGE_BYTES: u64 = 16 << 20;
+
 /// The peer broke the protocol: its bytes cannot be trusted any more, the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say what each field is")]

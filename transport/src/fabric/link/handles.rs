@@ -111,12 +111,14 @@ impl Link {
     /// Returns whether there is news to send.
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) -> bool {
         let mut news = false;
+        let mut has_room = Vec::new();
         for (id, receiver) in self.receivers.iter() {
             let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
                 (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
                 _ => self.session.is_asked(id),
             };
-            if !answer_if_rung(&receiver.end, still_asked) {
+            let waits = receiver.waits_for_release();
+            if !answer_if_rung(&receiver.end, still_asked || waits) {
                 continue;
             }
             receiver.end.waiters.take(&mut context.wakers);
@@ -124,6 +126,13 @@ impl Link {
                 self.session.released(id, &receiver.end.counters());
                 news = true;
             }
+            if waits {
+                has_room.push(id);
+                news = true;
+            }
+        }
+        for end in has_room {
+            self.want_large(end, context);
         }
         news
     }

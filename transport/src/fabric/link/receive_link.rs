@@ -21,6 +21,8 @@ pub(super) struct ReceiveLink {
     arrived: u64,
     /// Large messages that were announced and are not complete.
     pub(super) large: VecDeque<LargeIn>,
+    /// Bytes of all those for which memory was wanted.
+    large_wanted: u64,
     compact: Compact,
     /// The peer's asked word as it was when we last answered (shm).
     pub(super) answered: u32,
@@ -34,6 +36,8 @@ pub(super) struct ReceiveLink {
 pub(super) struct LargeIn {
     pub(super) sequence: u64,
     pub(super) length: u64,
+    /// Its memory is wanted, or here.
+    is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
 }
 
@@ -58,11 +62,36 @@ impl ReceiveLink {
             writer: None,
             arrived: 0,
             large: VecDeque::new(),
+            large_wanted: 0,
             compact: Compact::default(),
             answered: 0,
             armed_for_caller: 0,
             has_ring: false,
         }
+    }
+
+    /// Whether a large message waits for others to be released.
+    #[inline]
+    pub(super) fn waits_for_release(&self) -> bool {
+        self.large.back().is_some_and(|large| !large.is_wanted)
+    }
+
+    /// The next large message for which memory may be had, now wanted. If it may not, the
+    /// next guard that settles rings for it.
+    fn next_wanted(&mut self) -> Option<(u64, u64)> {
+        let limit = self.end.state.agreed()?.large_bytes();
+        let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
+        let wanted = self.large_wanted + next.length;
+        let fits = |end: &ReceiveEnd| wanted - end.large_released.get() <= limit;
+        if !fits(&self.end) {
+            self.end.answer_ask();
+            if !fits(&self.end) {
+                return None;
+            }
+        }
+        next.is_wanted = true;
+        self.large_wanted = wanted;
+        Some((next.sequence, next.length))
     }
 
     pub(super) fn forget_large(&mut self) {
@@ -128,7 +157,7 @@ impl Link {
 
     // ---- Large messages --------------------------------------------------------------
 
-    /// Memory is wanted: at once if some is kept, else off the turn.
+    /// A large message waits for its memory.
     pub(super) fn large_announced(
         &mut self,
         end: u32,
@@ -142,16 +171,27 @@ impl Link {
         receiver.large.push_back(LargeIn {
             sequence,
             length,
+            is_wanted: false,
             memory: None,
         });
-        match self.shared.large_pool().take_kept(length as usize) {
-            Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
-            None => context.wanted.push(LargeWanted {
-                session: self.shared.clone(),
-                end,
-                sequence,
-                length,
-            }),
+        self.want_large(end, context);
+    }
+
+    /// Gets memory for what was announced, as far as the channel may have it: at once if
+    /// some is kept, else off the turn.
+    pub(super) fn want_large(&mut self, end: u32, context: &mut Context<'_>) {
+        while let Some(receiver) = self.receivers.get_mut(end)
+            && let Some((sequence, length)) = receiver.next_wanted()
+        {
+            match self.shared.large_pool().take_kept(length as usize) {
+                Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
+                None => context.wanted.push(LargeWanted {
+                    session: self.shared.clone(),
+                    end,
+                    sequence,
+                    length,
+                }),
+            }
         }
     }
 
@@ -201,6 +241,7 @@ impl Link {
             sequence,
             length,
             memory: Some(memory),
+            ..
         }) = receiver.large.pop_front()
         {
             let (length, place) = (length as usize, LargePlace::Granted(memory));

@@ -1,0 +1,206 @@
+//! The terms of the formula in the documentation of [`ibex::NodeBuilder`], compared with
+//! what the kernel counts.
+//!
+//! Two nodes of one process, so that both ends of a term are counted together; private and
+//! shared memory, what is mapped twice counted once (`Pss`). Each term is a node of its own,
+//! one after the other: memory of one would hide in the pools of another. The lower bound
+//! shows that the term is what the memory went to.
+#![forbid(unsafe_code)]
+
+use std::{fs, ops::RangeInclusive, time::Duration};
+
+use ibex::{
+    ChannelBuilder, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
+    SendTimeoutError, Sender,
+};
+
+#[test]
+fn a_node_takes_what_the_formula_says() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        rings(fabric);
+        settled_cells(fabric);
+        large_messages(fabric);
+    }
+    unread(Fabric::Tcp);
+    held_between_others(Fabric::Tcp);
+}
+
+/// A sending end that is used: its window.
+fn rings(fabric: Fabric) {
+    let pair = Pair::meet(fabric);
+    let ends: Vec<_> = (0..RINGS)
+        .map(|end| pair.open(&end.to_string(), |b| b))
+        .collect();
+    let grown = Grown::from_here();
+    let ends: Vec<_> = ends
+        .into_iter()
+        .map(|(mut sender, receiver)| {
+            sender.send(&[1; 64]).expect("sent");
+            (sender, receiver)
+        })
+        .collect();
+    // The receiving end over tcp takes up to 52 bytes for each message of its window.
+    let most = RINGS * (WINDOW + 52 * 16384) + SLACK;
+    grown.check("rings", fabric, RINGS * WINDOW..=most);
+    drop(ends);
+}
+
+/// A receiving end: 4 bytes for each message of its window, used or not.
+fn settled_cells(fabric: Fabric) {
+    // Cells come from a stock of the process: of each size once.
+    let messages = match fabric {
+        Fabric::Shm => 1 << 20,
+        _ => 1 << 19,
+    };
+    let pair = Pair::meet(fabric);
+    let grown = Grown::from_here();
+    let ends: Vec<_> = ["a", "b", "c", "d"]
+        .map(|name| pair.open(name, |channel| channel.window_messages(messages)))
+        .into();
+    let cells = 4 * 4 * messages;
+    grown.check("cells", fabric, cells..=4 * 52 * messages + SLACK);
+    drop(ends);
+}
+
+/// Messages longer than the ring, to a receiver that does not read: two at the sender, and
+/// at the receiver twice the longest. Over shared memory both are the same bytes.
+fn large_messages(fabric: Fabric) {
+    let longest = 24 << 20;
+    let pair = Pair::meet(fabric);
+    let (mut sender, receiver) = pair.open("large", |b| b.max_message_bytes(longest));
+    let message = vec![1; longest as usize];
+    let grown = Grown::from_here();
+    let sent = fill(&mut sender, &message);
+    let (least, most) = match fabric {
+        Fabric::Shm => (2, 6 * longest),
+        _ => (4, 3 * longest + 3 * longest),
+    };
+    assert_eq!(sent, least, "{fabric}: messages until it waits");
+    let most = most + 2 * WINDOW + SLACK;
+    grown.check("large", fabric, least * longest..=most);
+    drop((sender, receiver));
+}
+
+/// A receiver that does not read over tcp: its window, and what its blocks have beside it.
+fn unread(fabric: Fabric) {
+    let pair = Pair::meet(fabric);
+    let (mut sender, receiver) = pair.open("unread", |b| b);
+    let grown = Grown::from_here();
+    fill(&mut sender, &[1; 1000]);
+    let most = WINDOW + (2 * WINDOW + 3 * BLOCK) + 52 * 16384 + SLACK;
+    grown.check("unread", fabric, 2 * WINDOW..=most);
+    drop(receiver);
+}
+
+/// The worst for a window: messages too long to be copied out of their blocks, held one by
+/// one while another channel fills the rest of each block.
+fn held_between_others(fabric: Fabric) {
+    let pair = Pair::meet(fabric);
+    let (mut held, mut holder) = pair.open("held", |b| b);
+    let (mut flow, mut reader) = pair.open("flow", |b| b);
+    let long = [1; 66 << 10];
+    let grown = Grown::from_here();
+    let mut guards: Vec<Message<[u8], Raw>> = Vec::new();
+    while held.try_send(&long).is_ok() {
+        guards.push(holder.recv().expect("a message"));
+        for _ in 0..BLOCK / 1000 {
+            flow.send(&[2; 1000]).expect("sent");
+            reader.recv().expect("a message").ack();
+        }
+    }
+    let both_rings = 2 * WINDOW;
+    let most = both_rings + 16 * WINDOW + 2 * (3 * BLOCK) + 2 * 52 * 16384 + SLACK;
+    let least = both_rings + guards.len() as u64 * BLOCK / 2;
+    grown.check("held between others", fabric, least..=most);
+}
+
+const RINGS: u64 = 16;
+const WINDOW: u64 = 2 << 20;
+/// An arrival block over tcp.
+const BLOCK: u64 = 1 << 20;
+/// What the program itself may take meanwhile, and a page here and there.
+const SLACK: u64 = 4 << 20;
+const MOMENT: Duration = Duration::from_millis(300);
+
+/// Two nodes of this process, and their session.
+struct Pair {
+    _nodes: [Node; 2],
+    here: Peer,
+    there: Peer,
+}
+
+impl Pair {
+    fn meet(fabric: Fabric) -> Self {
+        let builder = || -> NodeBuilder { Node::builder().fabric(fabric, Policy::Require) };
+        let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+        let client = builder().build().expect("a node");
+        let address = listener.local_addr().expect("it listens");
+        let here = client.connect(address).expect("a session");
+        let there = listener.accept().expect("a peer");
+        Self {
+            _nodes: [listener, client],
+            here,
+            there,
+        }
+    }
+
+    /// Both ends of a channel, open.
+    fn open(
+        &self,
+        name: &str,
+        settings: impl Fn(ChannelBuilder<Raw>) -> ChannelBuilder<Raw>,
+    ) -> (Sender<[u8], Raw>, Receiver<[u8], Raw>) {
+        let [here, there] =
+            [&self.here, &self.there].map(|peer| settings(peer.channel(name).codec::<Raw>()));
+        let mut sender = here.sender().expect("an end");
+        let receiver = there.receiver().expect("an end");
+        sender
+            .opened(Duration::from_secs(60))
+            .expect("it is opened");
+        (sender, receiver)
+    }
+}
+
+/// Sends until the receiver would have to release something; how many went.
+fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
+    for sent in 0.. {
+        match sender.send_timeout(message, MOMENT) {
+            Ok(_) => {}
+            Err(SendTimeoutError::Timeout) => return sent,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("it is not read")
+}
+
+/// By how much the process has grown since.
+struct Grown(u64);
+
+impl Grown {
+    fn from_here() -> Self {
+        Self(resident())
+    }
+
+    fn check(&self, term: &str, fabric: Fabric, range: RangeInclusive<u64>) {
+        let grown = resident().saturating_sub(self.0);
+        let [grown_kib, least, most] =
+            [grown, *range.start(), *range.end()].map(|bytes| bytes >> 10);
+        eprintln!("{term} over {fabric}: {grown_kib} KiB, by the formula {least} to {most}");
+        // Something of the node before may go meanwhile.
+        let bounds = range.start() / 10 * 9..=*range.end();
+        assert!(
+            bounds.contains(&grown),
+            "{term} over {fabric}: {grown_kib} KiB"
+        );
+    }
+}
+
+/// Memory that this process has, its shares of what is mapped several times added up.
+fn resident() -> u64 {
+    let rollup = fs::read_to_string("/proc/self/smaps_rollup").expect("smaps");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+    kib.and_then(|kib| kib.trim().parse::<u64>().ok())
+        .expect("a number")
+        << 10
+}
