@@ -17,6 +17,7 @@ use ibex_transport::{
 use crate::{
     Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingConflict,
     SettingError, ToAddress, VersionsBuilder, address,
+    environment::{self, EnvironmentWarning, Site},
     message::DefaultCodec,
     node::{ChannelDefaults, NodeSettings},
 };
@@ -25,6 +26,25 @@ use crate::{
 ///
 /// Each is checked when it is set, and settings that do not go together when the node is
 /// made; the error is `build`'s, with the value and the range, or with both values.
+///
+/// # Variables
+///
+/// What the site knows and the program does not can be said from outside. A node reads these
+/// variables of its process once, when it is made; each takes the place of what the program
+/// set, or of the default. [`Node::environment`] says which did.
+///
+/// | variable | value | overrides |
+/// |---|---|---|
+/// | `IBEX_FABRICS` | `shm`, `tcp`, `verbs`, with commas between them | [`fabric`](Self::fabric): one alone is required; of several the first is preferred and those that are not named are forbidden |
+/// | `IBEX_RDMA_DEVICE` | a name, such as `mlx5_0` | `RdmaSettings::device` |
+/// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
+/// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
+/// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
+///
+/// Those of RDMA are read, and have no effect, in a build without `verbs`. A value that
+/// cannot be used is an error of [`build`](Self::build); another name that begins with
+/// `IBEX_` is a warning, with the name that may have been meant, but for those of ibex's own
+/// tests and tools (`IBEX_TEST_` and others).
 ///
 /// # Memory
 ///
@@ -63,6 +83,8 @@ pub struct NodeBuilder {
     error: Option<SettingError>,
     /// The first fabric that is required and not compiled in.
     absent: Option<Fabric>,
+    /// In place of the process's variables.
+    variables: Option<Vec<(String, String)>>,
 }
 
 impl NodeBuilder {
@@ -73,6 +95,7 @@ impl NodeBuilder {
             insecure_network: false,
             error: None,
             absent: None,
+            variables: None,
         }
     }
 
@@ -296,6 +319,43 @@ impl NodeBuilder {
         self
     }
 
+    /// Takes [`IBEX_*` variables](Self#variables) from here and not from the process; none,
+    /// if there are none. For programs that read such things from elsewhere, and for tests.
+    pub fn environment<N: Into<String>, V: Into<String>>(
+        mut self,
+        variables: impl IntoIterator<Item = (N, V)>,
+    ) -> Self {
+        let variables = variables.into_iter();
+        let owned = variables.map(|(name, value)| (name.into(), value.into()));
+        self.variables = Some(owned.collect());
+        self
+    }
+
+    /// Lets the variables override what was set.
+    fn apply(mut self, site: &Site) -> (Self, Vec<EnvironmentWarning>) {
+        let mut warnings = Vec::new();
+        if let Some(fabrics) = &site.fabrics {
+            self.absent = None;
+            for fabric in Fabric::FASTEST_FIRST {
+                let place = fabrics.iter().position(|&named| named == fabric);
+                let policy = match place {
+                    Some(0) if fabrics.len() == 1 => Policy::Require,
+                    Some(0) => Policy::Prefer,
+                    Some(_) => Policy::Auto,
+                    None => Policy::Forbid,
+                };
+                if place.is_some() && !is_compiled_in(fabric) {
+                    let variable = "IBEX_FABRICS";
+                    warnings.push(EnvironmentWarning::NotCompiledIn { variable, fabric });
+                }
+                self = self.fabric(fabric, policy);
+            }
+        }
+        #[cfg(feature = "verbs")]
+        self.settings.rdma.apply(site);
+        (self, warnings)
+    }
+
     /// Keeps the first error for `build` to report.
     fn note(&mut self, checked: Result<(), SettingError>) {
         self.error = self.error.or(checked.err());
@@ -305,12 +365,24 @@ impl NodeBuilder {
     ///
     /// # Errors
     ///
-    /// [`ListenError`]: a setting is out of its range or does not go with another, the
+    /// [`ListenError`]: a setting is out of its range or does not go with another, a
+    /// [variable](Self#variables) has a value that it cannot have, the
     /// address cannot be had or is open to strangers, or the process lacks threads,
     /// descriptors or memory.
-    pub fn build(self) -> Result<Node, ListenError> {
+    pub fn build(mut self) -> Result<Node, ListenError> {
         if let Some(error) = self.error {
             return Err(error.into());
+        }
+        let variables = self
+            .variables
+            .take()
+            .unwrap_or_else(environment::of_process);
+        let mut site = environment::parse(&variables)?;
+        let warnings;
+        (self, warnings) = self.apply(&site);
+        site.environment.warnings.extend(warnings);
+        for warning in &site.environment.warnings {
+            tracing::warn!(%warning, "a variable has no effect");
         }
         if let Some(fabric) = self.absent {
             return Err(ListenError::NotCompiledIn { fabric });
@@ -333,7 +405,7 @@ impl NodeBuilder {
                 Some(address)
             }
         };
-        Node::start(self.settings, address)
+        Node::start(self.settings, site.environment, address)
     }
 }
 

@@ -10,7 +10,7 @@ use ibex_transport::{
     },
 };
 
-use crate::{Fabric, SettingConflict, SettingError};
+use crate::{Fabric, SettingConflict, SettingError, VariableError};
 
 /// A node could not be made.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +43,9 @@ pub enum ListenError {
     /// Two settings do not go together.
     #[error(transparent)]
     Conflict(#[from] SettingConflict),
+    /// A variable of the environment has a value that it cannot have.
+    #[error(transparent)]
+    Variable(#[from] VariableError),
     /// A fabric is required that this build does not have.
     #[error(
         "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \

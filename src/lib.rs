@@ -102,6 +102,7 @@ mod address;
 pub mod asynchronous;
 mod config;
 mod dialing;
+mod environment;
 mod error;
 mod fan_in;
 mod message;
@@ -117,6 +118,7 @@ mod versions;
 
 pub use address::ToAddress;
 pub use config::{ChannelBuilder, NodeBuilder};
+pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
     SendTimeoutError, TryRecvError, TrySendError,

@@ -27,7 +27,7 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
-    AcceptError, ConnectError, ListenError, NodeBuilder, Peer, ToAddress, address,
+    AcceptError, ConnectError, Environment, ListenError, NodeBuilder, Peer, ToAddress, address,
     config::absent_fabrics, dialing::Dialers,
 };
 
@@ -64,6 +64,7 @@ pub struct Node {
     local: Local,
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
+    environment: Environment,
 }
 
 /// What came of connecting.
@@ -161,6 +162,7 @@ impl Node {
 
     pub(crate) fn start(
         settings: NodeSettings,
+        environment: Environment,
         address: Option<SocketAddr>,
     ) -> Result<Self, ListenError> {
         let mut random = [0; 24];
@@ -222,7 +224,15 @@ impl Node {
             local,
             local_addr,
             settings,
+            environment,
         })
+    }
+
+    /// Which variables of the environment overrode settings when the node was made, and
+    /// which had no effect; [`NodeBuilder`] says [what they mean](NodeBuilder#variables).
+    #[must_use]
+    pub fn environment(&self) -> &Environment {
+        &self.environment
     }
 
     /// Connects to the node that listens on `address` (`host:port`, a [`SocketAddr`], or

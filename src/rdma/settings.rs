@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ibex_transport::fabric::verbs::{ConnectionSettings, Mtu, SiteSettings, VerbsError};
 
-use crate::{SettingConflict, SettingError};
+use crate::{SettingConflict, SettingError, environment::Site};
 
 /// How a node uses RDMA devices: which one, and how much of it. Given to
 /// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
@@ -301,6 +301,23 @@ impl RdmaSettings {
         })
     }
 
+    /// Lets variables of the environment override what was set; their values are checked.
+    pub(crate) fn apply(&mut self, variables: &Site) {
+        let Site {
+            device,
+            port,
+            gid_index,
+            mtu_bytes,
+            ..
+        } = variables;
+        self.device = device.clone().or(self.device.take());
+        self.port = port.or(self.port);
+        self.gid_index = gid_index.or(self.gid_index);
+        if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
+            self.connection = self.connection.path_mtu(mtu);
+        }
+    }
+
     /// As the site wants them.
     pub(super) fn site(&self) -> SiteSettings {
         SiteSettings {
@@ -464,6 +481,23 @@ mod tests {
             .receive_buffers(82)
             .shared_receives(false);
         assert_eq!((for_one.error(), for_one.check_relations()), (None, Ok(())));
+    }
+
+    #[test]
+    fn variables_override_what_they_name_and_nothing_else() {
+        let mut settings = RdmaSettings::new().device("mlx5_0").gid_index(3);
+        settings.apply(&Site::default());
+        assert_eq!(settings.device.as_deref(), Some("mlx5_0"));
+        settings.apply(&Site {
+            device: Some("rxe0".to_owned()),
+            port: Some(2),
+            mtu_bytes: Some(1024),
+            ..Site::default()
+        });
+        assert_eq!(settings.device.as_deref(), Some("rxe0"));
+        assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
+        let expected = RdmaSettings::new().path_mtu(Mtu::from_bytes(1024).unwrap());
+        assert_eq!(settings.site(), expected.site());
     }
 
     #[test]

@@ -1,0 +1,374 @@
+//! `IBEX_*` variables: what the site knows and the program does not.
+//!
+//! A pure parser: names and values in, overrides and warnings out, or the first error. What
+//! each variable means stands in the documentation of [`NodeBuilder`](crate::NodeBuilder).
+#![forbid(unsafe_code)]
+
+use std::{env, fmt};
+
+use crate::Fabric;
+
+/// What a node took from `IBEX_*` variables when it was made, and what it could not use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Environment {
+    /// Variables that were set and took the place of what the program said, or the default.
+    pub overrides: Vec<Override>,
+    /// What has no effect; each is also a [`tracing`] warning.
+    pub warnings: Vec<EnvironmentWarning>,
+}
+
+/// A variable that overrides a setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Override {
+    /// Its name.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+}
+
+/// A variable that has no effect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum EnvironmentWarning {
+    /// There is no such variable.
+    Unknown {
+        /// Its name.
+        variable: String,
+        /// The one that may have been meant.
+        nearest: Option<&'static str>,
+    },
+    /// It names a fabric that this build does not have.
+    NotCompiledIn {
+        /// Its name.
+        variable: &'static str,
+        /// The fabric, and the cargo feature that it needs.
+        fabric: Fabric,
+    },
+}
+
+/// A variable whose value cannot be used.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct VariableError {
+    /// Its name.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may be.
+    pub range: &'static str,
+}
+
+/// What the variables say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Site {
+    /// Those that may be used, the preferred one first.
+    pub(crate) fabrics: Option<Vec<Fabric>>,
+    pub(crate) device: Option<String>,
+    pub(crate) port: Option<u8>,
+    pub(crate) gid_index: Option<u32>,
+    /// In bytes; one that a port can have.
+    pub(crate) mtu_bytes: Option<u32>,
+    pub(crate) environment: Environment,
+}
+
+/// A variable: its name, and what it may be.
+struct Variable {
+    name: &'static str,
+    range: &'static str,
+    take: fn(&mut Site, &str) -> Option<()>,
+}
+
+const VARIABLES: &[Variable] = &[
+    Variable {
+        name: "IBEX_FABRICS",
+        range: "fabrics (shm, tcp, verbs) with commas between them, each once",
+        take: take_fabrics,
+    },
+    Variable {
+        name: "IBEX_RDMA_DEVICE",
+        range: "the name of a device, such as mlx5_0",
+        take: |site, value| {
+            site.device = (!value.is_empty()).then(|| value.to_owned());
+            site.device.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_PORT",
+        range: "1 to 255",
+        take: |site, value| {
+            site.port = value.parse().ok().filter(|port| *port != 0);
+            site.port.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_GID_INDEX",
+        range: "0 to 255",
+        take: |site, value| {
+            site.gid_index = value.parse::<u8>().ok().map(u32::from);
+            site.gid_index.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_MTU",
+        range: "256, 512, 1024, 2048 or 4096",
+        take: |site, value| {
+            let bytes = value.parse().ok();
+            site.mtu_bytes = bytes.filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes));
+            site.mtu_bytes.is_some().then_some(())
+        },
+    },
+];
+
+/// Beginnings of names that are for ibex's own tests and tools.
+const TOOLS: &[&str] = &[
+    "IBEX_TEST_",
+    "IBEX_CONFORMANCE_",
+    "IBEX_FUZZ_",
+    "IBEX_SIM_",
+    "IBEX_VM_",
+    "IBEX_WEAK",
+];
+
+/// What every variable of ours begins with.
+const PREFIX: &str = "IBEX_";
+
+/// Variables whose names begin with `IBEX_`, of the process.
+pub(crate) fn of_process() -> Vec<(String, String)> {
+    let all = env::vars_os();
+    all.filter_map(|(name, value)| {
+        let name = name.to_str().filter(|name| name.starts_with(PREFIX))?;
+        Some((name.to_owned(), value.to_string_lossy().into_owned()))
+    })
+    .collect()
+}
+
+/// Reads the variables whose names begin with `IBEX_`; others are none of ours.
+pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableError> {
+    let mut site = Site::default();
+    for (name, value) in variables {
+        if !name.starts_with(PREFIX) || TOOLS.iter().any(|tool| name.starts_with(tool)) {
+            continue;
+        }
+        let Some(variable) = VARIABLES.iter().find(|known| known.name == name) else {
+            site.environment.warnings.push(EnvironmentWarning::Unknown {
+                variable: name.clone(),
+                nearest: nearest(name),
+            });
+            continue;
+        };
+        let (value, taken) = (value.trim(), variable.take);
+        taken(&mut site, value).ok_or_else(|| VariableError {
+            variable: variable.name,
+            value: value.to_owned(),
+            range: variable.range,
+        })?;
+        site.environment.overrides.push(Override {
+            variable: variable.name,
+            value: value.to_owned(),
+        });
+    }
+    Ok(site)
+}
+
+fn take_fabrics(site: &mut Site, value: &str) -> Option<()> {
+    let mut fabrics = Vec::new();
+    for name in value.split(',').map(str::trim) {
+        let mut all = Fabric::FASTEST_FIRST.into_iter();
+        let fabric = all.find(|fabric| fabric.name() == name)?;
+        if fabrics.contains(&fabric) {
+            return None;
+        }
+        fabrics.push(fabric);
+    }
+    site.fabrics = Some(fabrics);
+    Some(())
+}
+
+/// The known name that ends alike, else the one that differs least, if it is not another one
+/// altogether.
+fn nearest(name: &str) -> Option<&'static str> {
+    let tail = &name[PREFIX.len() - 1..];
+    let known = || VARIABLES.iter().map(|variable| variable.name);
+    if tail.len() > 1
+        && let Some(alike) = known().find(|known| known.ends_with(tail))
+    {
+        return Some(alike);
+    }
+    let (least, near) = known().map(|known| (distance(name, known), known)).min()?;
+    // Of what follows the prefix less than half.
+    (2 * least < near.len().max(name.len()) - PREFIX.len()).then_some(near)
+}
+
+/// How many letters have to be added, taken away or changed to make one of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.bytes().enumerate() {
+            let changed = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = changed.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+impl fmt::Display for EnvironmentWarning {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            EnvironmentWarning::Unknown { variable, nearest } => {
+                write!(f, "{variable} is no variable of ibex and has no effect; ")?;
+                match nearest {
+                    Some(nearest) => write!(f, "is {nearest} meant?"),
+                    None => {
+                        f.write_str("there are")?;
+                        let known = VARIABLES.iter().map(|variable| variable.name);
+                        known.enumerate().try_for_each(|(index, name)| {
+                            write!(f, "{}{name}", if index == 0 { " " } else { ", " })
+                        })
+                    }
+                }
+            }
+            EnvironmentWarning::NotCompiledIn { variable, fabric } => write!(
+                f,
+                "{variable} names {fabric}, which is not compiled in (feature `{fabric}`)"
+            ),
+        }
+    }
+}
+
+impl fmt::Display for VariableError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            variable,
+            value,
+            range,
+        } = self;
+        write!(
+            f,
+            "{variable} is \"{value}\" in the environment; it may be {range}"
+        )
+    }
+}
+
+impl std::error::Error for VariableError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(variables: &[(&str, &str)]) -> Result<Site, VariableError> {
+        let owned = |(name, value): &(&str, &str)| (name.to_string(), value.to_string());
+        parse(&variables.iter().map(owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn each_variable_sets_its_own_and_is_told() {
+        let all = [
+            ("IBEX_FABRICS", " tcp, shm"),
+            ("IBEX_RDMA_DEVICE", "mlx5_1"),
+            ("IBEX_RDMA_PORT", "2"),
+            ("IBEX_RDMA_GID_INDEX", "0"),
+            ("IBEX_RDMA_MTU", "1024"),
+        ];
+        assert_eq!(all.len(), VARIABLES.len());
+        let site = parsed(&all).unwrap();
+        assert_eq!(site.fabrics, Some(vec![Fabric::Tcp, Fabric::Shm]));
+        assert_eq!(site.device.as_deref(), Some("mlx5_1"));
+        assert_eq!((site.port, site.gid_index), (Some(2), Some(0)));
+        assert_eq!(site.mtu_bytes, Some(1024));
+        let told: Vec<_> = site
+            .environment
+            .overrides
+            .iter()
+            .map(|one| one.variable)
+            .collect();
+        assert_eq!(told, all.map(|(name, _)| name));
+        assert_eq!(site.environment.overrides[0].value, "tcp, shm");
+        assert!(site.environment.warnings.is_empty());
+    }
+
+    #[test]
+    fn nothing_set_says_nothing() {
+        assert_eq!(parsed(&[]), Ok(Site::default()));
+        let others = [("HOME", "/root"), ("IBEXTRA", "1"), ("ibex_fabrics", "shm")];
+        assert_eq!(parsed(&others), Ok(Site::default()));
+    }
+
+    #[test]
+    fn a_value_that_cannot_be_used_is_an_error_with_what_may_be() {
+        let cases = [
+            (
+                "IBEX_FABRICS",
+                "",
+                "fabrics (shm, tcp, verbs) with commas between them, each once",
+            ),
+            ("IBEX_FABRICS", "shm,shm", VARIABLES[0].range),
+            ("IBEX_FABRICS", "shm,ethernet", VARIABLES[0].range),
+            ("IBEX_RDMA_DEVICE", "", VARIABLES[1].range),
+            ("IBEX_RDMA_PORT", "0", "1 to 255"),
+            ("IBEX_RDMA_PORT", "256", "1 to 255"),
+            ("IBEX_RDMA_PORT", "eth0", "1 to 255"),
+            ("IBEX_RDMA_GID_INDEX", "-1", "0 to 255"),
+            ("IBEX_RDMA_GID_INDEX", "256", "0 to 255"),
+            ("IBEX_RDMA_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
+        ];
+        for (variable, value, range) in cases {
+            let error = parsed(&[(variable, value)]).unwrap_err();
+            assert_eq!(
+                error.to_string(),
+                format!("{variable} is \"{value}\" in the environment; it may be {range}")
+            );
+        }
+    }
+
+    #[test]
+    fn an_unknown_name_is_a_warning_with_the_nearest_that_is_known() {
+        let cases = [
+            ("IBEX_FABRIC", Some("IBEX_FABRICS")),
+            ("IBEX_RMDA_DEVICE", Some("IBEX_RDMA_DEVICE")),
+            ("IBEX_DEVICE", Some("IBEX_RDMA_DEVICE")),
+            ("IBEX_GID_INDEX", Some("IBEX_RDMA_GID_INDEX")),
+            ("IBEX_COLOUR", None),
+        ];
+        for (name, nearest) in cases {
+            let site = parsed(&[(name, "1")]).unwrap();
+            let variable = name.to_owned();
+            let warning = EnvironmentWarning::Unknown { variable, nearest };
+            assert_eq!(site.environment.warnings, [warning.clone()]);
+            assert!(site.environment.overrides.is_empty());
+            let said = warning.to_string();
+            assert!(
+                said.contains(nearest.unwrap_or("there are IBEX_FABRICS, ")),
+                "{said}"
+            );
+        }
+    }
+
+    #[test]
+    fn what_is_for_tests_and_tools_is_none_of_ours() {
+        let tools = [
+            "IBEX_TEST_DEVICE",
+            "IBEX_TEST_SESSIONS",
+            "IBEX_WEAK",
+            "IBEX_SIM_SEED",
+            "IBEX_VM_CACHE",
+            "IBEX_FUZZ_TARGET",
+            "IBEX_CONFORMANCE_PART",
+        ];
+        assert_eq!(parsed(&tools.map(|name| (name, "x"))), Ok(Site::default()));
+        let ours = VARIABLES.iter().map(|variable| variable.name);
+        for name in ours {
+            assert!(!TOOLS.iter().any(|tool| name.starts_with(tool)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_distance_counts_letters() {
+        assert_eq!(distance("", "abc"), 3);
+        assert_eq!(distance("kitten", "sitting"), 3);
+        assert_eq!(distance("same", "same"), 0);
+    }
+}

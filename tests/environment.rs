@@ -1,0 +1,131 @@
+//! `IBEX_*` variables, as a node reads them: from the process, and from where it is told.
+
+use std::{env, process::Command};
+
+use ibex::{Environment, EnvironmentWarning, Fabric, ListenError, Node, Policy};
+
+#[test]
+fn the_process_has_the_last_word_about_its_site() {
+    let said = of_child(&[
+        ("IBEX_FABRICS", "tcp"),
+        ("IBEX_FABRIC", "shm"),
+        ("IBEX_TEST_DEVICE", "none"),
+        ("IBEX_WEAK", "none"),
+    ]);
+    assert!(
+        said.contains("over tcp: tcp: required by the connecting node"),
+        "{said}"
+    );
+    assert!(said.contains("IBEX_FABRICS=tcp"), "{said}");
+    let warning = "IBEX_FABRIC is no variable of ibex and has no effect; is IBEX_FABRICS meant?";
+    assert!(said.contains(warning), "{said}");
+    assert_eq!(said.matches("has no effect").count(), 1, "{said}");
+}
+
+#[test]
+fn without_variables_nothing_is_overridden() {
+    let said = of_child(&[]);
+    assert!(
+        said.contains("over shm: shm: preferred by the connecting node"),
+        "{said}"
+    );
+    assert!(!said.contains("IBEX_"), "{said}");
+}
+
+#[test]
+fn a_value_that_cannot_be_used_is_an_error_of_the_builder() {
+    let said = of_child(&[("IBEX_FABRICS", "shn")]);
+    let error = "IBEX_FABRICS is \"shn\" in the environment; it may be fabrics (shm, tcp, verbs)";
+    assert!(said.contains(error), "{said}");
+}
+
+/// Played by a process of its own.
+#[test]
+#[ignore = "the other tests run it, with variables"]
+fn a_node_in_this_environment() {
+    let builder = Node::builder().fabric(Fabric::Shm, Policy::Prefer);
+    let node = match builder.build() {
+        Ok(node) => node,
+        Err(error) => return println!("{error}"),
+    };
+    let Environment {
+        overrides,
+        warnings,
+        ..
+    } = node.environment();
+    for one in overrides {
+        println!("{}={}", one.variable, one.value);
+    }
+    for warning in warnings {
+        println!("{warning}");
+    }
+    let listener = Node::builder()
+        .environment([("", ""); 0])
+        .listen("127.0.0.1:0");
+    let listener = listener.build().expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let peer = node.connect(address).expect("a session");
+    println!("over {}: {}", peer.fabric(), peer.fabric_reason());
+}
+
+#[test]
+fn variables_may_come_from_elsewhere() {
+    let odd = [("IBEX_RDMA_PORT", "0")];
+    let error = Node::builder()
+        .environment(odd)
+        .build()
+        .expect_err("no port");
+    assert!(matches!(error, ListenError::Variable(_)), "{error}");
+    assert_eq!(
+        error.to_string(),
+        "IBEX_RDMA_PORT is \"0\" in the environment; it may be 1 to 255"
+    );
+    let list = [("IBEX_FABRICS", "verbs,tcp")];
+    let node = Node::builder().environment(list).build().expect("a node");
+    let warnings = &node.environment().warnings;
+    if cfg!(feature = "verbs") {
+        assert!(warnings.is_empty(), "{warnings:?}");
+    } else {
+        let [EnvironmentWarning::NotCompiledIn { fabric, .. }] = warnings[..] else {
+            panic!("verbs is not there: {warnings:?}");
+        };
+        assert_eq!(fabric, Fabric::Verbs);
+    }
+}
+
+/// A fabric that the site requires and the build does not have is the builder's error, and
+/// one that the program requires gives way to the site.
+#[test]
+#[cfg(not(feature = "verbs"))]
+fn the_site_overrides_what_the_program_requires() {
+    let verbs = [("IBEX_FABRICS", "verbs")];
+    let error = Node::builder()
+        .environment(verbs)
+        .build()
+        .expect_err("not there");
+    assert!(
+        matches!(error, ListenError::NotCompiledIn { .. }),
+        "{error}"
+    );
+    let tcp = [("IBEX_FABRICS", "tcp")];
+    let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
+    required.environment(tcp).build().expect("tcp will do");
+}
+
+/// What [`a_node_in_this_environment`] says with these variables.
+fn of_child(variables: &[(&str, &str)]) -> String {
+    let mut child = Command::new(env::current_exe().expect("this program"));
+    for (name, _) in env::vars().filter(|(name, _)| name.starts_with("IBEX_")) {
+        child.env_remove(name);
+    }
+    let child = child.envs(variables.iter().copied());
+    let child = child.args([
+        "--exact",
+        "a_node_in_this_environment",
+        "--ignored",
+        "--nocapture",
+    ]);
+    let output = child.output().expect("it runs");
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).expect("text")
+}
