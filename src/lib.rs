@@ -114,6 +114,7 @@ mod receiver;
 mod select;
 mod sender;
 mod setting;
+mod stats;
 mod versions;
 
 pub use address::ToAddress;
@@ -131,6 +132,7 @@ pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence};
 pub use setting::{SettingConflict, SettingError, SettingValue};
+pub use stats::{NodeSession, NodeStats};
 pub use versions::{
     VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
 };
@@ -159,6 +161,7 @@ pub use ibex_transport::{
     channel::{
         Counts, Disconnected, EndCause, NotOpened, RecvError, SchemaMismatch, SendError,
         WaitAckedError,
+        stats::{ChannelState, ChannelStats},
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
     engine::{

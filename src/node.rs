@@ -18,7 +18,7 @@ use ibex_bootstrap::{
 use ibex_transport::{
     driver::{
         Admission, CloseReport, ControlSource, Driver, PeerDescription, Runtime, RuntimeConfig,
-        SessionShared, Wait,
+        SessionShared, Wait, has_membarrier,
     },
     engine::channel_window::ChannelWindow,
     fabric::Fabric,
@@ -27,8 +27,8 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
-    AcceptError, ConnectError, Environment, ListenError, NodeBuilder, Peer, ToAddress, address,
-    config::absent_fabrics, dialing::Dialers,
+    AcceptError, ConnectError, Environment, ListenError, NodeBuilder, NodeStats, Peer, PeerId,
+    ToAddress, address, config::absent_fabrics, dialing::Dialers,
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -348,6 +348,26 @@ impl Node {
     #[must_use]
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
+    }
+
+    /// Who this node is to its peers.
+    #[must_use]
+    pub fn id(&self) -> PeerId {
+        PeerId::new(self.local.identity.0, self.local.incarnation)
+    }
+
+    /// What the node, its sessions and their channels counted so far: a snapshot, whose
+    /// `Display` is a table. It takes the engine's lock for as long as it reads, some 100 ns
+    /// for each channel.
+    #[must_use]
+    pub fn stats(&self) -> NodeStats {
+        NodeStats::new(
+            self.id(),
+            self.local_addr,
+            self.settings.driver,
+            has_membarrier(),
+            self.runtime.stats(),
+        )
     }
 
     /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.

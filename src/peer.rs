@@ -3,7 +3,7 @@
 use std::{fmt, net::SocketAddr, sync::Arc};
 
 use ibex_transport::{
-    driver::{SessionShared, SessionStats},
+    driver::{PeerDescription, SessionShared, SessionStats},
     engine::control::Role,
     fabric,
 };
@@ -25,6 +25,36 @@ impl fmt::Display for PeerId {
             .iter()
             .try_for_each(|byte| write!(f, "{byte:02x}"))?;
         write!(f, "/{:08x}", self.incarnation as u32)
+    }
+}
+
+/// As it is shown.
+#[cfg(feature = "serde")]
+impl serde::Serialize for PeerId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
+impl PeerId {
+    pub(crate) fn new(identity: [u8; 16], incarnation: u64) -> Self {
+        Self {
+            identity,
+            incarnation,
+        }
+    }
+
+    pub(crate) fn of(peer: &PeerDescription) -> Self {
+        Self::new(peer.identity, peer.incarnation)
+    }
+}
+
+/// As this crate calls it.
+pub(crate) fn fabric_of(fabric: fabric::Fabric) -> Fabric {
+    match fabric {
+        fabric::Fabric::Shm => Fabric::Shm,
+        fabric::Fabric::Tcp => Fabric::Tcp,
+        fabric::Fabric::Verbs => Fabric::Verbs,
     }
 }
 
@@ -61,11 +91,7 @@ pub struct Incoming {
 
 impl Peer {
     pub(crate) fn new(session: Arc<SessionShared>, defaults: ChannelDefaults) -> Self {
-        let fabric = match session.peer().fabric {
-            fabric::Fabric::Shm => Fabric::Shm,
-            fabric::Fabric::Tcp => Fabric::Tcp,
-            fabric::Fabric::Verbs => Fabric::Verbs,
-        };
+        let fabric = fabric_of(session.peer().fabric);
         Self {
             session,
             fabric,
@@ -137,11 +163,7 @@ impl Peer {
     /// Who the peer is.
     #[must_use]
     pub fn id(&self) -> PeerId {
-        let peer = self.session.peer();
-        PeerId {
-            identity: peer.identity,
-            incarnation: peer.incarnation,
-        }
+        PeerId::of(self.session.peer())
     }
 
     /// The peer's address as this node sees it.

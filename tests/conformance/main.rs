@@ -19,6 +19,7 @@ mod forging;
 mod guarding;
 mod limiting;
 mod meeting;
+mod observing;
 mod opening;
 mod reserving;
 mod selecting;
@@ -46,6 +47,7 @@ fn main() -> ExitCode {
         opening::SCENARIOS,
         versioning::SCENARIOS,
         limiting::SCENARIOS,
+        observing::SCENARIOS,
         ending::SCENARIOS,
         meeting::SCENARIOS,
         driving::SCENARIOS,

@@ -5,7 +5,7 @@ use rustix::time::{ClockId, Timespec, clock_gettime};
 /// A tick of `CLOCK_MONOTONIC_COARSE` (clock_gettime(2)): 1 to 10 ms long, and read without
 /// a system call for a fifth of what the exact time costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct CoarseTime {
+pub(crate) struct CoarseTime {
     seconds: i64,
     nanoseconds: i64,
 }
@@ -13,11 +13,16 @@ pub(super) struct CoarseTime {
 impl CoarseTime {
     /// The tick that it is now.
     #[inline]
-    pub(super) fn now() -> Self {
+    pub(crate) fn now() -> Self {
         let Timespec { tv_sec, tv_nsec } = clock_gettime(ClockId::MonotonicCoarse);
         Self {
             seconds: tv_sec,
             nanoseconds: tv_nsec,
         }
+    }
+
+    /// It as a number, never 0.
+    pub(crate) fn nanoseconds(self) -> u64 {
+        (self.seconds as u64 * 1_000_000_000 + self.nanoseconds as u64).max(1)
     }
 }

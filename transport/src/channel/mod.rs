@@ -7,7 +7,7 @@
 //! handles do not ask which it is on the path of a message.
 
 pub mod channel_end;
-mod coarse_time;
+pub(crate) mod coarse_time;
 pub mod disconnected;
 pub mod error;
 pub mod message;
@@ -18,7 +18,9 @@ pub mod send_end;
 pub mod send_handle;
 mod send_wait;
 mod several;
+pub(crate) mod stall;
 pub mod state;
+pub mod stats;
 mod task;
 pub mod words;
 

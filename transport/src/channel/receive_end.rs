@@ -57,6 +57,9 @@ pub struct ReceiveEnd {
     pub(crate) held: Mutex<Held>,
     /// Messages handed out, for those who are not the handle.
     pub(crate) handed_out: AtomicU64,
+    /// Of these, messages with memory of their own, as the handle counts them.
+    pub(crate) large_messages: Counter,
+    pub(crate) large_bytes: Counter,
     /// What the sender was last told; the position from where the ring begins.
     told_released: AtomicU64,
     told_position: AtomicU64,
@@ -180,6 +183,8 @@ impl ReceiveEnd {
             prefix: Advance::default(),
             held: Mutex::default(),
             handed_out: AtomicU64::new(0),
+            large_messages: Counter::default(),
+            large_bytes: Counter::default(),
             told_released: AtomicU64::new(0),
             told_position: AtomicU64::new(0),
             marked_released: AtomicU64::new(0),

@@ -390,6 +390,8 @@ impl ReceiveHandle {
                 Ok(None)
             };
         };
+        self.end.large_messages.add(1);
+        self.end.large_bytes.add(length as u64);
         self.end.held().large.push_back(HeldLarge {
             sequence,
             length,

@@ -22,10 +22,11 @@ use super::{
     channel_end::ChannelEnd,
     error::{Counts, SendError, SendFailure},
     send_handle::LargePlace,
+    stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
-    driver::Patience,
+    driver::{Counter, Patience},
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::RingLease,
     ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker},
@@ -55,6 +56,12 @@ pub struct SendEnd {
     /// The last large message whose bytes have all gone out, and whose memory is back in
     /// its pool (not on shm).
     pub(crate) large_gone: AtomicU64,
+
+    // What is counted, by who may touch the producer.
+    pub(crate) stall: Stall,
+    /// Messages with memory of their own.
+    pub(crate) large_messages: Counter,
+    pub(crate) large_bytes: Counter,
 }
 
 // SAFETY: `producer` is touched only as the rules of this module say, one thread at a
@@ -129,6 +136,9 @@ impl SendEnd {
             handles: AtomicU32::new(1),
             sent: AtomicU64::new(0),
             large_gone: AtomicU64::new(0),
+            stall: Stall::default(),
+            large_messages: Counter::default(),
+            large_bytes: Counter::default(),
         }
     }
 

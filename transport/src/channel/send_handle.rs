@@ -432,6 +432,8 @@ impl<'a> Entered<'a> {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
+        self.end.large_messages.add(1);
+        self.end.large_bytes.add(length as u64);
         // Its bytes count: the announcement goes out at once, and the answer comes while
         // the application is at the next message.
         producer.untransmitted += length;
@@ -500,27 +502,32 @@ impl<'a> Entered<'a> {
         ask: Ask,
         enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
-        let session = &self.end.session;
+        let (end, session) = (self.end, &self.end.session);
         let mut room = Room {
-            end: self.end,
+            end,
             producer,
             ask,
             has_asked: false,
             enough,
         };
         if let Some(answer) = room.look() {
+            end.stall.room_came();
             return answer;
         }
-        match patience {
+        end.stall.no_room(room.progress());
+        let found = match patience {
             Patience::None => {
                 // The peer may have released what we did not hear of yet.
                 session.poll();
-                room.look().unwrap_or(Err(SendFailure::Full))
+                room.look().ok_or(SendFailure::Full)
             }
             Patience::Until(deadline) => session
-                .wait(&self.end.waiters, deadline, room)
-                .unwrap_or(Err(SendFailure::TimedOut)),
-        }
+                .wait(&end.waiters, deadline, room)
+                .map_err(|_| SendFailure::TimedOut),
+        };
+        let answer = found?;
+        end.stall.room_came();
+        answer
     }
 
     fn too_long(&self, length: Option<u64>) -> SendError {

@@ -130,6 +130,18 @@ pub(super) struct Room<'a, F> {
     pub(super) enough: F,
 }
 
+impl<F> Room<'_, F> {
+    /// What has moved so far of what is waited for: what the peer released, or, where that
+    /// does not matter, what our own engine sent.
+    pub(super) fn progress(&self) -> u64 {
+        let session = &self.end.session;
+        if self.ask == Ask::default() && !session.is_shm() {
+            return session.counters.bytes_sent.get();
+        }
+        self.producer.ring.released().messages
+    }
+}
+
 impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
     type Output = Result<(), SendFailure>;
 

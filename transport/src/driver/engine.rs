@@ -34,7 +34,7 @@ use crate::{
     channel::receive_end::ReceiveEnd,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
-        link::{Handover, Link, compact::compact_pool},
+        link::{Handover, Link, LinkStats, compact::compact_pool},
         verbs::PreparedPair,
     },
     memory::BlockPool,
@@ -385,6 +385,13 @@ impl Engine {
             }
         }
         progress
+    }
+
+    /// Turns so far, and what the sessions counted.
+    pub(crate) fn stats(&self) -> (u64, Vec<LinkStats>) {
+        let mut stats: Vec<_> = self.links.values().map(|link| link.stats()).collect();
+        stats.sort_by_key(|link| link.session.id);
+        (self.turns, stats)
     }
 
     /// Sessions that every turn looks at.

@@ -8,12 +8,15 @@
 
 use std::time::{Duration, Instant};
 
+use crate::ring::Asymmetry;
+
 mod control_thread;
 mod engine;
 mod gathering;
 mod runtime;
 mod session_shared;
 
+pub use crate::fabric::link::LinkStats;
 pub use engine::{Admission, ControlSource};
 pub use gathering::Gathering;
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
@@ -37,6 +40,12 @@ pub enum Driver {
     /// calls run turns; receiving calls take what has already arrived without a turn and
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
+}
+
+/// Whether doorbells cost nothing but `membarrier` at who sleeps; else everyone pays a fence.
+#[must_use]
+pub fn has_membarrier() -> bool {
+    Asymmetry::of_process() == Asymmetry::Membarrier
 }
 
 /// How a blocking call waits.

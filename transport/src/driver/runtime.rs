@@ -30,7 +30,7 @@ use super::{
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     engine::{control::ChannelSpec, session::CannotOpen},
-    fabric::link::Link,
+    fabric::link::{Link, LinkStats},
     memory::{LargePool, RingArena, orphans},
     ring::{Bell, BellLease, Drive, Parker, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
@@ -209,6 +209,12 @@ impl Runtime {
         // about them, so the leader takes them in a turn of its own.
         self.bell.wake();
         session
+    }
+
+    /// Turns so far, and what the sessions counted, those that have not been forgotten.
+    #[must_use]
+    pub fn stats(&self) -> (u64, Vec<LinkStats>) {
+        self.with_engine(|engine, _| engine.stats())
     }
 
     /// The next session that a peer dialed.

@@ -6,14 +6,14 @@ use std::{
     net::SocketAddr,
     os::fd::OwnedFd,
     sync::{Arc, OnceLock},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::io::{retry_on_intr, write};
 
 use super::{Condition, Driver, Runtime, TimedOut, engine::Mark, runtime::Looks};
 use crate::{
-    channel::{receive_end::ReceiveEnd, send_end::SendEnd},
+    channel::{coarse_time::CoarseTime, receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
         carriage::Carriage,
         control::{Ask, CloseReason},
@@ -85,6 +85,10 @@ pub(crate) struct SessionCounters {
     pub(crate) reads: Counter,
     pub(crate) empty_reads: Counter,
     pub(crate) credit_stalls: Counter,
+    /// When sending began to wait for credit, in coarse nanoseconds; 0 if it does not.
+    credit_stalled_since: AtomicU64,
+    /// Coarse nanoseconds that it waited.
+    credit_stalled: Counter,
     pub(crate) queue_stalls: Counter,
     pub(crate) inline_sends: Counter,
     pub(crate) work_requests: Counter,
@@ -92,6 +96,32 @@ pub(crate) struct SessionCounters {
     pub(crate) doorbells: Counter,
     pub(crate) completions: Counter,
     pub(crate) bells: AtomicU64,
+}
+
+impl SessionCounters {
+    /// Sending begins to wait for credit.
+    #[cold]
+    pub(crate) fn credit_is_out(&self) {
+        self.credit_stalls.add(1);
+        let now = CoarseTime::now().nanoseconds();
+        self.credit_stalled_since.store(now, Ordering::Relaxed);
+    }
+
+    /// Something is sent.
+    #[inline]
+    pub(crate) fn credit_is_there(&self) {
+        let since = self.credit_stalled_since.load(Ordering::Relaxed);
+        if since != 0 {
+            self.credit_came(since);
+        }
+    }
+
+    #[cold]
+    fn credit_came(&self, since: u64) {
+        self.credit_stalled_since.store(0, Ordering::Relaxed);
+        let waited = CoarseTime::now().nanoseconds().saturating_sub(since);
+        self.credit_stalled.add(waited);
+    }
 }
 
 /// A number that one thread at a time adds to: no locked instruction is spent on it.
@@ -133,6 +163,8 @@ pub struct SessionStats {
     pub empty_reads: u64,
     /// Times that sending waited for the peer's arrival memory.
     pub credit_stalls: u64,
+    /// How long it did in all, the present wait not included; to a few milliseconds for each.
+    pub credit_stalled: Duration,
     /// Times that sending waited for a place in the send queue (verbs).
     pub queue_stalls: u64,
     /// Frames sent inline: copied into the request (verbs), or behind their head (tcp).
@@ -227,6 +259,7 @@ impl SessionShared {
             reads: counters.reads.get(),
             empty_reads: counters.empty_reads.get(),
             credit_stalls: counters.credit_stalls.get(),
+            credit_stalled: Duration::from_nanos(counters.credit_stalled.get()),
             queue_stalls: counters.queue_stalls.get(),
             inline_sends,
             eager_sends: work_requests.saturating_sub(inline_sends),

@@ -17,6 +17,7 @@ use super::{
 
 /// Which end of a channel someone holds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Role {
     /// The end that sends.
     Sender,

@@ -19,11 +19,14 @@ mod pair_receive;
 mod pair_send;
 mod receive_link;
 mod send_link;
+mod stats;
 mod stream;
 mod stream_receive;
 mod wires;
 
 use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+
+pub use self::stats::LinkStats;
 
 use self::{
     in_epoll::Membership,

@@ -183,11 +183,10 @@ impl Pair {
         let was_blocked = std::mem::replace(&mut sending.is_blocked, session.is_out_of_credit());
         if sending.is_blocked && !was_blocked {
             let is_full = sending.slots.room() == 0 || !sending.slots.has_stage(LONGEST_HEAD);
-            let stalls = match is_full {
-                true => &counters.queue_stalls,
-                false => &counters.credit_stalls,
-            };
-            stalls.add(1);
+            match is_full {
+                true => counters.queue_stalls.add(1),
+                false => counters.credit_is_out(),
+            }
         }
     }
 
@@ -213,6 +212,7 @@ impl Pair {
             return Ok(());
         };
         *is_blocked = false;
+        counters.credit_is_there();
         let (mut inline, mut signaled, mut bytes) = (0, 0, 0);
         let mut batch = queue_pair.send_batch();
         for frame in &*planned {
@@ -302,6 +302,7 @@ impl Pair {
         counters.inline_sends.add(1);
         counters.doorbells.add(1);
         sending.is_blocked = false;
+        counters.credit_is_there();
         Ok(true)
     }
 }

@@ -147,10 +147,11 @@ impl Link {
         self.shared.counters.inline_sends.add(inline);
         let waits = frames == 0 && self.session.is_out_of_credit();
         let has_waited = mem::replace(&mut stream.waits_for_credit, waits);
-        self.shared
-            .counters
-            .credit_stalls
-            .add(u64::from(waits && !has_waited));
+        match (has_waited, waits) {
+            (false, true) => self.shared.counters.credit_is_out(),
+            (true, false) => self.shared.counters.credit_is_there(),
+            _ => {}
+        }
         frames > 0
     }
 }

@@ -1,0 +1,240 @@
+//! What a node, its sessions and their channels counted: a snapshot, and a table of it.
+#![forbid(unsafe_code)]
+
+use std::{fmt, net::SocketAddr, time::Duration};
+
+use ibex_transport::driver::{Driver, LinkStats, SessionStats};
+
+use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
+
+/// A snapshot of a node: [`Node::stats`](crate::Node::stats).
+///
+/// Its `Display` is a table; with the feature `serde` it can be serialized. Numbers are read
+/// one by one while the node goes on, so they may be of different age.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct NodeStats {
+    /// Who the node is.
+    pub id: PeerId,
+    /// Where it listens.
+    pub address: Option<SocketAddr>,
+    /// Whether threads of its own drive it.
+    pub has_threads: bool,
+    /// Whether who sleeps pays for doorbells by `membarrier`; else everyone does by a fence,
+    /// because the kernel refuses that call.
+    pub has_membarrier: bool,
+    /// Turns of the engine.
+    pub turns: u64,
+    /// Its sessions, the oldest first, but for those that are over and forgotten.
+    pub sessions: Vec<NodeSession>,
+}
+
+/// A session in a [`NodeStats`].
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
+#[non_exhaustive]
+pub struct NodeSession {
+    /// Who the peer is.
+    pub peer: PeerId,
+    /// Its address.
+    pub address: SocketAddr,
+    /// What the session's data goes over.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
+    pub fabric: Fabric,
+    /// Whether it has not ended.
+    pub is_up: bool,
+    /// What it counted.
+    pub counters: SessionStats,
+    /// Its channels, as far as this node has opened them.
+    pub channels: Vec<ChannelStats>,
+}
+
+impl NodeStats {
+    pub(crate) fn new(
+        id: PeerId,
+        address: Option<SocketAddr>,
+        driver: Driver,
+        has_membarrier: bool,
+        (turns, links): (u64, Vec<LinkStats>),
+    ) -> Self {
+        Self {
+            id,
+            address,
+            has_threads: driver == Driver::Threads,
+            has_membarrier,
+            turns,
+            sessions: links.into_iter().map(NodeSession::new).collect(),
+        }
+    }
+}
+
+impl NodeSession {
+    fn new(link: LinkStats) -> Self {
+        let peer = link.session.peer();
+        Self {
+            peer: PeerId::of(peer),
+            address: peer.address,
+            fabric: fabric_of(peer.fabric),
+            is_up: link.is_up,
+            counters: link.session.stats(),
+            channels: link.channels,
+        }
+    }
+}
+
+impl fmt::Display for NodeStats {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "node {}", self.id)?;
+        if let Some(address) = self.address {
+            write!(f, ", listening on {address}")?;
+        }
+        let driver = if self.has_threads {
+            "threads"
+        } else {
+            "caller"
+        };
+        let doorbells = if self.has_membarrier {
+            "membarrier"
+        } else {
+            "fences"
+        };
+        writeln!(
+            f,
+            ": {} sessions, driver {driver}, doorbells by {doorbells}, {} turns",
+            self.sessions.len(),
+            self.turns
+        )?;
+        self.sessions
+            .iter()
+            .try_for_each(|session| write!(f, "{session}"))
+    }
+}
+
+impl fmt::Display for NodeSession {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            peer,
+            address,
+            fabric,
+            is_up,
+            counters,
+            channels,
+        } = self;
+        let state = if *is_up { "" } else { ", ended" };
+        writeln!(f, "  peer {peer} at {address} over {fabric}{state}")?;
+        write!(f, "   ")?;
+        for (name, value) in numbers(counters) {
+            if value != 0 {
+                write!(f, " {name} {value}")?;
+            }
+        }
+        if !counters.credit_stalled.is_zero() {
+            write!(f, " credit_stalled {:?}", counters.credit_stalled)?;
+        }
+        writeln!(f)?;
+        if channels.is_empty() {
+            return Ok(());
+        }
+        let names = channels.iter().map(|channel| channel.name.chars().count());
+        let width = names.max().unwrap_or(0).max("channel".len());
+        writeln!(
+            f,
+            "    {:width$}  {:8}  {:7}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>6}  {:>6}  {:>9}",
+            "channel",
+            "end",
+            "state",
+            "sent",
+            "received",
+            "released",
+            "acked",
+            "held from",
+            "large",
+            "stalls",
+            "stalled"
+        )?;
+        channels.iter().try_for_each(|channel| {
+            let end = match channel.end {
+                Role::Sender => "sender",
+                Role::Receiver => "receiver",
+            };
+            let state = match channel.state {
+                ChannelState::Pending => "pending",
+                ChannelState::Open => "open",
+                _ => "over",
+            };
+            let oldest = channel.held_oldest.map(|oldest| oldest.to_string());
+            writeln!(
+                f,
+                "    {:width$}  {end:8}  {state:7}  {:>10}  {:>10}  {:>10}  {:>10}  {:>10}  {:>6}  \
+                 {:>6}  {:>9}",
+                channel.name,
+                channel.sent,
+                channel.received,
+                channel.released,
+                channel.acknowledged,
+                oldest.as_deref().unwrap_or("-"),
+                channel.large_messages,
+                channel.stalls,
+                format!("{:?}", rounded(channel.stalled)),
+            )
+        })
+    }
+}
+
+/// The counts of a session by their names, those of the wire first.
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 19] {
+    let &SessionStats {
+        frames_sent,
+        frames_received,
+        bytes_sent,
+        bytes_received,
+        bytes_copied,
+        writes,
+        reads,
+        empty_reads,
+        credit_stalls,
+        credit_stalled: _,
+        queue_stalls,
+        inline_sends,
+        eager_sends,
+        work_requests,
+        signaled,
+        doorbells,
+        completions,
+        polls,
+        empty_polls,
+        bells,
+    } = counters;
+    [
+        ("frames_sent", frames_sent),
+        ("frames_received", frames_received),
+        ("bytes_sent", bytes_sent),
+        ("bytes_received", bytes_received),
+        ("bytes_copied", bytes_copied),
+        ("writes", writes),
+        ("reads", reads),
+        ("empty_reads", empty_reads),
+        ("credit_stalls", credit_stalls),
+        ("queue_stalls", queue_stalls),
+        ("inline_sends", inline_sends),
+        ("eager_sends", eager_sends),
+        ("work_requests", work_requests),
+        ("signaled", signaled),
+        ("doorbells", doorbells),
+        ("completions", completions),
+        ("polls", polls),
+        ("empty_polls", empty_polls),
+        ("bells", bells),
+    ]
+}
+
+#[cfg(feature = "serde")]
+fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(fabric.name())
+}
+
+/// To the microsecond.
+fn rounded(time: Duration) -> Duration {
+    Duration::from_micros(time.as_micros() as u64)
+}

@@ -1,0 +1,174 @@
+//! What a channel's end counted, for people and programs that look at it.
+#![forbid(unsafe_code)]
+
+use std::{sync::atomic::Ordering, time::Duration};
+
+use super::{
+    channel_end::ChannelEnd, error::Counts, receive_end::ReceiveEnd, send_end::SendEnd,
+    state::EndState,
+};
+use crate::engine::{control::Role, counters::Counters, record};
+
+/// A snapshot of one end of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub struct ChannelStats {
+    // Which it is.
+    /// The channel's name.
+    pub name: String,
+    /// The end that this node has.
+    pub end: Role,
+    /// How it stands.
+    pub state: ChannelState,
+    /// Messages that may be unreleased: agreed, or as set here until it is.
+    pub window_messages: u64,
+    /// Bytes that may be unreleased, likewise.
+    pub window_bytes: u64,
+
+    // How far it came.
+    /// Messages sent. Exact at the sending end; at the other, those that arrived, as far as
+    /// the engine has seen.
+    pub sent: u64,
+    /// Messages received: handed out here, or at least so many there.
+    pub received: u64,
+    /// Messages whose guards were dropped, without a gap.
+    pub released: u64,
+    /// Messages that the application acknowledged, without a gap.
+    pub acknowledged: u64,
+    /// Bytes of the ring that released messages took, with their headers.
+    pub released_bytes: u64,
+
+    // What waits.
+    /// Messages that are not released: sent at the sending end, handed out at the other.
+    pub held: u64,
+    /// The first of them.
+    pub held_oldest: Option<u64>,
+    /// Times that a sender found no room.
+    pub stalls: u64,
+    /// How long it waited in all, until now.
+    pub stalled: Duration,
+
+    // Messages with memory of their own.
+    /// How many were sent, or handed out.
+    pub large_messages: u64,
+    /// Their bytes.
+    pub large_bytes: u64,
+}
+
+/// How an end stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum ChannelState {
+    /// The peer has not opened its end.
+    Pending,
+    /// Both ends are open.
+    Open,
+    /// It has ended.
+    Over,
+}
+
+impl ChannelState {
+    fn of(state: &EndState) -> Self {
+        if state.is_over() {
+            ChannelState::Over
+        } else if state.is_pending() {
+            ChannelState::Pending
+        } else {
+            ChannelState::Open
+        }
+    }
+}
+
+impl ChannelStats {
+    fn of(end: &ChannelEnd) -> Self {
+        let agreed = end.state.agreed();
+        let window = agreed.map_or(end.spec.window, |agreed| agreed.window);
+        Self {
+            name: end.name.clone(),
+            end: end.role,
+            state: ChannelState::of(&end.state),
+            window_messages: window.messages,
+            window_bytes: window.bytes,
+            sent: 0,
+            received: 0,
+            released: 0,
+            acknowledged: 0,
+            released_bytes: 0,
+            held: 0,
+            held_oldest: None,
+            stalls: 0,
+            stalled: Duration::ZERO,
+            large_messages: 0,
+            large_bytes: 0,
+        }
+    }
+
+    /// `handed_on` messages are out, and these of them done.
+    fn with(self, sent: u64, handed_on: u64, counters: &Counters) -> Self {
+        let held = handed_on.saturating_sub(counters.released);
+        Self {
+            sent,
+            received: counters.received,
+            released: counters.released,
+            acknowledged: counters.acknowledged,
+            held,
+            held_oldest: (held > 0).then_some(counters.released + 1),
+            ..self
+        }
+    }
+}
+
+impl SendEnd {
+    /// What this end counted so far.
+    pub(crate) fn stats(&self) -> ChannelStats {
+        let Counts {
+            sent,
+            received,
+            released,
+            acknowledged,
+        } = self.counts();
+        let position = self.theirs.get().map_or(0, |theirs| theirs.released().1);
+        let counters = Counters {
+            received,
+            released,
+            acknowledged,
+            released_position: position,
+            ..Counters::default()
+        };
+        let stalls = self.stall.stalls();
+        ChannelStats {
+            released_bytes: bytes_before(position, self),
+            stalls: stalls.count,
+            stalled: stalls.total,
+            large_messages: self.large_messages.get(),
+            large_bytes: self.large_bytes.get(),
+            ..ChannelStats::of(self).with(sent, sent, &counters)
+        }
+    }
+}
+
+impl ReceiveEnd {
+    /// The same.
+    pub(crate) fn stats(&self) -> ChannelStats {
+        let counters = self.counters();
+        let arrived = self.arrived.load(Ordering::Relaxed);
+        let handed_out = self.handed_out.load(Ordering::Relaxed);
+        ChannelStats {
+            released_bytes: bytes_before(counters.released_position, self),
+            large_messages: self.large_messages.get(),
+            large_bytes: self.large_bytes.get(),
+            ..ChannelStats::of(self).with(arrived.max(handed_out), handed_out, &counters)
+        }
+    }
+}
+
+/// The first record does not stand at position 0, but where its alignment wants it.
+fn bytes_before(position: u64, end: &ChannelEnd) -> u64 {
+    let agreed = end.state.agreed();
+    let start = agreed.map_or(0, |agreed| {
+        record::first_position(agreed.alignment as usize)
+    });
+    position.saturating_sub(start)
+}
