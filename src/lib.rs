@@ -104,6 +104,7 @@ mod config;
 mod dialing;
 mod environment;
 mod error;
+mod events;
 mod fan_in;
 mod message;
 mod node;
@@ -124,6 +125,7 @@ pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
     SendTimeoutError, TryRecvError, TrySendError,
 };
+pub use events::{Event, Events};
 pub use fan_in::{FanIn, FanInBuilder, FanInError, FanInEvent, NothingCame};
 pub use message::Message;
 pub use node::Node;

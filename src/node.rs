@@ -27,8 +27,8 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
-    AcceptError, ConnectError, Environment, ListenError, NodeBuilder, NodeStats, Peer, PeerId,
-    ToAddress, address, config::absent_fabrics, dialing::Dialers,
+    AcceptError, ConnectError, Environment, Events, ListenError, NodeBuilder, NodeStats, Peer,
+    PeerId, ToAddress, address, config::absent_fabrics, dialing::Dialers,
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -368,6 +368,15 @@ impl Node {
             has_membarrier(),
             self.runtime.stats(),
         )
+    }
+
+    /// What happens to the node's sessions and channels from its beginning on, in order.
+    ///
+    /// Each event is handed out once: of several readers each gets some. Taking events is
+    /// nobody's duty; with nobody there, the oldest are [dropped](Events::dropped).
+    #[must_use]
+    pub fn events(&self) -> Events {
+        Events::new(self.runtime.clone())
     }
 
     /// Runs one turn of the engine: transmits what is queued, takes in what has arrived.

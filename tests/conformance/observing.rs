@@ -1,13 +1,28 @@
-//! What a node tells of itself: its counts, at both ends.
+//! What a node tells of itself: its counts and its events, at both ends.
 
-use ibex::{ChannelState, ChannelStats, Node, NodeStats, Raw, Role, SendTimeoutError};
+use std::{thread, time::Duration};
 
-use crate::common::{
-    scenario::{Scenario, Side},
-    stage::{MOMENT, Stage},
+use ibex::{
+    ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role,
+    SendTimeoutError, TrySendError,
 };
 
-pub(crate) const SCENARIOS: &[Scenario] = &[Scenario::new("stats_of_both_ends", stats)];
+use crate::common::{
+    scenario::{Scenario, Side, Span},
+    stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage},
+    task,
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("stats_of_both_ends", stats),
+    Scenario::new("events_of_a_session", events_of_a_session),
+    Scenario::new("events_of_a_killed_peer", events_of_a_killed_peer).kills(Side::Dialer),
+    Scenario::new("stall_by_a_guard", stall_by_a_guard),
+    Scenario::new("stall_of_a_task", stall_of_a_task),
+    Scenario::new("stall_of_who_tries", stall_of_who_tries),
+    Scenario::new("waiting_for_an_acknowledgement", waiting_for_an_ack),
+    Scenario::new("sender_that_goes_on", sender_that_goes_on).on(Span::EachFabric),
+];
 
 /// One guard is held until its sender has no room: both ends count the same, say which
 /// message it is, and that it is over afterwards.
@@ -122,5 +137,311 @@ fn check_words(stats: &NodeStats, name: &str) {
         let channels = there["channels"].as_array().expect("a list");
         assert_eq!(channels.len(), session.channels.len());
         assert!(channels.iter().any(|channel| channel["name"] == name));
+    }
+}
+
+/// A session comes and goes in order, and both ends tell of the same one.
+fn events_of_a_session(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    assert_eq!(events.try_next(), None);
+    stage.rendezvous("connected", &node);
+    match stage.side {
+        Side::Dialer => {
+            let undelivered = node.close(LONG).undelivered;
+            assert!(undelivered.is_empty(), "{undelivered:?}");
+            // It is over for whoever closes it, too.
+            assert!(matches!(events.next(), Some(Event::Gone { .. })));
+            assert_eq!(events.next(), None, "the node was closed");
+        }
+        Side::Listener => {
+            match events.next() {
+                Some(Event::Gone {
+                    peer: who, cause, ..
+                }) => {
+                    assert_eq!((who, cause), (peer.id(), EndCause::Goodbye));
+                }
+                other => panic!("it said goodbye: {other:?}"),
+            }
+            assert!(peer.is_gone());
+            let waiting = thread::spawn(move || events.next());
+            drop(node);
+            assert_eq!(waiting.join().expect("it ends"), None);
+        }
+    }
+}
+
+/// A process that is killed says nothing; its kernel does.
+fn events_of_a_killed_peer(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    stage.rendezvous("connected", &node);
+    match stage.side {
+        Side::Dialer => {
+            stage.hear("never", &node);
+        }
+        Side::Listener => {
+            stage.kill_other();
+            match events.next_timeout(LONG) {
+                Some(Event::Gone {
+                    peer: who, cause, ..
+                }) => {
+                    assert_eq!(who, peer.id());
+                    assert!(matches!(cause, EndCause::PeerGone { .. }), "{cause}");
+                }
+                other => panic!("it was killed: {other:?}"),
+            }
+            assert_eq!(events.dropped(), 0);
+        }
+    }
+}
+
+fn check_connected(event: Option<Event>, to: &Peer) {
+    match event {
+        Some(Event::Connected {
+            peer,
+            address,
+            fabric,
+            reason,
+            ..
+        }) => {
+            assert_eq!((peer, address), (to.id(), to.address()));
+            assert_eq!((fabric, &*reason), (to.fabric(), to.fabric_reason()));
+        }
+        other => panic!("a session came: {other:?}"),
+    }
+}
+
+/// A sender that waits while the receiving application holds a message: both ends name the
+/// channel, the message and since when, once; and both say when it is over.
+fn stall_by_a_guard(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = small_sender(&peer, "held");
+            for _ in 0..WINDOW + 3 {
+                sender.send(b"a few bytes").expect("sent");
+            }
+            let stall = stalled(events.next_timeout(LONG), "held", Role::Sender);
+            assert_eq!(stall, (3, None));
+            let waited = recovered(events.next_timeout(LONG), "held", Role::Sender);
+            assert!(waited >= NOTICE, "{waited:?}");
+            assert_eq!(events.try_next(), None, "told once");
+            sender.wait_acked(WINDOW + 3).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = small_receiver(&peer, "held");
+            for _ in 0..2 {
+                receiver.recv().expect("a message").ack();
+            }
+            let held = receiver.recv().expect("a message");
+            let stall = stalled(events.next_timeout(LONG), "held", Role::Receiver);
+            assert_eq!(stall, (3, Some(1)));
+            // Long enough for a second warning, if there were one.
+            assert_eq!(events.next_timeout(NOTICE + 10 * MOMENT), None, "told once");
+            held.ack();
+            for _ in 3..WINDOW + 3 {
+                receiver.recv().expect("a message").ack();
+            }
+            let waited = recovered(events.next_timeout(LONG), "held", Role::Receiver);
+            assert!(waited >= NOTICE, "{waited:?}");
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// The same for a task, which nobody wakes meanwhile.
+fn stall_of_a_task(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = small_sender(&peer, "task");
+            let driver = stage.driver();
+            task::run(&node, driver, async {
+                for _ in 0..WINDOW + 1 {
+                    sender.send_async(b"a few bytes").await.expect("sent");
+                }
+                let acked = sender.wait_acked_async(WINDOW + 1).await;
+                acked.expect("acknowledged");
+            });
+            let stall = stalled(events.next_timeout(LONG), "task", Role::Sender);
+            assert_eq!(stall, (1, None));
+            recovered(events.next_timeout(LONG), "task", Role::Sender);
+            assert_eq!(events.try_next(), None, "told once");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = small_receiver(&peer, "task");
+            let held = receiver.recv().expect("a message");
+            let stall = stalled(events.next_timeout(LONG), "task", Role::Receiver);
+            assert_eq!(stall, (1, Some(1)));
+            // The other end has its own clock.
+            thread::sleep(NOTICE);
+            held.ack();
+            for _ in 0..WINDOW {
+                receiver.recv().expect("a message").ack();
+            }
+            recovered(events.next_timeout(LONG), "task", Role::Receiver);
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// The same for a sender that never waits in a call, and a receiver that does not read.
+fn stall_of_who_tries(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = small_sender(&peer, "unread");
+            sender.opened(LONG).expect("it is opened");
+            let mut try_until = |mut done: Box<dyn FnMut(Option<Event>, bool) -> bool + '_>| {
+                loop {
+                    let sent = match sender.try_send(b"a few bytes") {
+                        Ok(_) => true,
+                        Err(TrySendError::Full) => false,
+                        Err(error) => panic!("{error}"),
+                    };
+                    if done(events.try_next(), sent) {
+                        return;
+                    }
+                    thread::sleep(Duration::from_millis(1));
+                }
+            };
+            try_until(Box::new(|event, _| {
+                let is_told = event.is_some();
+                if is_told {
+                    assert_eq!(stalled(event, "unread", Role::Sender), (1, None));
+                }
+                is_told
+            }));
+            stage.tell("told");
+            try_until(Box::new(|event, _| {
+                let is_told = event.is_some();
+                if is_told {
+                    recovered(event, "unread", Role::Sender);
+                }
+                is_told
+            }));
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = small_receiver(&peer, "unread");
+            stage.hear("told", &node);
+            while let Some(message) = receiver.try_recv().ok() {
+                message.ack();
+            }
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// Whoever waits to hear that its messages were processed waits for no room.
+fn waiting_for_an_ack(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = small_sender(&peer, "slow");
+            sender.send(b"a few bytes").expect("sent");
+            sender.wait_acked(1).expect("acknowledged");
+        }
+        Side::Listener => {
+            let mut receiver = small_receiver(&peer, "slow");
+            let message = receiver.recv().expect("a message");
+            assert_eq!(events.next_timeout(NOTICE + 10 * MOMENT), None);
+            message.ack();
+            drop(receiver);
+        }
+    }
+    assert_eq!(events.try_next(), None);
+    stage.rendezvous("over", &node);
+}
+
+/// A sender that finds no room again and again, for longer than a stall, is none.
+fn sender_that_goes_on(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let mut events = node.events();
+    check_connected(events.next_timeout(LONG), &peer);
+    let messages = 3 * WINDOW;
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = small_sender(&peer, "busy");
+            for _ in 0..messages {
+                sender.send(b"a few bytes").expect("sent");
+            }
+            sender.wait_acked(messages).expect("acknowledged");
+            let stats = channel_of(&node, "busy");
+            assert!(stats.stalls > 1, "{stats:?}");
+        }
+        Side::Listener => {
+            let mut receiver = small_receiver(&peer, "busy");
+            for _ in 0..messages {
+                thread::sleep(Duration::from_millis(60));
+                receiver.recv().expect("a message").ack();
+            }
+            drop(receiver);
+        }
+    }
+    assert_eq!(events.try_next(), None);
+    stage.rendezvous("over", &node);
+}
+
+/// A wait for so long is a stall.
+const NOTICE: Duration = Duration::from_secs(1);
+
+fn small_sender(peer: &Peer, name: &str) -> BytesSender {
+    let channel = peer.channel(name).codec::<Raw>().window_messages(WINDOW);
+    channel.sender().expect("an end")
+}
+
+fn small_receiver(peer: &Peer, name: &str) -> BytesReceiver {
+    let channel = peer.channel(name).codec::<Raw>().window_messages(WINDOW);
+    channel.receiver().expect("an end")
+}
+
+/// The oldest message that is not released, and how many are held here.
+fn stalled(event: Option<Event>, name: &str, side: Role) -> (u64, Option<u64>) {
+    match event {
+        Some(
+            ref said @ Event::Stalled {
+                ref channel,
+                end,
+                since,
+                oldest,
+                held,
+                ..
+            },
+        ) => {
+            assert_eq!((&**channel, end), (name, side));
+            assert!(since.elapsed() >= NOTICE, "{said}");
+            assert!(said.to_string().contains(name), "{said}");
+            (oldest, held)
+        }
+        other => panic!("nothing moves: {other:?}"),
+    }
+}
+
+fn recovered(event: Option<Event>, name: &str, side: Role) -> Duration {
+    match event {
+        Some(Event::Recovered {
+            channel,
+            end,
+            stalled,
+            ..
+        }) => {
+            assert_eq!((&*channel, end), (name, side));
+            stalled
+        }
+        other => panic!("it goes on: {other:?}"),
     }
 }

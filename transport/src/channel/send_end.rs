@@ -12,7 +12,6 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     collections::VecDeque,
-    mem,
     ops::Deref,
     sync::{Arc, Mutex, OnceLock, PoisonError},
     time::Instant,
@@ -178,25 +177,47 @@ pub(super) struct Asking(Mutex<Askers>);
 struct Askers {
     arm: Arm,
     count: u32,
+    /// Of these, who waits for room.
+    for_room: u32,
+}
+
+/// What a thread asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    /// That something is released.
+    Room,
+    /// That counters move.
+    News,
 }
 
 impl Asking {
     /// Asks, for the first time or again. The caller must look once more before it sleeps.
-    pub(super) fn ask(&self, ours: &SenderWords, has_asked: &mut bool, asymmetry: Asymmetry) {
+    pub(super) fn ask(
+        &self,
+        ours: &SenderWords,
+        wish: Wish,
+        asked: &mut Option<Wish>,
+        asymmetry: Asymmetry,
+    ) {
         let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if !mem::replace(has_asked, true) {
+        if asked.is_none() {
+            *asked = Some(wish);
             askers.count += 1;
+            askers.for_room += u32::from(wish == Wish::Room);
+            ours.wants_room.store(askers.for_room, Ordering::Relaxed);
         }
         askers.arm.arm(&ours.asked, asymmetry);
     }
 
     /// The caller does not wait any more, or not for now.
-    pub(super) fn give_up(&self, ours: &SenderWords, has_asked: &mut bool) {
-        if !mem::take(has_asked) {
+    pub(super) fn give_up(&self, ours: &SenderWords, asked: &mut Option<Wish>) {
+        let Some(wish) = asked.take() else {
             return;
-        }
+        };
         let mut askers = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         askers.count -= 1;
+        askers.for_room -= u32::from(wish == Wish::Room);
+        ours.wants_room.store(askers.for_room, Ordering::Relaxed);
         if askers.count == 0 {
             askers.arm.disarm(&ours.asked);
         }

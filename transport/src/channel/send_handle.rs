@@ -16,7 +16,7 @@ use super::{
     state::End,
 };
 use crate::{
-    driver::{Condition, Patience, SessionShared},
+    driver::{Condition, Patience, SessionShared, TimedOut},
     engine::{
         control::{Ask, CloseReason},
         large::LARGE_PER_CHANNEL,
@@ -500,33 +500,47 @@ impl<'a> Entered<'a> {
         producer: &mut SendProducer,
         patience: Patience,
         ask: Ask,
-        enough: impl FnMut(&mut SendProducer) -> bool,
+        mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let (end, session) = (self.end, &self.end.session);
-        let mut room = Room {
-            end,
-            producer,
-            ask,
-            has_asked: false,
-            enough,
-        };
-        if let Some(answer) = room.look() {
-            end.stall.room_came();
-            return answer;
-        }
-        end.stall.no_room(room.progress());
-        let found = match patience {
-            Patience::None => {
+        // Whether a call has looked before it waits; each wait begins with a new question.
+        let mut is_waiting = false;
+        let answer = loop {
+            let mut room = Room {
+                end,
+                producer: &mut *producer,
+                ask,
+                asked: None,
+                enough: &mut enough,
+            };
+            if !is_waiting && let Some(answer) = room.look() {
+                break answer;
+            }
+            is_waiting = true;
+            end.no_room(room.producer, ask);
+            let Patience::Until(deadline) = patience else {
                 // The peer may have released what we did not hear of yet.
                 session.poll();
-                room.look().ok_or(SendFailure::Full)
+                break room.look().ok_or(SendFailure::Full)?;
+            };
+            // Whoever waits for long wakes up once to say so.
+            let until = [deadline, end.stall.notice_at()]
+                .into_iter()
+                .flatten()
+                .min();
+            match session.wait(&end.waiters, until, room) {
+                Ok(answer) => break answer,
+                Err(TimedOut) if until == deadline => return Err(SendFailure::TimedOut),
+                Err(TimedOut) => {}
             }
-            Patience::Until(deadline) => session
-                .wait(&end.waiters, deadline, room)
-                .map_err(|_| SendFailure::TimedOut),
         };
-        let answer = found?;
-        end.stall.room_came();
+        match answer {
+            Ok(()) => end.room_came(),
+            // The channel is over, as whoever waited is told now.
+            Err(_) => {
+                let _ = end.stall.end();
+            }
+        }
         answer
     }
 

@@ -4,12 +4,13 @@ use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
     error::{SendFailure, WaitAckedError},
-    send_end::{SendEnd, SendProducer},
+    send_end::{SendEnd, SendProducer, Wish},
+    stall::Recovered,
     words::SenderWords,
 };
 use crate::{
-    driver::{Condition, Patience},
-    engine::control::{Ask, CloseReason},
+    driver::{Condition, Patience, Stalled, What},
+    engine::control::{Ask, CloseReason, Role},
 };
 
 impl SendEnd {
@@ -41,7 +42,7 @@ impl SendEnd {
         let mut news = News {
             end: self,
             ask,
-            has_asked: false,
+            asked: None,
             has_told: false,
         };
         if let Some(answer) = news.look() {
@@ -65,9 +66,16 @@ impl SendEnd {
     }
 
     /// Has the peer tell as soon as it is so.
-    pub(super) fn ask_for(&self, ask: &Ask, has_asked: &mut bool) {
+    pub(super) fn ask_for(&self, ask: &Ask, asked: &mut Option<Wish>) {
         match self.ours.get() {
-            Some(ours) => ask_in_memory(self, ours, has_asked),
+            Some(ours) => {
+                let wish = if ask.released == 0 {
+                    Wish::News
+                } else {
+                    Wish::Room
+                };
+                ask_in_memory(self, ours, wish, asked);
+            }
             // The engine keeps the question until it is answered.
             None => self.session.ask(self.id, *ask),
         }
@@ -75,14 +83,14 @@ impl SendEnd {
 
     /// Has the peer tell of the next release. Nobody has to be asked for memory of large
     /// messages, which our own engine frees, nor while the peer has not opened its end.
-    pub(super) fn ask_for_room(&self, has_asked: &mut bool) {
+    pub(super) fn ask_for_room(&self, asked: &mut Option<Wish>) {
         if self.theirs.get().is_some() {
             let released = self.counts().released + 1;
             let ask = Ask {
                 released,
                 ..Ask::default()
             };
-            self.ask_for(&ask, has_asked);
+            self.ask_for(&ask, asked);
         }
     }
 
@@ -126,19 +134,59 @@ pub(super) struct Room<'a, F> {
     pub(super) end: &'a SendEnd,
     pub(super) producer: &'a mut SendProducer,
     pub(super) ask: Ask,
-    pub(super) has_asked: bool,
+    pub(super) asked: Option<Wish>,
     pub(super) enough: F,
 }
 
-impl<F> Room<'_, F> {
+impl SendEnd {
     /// What has moved so far of what is waited for: what the peer released, or, where that
     /// does not matter, what our own engine sent.
-    pub(super) fn progress(&self) -> u64 {
-        let session = &self.end.session;
-        if self.ask == Ask::default() && !session.is_shm() {
-            return session.counters.bytes_sent.get();
+    fn progress(&self, producer: &SendProducer, ask: Ask) -> u64 {
+        if ask == Ask::default() && !self.session.is_shm() {
+            return self.session.counters.bytes_sent.get();
         }
-        self.producer.ring.released().messages
+        producer.ring.released().messages
+    }
+
+    /// There is no room. Tells of it, once, when that is so for long and nothing has moved.
+    pub(super) fn no_room(&self, producer: &SendProducer, ask: Ask) {
+        let progress = self.progress(producer, ask);
+        if !self.stall.goes_on(progress) {
+            self.room_came();
+            self.stall.begin(progress);
+        } else if let Some(stalled) = self.take_notice() {
+            self.notice(stalled);
+        }
+    }
+
+    /// What to tell of the present wait, if it is so long and nobody was told.
+    pub(crate) fn take_notice(&self) -> Option<What> {
+        let since = self.stall.take_notice()?;
+        Some(What::Stalled(Stalled {
+            channel: self.name.clone(),
+            end: Role::Sender,
+            since,
+            oldest: self.counts().released + 1,
+            held: None,
+        }))
+    }
+
+    /// There is room.
+    #[inline]
+    pub(super) fn room_came(&self) {
+        if let Some(Recovered(stalled)) = self.stall.end() {
+            self.notice(What::Recovered {
+                channel: self.name.clone(),
+                end: Role::Sender,
+                stalled,
+            });
+        }
+    }
+
+    #[cold]
+    fn notice(&self, what: What) {
+        what.warn(self.session.peer());
+        self.session.tell(what);
     }
 }
 
@@ -160,7 +208,7 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 
     fn ask(&mut self) {
         match self.end.ours.get() {
-            Some(ours) => ask_in_memory(self.end, ours, &mut self.has_asked),
+            Some(ours) => ask_in_memory(self.end, ours, Wish::Room, &mut self.asked),
             // It waits for our own engine.
             None if self.ask == Ask::default() => {}
             None => {
@@ -176,14 +224,14 @@ impl<F: FnMut(&mut SendProducer) -> bool> Condition for Room<'_, F> {
 
     fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.has_asked);
+            self.end.asking.give_up(ours, &mut self.asked);
         }
     }
 }
 
 /// Asks where the peer reads it, and rings for it.
-fn ask_in_memory(end: &SendEnd, ours: &SenderWords, has_asked: &mut bool) {
-    end.asking.ask(ours, has_asked, end.session.asymmetry());
+fn ask_in_memory(end: &SendEnd, ours: &SenderWords, wish: Wish, asked: &mut Option<Wish>) {
+    end.asking.ask(ours, wish, asked, end.session.asymmetry());
     end.session.ring_peer();
 }
 
@@ -192,7 +240,7 @@ struct News<'a> {
     end: &'a SendEnd,
     ask: Ask,
     /// In the peer's sight (shm).
-    has_asked: bool,
+    asked: Option<Wish>,
     /// In whatever way.
     has_told: bool,
 }
@@ -209,13 +257,13 @@ impl Condition for News<'_> {
         // The engine keeps the question until it is answered.
         if end.ours.get().is_some() || !self.has_told {
             self.has_told = true;
-            end.ask_for(&self.ask, &mut self.has_asked);
+            end.ask_for(&self.ask, &mut self.asked);
         }
     }
 
     fn disarm(&mut self) {
         if let Some(ours) = self.end.ours.get() {
-            self.end.asking.give_up(ours, &mut self.has_asked);
+            self.end.asking.give_up(ours, &mut self.asked);
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::{
     sync::{
         LazyLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::{Duration, Instant},
 };
@@ -21,9 +21,15 @@ pub(crate) struct Stall {
     since: AtomicU64,
     /// What had moved then: more means that the wait is another one.
     progress: AtomicU64,
+    /// It was told of.
+    is_told: AtomicBool,
     count: Counter,
     total: Counter,
 }
+
+/// A wait that was told of is over, after so long.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Recovered(pub(super) Duration);
 
 /// A snapshot of a sending end's waits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -34,29 +40,47 @@ pub(crate) struct Stalls {
 }
 
 impl Stall {
-    /// There is no room, with `progress` so far. Returns since when there is none.
-    pub(super) fn no_room(&self, progress: u64) -> Instant {
-        let since = self.since.load(Ordering::Relaxed);
-        if since != 0 && self.progress.load(Ordering::Relaxed) == progress {
-            return instant(since);
-        }
-        self.room_came();
-        let now = Instant::now();
+    /// Whether there was none already, and nothing has moved since.
+    pub(crate) fn goes_on(&self, progress: u64) -> bool {
+        self.since.load(Ordering::Relaxed) != 0 && self.progress.load(Ordering::Relaxed) == progress
+    }
+
+    /// There is no room, with `progress` so far.
+    pub(super) fn begin(&self, progress: u64) {
         self.progress.store(progress, Ordering::Relaxed);
-        self.since.store(nanoseconds(now), Ordering::Relaxed);
+        let now = nanoseconds(Instant::now());
+        self.since.store(now, Ordering::Relaxed);
         self.count.add(1);
-        now
+    }
+
+    /// When the present wait is to be told of, if it has not been.
+    pub(crate) fn notice_at(&self) -> Option<Instant> {
+        let since = self.since.load(Ordering::Relaxed);
+        let is_silent = since != 0 && !self.is_told.load(Ordering::Relaxed);
+        is_silent.then(|| instant(since) + NOTICE)
+    }
+
+    /// Since when it is, if it is to be told of now; once.
+    pub(crate) fn take_notice(&self) -> Option<Instant> {
+        let notice_at = self.notice_at()?;
+        // An engine may notice on behalf of a task: once all the same.
+        let is_due = notice_at <= Instant::now() && !self.is_told.swap(true, Ordering::Relaxed);
+        is_due.then(|| notice_at - NOTICE)
     }
 
     /// There is room, or nobody will wait any more.
     #[inline]
-    pub(super) fn room_came(&self) {
+    pub(super) fn end(&self) -> Option<Recovered> {
         let since = self.since.load(Ordering::Relaxed);
-        if since != 0 {
-            self.since.store(0, Ordering::Relaxed);
-            self.total
-                .add(nanoseconds(Instant::now()).saturating_sub(since));
+        if since == 0 {
+            return None;
         }
+        self.since.store(0, Ordering::Relaxed);
+        let waited = nanoseconds(Instant::now()).saturating_sub(since);
+        self.total.add(waited);
+        let was_told = self.is_told.load(Ordering::Relaxed);
+        self.is_told.store(false, Ordering::Relaxed);
+        was_told.then(|| Recovered(Duration::from_nanos(waited)))
     }
 
     /// The waits so far.
@@ -72,6 +96,9 @@ impl Stall {
         }
     }
 }
+
+/// A wait for so long is told of.
+pub(crate) const NOTICE: Duration = Duration::from_secs(1);
 
 /// What an atomic word can hold of a time.
 fn nanoseconds(time: Instant) -> u64 {
@@ -92,25 +119,39 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wait_begins_once_and_ends_with_room_or_with_progress() {
+    fn a_wait_is_counted_until_there_is_room() {
         let stall = Stall::default();
         assert_eq!(stall.stalls(), Stalls::default());
-        let first = stall.no_room(7);
-        assert_eq!(stall.no_room(7), first, "the same wait");
-        assert_eq!(stall.stalls().count, 1);
-        let second = stall.no_room(8);
-        assert!(second >= first);
-        assert_eq!(stall.stalls().count, 2, "something moved meanwhile");
+        stall.begin(7);
+        assert!(stall.goes_on(7), "the same wait");
+        assert!(!stall.goes_on(8), "something moved meanwhile");
         std::thread::sleep(Duration::from_millis(2));
-        let running = stall.stalls().total;
-        assert!(running >= Duration::from_millis(2));
-        stall.room_came();
+        let running = stall.stalls();
+        assert_eq!(running.count, 1);
+        assert!(running.total >= Duration::from_millis(2));
+        assert_eq!(stall.end(), None, "nobody was told of it");
         let ended = stall.stalls();
-        assert!(ended.total >= running);
+        assert!(ended.total >= running.total);
         std::thread::sleep(Duration::from_millis(2));
         assert_eq!(stall.stalls(), ended, "nobody waits");
-        stall.room_came();
-        assert_eq!(stall.stalls(), ended);
+        assert_eq!(stall.end(), None);
+    }
+
+    #[test]
+    fn a_long_wait_is_told_of_once_and_so_is_its_end() {
+        let stall = Stall::default();
+        assert_eq!(stall.notice_at(), None);
+        stall.begin(0);
+        let notice_at = stall.notice_at().expect("it is not told of");
+        assert_eq!(stall.take_notice(), None, "nor long");
+        std::thread::sleep(NOTICE);
+        assert_eq!(stall.take_notice(), Some(notice_at - NOTICE));
+        assert_eq!((stall.take_notice(), stall.notice_at()), (None, None));
+        let Recovered(waited) = stall.end().expect("it was told of");
+        assert!(waited >= NOTICE);
+        stall.begin(1);
+        assert!(stall.notice_at().is_some(), "another wait");
+        assert_eq!(stall.end(), None);
     }
 
     #[test]

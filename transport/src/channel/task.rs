@@ -19,7 +19,7 @@ use std::task::{Poll, Waker};
 
 use super::{
     Abort, RawMessage, ReceiveHandle, RecvError, RecvFailure, SendError, SendFailure, SendHandle,
-    WaitAckedError,
+    WaitAckedError, send_end::Wish,
 };
 use crate::{
     driver::{Patience, Runtime},
@@ -30,8 +30,8 @@ use crate::{
 #[derive(Debug, Default)]
 pub struct TaskWait {
     waker: Option<Waker>,
-    /// The peer was asked by way of its memory (shm).
-    pub(super) has_asked: bool,
+    /// What the peer was asked by way of its memory (shm).
+    pub(super) asked: Option<Wish>,
 }
 
 impl ReceiveHandle {
@@ -100,13 +100,17 @@ impl SendHandle {
         // Another handle may be inside, which no counter tells of.
         end.turnstile.waiters.register(waker);
         wait.waker = Some(waker.clone());
-        end.ask_for_room(&mut wait.has_asked);
+        end.ask_for_room(&mut wait.asked);
         match settled_send(self.send(size, Patience::None, encode)) {
             Some(sent) => {
                 self.leave(wait);
                 Poll::Ready(sent)
             }
-            None => Poll::Pending,
+            None => {
+                // A thread would wake up to tell that it waits for long.
+                self.end().session.watch_stalls();
+                Poll::Pending
+            }
         }
     }
 
@@ -155,7 +159,7 @@ impl SendHandle {
         }
         end.waiters.register(waker);
         wait.waker = Some(waker.clone());
-        end.ask_for(&ask, &mut wait.has_asked);
+        end.ask_for(&ask, &mut wait.asked);
         // Where callers turn the engine the answer may be here already.
         end.session.poll();
         match end.look_for(&ask) {
@@ -175,7 +179,7 @@ impl SendHandle {
             end.turnstile.waiters.deregister(&waker);
         }
         if let Some(ours) = end.ours.get() {
-            end.asking.give_up(ours, &mut wait.has_asked);
+            end.asking.give_up(ours, &mut wait.asked);
         }
     }
 }

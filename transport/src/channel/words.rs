@@ -40,7 +40,9 @@ pub struct SenderWords {
     _line: [AtomicU64; 6],
     /// The armed word of a sender that waits for release or acknowledgement.
     pub asked: AtomicU32,
-    _asked_line: [AtomicU32; 15],
+    /// Not 0 while it waits for release: what a receiver looks at that is asked for long.
+    pub wants_room: AtomicU32,
+    _asked_line: [AtomicU32; 14],
     _unused: [AtomicU64; 16],
 }
 
@@ -66,6 +68,7 @@ pub struct ReceiverWords {
 const _: () = {
     assert!(size_of::<SenderWords>() == BLOCK_BYTES && size_of::<ReceiverWords>() == BLOCK_BYTES);
     assert!(offset_of!(SenderWords, closed_at) == 8 && offset_of!(SenderWords, asked) == 64);
+    assert!(offset_of!(SenderWords, wants_room) == 68);
     assert!(offset_of!(ReceiverWords, released_position) == 16);
     assert!(offset_of!(ReceiverWords, closed) == 32 && offset_of!(ReceiverWords, armed) == 64);
 };
@@ -90,6 +93,7 @@ impl SenderWords {
         self.rung.reset();
         self.closed_at.store(0, Ordering::Relaxed);
         self.asked.store(0, Ordering::Relaxed);
+        self.wants_room.store(0, Ordering::Relaxed);
     }
 
     /// The end closes behind message `last`.

@@ -320,6 +320,7 @@ impl Engine {
                 match token & 3 {
                     bell if bell == Wire::Bell as u64 => {
                         link.bell_rang(context);
+                        note_deadline(link, &mut self.timed);
                         if context.runtime.is_watched() {
                             // Whoever runs this turn looks for messages after it.
                             link.arm_receivers();
@@ -426,6 +427,14 @@ impl Engine {
     }
 
     fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+        let links = &self.links;
+        let is_due = |&id: &u64| {
+            let deadline = links.get(id).and_then(|link| link.deadline());
+            deadline.is_none_or(|deadline| deadline <= now)
+        };
+        if !self.timed.iter().any(is_due) {
+            return;
+        }
         let mut any_ended = false;
         for session in mem::take(&mut self.timed) {
             let Some(link) = self.links.get_mut(session) else {
@@ -599,7 +608,9 @@ impl Engine {
         self.joins_site(id, ticket, context)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
-        self.on_link(id, context, |_, _| ());
+        self.on_link(id, context, |link, context| {
+            link.tell_of_connection(context)
+        });
         context.runtime.session_came(&shared, &mut context.wakers);
         Ok(shared)
     }
@@ -675,6 +686,7 @@ impl Engine {
         }
         self.hot.clear();
         self.timed.clear();
+        context.runtime.events.close(&mut context.wakers);
         report
     }
 }

@@ -12,12 +12,15 @@ use crate::ring::Asymmetry;
 
 mod control_thread;
 mod engine;
+mod events;
 mod gathering;
 mod runtime;
 mod session_shared;
 
 pub use crate::fabric::link::LinkStats;
 pub use engine::{Admission, ControlSource};
+pub(crate) use events::EventQueue;
+pub use events::{Event, Stalled, What};
 pub use gathering::Gathering;
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
 pub(crate) use session_shared::{Counter, SessionCounters};

@@ -21,7 +21,7 @@ use std::{
 };
 
 use super::{
-    Condition, Driver, TimedOut, Wait,
+    Condition, Driver, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
     gathering::{Gatherings, Told},
@@ -79,6 +79,7 @@ pub struct Runtime {
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
     gatherings: Gatherings,
+    pub(crate) events: EventQueue,
     closed: AtomicBool,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
@@ -128,6 +129,7 @@ impl Runtime {
             accepted: Mutex::default(),
             accept_waiters: WaitSlot::new(),
             gatherings: Gatherings::default(),
+            events: EventQueue::default(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             close_report: Mutex::new(None),

@@ -216,6 +216,11 @@ impl ReceiveChannel {
             || (self.ask.acknowledged > self.told.acknowledged && !self.told.acknowledgement_ended)
     }
 
+    /// Whether the sender waits for room in its window.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.ask.released > self.told.released
+    }
+
     /// The counters as they stand.
     pub(super) fn counters(&self) -> Counters {
         // A large message is received when it is complete; until then the prefix ends

@@ -308,6 +308,18 @@ impl Session {
         }
     }
 
+    /// Whether the sender of receiving end `end` waits for room in its window.
+    #[must_use]
+    pub fn wants_room(&self, end: u32) -> bool {
+        match self.ends.get(end) {
+            Some(End {
+                state: EndState::Receiver(Some(channel)),
+                ..
+            }) => channel.waits_for_room(),
+            _ => false,
+        }
+    }
+
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
         let Some(entry) = self.ends.get_mut(end) else {

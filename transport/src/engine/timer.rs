@@ -11,9 +11,11 @@ pub enum Timer {
     Linger,
     /// A queue pair on its way out is given up then.
     Drain,
+    /// Senders that wait for room are looked at again then.
+    Stall,
 }
 
-const TIMERS: [Timer; 2] = [Timer::Linger, Timer::Drain];
+const TIMERS: [Timer; 3] = [Timer::Linger, Timer::Drain, Timer::Stall];
 
 /// The deadlines of one session.
 #[derive(Clone, Copy, Debug, Default)]
@@ -25,6 +27,18 @@ impl TimerTable {
     /// Sets `timer` to go off at `expiry`, replacing an earlier setting.
     pub fn set(&mut self, timer: Timer, expiry: Instant) {
         self.expiries[timer as usize] = Some(expiry);
+    }
+
+    /// Whether `timer` will go off.
+    #[must_use]
+    pub fn is_set(&self, timer: Timer) -> bool {
+        self.expiries[timer as usize].is_some()
+    }
+
+    /// Sets `timer` to go off at `expiry`, unless it goes off sooner anyhow.
+    pub fn set_sooner(&mut self, timer: Timer, expiry: Instant) {
+        let set = &mut self.expiries[timer as usize];
+        *set = Some(set.map_or(expiry, |set| set.min(expiry)));
     }
 
     /// When [`poll_expired`](Self::poll_expired) has something to say next.
@@ -62,6 +76,11 @@ mod tests {
         assert_eq!(table.poll_expired(start + second), None);
         assert_eq!(table.poll_expired(start + 2 * second), Some(Timer::Linger));
         assert_eq!(table.poll_expired(start + 3 * second), None);
+        table.set_sooner(Timer::Stall, start + 2 * second);
+        table.set_sooner(Timer::Stall, start + 3 * second);
+        assert!(table.is_set(Timer::Stall) && !table.is_set(Timer::Drain));
+        assert_eq!(table.next(), Some(start + 2 * second));
+        assert_eq!(table.poll_expired(start + 2 * second), Some(Timer::Stall));
         assert_eq!(table.next(), None);
     }
 }

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Link, Parting, Phase};
 use crate::{
     channel::{EndCause, state::End},
-    driver::{Context, Undelivered},
+    driver::{Context, Undelivered, What},
     engine::{
         control::{Ask, CloseReason},
         timer::Timer,
@@ -103,7 +103,10 @@ impl Link {
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
         self.phase = Phase::Gone;
         // First: whoever is told may connect again at once.
-        self.place = None;
+        if self.place.take().is_some() {
+            let cause = cause.clone();
+            self.tell(What::Gone { cause }, context);
+        }
         self.end_all(cause, context);
         let _ = self.tcp.shutdown(std::net::Shutdown::Both);
         self.leave_pair();
@@ -133,6 +136,7 @@ impl Link {
             match timer {
                 Timer::Linger => self.finish(&EndCause::Goodbye, context),
                 Timer::Drain => self.look_at_teardown(now, context),
+                Timer::Stall => self.look_for_stalls(now, context),
             }
         }
     }

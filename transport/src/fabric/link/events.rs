@@ -8,7 +8,7 @@ use crate::{
         state::End,
         words::{ReceiverWords, Words},
     },
-    driver::Context,
+    driver::{Context, What},
     engine::{
         control::{CloseReason, Role},
         record,
@@ -18,6 +18,19 @@ use crate::{
 };
 
 impl Link {
+    /// The session is up.
+    pub(crate) fn tell_of_connection(&self, context: &mut Context<'_>) {
+        let peer = self.shared.peer();
+        let (fabric, reason) = (peer.fabric, peer.reason.clone());
+        self.tell(What::Connected { fabric, reason }, context);
+    }
+
+    /// Tells whoever listens to the node's events.
+    pub(super) fn tell(&self, what: What, context: &mut Context<'_>) {
+        let events = &context.runtime.events;
+        events.tell(self.shared.peer(), what, &mut context.wakers);
+    }
+
     #[inline]
     pub(super) fn handle_events(&mut self, context: &mut Context<'_>) {
         if self.session.has_events() {
@@ -54,6 +67,9 @@ impl Link {
                         // It may wait for a guard that was counted here.
                         receiver.end.waiters.take(&mut context.wakers);
                         self.session.released(end, &receiver.end.counters());
+                        if self.session.wants_room(end) {
+                            self.room_is_wanted(end);
+                        }
                     }
                 }
                 Event::Told { end, counters } => {

@@ -1,7 +1,10 @@
 //! What handles want of a link: ends opened, closed, asked about.
 
 use std::sync::atomic::Ordering;
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{Link, Phase, receive_link::ReceiveLink, send_link::SendLink};
 use crate::{
@@ -112,6 +115,7 @@ impl Link {
     pub(crate) fn answer_guards(&mut self, context: &mut Context<'_>) -> bool {
         let mut news = false;
         let mut has_room = Vec::new();
+        let mut was_stalled = false;
         for (id, receiver) in self.receivers.iter() {
             let still_asked = match (self.local.is_some(), receiver.end.theirs.get()) {
                 (true, Some(theirs)) => theirs.asked.load(Ordering::Relaxed) != 0,
@@ -122,6 +126,7 @@ impl Link {
                 continue;
             }
             receiver.end.waiters.take(&mut context.wakers);
+            was_stalled |= receiver.is_told_stalled();
             if self.local.is_none() {
                 self.session.released(id, &receiver.end.counters());
                 news = true;
@@ -133,6 +138,9 @@ impl Link {
         }
         for end in has_room {
             self.want_large(end, context);
+        }
+        if was_stalled {
+            self.look_for_stalls(Instant::now(), context);
         }
         news
     }

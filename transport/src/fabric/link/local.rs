@@ -10,6 +10,7 @@ use std::{
     io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
+    time::Instant,
 };
 
 use rustix::event::{
@@ -18,15 +19,16 @@ use rustix::event::{
     eventfd,
 };
 
-use super::Link;
+use super::{Link, stalls::wants_room};
 use crate::{
     channel::{
         EndCause,
         receive_end::{LargeArrival, LargePlace, Source},
+        stall::NOTICE,
         words::{ReceiverWords, SenderWords, Words},
     },
     driver::{Context, Wire},
-    engine::{control::Role, session::Agreed},
+    engine::{control::Role, session::Agreed, timer::Timer},
     fabric::shm::{
         ControlBlock, ControlSegment, FdSocket, Incoming, Outgoing, PeerControlSegment,
         message::{self, Message},
@@ -447,6 +449,7 @@ impl Link {
 
     /// Answers the senders that have asked since they were last answered.
     fn answer_asks(&mut self, context: &mut Context<'_>) {
+        let mut wanted = None;
         for receiver in self.receivers.values_mut() {
             let Some(theirs) = receiver.end.theirs.get() else {
                 continue;
@@ -458,8 +461,14 @@ impl Link {
                     receiver.end.answer_ask();
                     // It may wait for a guard that was counted here.
                     receiver.end.waiters.take(&mut context.wakers);
+                    if wants_room(theirs) {
+                        receiver.room_is_wanted(*wanted.get_or_insert_with(Instant::now));
+                    }
                 }
             }
+        }
+        if let Some(now) = wanted {
+            self.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
     }
 

@@ -19,6 +19,7 @@ mod pair_receive;
 mod pair_send;
 mod receive_link;
 mod send_link;
+mod stalls;
 mod stats;
 mod stream;
 mod stream_receive;

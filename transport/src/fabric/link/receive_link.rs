@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering;
 use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
 
-use super::{Link, compact::Compact};
+use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
     channel::receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
     driver::{Context, LargeWanted, Tools},
@@ -30,6 +30,8 @@ pub(super) struct ReceiveLink {
     pub(super) armed_for_caller: u32,
     /// The ring was given to the handle (shm).
     pub(super) has_ring: bool,
+    /// The sender waits for room.
+    pub(super) stall: Option<ReceiverStall>,
 }
 
 /// A large message on its way in.
@@ -67,6 +69,7 @@ impl ReceiveLink {
             answered: 0,
             armed_for_caller: 0,
             has_ring: false,
+            stall: None,
         }
     }
 
@@ -192,6 +195,13 @@ impl Link {
                     length,
                 }),
             }
+        }
+        if self
+            .receivers
+            .get(end)
+            .is_some_and(ReceiveLink::waits_for_release)
+        {
+            self.room_is_wanted(end);
         }
     }
 

@@ -1,0 +1,260 @@
+//! What happens to a node's sessions and channels, as a stream.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    net::SocketAddr,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use ibex_transport::driver::{self, Patience, Runtime, What};
+
+use crate::{EndCause, Fabric, PeerId, Role, peer::fabric_of};
+
+/// The events of a node: [`Node::events`](crate::Node::events).
+///
+/// As an iterator it waits for the next one, and ends when the node was closed and all were
+/// taken. It may be moved to another thread, and does not keep the node from being closed.
+///
+/// ```
+/// use ibex::{Event, Node};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = Node::client()?;
+/// let events = node.events();
+/// let watching = std::thread::spawn(move || {
+///     for event in events {
+///         eprintln!("{event}");
+///         if let Event::Stalled { channel, .. } = event {
+///             // Somebody holds the messages of `channel`.
+/// #           let _ = channel;
+///         }
+///     }
+/// });
+/// drop(node);
+/// watching.join().unwrap();
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Events {
+    runtime: Arc<Runtime>,
+}
+
+/// Something that happened to a session or to a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Event {
+    /// A session is up, whoever connected.
+    #[non_exhaustive]
+    Connected {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// What the session's data goes over.
+        fabric: Fabric,
+        /// Why, in words.
+        reason: String,
+    },
+    /// A session is over. What had arrived is still handed out.
+    #[non_exhaustive]
+    Gone {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// Why.
+        cause: EndCause,
+    },
+    /// A sender has waited for 1 s for its window and nothing of it was released: told once
+    /// for each such wait, at both ends, and logged as a warning. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it is noticed in turns.
+    #[non_exhaustive]
+    Stalled {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// The channel's name.
+        channel: String,
+        /// Which end this node has: the one that waits, or the one that is waited for.
+        end: Role,
+        /// Since when.
+        since: Instant,
+        /// The first message that is not released: what all others wait for.
+        oldest: u64,
+        /// Messages that the application here has taken and not released; if there are none,
+        /// it does not take the next one. `None` at the sending end, which cannot know.
+        held: Option<u64>,
+    },
+    /// A channel that was stalled goes on. One that ends instead says so by its session's or
+    /// its handles' errors.
+    #[non_exhaustive]
+    Recovered {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// The channel's name.
+        channel: String,
+        /// Which end this node has.
+        end: Role,
+        /// How long it had waited.
+        stalled: Duration,
+    },
+}
+
+impl Events {
+    pub(crate) fn new(runtime: Arc<Runtime>) -> Self {
+        Self { runtime }
+    }
+
+    /// The next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
+    /// runs a turn first.
+    pub fn try_next(&mut self) -> Option<Event> {
+        self.next_within(Patience::None)
+    }
+
+    /// The next event; `None` if none came within `timeout`, or none will.
+    pub fn next_timeout(&mut self, timeout: Duration) -> Option<Event> {
+        self.next_within(Patience::at_most(timeout))
+    }
+
+    /// Events that were dropped because nobody took them. Of those that nobody has taken yet
+    /// the latest 1024 are kept; what happens never waits for whoever reads of it.
+    #[must_use]
+    pub fn dropped(&self) -> u64 {
+        self.runtime.events_dropped()
+    }
+
+    fn next_within(&self, patience: Patience) -> Option<Event> {
+        self.runtime.next_event(patience).map(Event::of)
+    }
+}
+
+impl Iterator for Events {
+    type Item = Event;
+
+    fn next(&mut self) -> Option<Event> {
+        self.next_within(Patience::FOREVER)
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let dropped = self.dropped();
+        f.debug_struct("Events")
+            .field("dropped", &dropped)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Event {
+    fn of(event: driver::Event) -> Self {
+        let driver::Event {
+            address,
+            identity,
+            incarnation,
+            what,
+        } = event;
+        let peer = PeerId::new(identity, incarnation);
+        match what {
+            What::Connected { fabric, reason } => Event::Connected {
+                peer,
+                address,
+                fabric: fabric_of(fabric),
+                reason,
+            },
+            What::Gone { cause } => Event::Gone {
+                peer,
+                address,
+                cause,
+            },
+            What::Stalled(stalled) => Event::Stalled {
+                peer,
+                address,
+                channel: stalled.channel,
+                end: stalled.end,
+                since: stalled.since,
+                oldest: stalled.oldest,
+                held: stalled.held,
+            },
+            What::Recovered {
+                channel,
+                end,
+                stalled,
+            } => Event::Recovered {
+                peer,
+                address,
+                channel,
+                end,
+                stalled,
+            },
+        }
+    }
+
+    /// The peer that it happened with.
+    #[must_use]
+    pub fn peer(&self) -> PeerId {
+        match *self {
+            Event::Connected { peer, .. }
+            | Event::Gone { peer, .. }
+            | Event::Stalled { peer, .. }
+            | Event::Recovered { peer, .. } => peer,
+        }
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Connected {
+                peer,
+                address,
+                reason,
+                ..
+            } => write!(f, "connected to {peer} at {address} over {reason}"),
+            Event::Gone {
+                peer,
+                address,
+                cause,
+            } => write!(f, "session with {peer} at {address} is over: {cause}"),
+            Event::Stalled {
+                peer,
+                channel,
+                end,
+                since,
+                oldest,
+                held,
+                ..
+            } => {
+                let waits = match end {
+                    Role::Sender => "this sender",
+                    Role::Receiver => "its sender",
+                };
+                write!(
+                    f,
+                    "channel \"{channel}\" with {peer}: {waits} waits for room since {:?}; ",
+                    since.elapsed()
+                )?;
+                match held {
+                    None => write!(f, "message {oldest} is not released there"),
+                    Some(0) => write!(f, "nobody takes message {oldest} here"),
+                    Some(1) => write!(f, "message {oldest} is held here"),
+                    Some(held) => write!(f, "{held} messages from {oldest} on are held here"),
+                }
+            }
+            Event::Recovered {
+                peer,
+                channel,
+                stalled,
+                ..
+            } => write!(
+                f,
+                "channel \"{channel}\" with {peer} goes on after {stalled:?}"
+            ),
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! What happened to a node's sessions and channels, for whoever asks.
+//!
+//! Rules:
+//!
+//! 1. Telling never waits for whoever listens: the queue is bounded, and with one more the
+//!    oldest goes and is counted.
+//! 2. Each event is handed out once.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+use super::{
+    Driver, Patience, Runtime,
+    runtime::{Looks, lock},
+    session_shared::{PeerDescription, SessionShared},
+};
+use crate::{
+    channel::EndCause,
+    engine::control::Role,
+    fabric::Fabric,
+    ring::{WaitSlot, Wakers},
+};
+
+/// Something that happened, and the peer that it happened with.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// The peer's address as this end sees it.
+    pub address: SocketAddr,
+    /// Its identity.
+    pub identity: [u8; 16],
+    /// Its incarnation.
+    pub incarnation: u64,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// A session is up.
+    Connected {
+        /// What carries its data.
+        fabric: Fabric,
+        /// Why this fabric.
+        reason: String,
+    },
+    /// A session is over.
+    Gone {
+        /// Why.
+        cause: EndCause,
+    },
+    /// A sender waits for its window, and nothing has moved for a while.
+    Stalled(Stalled),
+    /// The same goes on.
+    Recovered {
+        /// The channel.
+        channel: String,
+        /// Which end is here.
+        end: Role,
+        /// How long it had waited.
+        stalled: Duration,
+    },
+}
+
+/// Who waits for whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stalled {
+    /// The channel.
+    pub channel: String,
+    /// Which end is here.
+    pub end: Role,
+    /// Since when nothing has moved.
+    pub since: Instant,
+    /// The first message that is not released: what all others wait for.
+    pub oldest: u64,
+    /// At the receiving end, messages that its application has taken and not released; with
+    /// none it does not take any.
+    pub held: Option<u64>,
+}
+
+/// The events that nobody has taken yet.
+#[derive(Debug, Default)]
+pub(crate) struct EventQueue {
+    state: Mutex<State>,
+    waiters: WaitSlot,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    events: VecDeque<Event>,
+    dropped: u64,
+    is_closed: bool,
+}
+
+/// Some 200 bytes each.
+const MOST_EVENTS: usize = 1024;
+
+impl EventQueue {
+    pub(crate) fn tell(&self, peer: &PeerDescription, what: What, wakers: &mut Wakers) {
+        let mut state = lock(&self.state);
+        if state.events.len() == MOST_EVENTS {
+            state.events.pop_front();
+            state.dropped += 1;
+        }
+        state.events.push_back(Event {
+            address: peer.address,
+            identity: peer.identity,
+            incarnation: peer.incarnation,
+            what,
+        });
+        drop(state);
+        self.waiters.take(wakers);
+    }
+
+    /// There will be no more.
+    pub(crate) fn close(&self, wakers: &mut Wakers) {
+        lock(&self.state).is_closed = true;
+        self.waiters.take(wakers);
+    }
+
+    /// The next event; `Some(None)` if there will be none.
+    fn look(&self) -> Option<Option<Event>> {
+        let mut state = lock(&self.state);
+        match state.events.pop_front() {
+            Some(event) => Some(Some(event)),
+            None => state.is_closed.then_some(None),
+        }
+    }
+}
+
+impl Runtime {
+    /// The next event, waiting as long as `patience` says; `None` if there is none by then, or
+    /// there will be none as the node was closed.
+    pub fn next_event(&self, patience: Patience) -> Option<Event> {
+        let deadline = match patience {
+            Patience::None => {
+                if self.driver() == Driver::Caller {
+                    self.poll_ready();
+                }
+                return self.events.look().flatten();
+            }
+            Patience::Until(deadline) => deadline,
+        };
+        let look = || self.events.look();
+        self.wait(&self.events.waiters, deadline, Looks::Socket, look)
+            .ok()
+            .flatten()
+    }
+
+    /// Events that were dropped because nobody took them.
+    #[must_use]
+    pub fn events_dropped(&self) -> u64 {
+        lock(&self.events.state).dropped
+    }
+}
+
+impl What {
+    /// For the log: a stall as a warning, its end as news.
+    pub(crate) fn warn(&self, peer: &PeerDescription) {
+        let peer = peer.address;
+        match self {
+            What::Stalled(Stalled {
+                channel,
+                end,
+                oldest,
+                held,
+                ..
+            }) => tracing::warn!(
+                %channel, %peer, %end, oldest, ?held,
+                "a sender waits for room and nothing is released"
+            ),
+            What::Recovered {
+                channel,
+                end,
+                stalled,
+            } => tracing::info!(%channel, %peer, %end, ?stalled, "a stalled channel goes on"),
+            What::Connected { .. } | What::Gone { .. } => {}
+        }
+    }
+}
+
+impl SessionShared {
+    /// Has the engine look whether a task waits for room for long.
+    pub(crate) fn watch_stalls(&self) {
+        let runtime = &self.runtime;
+        let is_new = runtime.on_link(self.id, |link, _| link.watch_stalls());
+        if is_new == Some(true) {
+            // Whoever sleeps in the epoll set has another deadline.
+            runtime.bell().wake();
+        }
+    }
+
+    /// Tells of something that a handle has noticed, unless the session is over.
+    pub(crate) fn tell(&self, what: What) {
+        self.runtime.on_link(self.id, |_, context| {
+            let runtime = context.runtime;
+            runtime.events.tell(self.peer(), what, &mut context.wakers);
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer() -> PeerDescription {
+        PeerDescription {
+            address: SocketAddr::from(([127, 0, 0, 1], 7000)),
+            identity: [1; 16],
+            incarnation: 2,
+            pid: None,
+            fabric: Fabric::Tcp,
+            reason: "tcp: a test".to_owned(),
+        }
+    }
+
+    fn gone(why: u64) -> What {
+        let why = why.to_string();
+        What::Gone {
+            cause: EndCause::PeerGone { why },
+        }
+    }
+
+    #[test]
+    fn what_nobody_takes_is_bounded_and_the_newest_stays() {
+        let queue = EventQueue::default();
+        let mut wakers = Wakers::new();
+        for number in 0..MOST_EVENTS as u64 + 3 {
+            queue.tell(&peer(), gone(number), &mut wakers);
+        }
+        assert_eq!(lock(&queue.state).dropped, 3);
+        let first = queue.look().flatten().expect("events");
+        let What::Gone { cause } = first.what else {
+            panic!("another event: {first:?}");
+        };
+        assert_eq!(cause, EndCause::PeerGone { why: 3.to_string() });
+        let rest = std::iter::from_fn(|| queue.look().flatten()).count();
+        assert_eq!(rest, MOST_EVENTS - 1);
+        assert!(queue.look().is_none(), "more may come");
+    }
+
+    #[test]
+    fn after_the_end_what_is_there_is_handed_out() {
+        let queue = EventQueue::default();
+        let mut wakers = Wakers::new();
+        queue.tell(&peer(), gone(1), &mut wakers);
+        queue.close(&mut wakers);
+        assert!(queue.look().is_some_and(|event| event.is_some()));
+        assert!(queue.look().is_some_and(|event| event.is_none()));
+    }
+}
