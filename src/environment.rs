@@ -337,7 +337,7 @@ mod tests {
             let site = parsed(&[(name, "1")]).unwrap();
             let variable = name.to_owned();
             let warning = EnvironmentWarning::Unknown { variable, nearest };
-            assert_eq!(site.environment.warnings, [warning.clone()]);
+            assert_eq!(site.environment.warnings, std::slice::from_ref(&warning));
             assert!(site.environment.overrides.is_empty());
             let said = warning.to_string();
             assert!(

@@ -336,7 +336,7 @@ fn stall_of_who_tries(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = small_receiver(&peer, "unread");
             stage.hear("told", &node);
-            while let Some(message) = receiver.try_recv().ok() {
+            while let Ok(message) = receiver.try_recv() {
                 message.ack();
             }
             stage.hear("done", &node);

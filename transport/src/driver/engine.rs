@@ -436,16 +436,21 @@ impl Engine {
             return;
         }
         let mut any_ended = false;
-        for session in mem::take(&mut self.timed) {
+        let mut at = 0;
+        while at < self.timed.len() {
+            let session = self.timed[at];
             let Some(link) = self.links.get_mut(session) else {
+                self.timed.swap_remove(at);
                 continue;
             };
             link.expire(now, context);
             if link.is_finished() {
                 self.remove(session);
                 any_ended = true;
-            } else if link.deadline().is_some() {
-                self.timed.push(session);
+            } else if link.deadline().is_none() {
+                self.timed.swap_remove(at);
+            } else {
+                at += 1;
             }
         }
         if any_ended {
@@ -605,11 +610,13 @@ impl Engine {
             self.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, Box::new(link));
+        // A deadline that comes while messages flow shall not meet the allocator.
+        self.timed.reserve(self.links.len());
         self.joins_site(id, ticket, context)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
-            link.tell_of_connection(context)
+            link.tell_of_connection(context);
         });
         context.runtime.session_came(&shared, &mut context.wakers);
         Ok(shared)

@@ -216,6 +216,7 @@ mod tests {
             pid: None,
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
+            knows_versions: true,
         }
     }
 

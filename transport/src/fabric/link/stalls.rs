@@ -83,11 +83,10 @@ impl Link {
             };
             let released = end.prefix.prefix().released;
             let handed_out = end.handed_out.load(Ordering::Relaxed);
-            let channel = end.name.clone();
             if !is_wanted || released != stall.released {
                 if stall.is_told {
                     told.push(What::Recovered {
-                        channel,
+                        channel: end.name.clone(),
                         end: Role::Receiver,
                         stalled: now.saturating_duration_since(stall.since),
                     });
@@ -99,7 +98,7 @@ impl Link {
             if due <= now && !stall.is_told {
                 stall.is_told = true;
                 told.push(What::Stalled(Stalled {
-                    channel,
+                    channel: end.name.clone(),
                     end: Role::Receiver,
                     since: stall.since,
                     oldest: released + 1,
