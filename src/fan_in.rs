@@ -4,6 +4,7 @@ use std::{
     collections::VecDeque,
     fmt,
     marker::PhantomData,
+    mem,
     sync::Arc,
     task::{Poll, Waker},
     time::{Duration, Instant},
@@ -16,7 +17,7 @@ use ibex_transport::{
 };
 
 use crate::{
-    ChannelBuilder, Message, Node, OpenError, Peer, PeerId, Receiver, SettingError,
+    ChannelBuilder, Message, Node, OpenError, OpenFailure, Peer, PeerId, Receiver, SettingError,
     message::DefaultCodec, node::ChannelDefaults, receiver,
 };
 
@@ -366,7 +367,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             Poll::Ready(Ok(raw)) => {
                 member.silent = 0;
                 let peer = member.peer;
-                if !std::mem::replace(&mut member.has_joined, true) {
+                if !mem::replace(&mut member.has_joined, true) {
                     self.events.push_back(FanInEvent::Joined(peer));
                 }
                 let event = match receiver::open(&member.handle, raw) {
@@ -382,15 +383,18 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     fn take_told(&mut self) {
         self.gathering.take(&mut self.told, &mut self.sessions);
-        for number in std::mem::take(&mut self.told) {
+        let mut told = mem::take(&mut self.told);
+        for number in told.drain(..) {
             if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
                 member.handle.leave(&mut member.wait);
                 member.silent = 0;
-                if !std::mem::replace(&mut member.is_hot, true) {
+                if !mem::replace(&mut member.is_hot, true) {
                     self.hot.push(number);
                 }
             }
         }
+        // Its memory is used again.
+        self.told = told;
         while let Some(session) = self.sessions.pop_front() {
             self.join(session);
         }
@@ -404,6 +408,8 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         let opened: Result<Receiver<T, C>, _> = builder.codec::<C>().receiver();
         let handle = match opened {
             Ok(receiver) => receiver.into_handle(),
+            // It came and went without a message: nobody has joined.
+            Err(error) if matches!(error.reason, OpenFailure::SessionOver) => return,
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
                 return;

@@ -16,6 +16,7 @@ mod driving;
 mod ending;
 mod flowing;
 mod forging;
+mod gathering;
 mod guarding;
 mod limiting;
 mod meeting;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         flowing::SCENARIOS,
         carrying::SCENARIOS,
         forging::SCENARIOS,
+        gathering::SCENARIOS,
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,

@@ -131,6 +131,10 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo run --release --example quickstart",
             "cargo run --release --example custom_codec",
             "cargo run --release --example tokio",
+            "cargo run --release --example fan_in",
+            "cargo run --release --example event_loop",
+            "cargo run --release --example large_payload",
+            "cargo run --release --example request_reply",
             "cargo run --release --example pingpong -- \
              --fabric all --size 64 --iters 2000 --json",
             "cargo run --release --example pingpong -- \
