@@ -69,7 +69,7 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
 
 /// What came of whom. See [`FanIn::next`].
 pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
-    /// A peer has opened its sender.
+    /// A peer has opened its sender. One with several sessions joins once for each.
     Joined(PeerId),
     /// It sent a message.
     Message(PeerId, Message<T, C>),
