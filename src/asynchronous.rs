@@ -126,11 +126,20 @@ impl<T: ?Sized, C: Codec<T>> Stream for Messages<'_, T, C> {
             return Poll::Ready(None);
         }
         let item = ready!(this.receiver.poll_recv(&mut this.wait, context));
-        this.is_over = matches!(&item, Err(error) if !matches!(error, RecvError::Corrupt { .. }));
-        Poll::Ready(match item {
-            Err(RecvError::Ended) => None,
-            item => Some(item),
-        })
+        Poll::Ready(item_of(item, &mut this.is_over))
+    }
+}
+
+/// What a stream gives for what was received, and whether it is over then: after any error but
+/// a message that is not valid.
+pub(crate) fn item_of<M>(
+    received: Result<M, RecvError>,
+    is_over: &mut bool,
+) -> Option<Result<M, RecvError>> {
+    *is_over = matches!(&received, Err(error) if !matches!(error, RecvError::Corrupt { .. }));
+    match received {
+        Err(RecvError::Ended) => None,
+        item => Some(item),
     }
 }
 

@@ -68,6 +68,12 @@ use crate::{
 /// messages of 64 to 128 KiB for long while others of its session flow; with shorter ones,
 /// or alone, it is 2 *W*.
 ///
+/// What is silent gives back: after one to two seconds without a message, and when nothing
+/// is out that is not released, rings, arrival blocks and what ends have for each message
+/// go back, and pools' memory two seconds later. What stays of a session is some 10 KiB in
+/// both processes together, and some 4 KiB for each further channel; its next
+/// message gets memory anew. With [`Driver::Caller`] that happens in turns.
+///
 /// Ends count that this node opened. What a peer opens and this node does not costs its name
 /// and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
 /// So a node with *s* sessions over tcp, each with one receiver and the defaults, has at most
@@ -123,9 +129,11 @@ impl NodeBuilder {
         self
     }
 
-    /// How blocking calls wait. Default: spin for 20 µs, then sleep; where fewer than four
-    /// CPUs would be shared with the I/O thread that one waits for, sleep at once. Range of
-    /// a spin: 0 to 1 s. Longer spends a core to save the 5 µs of a wake-up.
+    /// How blocking calls wait. Default: spin for 50 µs, then sleep; sleep at once where there
+    /// is one CPU, and where fewer than four are shared with an I/O thread that has
+    /// [cores](Self::cores) of its own. Range of a spin: 0 to 1 s. Longer spends a core to
+    /// save the wake-up, which takes 5 to 30 µs; who spins lets other threads run, and spins
+    /// on only in what time they leave.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             let range = ..=Duration::from_secs(1);
@@ -135,10 +143,15 @@ impl NodeBuilder {
         self
     }
 
-    /// Cores for the node's I/O thread; the first is used. Default: wherever the
-    /// scheduler puts it. Range: those that the process may run on; one that cannot be had
-    /// is a warning. A core of its own saves the thread its way to another one, and nobody
-    /// else should be put there. Under [`Driver::Caller`] there is no such thread.
+    /// Cores for the node's I/O thread; the first is used, and nobody else should be put
+    /// there. Default: none. Range: those that the process may run on; one that cannot be
+    /// had is a warning.
+    ///
+    /// Without cores, threads that wait in a call turn the engine themselves, and the I/O
+    /// thread does while none waits: a message goes through no thread but its sender's and
+    /// its receiver's. With cores the I/O thread alone turns the engine, beside whatever
+    /// the program computes, and wakes who waits. Under [`Driver::Caller`] there is no such
+    /// thread.
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.settings.cores = cores.to_vec();
         self
@@ -555,6 +568,20 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
+    /// For a receiving end: its sender hears at latest of every so many messages that are
+    /// acknowledged or released. Default: of each half window, and whenever the sender waits;
+    /// range 1 to 2^20, and half the window is the most. Fewer serve a sender that looks at
+    /// [`acked`](crate::Sender::acked) without waiting, or has several receivers to wait for.
+    /// Each time costs a small frame where there is none in that direction, on both sides some
+    /// 2 µs over tcp; over shared memory it costs the receiver a look at what was acknowledged.
+    ///
+    /// What is acknowledged is counted, and told, when the receiver is next asked for a message.
+    pub fn ack_every(mut self, messages: u64) -> Self {
+        let checked = self.defaults.set_ack_every(messages);
+        self.note(checked);
+        self
+    }
+
     /// Keeps the first error for the opening call to report.
     fn note(&mut self, checked: Result<(), SettingError>) {
         self.error = self.error.or(checked.err());
@@ -622,8 +649,8 @@ impl<C> ChannelBuilder<C> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
         let spec = self.spec(offer).map_err(refuse)?;
         let runtime = self.session.runtime();
-        let timeout = self.defaults.open_timeout;
-        let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout);
+        let (timeout, every) = (self.defaults.open_timeout, self.defaults.ack_every);
+        let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout, every);
         opened.map_err(|error| refuse(error.into()))
     }
 
@@ -742,6 +769,11 @@ impl ChannelDefaults {
     pub(crate) fn set_max_message_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
         self.max_message_bytes = bytes;
         SettingError::check_bytes("max_message_bytes", bytes, 1..=1 << 30)
+    }
+
+    pub(crate) fn set_ack_every(&mut self, messages: u64) -> Result<(), SettingError> {
+        self.ack_every = messages;
+        SettingError::check_count("ack_every", messages, 1..=1 << 20)
     }
 
     /// The window with its bytes rounded up to a ring's size.

@@ -35,6 +35,9 @@
 //! # }
 //! ```
 //!
+//! A [`FanIn`] receives from all peers of a node, a [`Group`] sends the same to several and
+//! waits for a quorum of them, and [`Select`] waits for several receivers.
+//!
 //! # Messages and codecs
 //!
 //! A codec is a type that a channel is given when it is opened:
@@ -106,6 +109,7 @@ mod environment;
 mod error;
 mod events;
 mod fan_in;
+mod group;
 mod message;
 mod node;
 mod peer;
@@ -116,6 +120,7 @@ mod select;
 mod sender;
 mod setting;
 mod stats;
+mod template;
 mod versions;
 
 pub use address::ToAddress;
@@ -126,7 +131,14 @@ pub use error::{
     SendTimeoutError, TryRecvError, TrySendError,
 };
 pub use events::{Event, Events};
-pub use fan_in::{FanIn, FanInBuilder, FanInError, FanInEvent, NothingCame};
+pub use fan_in::{
+    FanIn, FanInBuilder, FanInError, FanInEvent, FanInEvents, FanInNextAsync, FanInPeer,
+    NothingCame,
+};
+pub use group::{
+    FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
+    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLost,
+};
 pub use message::Message;
 pub use node::Node;
 pub use peer::{Incoming, Peer, PeerId};
@@ -136,7 +148,8 @@ pub use sender::{Reservation, Sender, Sequence};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats};
 pub use versions::{
-    VersionedMessage, VersionedReceiver, VersionedSender, Versions, VersionsBuilder,
+    VersionedMessage, VersionedMessages, VersionedOpenedAsync, VersionedReceiver,
+    VersionedRecvAsync, VersionedSender, Versions, VersionsBuilder,
 };
 
 #[doc(no_inline)]
@@ -161,8 +174,8 @@ pub mod bootstrap {
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
     channel::{
-        Counts, Disconnected, EndCause, NotOpened, RecvError, SchemaMismatch, SendError,
-        WaitAckedError,
+        Counts, Disconnected, EndCause, LossReason, NotOpened, RecvError, SchemaMismatch,
+        SendError, WaitAckedError, WhenFull,
         stats::{ChannelState, ChannelStats},
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},

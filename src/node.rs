@@ -20,7 +20,7 @@ use ibex_transport::{
         Admission, CloseReport, ControlSource, Driver, PeerDescription, Runtime, RuntimeConfig,
         SessionShared, Wait, has_membarrier,
     },
-    engine::channel_window::ChannelWindow,
+    engine::channel_window::{ChannelWindow, HALF_WINDOW},
     fabric::Fabric,
 };
 
@@ -98,6 +98,7 @@ pub(crate) struct ChannelDefaults {
     pub(crate) window: ChannelWindow,
     pub(crate) max_message_bytes: u64,
     pub(crate) open_timeout: Duration,
+    pub(crate) ack_every: u64,
 }
 
 impl Default for NodeSettings {
@@ -127,6 +128,7 @@ impl Default for NodeSettings {
                 },
                 max_message_bytes: 256 << 20,
                 open_timeout: Duration::from_secs(10),
+                ack_every: HALF_WINDOW,
             },
         }
     }
@@ -512,6 +514,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
             incarnation: peer.incarnation,
             pid: peer.pid,
             knows_versions: peer.features & features::CHANNEL_VERSIONS != 0,
+            rests: peer.features & features::RESTING_RINGS != 0,
             fabric: match fabric {
                 FabricKind::Shm => Fabric::Shm,
                 FabricKind::Tcp => Fabric::Tcp,
@@ -522,18 +525,22 @@ fn admission(established: Established, our_channels: u32) -> Admission {
     }
 }
 
+/// What falling asleep and being woken take together, on machines where it takes long: two
+/// threads that wait for each other would sleep for ever after one hiccup if they looked
+/// for less.
+const SPIN: Duration = Duration::from_micros(50);
+
 /// How calls wait: for a peer's memory, and for the engine.
 fn waits(settings: &NodeSettings) -> (Wait, Wait) {
     if let Some(wait) = settings.wait {
         return (wait, wait);
     }
-    let spin = Wait::Adaptive {
-        spin: Duration::from_micros(20),
-    };
+    let spin = Wait::Adaptive { spin: SPIN };
     let cpus = thread::available_parallelism().map_or(1, usize::from);
     match settings.driver {
         _ if cpus == 1 => (Wait::Event, Wait::Event),
-        Driver::Threads if cpus < 4 => (spin, Wait::Event),
+        // Who spins for the I/O thread would keep a core from it.
+        Driver::Threads if cpus < 4 && !settings.cores.is_empty() => (spin, Wait::Event),
         _ => (spin, spin),
     }
 }

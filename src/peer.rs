@@ -99,6 +99,10 @@ impl Peer {
         }
     }
 
+    pub(crate) fn session(&self) -> &Arc<SessionShared> {
+        &self.session
+    }
+
     /// Opens the sending end of a channel with the default settings and codec.
     ///
     /// Announces it and returns; see [`Sender`]. A name may be used once in each direction.

@@ -4,7 +4,7 @@ use std::{marker::PhantomData, time::Duration};
 
 use ibex_codec::{Codec, Invalid};
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError, RecvFailure},
+    channel::{Counts, RawMessage, ReceiveHandle, RecvError, RecvFailure},
     driver::Patience,
 };
 
@@ -148,10 +148,6 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
             .map_err(RecvTimeoutError::of)
     }
 
-    pub(crate) fn into_handle(self) -> ReceiveHandle {
-        self.handle
-    }
-
     /// Messages handed out so far.
     #[must_use]
     pub fn received(&self) -> Sequence {
@@ -162,6 +158,13 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     #[must_use]
     pub fn released(&self) -> Sequence {
         self.handle.counters().released
+    }
+
+    /// All four counters: messages that arrived, as far as this end has seen (`sent`: at least
+    /// so many were), that were handed out (`received`), released and acknowledged.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.handle.counts()
     }
 
     /// The channel's name.

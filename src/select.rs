@@ -8,7 +8,7 @@ use ibex_transport::{
     driver::Patience,
 };
 
-use crate::Receiver;
+use crate::{Receiver, VersionedReceiver};
 
 /// Waits for the first of several receivers, of whatever types and fabrics.
 ///
@@ -46,19 +46,27 @@ pub struct Select {
     several: Several,
 }
 
-/// What [`Select`] can wait for: receivers.
+/// What [`Select`] can wait for: receivers, those of two versions included.
 pub trait Selectable: sealed::Sealed {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
 
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Selectable for VersionedReceiver<N, O, C> {}
+
 mod sealed {
-    use super::{Codec, ReceiveHandle, Receiver};
+    use super::{Codec, ReceiveHandle, Receiver, VersionedReceiver};
 
     pub trait Sealed {
         fn handle(&mut self) -> &mut ReceiveHandle;
     }
 
     impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {
+        fn handle(&mut self) -> &mut ReceiveHandle {
+            &mut self.handle
+        }
+    }
+
+    impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {
         fn handle(&mut self) -> &mut ReceiveHandle {
             &mut self.handle
         }

@@ -150,6 +150,23 @@ fn tasks_connect_side_by_side() {
 }
 
 #[test]
+fn what_nothing_was_sent_for_is_there_at_once() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        // Nobody opens the other end.
+        let sender = pair.peers[0].channel("numbers").codec::<Pod>();
+        let mut sender = sender.sender::<u64>().expect("a sender");
+        smol::block_on(sender.flush_async()).expect("nothing to deliver");
+        smol::block_on(sender.wait_acked_async(0)).expect("nothing to acknowledge");
+        let group = pair.nodes[0].group("group").codec::<Pod>();
+        let mut group = group.sender::<u64>().expect("a group");
+        group.join(&pair.peers[0]).expect("a member");
+        smol::block_on(group.flush_async());
+        assert_eq!(group.members().len(), 1);
+    }
+}
+
+#[test]
 fn futures_can_move_to_other_threads() {
     fn is_send<T: Send>(_: &T) {}
     let pair = Pair::over(Fabric::Shm);
@@ -173,4 +190,18 @@ fn futures_can_move_to_other_threads() {
     is_send(&pair.nodes[0].connect_async("localhost:1"));
     let (mut numbers, _receiver) = pair.channel("numbers");
     is_send(&numbers.sink());
+    let numbers = pair.nodes[1].fan_in("all").codec::<Pod>();
+    let mut numbers = numbers.receiver::<u64>().expect("a fan-in");
+    is_send(&numbers.next_async());
+    is_send(&numbers.stream());
+    let group = pair.nodes[0].group("all").codec::<Pod>();
+    let mut group = group.sender::<u64>().expect("a group");
+    is_send(&group.flush_async());
+    let both = there.channel("both").codec::<Pod>();
+    let mut both = both.versions::<u64, u32>().sender().expect("a sender");
+    is_send(&both.opened_async());
+    let both = here.channel("both").codec::<Pod>();
+    let mut both = both.versions::<u64, u32>().receiver().expect("a receiver");
+    is_send(&both.recv_async());
+    is_send(&both.stream());
 }

@@ -10,7 +10,7 @@ mod processes;
 
 use std::{fs, path::Path, process::ExitCode, thread, time::Duration};
 
-use ibex::{Raw, Receiver, Sender};
+use ibex::{Node, Policy, Raw, Receiver, Sender};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             |party| wait(party, true),
         ));
         proofs.push(Proof::new("peer_stopped", setup, watch_blocked, count));
+        proofs.push(Proof::new("quorum", setup, watch_quorum, hold));
     }
     processes::run(proofs)
 }
@@ -118,28 +119,56 @@ fn count(party: &mut Party) {
     assert!(receiver.next().unwrap().is_none());
 }
 
+/// The watched process is this one: it waits for the acknowledgements of two members, which
+/// hold what they got.
+fn watch_quorum(party: &mut Party) {
+    let builder = Node::builder().fabric(party.setup.fabric, Policy::Require);
+    let second = builder.listen("127.0.0.1:0").build().unwrap();
+    let peer = party.node.connect(second.local_addr().unwrap()).unwrap();
+    let group = party.node.group("much").codec::<Raw>();
+    let mut group = group.sender::<[u8]>().unwrap();
+    for peer in [&party.peer, &peer] {
+        group.join(peer).unwrap();
+    }
+    let here = second.accept().unwrap().channel("much").codec::<Raw>();
+    let mut here = here.receiver::<[u8]>().unwrap();
+    let sequence = group.send(b"an entry").unwrap();
+    let held = here.recv().unwrap();
+    party.meet();
+    let waiting = thread::spawn(move || group.wait_acked(sequence, 2).unwrap());
+    thread::sleep(SETTLED);
+    let before = Usage::of(own_pid());
+    thread::sleep(WATCHED);
+    let after = Usage::of(own_pid());
+    assert!(!waiting.is_finished(), "nobody has acknowledged it");
+    after.assert_idle_since(&before);
+    after.assert_woken_by_none_since(&before);
+    held.ack();
+    party.meet();
+    waiting.join().unwrap();
+}
+
+fn hold(party: &mut Party) {
+    let builder = party.peer.channel("much").codec::<Raw>();
+    let mut receiver = builder.receiver::<[u8]>().unwrap();
+    let held = receiver.recv().unwrap();
+    party.meet();
+    party.meet();
+    held.ack();
+    assert!(receiver.next().unwrap().is_none());
+}
+
 /// Waits in `recv` itself, and looks at both processes meanwhile.
 fn watch_both(party: &Party, sender: Sender<[u8], Raw>, mut receiver: Receiver<[u8], Raw>) {
     let waiting = thread::spawn(move || receiver.next().unwrap().is_none());
-    // Longer than anything spins, and than the handshake's own deadlines.
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(SETTLED);
     let before = [own_pid(), party.other.pid()].map(Usage::of);
     thread::sleep(WATCHED);
     let after = [own_pid(), party.other.pid()].map(Usage::of);
 
     for (before, after) in before.into_iter().zip(after) {
         after.assert_idle_since(&before);
-        for thread in &after.threads {
-            let earlier = before.threads.iter().find(|other| other.id == thread.id);
-            let earlier = earlier.expect("no thread was started meanwhile");
-            let woken = thread.switches - earlier.switches;
-            assert!(
-                woken <= 2,
-                "{} of process {} woke {woken} times",
-                thread.name,
-                after.pid
-            );
-        }
+        after.assert_woken_by_none_since(&before);
     }
     drop(sender);
     assert!(
@@ -179,6 +208,16 @@ impl Usage {
             before.threads,
             self.threads
         );
+    }
+
+    fn assert_woken_by_none_since(&self, before: &Self) {
+        for thread in &self.threads {
+            let earlier = before.threads.iter().find(|other| other.id == thread.id);
+            let earlier = earlier.expect("no thread was started meanwhile");
+            let woken = thread.switches - earlier.switches;
+            let (name, pid) = (&thread.name, self.pid);
+            assert!(woken <= 2, "{name} of process {pid} woke {woken} times");
+        }
     }
 
     fn of(pid: u32) -> Self {
@@ -221,6 +260,9 @@ impl Thread {
 /// With their headers twice what fits into the window.
 const MESSAGES: u64 = 8000;
 const ECHOES: u64 = 10_000;
+/// Longer than anything spins, than the handshake's own deadlines, and than memory is given
+/// back.
+const SETTLED: Duration = Duration::from_secs(6);
 const WATCHED: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// USER_HZ, which is 100 on every architecture that we build for (proc_pid_stat(5)).

@@ -104,6 +104,14 @@ fn main() -> ExitCode {
             ));
         }
     }
+    for setup in Setup::all() {
+        proofs.push(Proof::new(
+            "group",
+            setup,
+            acknowledging_member,
+            sending_group,
+        ));
+    }
     proofs.push(control(Setup::SHM[0]));
     proofs.push(control(Setup::TCP[1]));
     processes::run(proofs)
@@ -276,10 +284,97 @@ fn receiving_side<T: ?Sized, C: Codec<T>>(
     (here, party.other.hear())
 }
 
+/// Sends to a group of two, the other process and another node of this one, and waits for both
+/// now and then. Allocations of either process count.
+fn sending_group(party: &mut Party) {
+    let second = party.setup.node().listen("127.0.0.1:0").build().unwrap();
+    let address = second.local_addr().unwrap();
+    let (warm_up, counted) = Traffic::Echo.messages(party.setup);
+    let both = Arc::new(Barrier::new(2));
+    let asleep = both.clone();
+    let member = thread::spawn(move || {
+        let wal = second.accept().unwrap().channel("wal");
+        let mut wal = wal.receiver::<Entry>().unwrap();
+        fall_asleep(&mut wal);
+        asleep.wait();
+        warm_up_receiving(&mut wal, warm_up);
+        receive_and_acknowledge(&mut wal, counted);
+        tell(&mut wal);
+        (wal, second)
+    });
+    let peer = party.node.connect(address).unwrap();
+    let group = party.node.group("wal").window_messages(WINDOW);
+    let mut group = group.sender::<Entry>().unwrap();
+    for peer in [&party.peer, &peer] {
+        group.join(peer).unwrap();
+    }
+    let entry = Entry {
+        offset: 1,
+        data: vec![7; 100],
+    };
+    let mut exchange = |messages: u64| {
+        for number in 1..=messages {
+            let sequence = group.send(&entry).unwrap();
+            if number.is_multiple_of(1000) || number == messages {
+                group.wait_acked(sequence, 1).unwrap();
+                group.wait_acked(sequence, 2).unwrap();
+            }
+        }
+    };
+    both.wait();
+    party.meet();
+    exchange(warm_up);
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    exchange(counted);
+    let allocations = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    party.other.say(allocations);
+    drop(group);
+    member.join().unwrap();
+}
+
+fn acknowledging_member(party: &mut Party) {
+    let wal = party.peer.channel("wal");
+    let mut wal = wal.receiver::<Entry>().unwrap();
+    let (warm_up, counted) = Traffic::Echo.messages(party.setup);
+    fall_asleep(&mut wal);
+    party.meet();
+    warm_up_receiving(&mut wal, warm_up);
+    tell(&mut wal);
+    party.meet();
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    receive_and_acknowledge(&mut wal, counted);
+    tell(&mut wal);
+    let here = ALLOCATIONS.load(Ordering::Relaxed) - before;
+    party.meet();
+    verdict(here, party.other.hear()).unwrap();
+}
+
+/// Sleeps before it is counted, as it may while it is.
+fn fall_asleep(receiver: &mut Receiver<Entry, Rkyv>) {
+    for _ in 0..3 {
+        assert!(receiver.recv_timeout(MOMENT).is_err(), "nothing is sent");
+    }
+}
+
+/// The sender sleeps as well, since its messages are not acknowledged at once.
+fn warm_up_receiving(receiver: &mut Receiver<Entry, Rkyv>, messages: u64) {
+    receive_and_acknowledge(receiver, 1);
+    thread::sleep(MOMENT);
+    receive_and_acknowledge(receiver, messages - 1);
+}
+
 fn receive_and_acknowledge<T: ?Sized, C: Codec<T>>(receiver: &mut Receiver<T, C>, messages: u64) {
     for _ in 0..messages {
         receiver.recv().unwrap().ack();
     }
+}
+
+/// Has the sender hear of all acknowledgements, where callers turn the engine and this one
+/// calls no more.
+fn tell(receiver: &mut Receiver<Entry, Rkyv>) {
+    assert!(receiver.try_recv().is_err(), "all was received");
 }
 
 fn last_of<T: ?Sized, C: Codec<T>>(sender: &Sender<T, C>) -> Sequence {
@@ -297,6 +392,8 @@ impl Traffic {
     }
 }
 
+/// Few enough for a group to wait for room again and again.
+const WINDOW: u64 = 256;
 /// Long enough for a thread to fall asleep.
 const MOMENT: Duration = Duration::from_millis(20);
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -139,6 +139,10 @@ fn a_knob_of_a_channel_is_checked_when_it_is_set() {
     assert!(matches!(error.reason, OpenFailure::Setting(_)), "{error}");
     let says = "window_messages is 0; it may be 1 to 1048576";
     assert!(error.to_string().ends_with(says), "{error}");
+    let odd = peer.channel("log").codec::<Raw>().ack_every(0);
+    let error = odd.receiver::<[u8]>().expect_err("of every 0 messages");
+    let says = "ack_every is 0; it may be 1 to 1048576";
+    assert!(error.to_string().ends_with(says), "{error}");
 }
 
 #[test]

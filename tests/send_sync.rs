@@ -5,11 +5,12 @@
 #![forbid(unsafe_code)]
 
 use ibex::{
-    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Iter,
-    ListenError, MemoryError, Message, Node, NodeBuilder, OpenError, OpenFailure, Peer, PeerId,
-    Pod, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError,
-    SendTimeoutError, Sender, Serde, SessionStats, SettingError, TryRecvError, TrySendError,
-    VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
+    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause,
+    FlushTimeout, Group, GroupSendError, Iter, ListenError, MemoryError, Message, Node,
+    NodeBuilder, OpenError, OpenFailure, Peer, PeerId, Pod, QuorumError, QuorumLost, Raw, Receiver,
+    RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError, SendTimeoutError, Sender,
+    Serde, SessionStats, SettingError, TryRecvError, TrySendError, VersionedMessage,
+    VersionedReceiver, VersionedSender, WaitAckedError,
 };
 
 #[ibex::message]
@@ -63,6 +64,9 @@ fn handles_move_between_threads() {
     is_static::<Receiver<Entry>>();
     is_send::<VersionedSender<Entry, u64>>();
     is_send::<VersionedReceiver<Entry, u64>>();
+    is_send::<Group<Entry>>();
+    is_static::<Group<Entry>>();
+    is_not!(Cloned: Clone, Group<Entry>);
     is_not!(Cloned: Clone, VersionedReceiver<Entry, u64>);
     is_not!(Cloned: Clone, Receiver<Entry>);
     is_not!(Cloned: Clone, Receiver<[u8], Raw>);
@@ -108,10 +112,14 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<AcceptError>();
     is_error::<ConnectError>();
     is_error::<Disconnected>();
+    is_error::<FlushTimeout>();
+    is_error::<GroupSendError>();
     is_error::<ListenError>();
     is_error::<MemoryError>();
     is_error::<OpenError>();
     is_error::<OpenFailure>();
+    is_error::<QuorumError>();
+    is_error::<QuorumLost>();
     is_error::<RecvError>();
     is_error::<RecvTimeoutError>();
     is_error::<SchemaMismatch>();

@@ -12,6 +12,7 @@
 #[cfg(feature = "verbs")]
 #[path = "../../tests/crowd/mod.rs"]
 mod crowd;
+mod many_pairs;
 #[cfg(feature = "verbs")]
 mod many_sessions;
 #[path = "../../examples/pingpong/measurement/mod.rs"]
@@ -59,8 +60,9 @@ fn main() -> ExitCode {
 fn run(filter: &str) -> Result<ExitCode, Error> {
     let rows = ROWS.into_iter().filter(|row| row.name().contains(filter));
     let rows: Vec<_> = rows.collect();
+    let has_many_pairs = MANY_PAIRS.contains(filter);
     let has_many_sessions = MANY_SESSIONS.contains(filter);
-    if rows.is_empty() && !has_many_sessions {
+    if rows.is_empty() && !has_many_pairs && !has_many_sessions {
         return Err(no_such_row(filter));
     }
     let cores = cores::choose(None)?;
@@ -69,7 +71,8 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
     println!("stream: payload rate, a higher ratio is better (^)");
     println!("{HEADING}");
     let port = VerbsPort::choose();
-    let is_possible = port.is_ok() || rows.iter().any(|row| row.fabric != FabricName::Verbs);
+    let is_possible =
+        port.is_ok() || has_many_pairs || rows.iter().any(|row| row.fabric != FabricName::Verbs);
     for row in rows {
         let run = match (row.fabric, &port) {
             (FabricName::Verbs, Err(reason)) => {
@@ -78,7 +81,7 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
             }
             (FabricName::Verbs, Ok(port)) => {
                 println!("{port}");
-                if row.mode == Mode::Latency {
+                if row.mode == Mode::Latency && row.beside == Beside::Limit {
                     verbs::latency(cores, port, &row)?;
                     continue;
                 }
@@ -106,6 +109,9 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
             );
         }
     }
+    if has_many_pairs {
+        many_pairs::throughput(MANY_PAIRS, cores)?;
+    }
     if has_many_sessions {
         match &port {
             #[cfg(feature = "verbs")]
@@ -125,11 +131,23 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
 /// With the names of those that there are.
 fn no_such_row(filter: &str) -> Error {
     let rows = ROWS.iter().map(BenchRow::name);
-    let names: Vec<_> = rows.chain([MANY_SESSIONS.to_owned()]).collect();
+    let others = [MANY_PAIRS, MANY_SESSIONS].map(str::to_owned);
+    let names: Vec<_> = rows.chain(others).collect();
     let names = names.join("\n  ");
     Error::subject(format!(
         "there is no row whose name holds {filter:?}, but:\n  {names}"
     ))
+}
+
+/// What stands beside ibex in a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Beside {
+    /// The raw limit of the fabric.
+    Limit,
+    /// Sockets that sleep.
+    Blocking,
+    /// ibex, turned by its callers.
+    Caller,
 }
 
 /// What is measured in one row.
@@ -139,6 +157,7 @@ struct BenchRow {
     mode: Mode,
     size: usize,
     driver: DriverName,
+    beside: Beside,
     /// The ratio that we want: at most that in latency mode, at least that in stream
     /// mode.
     aim: Option<f64>,
@@ -149,7 +168,12 @@ impl BenchRow {
         let fabric = ibex::Fabric::from(self.fabric);
         let size = bytes(self.size as f64);
         let (mode, driver, codec) = (self.mode.name(), self.driver.name(), CODEC.name());
-        format!("{fabric} {mode} {size} {driver} {codec}")
+        let beside = match self.beside {
+            Beside::Limit => "",
+            Beside::Blocking => " (blocking)",
+            Beside::Caller => " (caller)",
+        };
+        format!("{fabric} {mode} {size} {driver} {codec}{beside}")
     }
 
     fn job(&self) -> Job {
@@ -165,18 +189,18 @@ impl BenchRow {
     }
 
     fn measure(&self, cores: Cores) -> Result<Interleaved, Error> {
-        let limit = Limit::from(self.fabric);
-        interleave::run(
-            cores,
-            PAIRS,
-            || limit.measure(cores, self.job()),
-            || self.measure_ibex(cores),
-        )
+        let beside = || match self.beside {
+            Beside::Limit => Limit::from(self.fabric).measure(cores, self.job()),
+            Beside::Blocking => Limit::BlockingTcp.measure(cores, self.job()),
+            Beside::Caller => self.measure_ibex(DriverName::Caller, cores),
+        };
+        let ibex = || self.measure_ibex(self.driver, cores);
+        interleave::run(cores, PAIRS, beside, ibex)
     }
 
-    fn measure_ibex(&self, cores: Cores) -> Result<Figures, Error> {
+    fn measure_ibex(&self, driver: DriverName, cores: Cores) -> Result<Figures, Error> {
         let setup = Setup {
-            driver: self.driver,
+            driver,
             fabric: Some(self.fabric),
         };
         let order = Order {
@@ -207,6 +231,10 @@ impl BenchRow {
     }
 }
 
+/// The row of 8 pairs of processes that wait for each other, on two cores. The limit is
+/// sockets that sleep.
+const MANY_PAIRS: &str = "tcp 8 pairs 64 B threads (blocking)";
+
 /// The row of 200 sessions on one receive queue. The limit is one session here.
 const MANY_SESSIONS: &str = "verbs 200 sessions to 1 (limit)";
 
@@ -216,7 +244,7 @@ const CODEC: CodecName = CodecName::Raw;
 /// Pairs per row, in the regime that has the most.
 const PAIRS: usize = 7;
 
-const ROWS: [BenchRow; 10] = {
+const ROWS: [BenchRow; 12] = {
     use DriverName::{Caller, Threads};
     use FabricName::{Shm, Tcp, Verbs};
     use Mode::{Latency, Stream};
@@ -229,8 +257,12 @@ const ROWS: [BenchRow; 10] = {
             mode,
             size,
             driver,
+            beside: Beside::Limit,
             aim,
         }
+    }
+    const fn beside(beside: Beside, row: BenchRow) -> BenchRow {
+        BenchRow { beside, ..row }
     }
     [
         row((Shm, Latency, 64, Caller), Some(1.5)),
@@ -238,10 +270,18 @@ const ROWS: [BenchRow; 10] = {
         row((Shm, Stream, 64, Caller), Some(0.1)),
         row((Shm, Stream, 1 << 20, Caller), Some(0.8)),
         row((Tcp, Latency, 64, Caller), Some(1.15)),
-        row((Tcp, Latency, 64, Threads), None),
+        row((Tcp, Latency, 64, Threads), Some(1.5)),
+        beside(
+            Beside::Blocking,
+            row((Tcp, Latency, 64, Threads), Some(0.6)),
+        ),
         row((Tcp, Stream, 64, Caller), Some(0.2)),
         row((Tcp, Stream, 1 << 20, Caller), Some(0.8)),
         row((Verbs, Latency, 64, Caller), Some(1.25)),
+        beside(
+            Beside::Caller,
+            row((Verbs, Latency, 64, Threads), Some(1.25)),
+        ),
         row((Verbs, Stream, 64, Caller), None),
     ]
 };

@@ -32,7 +32,7 @@ pub(crate) fn latency(cores: Cores, port: &VerbsPort, row: &BenchRow) -> Result<
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let limit = times(&Limit::Verbs.measure(cores, job)?)?;
-        let (ibex, _) = port.during(|| row.measure_ibex(cores))?;
+        let (ibex, _) = port.during(|| row.measure_ibex(row.driver, cores))?;
         let perftest = has_perftest.then(|| by_perftest(cores, port, row));
         let perftest = perftest.transpose().unwrap_or_else(|error| {
             println!("{:32} {error}", row.name());

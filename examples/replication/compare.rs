@@ -1,5 +1,5 @@
-//! Both transports and the raw copy in turn, again and again: what changes slowly on the
-//! machine touches all of them alike.
+//! Both transports in turn, each first in every other pair, and the raw copy, again and
+//! again: what changes slowly on the machine touches all of them alike.
 
 use ibex_harness::Error;
 use serde_json::json;
@@ -33,12 +33,20 @@ pub(crate) fn compare<'a>(
     let mut turns = Vec::new();
     for pair in 1..=options.pairs {
         let of = format!("{pair}/{}", options.pairs);
-        progress.begin(&format!("ibex {of}"));
-        let ibex = run::run(options, TransportName::Ibex, progress)?;
-        show(options, progress, &ibex)?;
-        progress.begin(&format!("sockets {of}"));
-        let sockets = run::run(options, TransportName::Sockets, progress)?;
-        show(options, progress, &sockets)?;
+        let run = |transport: TransportName| {
+            progress.begin(&format!("{transport} {of}"));
+            let outcome = run::run(options, transport, progress)?;
+            show(options, progress, &outcome)?;
+            Ok::<_, Error>(outcome)
+        };
+        // Who goes first finds the machine as the raw copy leaves it.
+        let (ibex, sockets) = if pair % 2 == 1 {
+            let ibex = run(TransportName::Ibex)?;
+            (ibex, run(TransportName::Sockets)?)
+        } else {
+            let sockets = run(TransportName::Sockets)?;
+            (run(TransportName::Ibex)?, sockets)
+        };
         progress.begin(&format!("raw copy {of}"));
         let raw = run::raw_copy(options, &sockets, false)?;
         let raw_into_logs = run::raw_copy(options, &sockets, true)?;

@@ -1,6 +1,6 @@
 //! What the command line asks for.
 
-use std::{path::PathBuf, time::Duration};
+use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 
@@ -115,6 +115,15 @@ pub(crate) enum TransportName {
     Ibex,
     /// TCP sockets, without a library.
     Sockets,
+}
+
+impl fmt::Display for TransportName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            TransportName::Ibex => "ibex",
+            TransportName::Sockets => "sockets",
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]

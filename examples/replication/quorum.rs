@@ -89,12 +89,16 @@ impl<E: Endpoint> Quorum<E> {
         }))
     }
 
-    /// Sends each replica what it lacks, as far as there is room for it; `lost` hears of
-    /// those that are gone.
+    /// Sends each replica what it lacks, as far as there is room for it and no more than a
+    /// few batches: one that catches up takes as much as it is sent, and those that are
+    /// abreast would wait. `lost` hears of those that are gone.
     pub(crate) fn send(&mut self, log: &mut Log, lost: &mut Vec<Change>) -> Result<(), Error> {
         for index in (0..self.members.len()).rev() {
             let member = &mut self.members[index];
-            while let Some(batch) = member.sent.next(log).map_err(Error::subject)? {
+            for _ in 0..BATCHES_AT_ONCE {
+                let Some(batch) = member.sent.next(log).map_err(Error::subject)? else {
+                    break;
+                };
                 let end = batch.end();
                 match member.link.try_send(batch) {
                     Ok(true) => member.sent.advance(end),
@@ -175,3 +179,6 @@ impl<E: Endpoint> Quorum<E> {
         lost.push(Change::Lost { replica, why });
     }
 }
+
+/// Batches that a replica is sent before another one's turn.
+const BATCHES_AT_ONCE: usize = 2;

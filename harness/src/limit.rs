@@ -31,8 +31,10 @@ use crate::{
 pub enum Limit {
     /// A ring in shared memory.
     Shm,
-    /// A TCP connection over the loopback interface.
+    /// A TCP connection over the loopback interface, busy-polled.
     Tcp,
+    /// The same with calls that block.
+    BlockingTcp,
     /// SENDs between two queue pairs on [one port](crate::verbs_port) of an RDMA device.
     Verbs,
 }
@@ -54,17 +56,23 @@ impl Limit {
                 let link = RawShm::new(honest, memory.watched(pair.watch()), false);
                 measure(cores, job, pair, link)
             }
-            Limit::Tcp => {
+            Limit::Tcp | Limit::BlockingTcp => {
+                let blocks = self == Limit::BlockingTcp;
                 let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
                     .map_err(Error::io("listening on the loopback interface"))?;
                 let address = listener
                     .local_addr()
                     .map_err(Error::io("asking for the port that was given"))?;
-                let pair = Pair::start(cores, Task::RawTcp { job, address })?;
+                let task = Task::RawTcp {
+                    job,
+                    address,
+                    blocks,
+                };
+                let pair = Pair::start(cores, task)?;
                 let (stream, _) = listener
                     .accept()
                     .map_err(Error::io("accepting the peer's connection"))?;
-                measure(cores, job, pair, RawTcp::new(honest, stream)?)
+                measure(cores, job, pair, RawTcp::new(honest, stream, blocks)?)
             }
             #[cfg(not(feature = "verbs"))]
             Limit::Verbs => Err(Error::NoRdma(NOT_COMPILED_IN.to_owned())),
@@ -94,10 +102,15 @@ pub(crate) fn answer_shm(cores: Cores, job: Job, memory: RawFd) -> Result<Tally,
     link::answer(&job, &mut RawShm::new(job, memory, true))
 }
 
-pub(crate) fn answer_tcp(cores: Cores, job: Job, address: SocketAddr) -> Result<Tally, Error> {
+pub(crate) fn answer_tcp(
+    cores: Cores,
+    job: Job,
+    address: SocketAddr,
+    blocks: bool,
+) -> Result<Tally, Error> {
     keep_to(&cores[1..])?;
     let stream = TcpStream::connect(address).map_err(Error::io("connecting to the parent"))?;
-    link::answer(&job, &mut RawTcp::new(job, stream)?)
+    link::answer(&job, &mut RawTcp::new(job, stream, blocks)?)
 }
 
 #[cfg(feature = "verbs")]

@@ -52,6 +52,8 @@ pub enum Task {
         job: Job,
         /// Where the measuring process listens.
         address: SocketAddr,
+        /// Its calls sleep.
+        blocks: bool,
     },
     /// The other side of the verbs limit.
     #[cfg(feature = "verbs")]
@@ -261,7 +263,11 @@ fn run(
     cores::keep_to(&cores)?;
     let tally = match task {
         Task::RawShm { job, memory } => limit::answer_shm(cores, job, memory)?,
-        Task::RawTcp { job, address } => limit::answer_tcp(cores, job, address)?,
+        Task::RawTcp {
+            job,
+            address,
+            blocks,
+        } => limit::answer_tcp(cores, job, address, blocks)?,
         #[cfg(feature = "verbs")]
         Task::RawVerbs { job, endpoint } => limit::answer_verbs(cores, job, &endpoint)?,
         Task::Subject(task) => subject(cores, task)?,

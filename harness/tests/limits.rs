@@ -60,10 +60,10 @@ fn limits() -> Vec<Limit> {
             vec![Limit::Verbs]
         }
         (Err(error), Some(_)) => panic!("{error}"),
-        (Ok(_), None) => vec![Limit::Shm, Limit::Tcp, Limit::Verbs],
+        (Ok(_), None) => vec![Limit::Shm, Limit::Tcp, Limit::BlockingTcp, Limit::Verbs],
         (Err(error), None) => {
             println!("without verbs: {error}");
-            vec![Limit::Shm, Limit::Tcp]
+            vec![Limit::Shm, Limit::Tcp, Limit::BlockingTcp]
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What a sender learns: the four counters, `flush`, and what the receiving application
 //! has acknowledged.
 
-use ibex::{Fabric, SendError, WaitAckedError};
+use ibex::{Fabric, Raw, SendError, WaitAckedError};
 
 use crate::common::{
     payload,
@@ -14,6 +14,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("lone_message_acknowledged", lone_message),
     Scenario::new("each_message_acknowledged", each_message),
     Scenario::new("acknowledged_late", late),
+    Scenario::new("told_unasked", told_unasked),
     Scenario::new("dropped_unacknowledged", dropped),
     Scenario::new("receiver_gone_unacknowledged", receiver_gone),
     Scenario::new("flush", flush),
@@ -92,6 +93,34 @@ fn late(stage: &mut Stage) {
                 .join()
                 .expect("the thread returns");
             stage.hear("acknowledged", &node);
+        }
+    }
+}
+
+/// A sender that never waits hears of each message that is acknowledged, far below half a
+/// window, where the receiver says so.
+fn told_unasked(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "unasked");
+            for sequence in 1..=100 {
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
+                while sender.acked() < sequence {
+                    node.poll();
+                    std::thread::yield_now();
+                }
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let channel = peer.channel("unasked").codec::<Raw>().ack_every(1);
+            let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            while let Some(message) = receiver.next().expect("a message") {
+                message.ack();
+            }
         }
     }
 }

@@ -29,6 +29,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
     Scenario::new("own_event_loop", own_event_loop).on(Span::EachFabricByCallers),
     Scenario::new("asleep_after_busy_polling", asleep_after_busy_polling),
+    Scenario::new("sent_behind_the_last_wait", sent_behind_the_last_wait).on(Span::EachFabric),
 ];
 
 /// `Duration::MAX` is for ever, wherever a time can be given.
@@ -273,6 +274,43 @@ fn own_event_loop(stage: &mut Stage) {
             }
             assert_eq!(received, last);
             stage.tell("received");
+        }
+    }
+}
+
+/// Under `Driver::Threads` whoever waits turns the engine. What a thread sends when it has waited
+/// and then makes no more calls arrives all the same, however short or long ago the wait was;
+/// also what takes the engine several turns.
+fn sent_behind_the_last_wait(stage: &mut Stage) {
+    let rounds = stage.count(300);
+    let length = |round| [8, 5_000, 100_000, 700_000][round as usize % 4];
+    let (_node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let (mut out, mut back) = (sender(&peer, "out"), receiver(&peer, "back"));
+            for round in 1..=rounds {
+                // It leads, follows or only looks; some of them are answered late.
+                back.recv().expect("the last call that waits").ack();
+                thread::sleep(Duration::from_micros(
+                    [0, 0, 30, 200, 3_000][round as usize % 5],
+                ));
+                let bytes = payload::numbered(round, length(round));
+                assert_eq!(out.send(&bytes).expect("sent"), round);
+                // Without a call to the library, until it has arrived.
+                assert_eq!(stage.hear_any(), "arrived");
+            }
+        }
+        Side::Listener => {
+            let (mut out, mut back) = (receiver(&peer, "out"), sender(&peer, "back"));
+            for round in 1..=rounds {
+                thread::sleep(Duration::from_micros([0, 100, 2_000][round as usize % 3]));
+                back.send(b"go on").expect("sent");
+                let message = out.recv().expect("it arrives");
+                assert_eq!(message.len(), length(round));
+                payload::check(round, &message);
+                message.ack();
+                stage.tell("arrived");
+            }
         }
     }
 }

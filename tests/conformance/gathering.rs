@@ -1,18 +1,24 @@
 //! One receiver for all peers: those that are there, those that come, and those that go.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, task::Poll};
 
-use ibex::{FanIn, FanInEvent, Node, PeerId, Raw};
+use futures_util::StreamExt;
+use ibex::{Counts, FanIn, FanInEvent, Message, Node, PeerId, Raw};
 
 use crate::common::{
     payload,
     scenario::{Scenario, Side},
     stage::{LONG, Stage, sender},
+    task,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("fan_in", fan_in),
     Scenario::new("fan_in_rests", fan_in_rests),
+    Scenario::new("fan_in_of_the_silent", fan_in_of_the_silent),
+    Scenario::new("fan_in_tasks", fan_in_tasks),
+    Scenario::new("fan_in_tasks_dropped", fan_in_tasks_dropped),
+    Scenario::new("fan_in_counts", fan_in_counts),
 ];
 
 const NODES: u64 = 4;
@@ -82,25 +88,28 @@ fn fan_in(stage: &mut Stage) {
     }
 }
 
+/// One session after the other asks, while the others are idle, and waits for the answer.
+fn ask_in_turns(stage: &mut Stage, rounds: u64) {
+    let node = stage.builder().build().expect("a node");
+    let address = stage.hear_any();
+    let peers: Vec<_> = (0..NODES)
+        .map(|_| node.connect(&address).expect("a session"))
+        .collect();
+    let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
+    let channel = peers[0].channel("answers").codec::<Raw>();
+    let mut answers = channel.receiver::<[u8]>().expect("a receiver");
+    for round in 0..rounds {
+        let number = (round * 7 % NODES) as usize;
+        senders[number].send(&round.to_le_bytes()).expect("sent");
+        assert_eq!(*answers.recv().expect("an answer"), round.to_le_bytes());
+    }
+}
+
 /// One speaks at a time, while the others are idle and the receiver sleeps.
 fn fan_in_rests(stage: &mut Stage) {
     let rounds = stage.count(200);
     match stage.side {
-        Side::Dialer => {
-            let node = stage.builder().build().expect("a node");
-            let address = stage.hear_any();
-            let peers: Vec<_> = (0..NODES)
-                .map(|_| node.connect(&address).expect("a session"))
-                .collect();
-            let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
-            let channel = peers[0].channel("answers").codec::<Raw>();
-            let mut answers = channel.receiver::<[u8]>().expect("a receiver");
-            for round in 0..rounds {
-                let number = (round * 7 % NODES) as usize;
-                senders[number].send(&round.to_le_bytes()).expect("sent");
-                assert_eq!(*answers.recv().expect("an answer"), round.to_le_bytes());
-            }
-        }
+        Side::Dialer => ask_in_turns(stage, rounds),
         Side::Listener => {
             let node = stage.listen();
             let mut requests = gather(&node);
@@ -120,6 +129,215 @@ fn fan_in_rests(stage: &mut Stage) {
                 }
             }
             assert_eq!(round, rounds);
+        }
+    }
+}
+
+/// Peers that have opened their sender have joined, though they never send.
+fn fan_in_of_the_silent(stage: &mut Stage) {
+    const SILENT: usize = 40;
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let senders: Vec<_> = (0..SILENT)
+                .map(|_| {
+                    let peer = node.connect(&address).expect("a session");
+                    let mut sender = sender(&peer, "up");
+                    sender.opened(LONG).expect("the fan-in opens");
+                    sender
+                })
+                .collect();
+            stage.rendezvous("all have joined", &node);
+            drop(senders);
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            for _ in 0..SILENT {
+                match next(&mut requests) {
+                    FanInEvent::Joined(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            stage.rendezvous("all have joined", &node);
+        }
+    }
+}
+
+/// A task takes what comes, asleep between two messages, until the node is closed.
+fn fan_in_tasks(stage: &mut Stage) {
+    let rounds = stage.count(200);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => ask_in_turns(stage, rounds),
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            let first = node.accept().expect("a peer");
+            let mut answers = sender(&first, "answers");
+            task::run(&node, driver, async {
+                let (mut round, mut ended) = (0u64, 0);
+                let mut events = requests.stream();
+                while ended < NODES {
+                    match events.next().await.expect("the node is open") {
+                        FanInEvent::Joined(_) => {}
+                        FanInEvent::Message(_, message) => {
+                            assert_eq!(*message, round.to_le_bytes());
+                            round += 1;
+                            answers.send_async(&message).await.expect("sent");
+                        }
+                        FanInEvent::Ended(_) => ended += 1,
+                        FanInEvent::Lost(peer, error) => panic!("{peer}: {error}"),
+                    }
+                }
+                assert_eq!(round, rounds);
+            });
+            // One that waits hears that the node is closed, and so does one that comes later.
+            let mut waiting = requests.next_async();
+            assert!(task::poll_once(&mut waiting).is_pending());
+            let _ = node.close(LONG);
+            assert!(task::run(&node, driver, waiting).is_none());
+            assert!(task::run(&node, driver, requests.stream().next()).is_none());
+        }
+    }
+}
+
+/// Futures are dropped after one poll, again and again, and calls of threads come between:
+/// each message comes once, in its peer's order.
+fn fan_in_tasks_dropped(stage: &mut Stage) {
+    let last = stage.count(1_000);
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let peers: Vec<_> = (0..NODES)
+                .map(|_| node.connect(&address).expect("a session"))
+                .collect();
+            let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
+            for sequence in 1..=last {
+                for sender in &mut senders {
+                    let bytes = payload::numbered(sequence, 64);
+                    assert_eq!(sender.send(&bytes).expect("sent"), sequence);
+                }
+            }
+            for sender in senders {
+                sender.close().expect("delivered");
+            }
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            // All sessions are of one peer, so it is counted how often each number came.
+            let mut taken = BTreeMap::<u64, u64>::new();
+            let mut ended = 0;
+            for call in 0u64.. {
+                let polled = task::poll_once(&mut requests.next_async());
+                let event = match polled {
+                    Poll::Ready(event) => event,
+                    Poll::Pending if call % 3 == 0 => Some(next(&mut requests)),
+                    Poll::Pending => task::run(&node, driver, requests.next_async()),
+                };
+                match event.expect("the node is open") {
+                    FanInEvent::Joined(_) => {}
+                    FanInEvent::Message(_, message) => {
+                        payload::check(message.sequence(), &message);
+                        *taken.entry(message.sequence()).or_default() += 1;
+                    }
+                    FanInEvent::Ended(_) => ended += 1,
+                    FanInEvent::Lost(peer, error) => panic!("{peer}: {error}"),
+                }
+                if ended == NODES {
+                    break;
+                }
+            }
+            let expected = (1..=last).map(|sequence| (sequence, NODES));
+            assert!(taken.into_iter().eq(expected));
+        }
+    }
+}
+
+/// Each peer has counters of its own: what came, what is held, what was acknowledged.
+fn fan_in_counts(stage: &mut Stage) {
+    const MESSAGES: u64 = 12;
+    match stage.side {
+        Side::Dialer => {
+            let address = stage.hear_any();
+            let mut clients: Vec<_> = (0..2)
+                .map(|_| {
+                    let node = stage.builder().build().expect("a node");
+                    let peer = node.connect(&address).expect("a session");
+                    (sender(&peer, "up"), node)
+                })
+                .collect();
+            for (number, (sender, _)) in (1u64..).zip(&mut clients) {
+                for sequence in 1..=number * MESSAGES {
+                    sender.send(&payload::numbered(sequence, 64)).expect("sent");
+                }
+                // Nobody turns this one's engine while the other is waited for.
+                sender.flush().expect("delivered");
+            }
+            for (number, (sender, _)) in (1..).zip(&mut clients) {
+                sender
+                    .wait_acked(number * MESSAGES / 2)
+                    .expect("half of it");
+                assert_eq!(sender.acked(), number * MESSAGES / 2);
+            }
+            stage.tell("told");
+            for (number, (sender, node)) in (1..).zip(clients) {
+                stage.hear("let go", &node);
+                assert_eq!(sender.counts().sent, number * MESSAGES);
+                sender.close().expect("delivered");
+            }
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            let mut held = BTreeMap::<PeerId, Vec<Message<[u8], Raw>>>::new();
+            for _ in 0..2 + MESSAGES + 2 * MESSAGES {
+                match next(&mut requests) {
+                    FanInEvent::Joined(peer) => _ = held.insert(peer, Vec::new()),
+                    FanInEvent::Message(peer, message) => {
+                        held.get_mut(&peer).expect("it has joined").push(message);
+                    }
+                    other => panic!("{other:?}"),
+                }
+            }
+            for messages in held.values_mut() {
+                let half = messages.len() / 2;
+                messages.drain(..half).for_each(Message::ack);
+            }
+            let peers = requests.peers();
+            assert_eq!(peers.len(), 2);
+            for peer in &peers {
+                let rest = held[&peer.peer].len() as u64;
+                let expected = Counts {
+                    sent: 2 * rest,
+                    received: 2 * rest,
+                    released: rest,
+                    acknowledged: rest,
+                };
+                assert_eq!(peer.counts, expected);
+            }
+            let mut sent: Vec<_> = peers.iter().map(|peer| peer.counts.sent).collect();
+            sent.sort_unstable();
+            assert_eq!(sent, [MESSAGES, 2 * MESSAGES]);
+            stage.hear("told", &node);
+            // Dropped, not acknowledged: released, and no more acknowledged than before.
+            held.clear();
+            for peer in requests.peers() {
+                assert_eq!(peer.counts.released, peer.counts.sent);
+                assert_eq!(peer.counts.acknowledged, peer.counts.sent / 2);
+            }
+            for _ in 0..2 {
+                stage.tell("let go");
+                match next(&mut requests) {
+                    FanInEvent::Ended(_) => {}
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert!(requests.peers().is_empty());
         }
     }
 }

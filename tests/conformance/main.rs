@@ -17,12 +17,14 @@ mod ending;
 mod flowing;
 mod forging;
 mod gathering;
+mod grouping;
 mod guarding;
 mod limiting;
 mod meeting;
 mod observing;
 mod opening;
 mod reserving;
+mod resting;
 mod selecting;
 mod sharing;
 mod tasks;
@@ -40,9 +42,11 @@ fn main() -> ExitCode {
         carrying::SCENARIOS,
         forging::SCENARIOS,
         gathering::SCENARIOS,
+        grouping::SCENARIOS,
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
         reserving::SCENARIOS,
+        resting::SCENARIOS,
         selecting::SCENARIOS,
         sharing::SCENARIOS,
         tasks::SCENARIOS,

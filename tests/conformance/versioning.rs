@@ -4,15 +4,18 @@
 //! and the older. The two processes run one build here, and what differs are the types that
 //! they open with; `tests/rolling_upgrade.rs` has two builds.
 
+use futures_util::StreamExt;
 use ibex::{
-    Message, OpenFailure, Peer, Pod, Receiver, RecvError, Schema, SendError, SendTimeoutError,
-    Sender, TryRecvError, VersionedReceiver, VersionedSender, Versions,
+    Message, OpenFailure, Peer, Pod, Receiver, RecvError, Schema, Select, SendError,
+    SendTimeoutError, Sender, TryRecvError, VersionedMessage, VersionedReceiver, VersionedSender,
+    Versions,
     bytemuck::{self, Zeroable},
 };
 
 use crate::common::{
     scenario::{Scenario, Side},
     stage::{LONG, MOMENT, Stage},
+    task,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -21,6 +24,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("no_version_in_common", no_version_in_common),
     Scenario::new("settled_when_the_peer_opens", settled_when_the_peer_opens),
     Scenario::new("versions_that_are_one", versions_that_are_one),
+    Scenario::new("versions_of_tasks", versions_of_tasks),
+    Scenario::new("versions_selected", versions_selected),
 ];
 
 #[ibex::message]
@@ -528,5 +533,142 @@ fn versions_that_are_one(stage: &mut Stage) {
         term: 0,
         data: Vec::new(),
     };
+    stage.rendezvous("done", &node);
+}
+
+/// Tasks at both ends, which meet either version: one settles while it is waited for, futures
+/// are dropped in between, and a stream goes to the end.
+fn versions_of_tasks(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let driver = stage.driver();
+    for (name, release) in [("old", Release::Old), ("new", Release::New)] {
+        match stage.side {
+            Side::Dialer => {
+                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
+                let mut sender = channel.sender().expect("a sender");
+                assert!(task::poll_once(&mut sender.opened_async()).is_pending());
+                stage.rendezvous("waits", &node);
+                task::run(&node, driver, async {
+                    for offset in 1..=ENTRIES {
+                        let sent = match (sender.opened_async().await.expect("open"), release) {
+                            (Versions::Older(sender), Release::Old) => {
+                                sender.send_async(&EntryV1::at(offset)).await
+                            }
+                            (Versions::Newer(sender), Release::New) => {
+                                sender.send_async(&EntryV2::at(offset)).await
+                            }
+                            (other, _) => panic!("{other:?} with {release:?}"),
+                        };
+                        assert_eq!(sent.expect("sent"), offset);
+                    }
+                });
+                match sender.opened(LONG).expect("open") {
+                    Versions::Older(sender) => task::run(&node, driver, sender.flush_async()),
+                    Versions::Newer(sender) => task::run(&node, driver, sender.flush_async()),
+                }
+                .expect("delivered");
+            }
+            Side::Listener => {
+                stage.rendezvous("waits", &node);
+                AnyReceiver::open(&peer, name, release).receive_some(match release {
+                    Release::Old => Some(1),
+                    _ => Some(2),
+                });
+            }
+        }
+        stage.rendezvous("sent", &node);
+    }
+    // And the other way round: it receives what either release sends.
+    for (name, release, version) in [("old", Release::Old, 1), ("new", Release::New, 2)] {
+        match stage.side {
+            Side::Dialer => {
+                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
+                let mut receiver = channel.receiver().expect("a receiver");
+                let first = task::poll_once(&mut receiver.recv_async());
+                assert!(first.is_pending(), "nobody has opened it");
+                stage.rendezvous("waits", &node);
+                task::run(&node, driver, async {
+                    let entry = receiver.recv_async().await.expect("an entry");
+                    check_entry(&entry, 1, version);
+                    entry.ack();
+                    let mut entries = receiver.stream();
+                    for offset in 2..=ENTRIES {
+                        let entry = entries.next().await.expect("more").expect("an entry");
+                        check_entry(&entry, offset, version);
+                        entry.ack();
+                    }
+                    assert!(entries.next().await.is_none(), "an orderly end");
+                    assert!(entries.next().await.is_none(), "over is over");
+                });
+                assert_eq!(receiver.counts().acknowledged, ENTRIES);
+            }
+            Side::Listener => {
+                stage.rendezvous("waits", &node);
+                AnySender::open(&peer, name, release).send_some(Some(version));
+            }
+        }
+        stage.rendezvous("received", &node);
+    }
+}
+
+fn check_entry(entry: &VersionedMessage<EntryV2, EntryV1>, offset: u64, version: u8) {
+    match (entry, version) {
+        (Versions::Older(entry), 1) => EntryV1::check(entry, offset),
+        (Versions::Newer(entry), 2) => EntryV2::check(entry, offset),
+        _ => panic!("it is not of version {version}"),
+    }
+}
+
+/// One call waits for receivers of two versions and of one, asleep between the messages.
+fn versions_selected(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut old = peer.sender::<EntryV1>("old").expect("a sender");
+            let mut new = peer.sender::<EntryV2>("new").expect("a sender");
+            let mut plain = peer.sender::<EntryV1>("plain").expect("a sender");
+            for offset in 1..=ENTRIES {
+                let sequence = old.send(&EntryV1::at(offset)).expect("sent");
+                old.wait_acked(sequence).expect("acknowledged");
+                let sequence = new.send(&EntryV2::at(offset)).expect("sent");
+                new.wait_acked(sequence).expect("acknowledged");
+                let sequence = plain.send(&EntryV1::at(offset)).expect("sent");
+                plain.wait_acked(sequence).expect("acknowledged");
+            }
+        }
+        Side::Listener => {
+            let both = |name: &str| {
+                let channel = peer.channel(name).versions::<EntryV2, EntryV1>();
+                channel.receiver().expect("a receiver")
+            };
+            let (mut old, mut new) = (both("old"), both("new"));
+            let mut plain = peer.receiver::<EntryV1>("plain").expect("a receiver");
+            let mut select = Select::new();
+            for offset in 1..=ENTRIES {
+                // Each is sent when the one before was acknowledged.
+                for expected in 0..3 {
+                    let ready = select.ready_timeout(&mut [&mut old, &mut new, &mut plain], LONG);
+                    assert_eq!(ready, Some(expected));
+                    match expected {
+                        0 => {
+                            let entry = old.try_recv().expect("it is there");
+                            check_entry(&entry, offset, 1);
+                            entry.ack();
+                        }
+                        1 => {
+                            let entry = new.try_recv().expect("it is there");
+                            check_entry(&entry, offset, 2);
+                            entry.ack();
+                        }
+                        _ => {
+                            let entry = plain.try_recv().expect("it is there");
+                            EntryV1::check(&entry, offset);
+                            entry.ack();
+                        }
+                    }
+                }
+            }
+        }
+    }
     stage.rendezvous("done", &node);
 }

@@ -196,7 +196,8 @@ impl Setup {
         }
     }
 
-    fn node(self) -> ibex::NodeBuilder {
+    /// A node so set.
+    pub(crate) fn node(self) -> ibex::NodeBuilder {
         let builder = Node::builder()
             .driver(self.driver)
             .fabric(self.fabric, Policy::Require);

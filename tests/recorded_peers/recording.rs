@@ -4,6 +4,7 @@
 use std::{
     io::{Read, Write},
     net::{SocketAddr, TcpStream},
+    sync::Arc,
     time::Duration,
 };
 
@@ -32,7 +33,7 @@ pub(crate) struct Said {
     /// What the peer may have in flight.
     pub(crate) credit: u64,
     /// The ends that were opened, in order.
-    pub(crate) opened: Vec<(String, ChannelSpec)>,
+    pub(crate) opened: Vec<(Arc<str>, Arc<ChannelSpec>)>,
     /// The payloads of all records.
     pub(crate) payloads: Vec<Vec<u8>>,
     /// The latest news of what the peer sends.

@@ -54,8 +54,10 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: &[],
         work: Work::Commands(&[
             "cargo test --workspace --exclude ibex",
-            "cargo test -p ibex --lib --examples --test compile --test readme --test send_sync \
-             --test fingerprints",
+            "cargo test -p ibex --lib --examples --test asynchronous --test compile \
+             --test environment --test fan_in --test fingerprints --test group \
+             --test memory_bound --test readme --test refusals --test select \
+             --test send_sync --test shared_credit",
             "cargo test -p ibex --doc",
         ]),
     },
@@ -96,13 +98,13 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "proofs",
-        about: "no allocation, no copy, idle, flat memory, nothing left, between real processes",
-        budget: seconds(360),
+        about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left",
+        budget: seconds(420),
         quick: false,
         tools: &[],
         work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
-             --test no_copy --test idle --test idle_futures --test memory_flat \
-             --test leaves_nothing"]),
+             --test no_copy --test fan_in_cost --test idle --test idle_futures --test idle_memory \
+             --test memory_flat --test leaves_nothing"]),
     },
     Stage {
         name: "vm",
@@ -135,6 +137,7 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo run --release --example event_loop",
             "cargo run --release --example large_payload",
             "cargo run --release --example request_reply",
+            "cargo run --release --example group",
             "cargo run --release --example pingpong -- \
              --fabric all --size 64 --iters 2000 --json",
             "cargo run --release --example pingpong -- \

@@ -47,6 +47,15 @@ const MODELS: &[Model] = &[
         twins: &["light_missing", "heavy_missing"],
     },
     Model {
+        test: "loom_one_is_inside",
+        twins: &[
+            "light_missing",
+            "heavy_missing",
+            "enter_relaxed",
+            "left_relaxed",
+        ],
+    },
+    Model {
         test: "loom_registered_or_seen",
         twins: &["light_missing", "heavy_missing"],
     },
@@ -73,6 +82,10 @@ const MODELS: &[Model] = &[
         ],
     },
     Model {
+        test: "loom_slots_rest",
+        twins: &["rest_relaxed", "retire_relaxed"],
+    },
+    Model {
         test: "loom_polled_again_or_woken",
         twins: &["second_poll_missing", "drained_late"],
     },
@@ -91,20 +104,41 @@ const MODELS: &[Model] = &[
     },
     Model {
         test: "loom_woken_whoever_leads",
-        twins: &["woken_unseen", "rouse_fence_missing", "sleep_fence_missing"],
+        twins: &["woken_unseen", "waker_rings_nothing"],
     },
     Model {
         test: "loom_the_bell_is_the_sleepers",
         twins: &["drained_asleep"],
     },
     Model {
-        test: "loom_followers_are_woken",
+        test: "loom_the_seat_is_passed_on",
         twins: &[
             "left_silently",
             "followed_blindly",
             "light_missing",
             "heavy_missing",
         ],
+    },
+    Model {
+        test: "loom_a_leader_may_panic",
+        twins: &["left_silently"],
+    },
+    Model {
+        test: "loom_a_follower_may_give_up",
+        twins: &["not_passed_on"],
+    },
+    Model {
+        test: "loom_the_keeper_stands_by",
+        twins: &[
+            "left_silently",
+            "stood_by_blindly",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
+    Model {
+        test: "loom_the_seat_is_claimed",
+        twins: &["claim_unseen", "rouse_fence_missing", "sleep_fence_missing"],
     },
 ];
 

@@ -54,7 +54,7 @@ impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 1 },
+        newest: Version { major: 1, minor: 2 },
     };
 }
 
@@ -66,8 +66,12 @@ pub mod features {
     /// An open may list older versions of its message type. Since 1.1.
     pub const CHANNEL_VERSIONS: u64 = 1 << 0;
 
+    /// On shared memory a silent sender gives its ring up, and control segments grow. Since
+    /// 1.2.
+    pub const RESTING_RINGS: u64 = 1 << 1;
+
     /// What this crate knows.
-    pub const SUPPORTED: u64 = CHANNEL_VERSIONS;
+    pub const SUPPORTED: u64 = CHANNEL_VERSIONS | RESTING_RINGS;
 }
 
 /// How a connection is protected after the Hellos.

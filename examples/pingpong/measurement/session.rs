@@ -41,7 +41,8 @@ pub(crate) struct Setup {
 pub(crate) enum DriverName {
     /// The thread that calls, busy-polling.
     Caller,
-    /// The node's I/O thread, with the default way of waiting.
+    /// Whoever waits, with the default way of waiting, and the node's I/O thread while nobody
+    /// does.
     Threads,
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum FabricName {
 pub(crate) enum DriverName {
     /// The thread that calls.
     Caller,
-    /// The node's I/O thread.
+    /// Whoever waits, and the node's I/O thread while nobody does.
     Threads,
 }
 
@@ -112,8 +112,6 @@ impl IbexEndpoint {
             turns: turns.then(|| self.node.clone()),
             sent: VecDeque::new(),
             acknowledged: 0,
-            asked: (0, 0),
-            ask_again: Instant::now(),
         }
     }
 }
@@ -152,7 +150,8 @@ impl Endpoint for IbexEndpoint {
                     let log = peer
                         .channel("log")
                         .codec::<Raw>()
-                        .window_messages(window_messages(peer.fabric()))
+                        .window_messages(WINDOW_MESSAGES)
+                        .window_bytes(WINDOW_BYTES)
                         .sender::<[u8]>();
                     self.joining.swap_remove(index);
                     return match log {
@@ -174,10 +173,8 @@ impl Endpoint for IbexEndpoint {
         limit: Duration,
     ) {
         if self.setup.waiting == Waiting::Poll {
-            // In shared memory a replica that looks for more tells what it has acknowledged;
-            // elsewhere it has to be asked.
+            // What replicas tell comes with a turn of the engine, but in shared memory.
             if self.carrier != Some(Fabric::Shm) {
-                links.for_each(|link| link.ask_for(offset));
                 self.node.poll();
             }
             thread::yield_now();
@@ -207,29 +204,9 @@ pub(crate) struct IbexReplica {
     /// offset behind it.
     sent: VecDeque<(Sequence, u64)>,
     acknowledged: u64,
-    /// What was asked for last, what was acknowledged then, and when to ask again in any case.
-    asked: (Sequence, Sequence),
-    ask_again: Instant,
 }
 
 impl IbexReplica {
-    /// Makes the replica tell as soon as it has acknowledged the batch that brings `offset`.
-    fn ask_for(&mut self, offset: u64) {
-        let Some(sequence) = self.sequence_of(offset) else {
-            return;
-        };
-        // Half a window is told of unasked, and a question costs both ends more than it brings
-        // (a fifth of the rate). Else it stays when the time is up, which it is at once, but
-        // whatever the replica says next ends it.
-        let asking = (sequence, self.log.acked());
-        let is_told = self.sent.len() as u64 >= window_messages(Fabric::Tcp) / 2;
-        if !is_told && asking != self.asked || Instant::now() >= self.ask_again {
-            self.asked = asking;
-            self.ask_again = Instant::now() + OVERTAKEN;
-            let _ = self.log.wait_acked_timeout(sequence, Duration::ZERO);
-        }
-    }
-
     /// The batch whose acknowledgement brings `offset`, if it was sent.
     fn sequence_of(&self, offset: u64) -> Option<Sequence> {
         let index = self.sent.partition_point(|&(_, end)| end < offset);
@@ -299,7 +276,9 @@ impl IbexPrimary {
         let mut joining = peer.sender::<Join>("join").map_err(Error::subject)?;
         joining.send(&join).map_err(Error::subject)?;
         joining.close().map_err(Error::subject)?;
-        let log = peer.channel("log").codec::<Raw>().receiver::<[u8]>();
+        // The primary looks at what both replicas have, and waits for neither.
+        let log = peer.channel("log").codec::<Raw>().ack_every(1);
+        let log = log.receiver::<[u8]>();
         Ok(IbexPrimary {
             log: log.map_err(Error::subject)?,
             waiting: setup.waiting,
@@ -366,16 +345,10 @@ impl PrimaryLink for IbexPrimary {
 }
 
 /// Batches that may be on their way to a replica; what it lacks beyond that waits in the log,
-/// which is there anyway. The window also says how often the library tells of acknowledgements
-/// unasked: in shared memory, where that costs a store, each quarter of it, over a connection
-/// each half. So a connection gets one in which half are fewer records than are outstanding.
-fn window_messages(fabric: Fabric) -> u64 {
-    match fabric {
-        Fabric::Shm => 16,
-        Fabric::Tcp | Fabric::Verbs => 4,
-    }
-}
-
+/// which is there anyway. More than are outstanding.
+const WINDOW_MESSAGES: u64 = 8;
+/// So many fit, of records of 4 KiB, and what they are copied through stays in a core's cache.
+const WINDOW_BYTES: u64 = 512 << 10;
 /// Under `Driver::Caller`, publishing so much runs a turn of the engine.
 const TRANSMITTED_BYTES: usize = 32 << 10;
 /// How long to wait for one replica while others may be quicker.

@@ -53,8 +53,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
             Control::Open {
                 end: 1,
                 role: Role::Sender,
-                name: "wal".to_string(),
-                spec,
+                name: "wal".into(),
+                spec: spec.into(),
             },
         ),
         (
@@ -62,8 +62,8 @@ pub(crate) fn seeds() -> Vec<Seed> {
             Control::Open {
                 end: 1,
                 role: Role::Receiver,
-                name: "wal".to_string(),
-                spec: all_versions,
+                name: "wal".into(),
+                spec: all_versions.into(),
             },
         ),
         (

@@ -26,8 +26,8 @@ pub struct ChannelEnd {
     pub(crate) session: Arc<SessionShared>,
     pub(crate) id: u32,
     pub(crate) role: Role,
-    pub(crate) name: String,
-    pub(crate) spec: ChannelSpec,
+    pub(crate) name: Arc<str>,
+    pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
 
     // How it stands.
@@ -61,15 +61,15 @@ impl ChannelEnd {
         session: Arc<SessionShared>,
         id: u32,
         role: Role,
-        name: &str,
-        spec: ChannelSpec,
+        name: Arc<str>,
+        spec: Arc<ChannelSpec>,
         open_timeout: Duration,
     ) -> Self {
         Self {
             session,
             id,
             role,
-            name: name.to_owned(),
+            name,
             spec,
             open_timeout,
             state: EndState::default(),
@@ -84,14 +84,14 @@ impl ChannelEnd {
 
     /// Why the channel is over. `counts` says how far it came.
     pub(super) fn unusable(&self, counts: impl FnOnce() -> Counts) -> Unusable {
-        let (channel, peer) = (self.name.clone(), self.session.peer_name());
+        let (channel, peer) = (self.name.to_string(), self.session.peer_name());
         let cause = match self.state.reason() {
             Some(End::Mismatch(theirs)) => {
                 return Unusable::Mismatch(Box::new(SchemaMismatch {
                     channel,
                     peer,
-                    ours: self.spec.clone(),
-                    theirs,
+                    ours: ChannelSpec::clone(&self.spec),
+                    theirs: ChannelSpec::clone(&theirs),
                 }));
             }
             Some(End::Cause(cause)) => cause,
@@ -141,12 +141,12 @@ impl ChannelEnd {
             })
     }
 
-    fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
-        let ours = (self.name.as_str(), self.role);
+    pub(super) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+        let ours = (&*self.name, self.role);
         let peers = self.session.incoming();
         let is_same_there = peers.iter().any(|(name, role)| (&**name, *role) == ours);
         Box::new(NotOpened {
-            channel: self.name.clone(),
+            channel: self.name.to_string(),
             peer: self.session.peer_name(),
             missing: self.role.opposite(),
             is_same_there,

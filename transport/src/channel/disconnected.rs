@@ -10,7 +10,8 @@ use std::{error::Error, fmt};
 
 use crate::engine::control::{CloseReason, Role};
 
-/// How far a channel came, as its sending end knows it.
+/// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
+/// is said otherwise.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Messages sent. Exact.

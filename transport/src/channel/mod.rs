@@ -10,6 +10,7 @@ pub mod channel_end;
 pub(crate) mod coarse_time;
 pub mod disconnected;
 pub mod error;
+mod group;
 pub mod message;
 pub mod receive_end;
 pub mod receive_handle;
@@ -27,6 +28,9 @@ pub mod words;
 pub use error::{
     Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch, SendError,
     SendFailure, WaitAckedError,
+};
+pub use group::{
+    GroupFailure, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, WhenFull,
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;

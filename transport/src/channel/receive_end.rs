@@ -21,8 +21,8 @@ use super::{
 use crate::{
     driver::Counter,
     engine::{counters::Counters, record::first_position},
-    fabric::shm::MessageSegment,
-    memory::{Block, BufferLease, LargeLease, orphans::Orphan},
+    fabric::shm::{MessageSegment, MessageSlots, RingSegment},
+    memory::{BlockLease, BufferLease, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
 
@@ -63,6 +63,8 @@ pub struct ReceiveEnd {
     /// What the sender was last told; the position from where the ring begins.
     told_released: AtomicU64,
     told_position: AtomicU64,
+    /// It is told at latest when so many messages are released.
+    pub(crate) tell_every: u64,
     /// The prefix that the session's engine was last asked to tell.
     pub(crate) marked_released: AtomicU64,
     /// The session's engine was asked to tell and has not yet.
@@ -99,9 +101,23 @@ pub(crate) struct Frame {
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum FrameMemory {
     /// They lie in a block among others.
-    Block(Arc<Block>),
+    Block(BlockLease),
     /// They lie in a receive buffer of their own.
     Buffer(BufferLease),
+}
+
+impl From<BlockLease> for FrameMemory {
+    #[inline]
+    fn from(lease: BlockLease) -> Self {
+        Self::Block(lease)
+    }
+}
+
+impl From<BufferLease> for FrameMemory {
+    #[inline]
+    fn from(lease: BufferLease) -> Self {
+        Self::Buffer(lease)
+    }
 }
 
 // SAFETY: `base` points into `memory`, which is Send; a frame's bytes are only read.
@@ -136,8 +152,10 @@ pub(crate) enum LargePlace {
 pub(crate) struct Held {
     pub(crate) frames: Option<ArrivalRetirer<Frame>>,
     pub(crate) large: VecDeque<HeldLarge>,
-    /// The ring itself, for as long as any guard may read it.
-    pub(crate) ring: Option<crate::fabric::shm::RingSegment>,
+    /// The ring itself, for as long as any guard may read it (shm).
+    pub(crate) ring: Option<RingSegment>,
+    /// What large messages come in (shm).
+    pub(crate) slots: MessageSlots,
 }
 
 /// A large message that was handed out.
@@ -169,7 +187,7 @@ impl Deref for ReceiveEnd {
 
 impl ReceiveEnd {
     /// An end whose guards settle in `cells`.
-    pub(crate) fn new(common: ChannelEnd, cells: CellLease) -> Self {
+    pub(crate) fn new(common: ChannelEnd, cells: CellLease, tell_every: u64) -> Self {
         Self {
             common,
             ours: OnceLock::new(),
@@ -187,6 +205,7 @@ impl ReceiveEnd {
             large_bytes: Counter::default(),
             told_released: AtomicU64::new(0),
             told_position: AtomicU64::new(0),
+            tell_every,
             marked_released: AtomicU64::new(0),
             is_marked: AtomicBool::new(false),
         }
@@ -212,6 +231,47 @@ impl ReceiveEnd {
             moved = true;
         });
         self.tell(true, moved);
+    }
+
+    /// Gives back what memory messages took, if all that were handed out have settled.
+    /// Returns whether they have.
+    ///
+    /// # Safety
+    ///
+    /// Nothing is there to be handed out, nor comes meanwhile.
+    pub(crate) unsafe fn rest(&self) -> bool {
+        let handed_out = self.handed_out.load(Ordering::Acquire);
+        let discard = || {
+            // SAFETY: all messages have settled, and no other comes, says the caller; we are
+            // called under the advance lock.
+            unsafe { self.cells.discard() };
+        };
+        let passed = |prefix: &Prefix| self.passed(prefix);
+        self.prefix.rest(&self.cells, handed_out, discard, passed)
+    }
+
+    /// The sender has given its ring up, which it may once all that came in it is released
+    /// (shm): so do we.
+    pub(crate) fn ring_rests(&self) -> Result<(), String> {
+        // Whoever maps a ring at this moment is waited for.
+        let mut source = self.source.lock().unwrap_or_else(PoisonError::into_inner);
+        if source.take().is_some() {
+            self.has_source.store(false, Ordering::Relaxed);
+            return Ok(());
+        }
+        let mut held = self.held();
+        let handed_out = self.handed_out.load(Ordering::Acquire);
+        if self.prefix.prefix().released != handed_out {
+            return Err("a ring is given up that messages are held of".to_owned());
+        }
+        held.slots = MessageSlots::default();
+        if let Some(ring) = &held.ring {
+            ring.vacate().map_err(|error| error.to_string())?;
+        }
+        drop(held);
+        // SAFETY: nothing is in the ring any more, and no other comes while we are here.
+        unsafe { self.rest() };
+        Ok(())
     }
 
     /// Nobody waits for this end's counters any more.
@@ -291,8 +351,8 @@ impl ReceiveEnd {
             .position
             .saturating_sub(self.told_position.load(Ordering::Relaxed));
         let owes = self.state.agreed().is_some_and(|agreed| {
-            // Under half a window the news wait for a frame that goes anyway.
-            agreed.window.owes_news(messages, bytes)
+            // Before that the news wait for a frame that goes anyway.
+            agreed.window.owes_news(messages, bytes, self.tell_every)
         });
         // The sender asked, and the engine may have found us summing and left it to us.
         let asked = moved && self.cells.is_asked();

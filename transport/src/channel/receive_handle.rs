@@ -13,7 +13,7 @@ use std::{
 
 use super::{
     coarse_time::CoarseTime,
-    error::{RecvError, RecvFailure},
+    error::{Counts, RecvError, RecvFailure},
     message::RawMessage,
     receive_end::{
         Frame, HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
@@ -24,9 +24,11 @@ use crate::{
     driver::{Condition, Patience, SessionShared, TimedOut},
     engine::{
         control::CloseReason,
+        counters::Counters,
         record::{self, LargeAnnouncement, Layout, RecordHeader, RecordKind},
+        session::Agreed,
     },
-    fabric::shm::{MessageSlots, RingSegment},
+    fabric::shm::RingSegment,
     memory::orphans::{self, Orphan},
     ring::{Arm, ArrivalReader, CellBlock, Consumer, Mapped},
 };
@@ -57,7 +59,6 @@ pub struct ReceiveHandle {
     quarter_bytes: u64,
 
     arm: Arm,
-    segments: MessageSlots,
 }
 
 #[derive(Debug)]
@@ -76,9 +77,10 @@ struct Frames {
 }
 
 impl Frames {
-    /// The record at the front; it stays there.
-    #[inline]
-    fn find(&self) -> Option<Found> {
+    /// The first frame, and of the record at the front, which stays there, where its payload
+    /// begins and its header word.
+    #[inline(always)]
+    fn front(&self) -> Option<(&Frame, NonNull<u8>, u64)> {
         let frame = self.arrivals.peek()?;
         // SAFETY: the engine checked the frame's records before it pushed the
         // frame, nobody writes there until it is retired, and `at` is the offset
@@ -86,6 +88,14 @@ impl Frames {
         let record = unsafe { frame.base.add(self.at) };
         // SAFETY: as above; a record begins with an aligned header word.
         let word = unsafe { record.cast::<u64>().read() };
+        // SAFETY: as above; the payload follows the header word.
+        let payload = unsafe { record.add(record::HEADER_BYTES) };
+        Some((frame, payload, word))
+    }
+
+    /// The record at the front; it stays there.
+    fn find(&self) -> Option<Found> {
+        let (_, payload, word) = self.front()?;
         let header = match RecordHeader::from_word(word) {
             Some(Ok(header)) => header,
             _ => unreachable!("the engine let a malformed record through"),
@@ -93,22 +103,29 @@ impl Frames {
         let length = header.length as usize;
         Some(Found {
             kind: header.kind,
-            // SAFETY: the payload follows the header word.
-            payload: unsafe { record.add(record::HEADER_BYTES) },
+            payload,
             length,
             size: record::record_size(length, self.alignment),
         })
     }
 
-    /// Moves behind the record at the front.
-    #[inline]
-    fn move_on(&mut self, size: usize) {
+    /// Takes the record at the front if it is an ordinary one: its payload, the payload's
+    /// length and the record's size.
+    #[inline(always)]
+    fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize)> {
+        let (frame, payload, word) = self.front()?;
+        let length = RecordHeader::of_data(word)?.length as usize;
+        let size = record::record_size(length, self.alignment);
+        let frame_bytes = frame.bytes;
+        self.move_on(size, frame_bytes);
+        Some((payload, length, size))
+    }
+
+    /// Moves behind the record at the front, in a frame of so many bytes.
+    #[inline(always)]
+    fn move_on(&mut self, size: usize, frame_bytes: usize) {
         self.at += size;
-        if self
-            .arrivals
-            .peek()
-            .is_some_and(|frame| self.at == frame.bytes)
-        {
+        if self.at == frame_bytes {
             self.arrivals.advance();
             self.at = 0;
         }
@@ -139,7 +156,6 @@ impl ReceiveHandle {
             quarter_messages: 1,
             quarter_bytes: 1,
             arm: Arm::new(),
-            segments: MessageSlots::new(),
             end,
         }
     }
@@ -158,9 +174,21 @@ impl ReceiveHandle {
 
     /// Messages handed out, released and acknowledged so far.
     #[must_use]
-    pub fn counters(&self) -> crate::engine::counters::Counters {
+    pub fn counters(&self) -> Counters {
         self.end.advance(false);
         self.end.counters()
+    }
+
+    /// The same, with the messages that arrived as far as the engine has seen.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let handed_out = self.counters().received;
+        let counts = self.end.counts();
+        Counts {
+            sent: counts.received,
+            received: handed_out,
+            ..counts
+        }
     }
 
     // ---- The path of a message -------------------------------------------------------
@@ -180,6 +208,8 @@ impl ReceiveHandle {
                 ring.advance_by(found.2, 1);
                 found
             }
+            // Looked at here, since who receives in a loop finds none each time before it waits.
+            Source::Frames(frames) if frames.arrivals.is_empty() => return None,
             Source::Frames(_) => self.take_from_frame()?,
             Source::None => return None,
         };
@@ -191,19 +221,14 @@ impl ReceiveHandle {
         let Source::Frames(frames) = &mut self.source else {
             return None;
         };
-        let found = frames.find()?;
-        if found.kind != RecordKind::Data {
-            return None;
-        }
-        frames.move_on(found.size);
-        Some((found.payload, found.length, found.size))
+        frames.take_data()
     }
 
     /// Whether a record is there, of whatever kind, or may be.
     fn has_record(&self) -> bool {
         match &self.source {
             Source::Ring(ring) => !ring.is_empty(),
-            Source::Frames(frames) => frames.arrivals.peek().is_some(),
+            Source::Frames(frames) => !frames.arrivals.is_empty(),
             Source::None => true,
         }
     }
@@ -214,8 +239,8 @@ impl ReceiveHandle {
             && match &self.source {
                 Source::Ring(ring) => ring.peek_data().is_some(),
                 Source::Frames(frames) => frames
-                    .find()
-                    .is_some_and(|found| found.kind == RecordKind::Data),
+                    .front()
+                    .is_some_and(|(.., word)| RecordHeader::of_data(word).is_some()),
                 Source::None => false,
             }
     }
@@ -257,7 +282,12 @@ impl ReceiveHandle {
     fn move_on(&mut self, size: usize) {
         match &mut self.source {
             Source::Ring(ring) => ring.advance_by(size, 1),
-            Source::Frames(frames) => frames.move_on(size),
+            Source::Frames(frames) => {
+                if let Some(frame) = frames.arrivals.peek() {
+                    let frame_bytes = frame.bytes;
+                    frames.move_on(size, frame_bytes);
+                }
+            }
             Source::None => {}
         }
     }
@@ -292,14 +322,15 @@ impl ReceiveHandle {
     /// has just come, or the end.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
-        if matches!(self.source, Source::None) && !self.take_source()? {
-            return self.end_of_stream();
-        }
         // Both facts are read before the last look, so nothing that came before them is
-        // missed; and `over` before `closed_at`, since an orderly end is often followed at
-        // once by the end of the session.
+        // missed, nor a ring in the place of the one before; and `over` before `closed_at`,
+        // since an orderly end is often followed at once by the end of the session.
         let over = self.end.state.is_over();
         let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
+        self.take_source()?;
+        if matches!(self.source, Source::None) {
+            return self.end_of_stream();
+        }
         let Some(found) = self.find()? else {
             if closed_at == Some(self.handed_out) {
                 return Err(RecvError::Ended);
@@ -325,16 +356,15 @@ impl ReceiveHandle {
         if self.has_plain() {
             return true;
         }
-        if matches!(self.source, Source::None) {
-            match self.take_source() {
-                Ok(true) => {}
-                Ok(false) => return self.end_of_stream().is_err(),
-                Err(_) => return true,
-            }
-        }
         // In this order, as in `poll_slow`.
         let over = self.end.state.is_over();
         let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
+        if self.take_source().is_err() {
+            return true;
+        }
+        if matches!(self.source, Source::None) {
+            return self.end_of_stream().is_err();
+        }
         match self.find() {
             Ok(None) => over || closed_at == Some(self.handed_out),
             Ok(Some(found)) => {
@@ -456,7 +486,8 @@ impl ReceiveHandle {
         if length > limit {
             return Err(self.refused("a message is above the channel's limit"));
         }
-        match self.segments.accept(slot, length, capacity, fd) {
+        let accepted = self.end.held().slots.accept(slot, length, capacity, fd);
+        match accepted {
             Ok(segment) => {
                 let payload = segment.memory().0;
                 Ok((payload, length as usize, LargeMemory::Segment(segment)))
@@ -470,50 +501,67 @@ impl ReceiveHandle {
         self.end.error()
     }
 
-    /// Takes over what the engine left; maps a ring here, on the caller's thread.
-    fn take_source(&mut self) -> Result<bool, RecvError> {
+    /// Takes over what the engine left, if it has; maps a ring here, on the caller's thread.
+    fn take_source(&mut self) -> Result<(), RecvError> {
         if !self.end.has_source.load(Ordering::Acquire) {
-            return Ok(false);
+            return Ok(());
         }
-        let mut offer = self
-            .end
-            .source
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        let Some(offer) = offer.take() else {
-            return Ok(false);
+        let end = self.end.clone();
+        // Until it is mapped: the engine may be told to let go of it.
+        let mut offered = end.source.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(offer) = offered.take() else {
+            return Ok(());
         };
-        let Some(agreed) = self.end.state.agreed() else {
+        end.has_source.store(false, Ordering::Relaxed);
+        let Some(agreed) = end.state.agreed() else {
             unreachable!("an end gets its source when it is open")
         };
+        if matches!(self.source, Source::None) {
+            self.begin(agreed);
+        }
+        let alignment = agreed.alignment as usize;
+        let source = match offer {
+            SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames {
+                arrivals,
+                at: 0,
+                alignment,
+            })),
+            SourceOffer::Ring { fd, capacity } => self.map_ring(fd, capacity, alignment),
+        };
+        drop(offered);
+        self.source = source.map_err(|what| self.refused(&what))?;
+        Ok(())
+    }
+
+    /// The first source has come.
+    fn begin(&mut self, agreed: &Agreed) {
         self.quarter_messages = (agreed.window.messages / 4).max(1);
         if self.end.session.site().is_some() {
             self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
         }
+        self.quarter_messages = self.quarter_messages.min(self.end.tell_every);
         self.quarter_bytes = (agreed.window.bytes / 4).max(1);
         self.advance_at = self.quarter_messages;
         self.advance_at_bytes = self.quarter_bytes;
-        let alignment = agreed.alignment as usize;
-        self.source = match offer {
-            SourceOffer::Frames(arrivals) => Source::Frames(Frames {
-                arrivals,
-                at: 0,
-                alignment,
-            }),
-            SourceOffer::Ring { fd, capacity } => {
-                let ring = RingSegment::accept(fd, capacity).map_err(|refused| {
-                    self.end.session.misbehaved(&refused.to_string());
-                    self.end.error()
-                })?;
-                let (base, capacity) = ring.memory();
-                // SAFETY: a double mapping of `capacity` bytes; `held` keeps it until the
-                // last guard is gone.
-                let mapped = unsafe { Mapped::new(base, capacity) };
-                self.end.held().ring = Some(ring);
-                Source::Ring(Consumer::new(mapped, Layout::in_lines(alignment)))
-            }
-        };
-        Ok(true)
+    }
+
+    /// Maps a ring that came, and goes on there behind what the one before had.
+    fn map_ring(&self, fd: OwnedFd, capacity: u64, alignment: usize) -> Result<Source, String> {
+        if self.end.prefix.prefix().released != self.handed_out {
+            return Err("a ring came while messages of the one before are held".to_owned());
+        }
+        let ring = RingSegment::accept(fd, capacity).map_err(|refused| refused.to_string())?;
+        let (base, capacity) = ring.memory();
+        // SAFETY: a double mapping of `capacity` bytes; `held` keeps it until the last guard
+        // is gone.
+        let mapped = unsafe { Mapped::new(base, capacity) };
+        // The one before goes: nobody holds a message of it.
+        self.end.held().ring = Some(ring);
+        let layout = Layout::in_lines(alignment);
+        Ok(Source::Ring(match &self.source {
+            Source::Ring(before) => Consumer::resume(mapped, layout, before.read()),
+            _ => Consumer::new(mapped, layout),
+        }))
     }
 
     // ---- Waiting ---------------------------------------------------------------------
@@ -605,6 +653,11 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
+        if self.end.session.site().is_some() {
+            // What was sent goes out before the wait is prepared: its answer may be what is
+            // waited for, and over a device that takes no system call of ours.
+            self.end.session.let_out();
+        }
         let end = self.end.clone();
         let session = &end.session;
         if end.state.is_pending()
@@ -673,7 +726,7 @@ impl ReceiveHandle {
     #[must_use]
     pub fn corrupt(&self, message: &RawMessage, why: &str) -> RecvError {
         RecvError::Corrupt {
-            channel: self.end.name.clone(),
+            channel: self.end.name.to_string(),
             peer: self.end.session.peer_name(),
             sequence: message.sequence(),
             why: why.to_owned(),

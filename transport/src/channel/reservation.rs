@@ -76,7 +76,7 @@ impl SendHandle {
     fn reserved_entry(&self) -> Entered<'_> {
         Entered {
             end: &self.end,
-            cloned: self.reserved == Reserved::InTurn,
+            in_turn: self.reserved == Reserved::InTurn,
         }
     }
 }

@@ -1,19 +1,22 @@
 //! The sending end of a channel: what its handles and the engine share.
 //!
-//! Rules for `producer`, the only part that is not shared by atomics:
+//! Rules for `writing`, the only part that is not shared by atomics:
 //!
-//! 1. While there is one handle, that handle alone touches it, by `&mut self`.
-//! 2. Before a second handle exists, `is_cloned` is set; from then on every handle
-//!    touches it only while it holds `turnstile`. The flag never goes back.
-//! 3. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
+//! 1. While there is one handle, that handle is favoured by `bias` and touches it inside.
+//! 2. Before a second handle exists, the favour is withdrawn; from then on every handle
+//!    touches it only while it holds `turnstile`. Who finds `bias` closed takes that way.
+//! 3. The engine touches it while it holds the turnstile and has closed `bias`, so that
+//!    nobody is inside by either rule: to take back what a silent sender writes with.
+//! 4. A reservation keeps what rule 1 or 2 gave it until it is published or dropped.
 //!    A leaked one ends the channel, and its handle opens the turnstile again.
 
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
     collections::VecDeque,
     ops::Deref,
     sync::{Arc, Mutex, OnceLock, PoisonError},
+    thread,
     time::Instant,
 };
 
@@ -28,7 +31,9 @@ use crate::{
     driver::{Counter, Patience},
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::RingLease,
-    ring::{Arm, Asymmetry, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker},
+    ring::{
+        Arm, Asymmetry, BiasedLock, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker,
+    },
 };
 
 /// What the handles of one sending end and its engine share.
@@ -45,9 +50,9 @@ pub struct SendEnd {
     /// That somebody waits for room or news, for the peer to know (shm).
     pub(super) asking: Asking,
 
-    // The producer and who may touch it.
-    pub(super) producer: UnsafeCell<Option<SendProducer>>,
-    pub(super) is_cloned: AtomicBool,
+    // What handles write with, and who may touch it.
+    pub(super) writing: UnsafeCell<Writing>,
+    pub(super) bias: BiasedLock,
     pub(super) turnstile: Turnstile,
     pub(super) handles: AtomicU32,
     /// Messages sent, for those who must not touch the producer.
@@ -63,10 +68,19 @@ pub struct SendEnd {
     pub(crate) large_bytes: Counter,
 }
 
-// SAFETY: `producer` is touched only as the rules of this module say, one thread at a
-// time, each after it saw what the one before wrote (`&mut` handles, or the turnstile's
-// acquire and release). Everything else is `Sync` by itself.
+// SAFETY: `writing` is touched only as the rules of this module say, one thread at a
+// time, each after it saw what the one before wrote (`&mut` handles and the bias, or the
+// turnstile's acquire and release). Everything else is `Sync` by itself.
 unsafe impl Sync for SendEnd {}
+
+/// What the handles of an end write with.
+#[derive(Debug, Default)]
+pub(super) struct Writing {
+    /// There while the channel is used, and small while it is not.
+    pub(super) producer: Option<Box<SendProducer>>,
+    /// How far the one before it came, whose ring went back.
+    pub(super) before: Option<Released>,
+}
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]
@@ -87,7 +101,7 @@ pub(super) struct SendProducer {
     /// Large messages whose memory is in use, with their slot (shm).
     pub(super) large: VecDeque<(u64, u32)>,
     pub(super) segments: MessageSegmentPool,
-    /// Where a reservation is built that is too long for the ring.
+    /// Where a reservation, or a group's message, is built that is too long for the ring.
     pub(super) reserved_large: Option<LargePlace>,
 }
 
@@ -129,8 +143,8 @@ impl SendEnd {
             theirs: OnceLock::new(),
             ours: OnceLock::new(),
             asking: Asking::default(),
-            producer: UnsafeCell::new(None),
-            is_cloned: AtomicBool::new(false),
+            writing: UnsafeCell::default(),
+            bias: BiasedLock::new(),
             turnstile: Turnstile::default(),
             handles: AtomicU32::new(1),
             sent: AtomicU64::new(0),
@@ -183,7 +197,7 @@ struct Askers {
 
 /// What a thread asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Wish {
+pub(crate) enum Wish {
     /// That something is released.
     Room,
     /// That counters move.
@@ -234,23 +248,33 @@ pub(super) struct Turnstile {
 
 /// Who is inside.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Occupied {
-    ByUs,
-    ByAnother,
+enum Inside {
+    Us,
+    /// For a moment.
+    TheEngine,
+    Another,
 }
+
+/// The engine's number.
+const ENGINE: u64 = u64::MAX;
 
 impl Turnstile {
     #[inline]
-    fn try_enter(&self) -> Result<(), Occupied> {
-        let me = thread_number();
+    fn try_enter(&self) -> Result<(), Inside> {
+        self.try_enter_as(thread_number())
+    }
+
+    #[inline]
+    fn try_enter_as(&self, me: u64) -> Result<(), Inside> {
         // TURN, pairs with `leave`: who enters sees what the last one inside wrote.
         match self
             .holder
             .compare_exchange(0, me, Ordering::Acquire, Ordering::Relaxed)
         {
             Ok(_) => Ok(()),
-            Err(holder) if holder == me => Err(Occupied::ByUs),
-            Err(_) => Err(Occupied::ByAnother),
+            Err(holder) if holder == me => Err(Inside::Us),
+            Err(ENGINE) => Err(Inside::TheEngine),
+            Err(_) => Err(Inside::Another),
         }
     }
 
@@ -269,10 +293,13 @@ impl SendEnd {
     /// may be inside for long: it may wait for room, or build a message.
     #[inline]
     pub(super) fn take_turn(&self, patience: Patience) -> Result<(), SendFailure> {
-        match self.turnstile.try_enter() {
-            Ok(()) => Ok(()),
-            Err(Occupied::ByUs) => Err(SendError::Nested.into()),
-            Err(Occupied::ByAnother) => self.take_turn_slow(patience),
+        loop {
+            match self.turnstile.try_enter() {
+                Ok(()) => return Ok(()),
+                Err(Inside::Us) => return Err(SendError::Nested.into()),
+                Err(Inside::TheEngine) => thread::yield_now(),
+                Err(Inside::Another) => return self.take_turn_slow(patience),
+            }
         }
     }
 
@@ -311,6 +338,55 @@ impl SendEnd {
         }
     }
 }
+
+/// The engine's wish to take back what a silent sender writes with (rule 3); dropping it
+/// lets handles in again.
+#[must_use = "behind a heavy barrier it may be taken"]
+pub(crate) struct Claim<'a>(&'a SendEnd);
+
+impl SendEnd {
+    /// Keeps handles out from now on, unless one is inside already. A heavy barrier must
+    /// follow, then [`Claim::take`].
+    pub(crate) fn claim(&self) -> Option<Claim<'_>> {
+        self.turnstile.try_enter_as(ENGINE).ok()?;
+        self.bias.close();
+        Some(Claim(self))
+    }
+}
+
+impl Claim<'_> {
+    /// What the handles write with, if none is inside and all that they published has been
+    /// released. The next send makes another, which goes on behind it.
+    pub(crate) fn take(self) -> Option<Rested> {
+        let end = self.0;
+        if !end.bias.is_left() {
+            return None;
+        }
+        // SAFETY: rule 3; the claim lives to the end of this function.
+        let writing = unsafe { &mut *end.writing.get() };
+        let producer = writing.producer.as_mut()?;
+        // Of a peer that misbehaves the next send will tell.
+        producer.refresh().ok()?;
+        producer.retire_large(end, end.ours.get().is_some());
+        if !producer.is_at_rest() {
+            return None;
+        }
+        writing.before = Some(producer.ring.released());
+        writing.producer.take().map(Rested)
+    }
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.0.bias.open();
+        self.0.turnstile.leave();
+    }
+}
+
+/// What a silent sender wrote with. Dropping it unmaps its memory, or gives it back to its
+/// pool.
+#[derive(Debug)]
+pub(crate) struct Rested(#[allow(dead_code, reason = "held for its drop")] Box<SendProducer>);
 
 const SPINS: u32 = 100;
 

@@ -6,7 +6,12 @@
 //! is too long for it, or the channel is over.
 
 use std::sync::atomic::Ordering;
-use std::{mem::MaybeUninit, slice, sync::Arc};
+use std::{
+    mem::{ManuallyDrop, MaybeUninit},
+    slice,
+    sync::Arc,
+    thread,
+};
 
 use super::{
     error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
@@ -24,7 +29,7 @@ use crate::{
     },
     fabric::shm::{MESSAGE_SLOTS, MessageSegmentPool, RingSegment, SHORT_MESSAGE_BYTES},
     memory::{LargeLease, MemoryError},
-    ring::{Doorbell, Mapped, Producer},
+    ring::{Doorbell, Mapped, Producer, Released},
 };
 
 /// Why an encoder stopped.
@@ -120,16 +125,10 @@ impl SendHandle {
         patience: Patience,
     ) -> Result<RawReservation<'_>, SendFailure> {
         let entered = self.enter(patience)?;
-        match entered.producer() {
-            Some(producer)
-                if producer.takes(length)
-                    && length as u64 <= producer.max_message_bytes
-                    && !entered.end.state.is_over() => {}
-            _ => entered.find_place(length, patience)?,
-        }
-        let cloned = entered.cloned;
+        entered.place(length, patience)?;
+        let in_turn = entered.in_turn;
         std::mem::forget(entered); // The reservation keeps what entering gave.
-        self.reserved = if cloned {
+        self.reserved = if in_turn {
             Reserved::InTurn
         } else {
             Reserved::Alone
@@ -142,30 +141,73 @@ impl SendHandle {
 
     #[inline(always)]
     fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
-        if self.reserved != Reserved::No {
-            self.reservation_was_leaked();
-        }
-        // Relaxed: the flag is set before a second handle exists, and getting one to
-        // another thread orders it (rule 2 of the sending end).
-        let cloned = self.end.is_cloned.load(Ordering::Relaxed);
-        if cloned {
+        self.end_if_leaked();
+        // The favour is withdrawn before a second handle exists, and getting one to another
+        // thread orders it (rule 2 of the sending end).
+        let in_turn = !self.end.bias.try_enter();
+        if in_turn {
             self.end.take_turn(patience)?;
         }
         Ok(Entered {
             end: &self.end,
-            cloned,
+            in_turn,
         })
+    }
+
+    /// Whether there is another handle, or was one.
+    pub(super) fn was_cloned(&self) -> bool {
+        self.end.bias.is_withdrawn()
+    }
+
+    /// Keeps the right to the producer until [`let_go`](Self::let_go); for an end that was
+    /// never cloned.
+    #[inline(always)]
+    pub(super) fn hold(&mut self) -> ManuallyDrop<Entered<'_>> {
+        if self.reserved == Reserved::No {
+            while !self.end.bias.try_enter() {
+                // The engine is inside, for a moment.
+                thread::yield_now();
+            }
+            self.reserved = Reserved::Alone;
+        }
+        ManuallyDrop::new(Entered {
+            end: &self.end,
+            in_turn: false,
+        })
+    }
+
+    /// Gives the right back, if it was kept, with the place that was made meanwhile.
+    #[inline]
+    pub(super) fn let_go(&mut self) {
+        if self.reserved == Reserved::No {
+            return;
+        }
+        let entered = ManuallyDrop::into_inner(self.hold());
+        if let Some(producer) = entered.producer() {
+            producer.reserved_large = None;
+        }
+        drop(entered);
+        self.reserved = Reserved::No;
+    }
+
+    /// Ends the channel if a reservation was leaked.
+    #[inline(always)]
+    pub(super) fn end_if_leaked(&mut self) {
+        if self.reserved != Reserved::No {
+            self.reservation_was_leaked();
+        }
     }
 
     #[cold]
     fn reservation_was_leaked(&mut self) {
         // Not by whether the end is cloned now: the first clone may have been made since.
-        let was_in_turn = self.reserved == Reserved::InTurn;
+        let in_turn = self.reserved == Reserved::InTurn;
         self.reserved = Reserved::No;
         self.end.state.end(End::Cause(EndCause::SlotLeaked));
-        if was_in_turn {
-            self.end.turnstile.leave();
-        }
+        drop(Entered {
+            end: &self.end,
+            in_turn,
+        });
         self.end.close(CloseReason::SlotLeaked);
         self.end.waiters.wake_all();
     }
@@ -233,7 +275,7 @@ impl SendHandle {
 
 impl Clone for SendHandle {
     fn clone(&self) -> Self {
-        self.end.is_cloned.store(true, Ordering::Relaxed);
+        self.end.bias.withdraw();
         self.end.handles.fetch_add(1, Ordering::Relaxed);
         Self {
             end: self.end.clone(),
@@ -244,9 +286,7 @@ impl Clone for SendHandle {
 
 impl Drop for SendHandle {
     fn drop(&mut self) {
-        if self.reserved != Reserved::No {
-            self.reservation_was_leaked();
-        }
+        self.end_if_leaked();
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end.close(CloseReason::Dropped);
         }
@@ -256,14 +296,17 @@ impl Drop for SendHandle {
 /// The right to touch the producer (rules 1 and 2 of the sending end).
 pub(super) struct Entered<'a> {
     pub(super) end: &'a Arc<SendEnd>,
-    pub(super) cloned: bool,
+    /// By way of the turnstile, else favoured.
+    pub(super) in_turn: bool,
 }
 
 impl Drop for Entered<'_> {
     #[inline]
     fn drop(&mut self) {
-        if self.cloned {
+        if self.in_turn {
             self.end.turnstile.leave();
+        } else {
+            self.end.bias.leave();
         }
     }
 }
@@ -278,7 +321,7 @@ impl<'a> Entered<'a> {
     pub(super) fn producer(&self) -> Option<&'a mut SendProducer> {
         // SAFETY: exclusive by rule 1 or 2, for as long as this value lives; its methods
         // never hold two of these references at a time across a call of this function.
-        unsafe { (*self.end.producer.get()).as_mut() }
+        unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
     }
 
     /// Publishes a payload that stands in the ring's slot.
@@ -443,7 +486,22 @@ impl<'a> Entered<'a> {
         published
     }
 
-    /// Waits for room in the ring, or memory of its own, for `length` bytes to be built in place.
+    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
+    #[inline(always)]
+    pub(super) fn place(&self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+        match self.producer() {
+            Some(producer)
+                if producer.takes(length)
+                    && length as u64 <= producer.max_message_bytes
+                    && !self.end.state.is_over() =>
+            {
+                Ok(())
+            }
+            _ => self.find_place(length, patience),
+        }
+    }
+
+    /// The same, waiting for it.
     #[cold]
     #[inline(never)]
     fn find_place(&self, length: usize, patience: Patience) -> Result<(), SendFailure> {
@@ -455,6 +513,9 @@ impl<'a> Entered<'a> {
             self.wait_room(producer, length, patience)?;
             return Ok(());
         }
+        if producer.has_place(length) {
+            return Ok(());
+        }
         let place = self.large_place(producer, length, patience)?;
         self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
         producer.reserved_large = Some(place);
@@ -464,22 +525,27 @@ impl<'a> Entered<'a> {
     // ---- Waiting ---------------------------------------------------------------------
 
     /// The producer of an open channel; makes the ring at the first send.
-    fn open_producer(&self, patience: Patience) -> Result<&'a mut SendProducer, SendFailure> {
+    pub(super) fn open_producer(
+        &self,
+        patience: Patience,
+    ) -> Result<&'a mut SendProducer, SendFailure> {
         self.end.opened(patience)?;
         if self.producer().is_none() {
-            let producer = SendProducer::create(self.end).map_err(|error| {
+            // SAFETY: exclusive as in `producer`.
+            let before = unsafe { (*self.end.writing.get()).before };
+            let producer = SendProducer::create(self.end, before).map_err(|error| {
                 self.end
                     .state
                     .end(End::Cause(EndCause::Memory(error.to_string())));
                 SendError::Memory(error)
             })?;
             // SAFETY: exclusive as in `producer`, and no reference to it is alive.
-            unsafe { *self.end.producer.get() = Some(producer) };
+            unsafe { (*self.end.writing.get()).producer = Some(Box::new(producer)) };
         }
         self.producer().ok_or_else(|| self.end.error().into())
     }
 
-    fn wait_room(
+    pub(super) fn wait_room(
         &self,
         producer: &mut SendProducer,
         length: usize,
@@ -544,14 +610,14 @@ impl<'a> Entered<'a> {
         answer
     }
 
-    fn too_long(&self, length: Option<u64>) -> SendError {
+    pub(super) fn too_long(&self, length: Option<u64>) -> SendError {
         let limit = self
             .end
             .state
             .agreed()
             .map_or(0, |agreed| agreed.max_message_bytes);
         SendError::TooLong {
-            channel: self.end.name.clone(),
+            channel: self.end.name.to_string(),
             length,
             limit,
         }
@@ -580,8 +646,9 @@ impl LargePlace {
 }
 
 impl SendProducer {
-    /// Makes the ring of an open channel and tells the engine of it.
-    fn create(end: &Arc<SendEnd>) -> Result<Self, MemoryError> {
+    /// Makes the ring of an open channel and tells the engine of it. It goes on behind the
+    /// one `before`, if that went back.
+    fn create(end: &Arc<SendEnd>, before: Option<Released>) -> Result<Self, MemoryError> {
         let (Some(agreed), Some(theirs)) = (end.state.agreed(), end.theirs.get()) else {
             unreachable!("an open end has an agreement and a counterpart")
         };
@@ -607,9 +674,14 @@ impl SendProducer {
         // SAFETY: both kinds of rings are double mappings of `capacity` bytes that we
         // write; `_memory` keeps them mapped as long as the producer lives.
         let mapped = unsafe { Mapped::new(base, capacity) };
-        let ring = Producer::new(mapped, layout, agreed.window.messages);
+        let window = agreed.window.messages;
+        let ring = match before {
+            None => Producer::new(mapped, layout, window),
+            Some(before) => Producer::resume(mapped, layout, window, before),
+        };
         if let RingOwner::Lease(lease) = &memory {
-            end.session.attach_ring(end.id, lease.clone(), layout);
+            let from = ring.released();
+            end.session.attach_ring(end.id, lease.clone(), layout, from);
         }
         let largest = if is_shm {
             ring.largest()
@@ -648,23 +720,51 @@ impl SendProducer {
         unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
     }
 
+    /// Where a group's message is encoded or copied to: at least as much as there was a place
+    /// made for.
+    #[inline]
+    pub(super) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        match &self.reserved_large {
+            None => up_to(self.largest, self.ring.slot()),
+            Some(place) => place.bytes(&mut self.segments),
+        }
+    }
+
+    /// What was written there.
+    #[inline]
+    pub(super) fn written(&mut self, length: usize) -> &[MaybeUninit<u8>] {
+        match &self.reserved_large {
+            None => self.ring.written(length),
+            Some(place) => &place.bytes(&mut self.segments)[..length],
+        }
+    }
+
+    /// Whether there is memory of its own for a message of so much already.
+    fn has_place(&mut self, length: usize) -> bool {
+        let place = self.reserved_large.as_ref();
+        place.is_some_and(|place| place.bytes(&mut self.segments).len() >= length)
+    }
+
     /// Whether the ring takes a payload of `length` bytes now.
     #[inline]
-    fn takes(&self, length: usize) -> bool {
+    pub(super) fn takes(&self, length: usize) -> bool {
         length <= self.largest && self.ring.fits(length)
     }
 
     /// Where the next payload is encoded: as much as the fabric carries in one record.
     #[inline]
     fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
-        let slot = self.ring.slot();
-        let room = slot.len().min(self.largest);
-        &mut slot[..room]
+        up_to(self.largest, self.ring.slot())
+    }
+
+    /// Whether nothing is on its way, as far as is known, and nobody builds a message.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
     }
 
     /// Forgets the large messages whose memory is free again: sent, or, where the peer
     /// reads it in place, released.
-    fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
+    pub(super) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
         let done = if is_shm {
             self.theirs.released().0
         } else {
@@ -681,4 +781,10 @@ impl SendProducer {
             }
         }
     }
+}
+
+#[inline]
+fn up_to(largest: usize, slot: &mut [MaybeUninit<u8>]) -> &mut [MaybeUninit<u8>] {
+    let room = slot.len().min(largest);
+    &mut slot[..room]
 }

@@ -21,7 +21,7 @@ impl SendEnd {
 
     /// Waits for counters.
     pub(super) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
-        if ask.received == 0 && ask.acknowledged == 0 {
+        if ask == Ask::default() {
             return Ok(());
         }
         match self.opened(patience) {
@@ -94,6 +94,32 @@ impl SendEnd {
         }
     }
 
+    /// Up to where the receiver has acknowledged, and whether it will not go on, having
+    /// dropped a message unacknowledged.
+    pub(super) fn acknowledged(&self) -> (u64, bool) {
+        let (acknowledged, ended) = match self.theirs.get() {
+            Some(theirs) => theirs.acknowledged(),
+            None => (0, false),
+        };
+        // A peer's words are believed no further than what was sent.
+        (acknowledged.min(self.sent.load(Ordering::Acquire)), ended)
+    }
+
+    /// Has the peer tell, by its bell, when its counters move: for the engine, where the
+    /// peer reads our words (shm).
+    pub(crate) fn ask_for_news(&self, asked: &mut Option<Wish>) {
+        if let Some(ours) = self.ours.get() {
+            ask_in_memory(self, ours, Wish::News, asked);
+        }
+    }
+
+    /// Nobody needs to be told any more.
+    pub(crate) fn take_back_question(&self, asked: &mut Option<Wish>) {
+        if let Some(ours) = self.ours.get() {
+            self.asking.give_up(ours, asked);
+        }
+    }
+
     /// The answer that the counters give, if they do.
     fn answered(&self, ask: &Ask) -> Option<Result<(), WaitAckedError>> {
         let theirs = self.theirs.get()?;
@@ -163,7 +189,7 @@ impl SendEnd {
     pub(crate) fn take_notice(&self) -> Option<What> {
         let since = self.stall.take_notice()?;
         Some(What::Stalled(Stalled {
-            channel: self.name.clone(),
+            channel: self.name.to_string(),
             end: Role::Sender,
             since,
             oldest: self.counts().released + 1,
@@ -176,7 +202,7 @@ impl SendEnd {
     pub(super) fn room_came(&self) {
         if let Some(Recovered(stalled)) = self.stall.end() {
             self.notice(What::Recovered {
-                channel: self.name.clone(),
+                channel: self.name.to_string(),
                 end: Role::Sender,
                 stalled,
             });

@@ -35,8 +35,8 @@ pub struct Several {
 
 /// Where the thread waits.
 #[derive(Debug, Default)]
-struct Place {
-    slot: WaitSlot,
+pub(super) struct Place {
+    pub(super) slot: WaitSlot,
 }
 
 impl Wake for Place {
@@ -45,14 +45,20 @@ impl Wake for Place {
     }
 }
 
+/// A place of one's own, and what tells it.
+pub(super) fn place() -> (Arc<Place>, Waker) {
+    let place = Arc::<Place>::default();
+    (place.clone(), place.into())
+}
+
 impl Several {
     /// Looks at the first end first.
     #[must_use]
     pub fn new() -> Self {
-        let place = Arc::<Place>::default();
+        let (place, waker) = place();
         Self {
-            waker: place.clone().into(),
             place,
+            waker,
             waits: Vec::new(),
             next: 0,
         }

@@ -1,7 +1,7 @@
 //! Whether an end is pending, open or over, and why; set by the engine, read by handles.
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::error::EndCause;
 use crate::engine::{control::ChannelSpec, session::Agreed};
@@ -19,7 +19,7 @@ pub struct EndState {
 #[derive(Clone, Debug)]
 pub enum End {
     /// The peer's end does not fit.
-    Mismatch(ChannelSpec),
+    Mismatch(Arc<ChannelSpec>),
     /// Something ended the channel.
     Cause(EndCause),
 }

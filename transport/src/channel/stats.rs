@@ -86,7 +86,7 @@ impl ChannelStats {
         let agreed = end.state.agreed();
         let window = agreed.map_or(end.spec.window, |agreed| agreed.window);
         Self {
-            name: end.name.clone(),
+            name: end.name.to_string(),
             end: end.role,
             state: ChannelState::of(&end.state),
             window_messages: window.messages,

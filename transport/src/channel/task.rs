@@ -22,14 +22,14 @@ use super::{
     WaitAckedError, send_end::Wish,
 };
 use crate::{
-    driver::{Patience, Runtime},
+    driver::{Condition, Gathering, Patience, Runtime},
     engine::control::Ask,
 };
 
 /// What a task left where it waits. Give it back to the same handle when the task ends.
 #[derive(Debug, Default)]
 pub struct TaskWait {
-    waker: Option<Waker>,
+    pub(super) waker: Option<Waker>,
     /// What the peer was asked by way of its memory (shm).
     pub(super) asked: Option<Wish>,
 }
@@ -95,12 +95,9 @@ impl SendHandle {
         if let Some(sent) = settled_send(self.send(size, Patience::None, &mut encode)) {
             return Poll::Ready(sent);
         }
-        let end = self.end();
-        end.waiters.register(waker);
         // Another handle may be inside, which no counter tells of.
-        end.turnstile.waiters.register(waker);
-        wait.waker = Some(waker.clone());
-        end.ask_for_room(&mut wait.asked);
+        self.end().turnstile.waiters.register(waker);
+        self.register_for_room(wait, waker);
         match settled_send(self.send(size, Patience::None, encode)) {
             Some(sent) => {
                 self.leave(wait);
@@ -111,6 +108,22 @@ impl SendHandle {
                 self.end().session.watch_stalls();
                 Poll::Pending
             }
+        }
+    }
+
+    /// Waits until the peer has opened its end, for a task.
+    pub fn poll_opened(&self, wait: &mut TaskWait, waker: &Waker) -> Poll<Result<(), SendError>> {
+        self.leave(wait);
+        if let Some(opened) = settled_send(self.end().opened(Patience::None)) {
+            return Poll::Ready(opened);
+        }
+        self.register(wait, waker);
+        match settled_send(self.end().opened(Patience::None)) {
+            Some(opened) => {
+                self.leave(wait);
+                Poll::Ready(opened)
+            }
+            None => Poll::Pending,
         }
     }
 
@@ -153,12 +166,14 @@ impl SendHandle {
         ask: Ask,
     ) -> Poll<Result<(), WaitAckedError>> {
         self.leave(wait);
+        if ask == Ask::default() {
+            return Poll::Ready(Ok(()));
+        }
         let end = self.end();
         if let Some(answer) = end.look_for(&ask) {
             return Poll::Ready(answer);
         }
-        end.waiters.register(waker);
-        wait.waker = Some(waker.clone());
+        self.register(wait, waker);
         end.ask_for(&ask, &mut wait.asked);
         // Where callers turn the engine the answer may be here already.
         end.session.poll();
@@ -169,6 +184,18 @@ impl SendHandle {
             }
             None => Poll::Pending,
         }
+    }
+
+    /// Leaves a waker for room, or the end, and asks for room. A look follows.
+    pub(super) fn register_for_room(&self, wait: &mut TaskWait, waker: &Waker) {
+        self.register(wait, waker);
+        self.end().ask_for_room(&mut wait.asked);
+    }
+
+    /// Leaves a waker for whatever the peer or the engine says. A look follows.
+    pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
+        self.end().waiters.register(waker);
+        wait.waker = Some(waker.clone());
     }
 
     /// Takes back what a task left that waits no more.
@@ -184,9 +211,9 @@ impl SendHandle {
     }
 }
 
-fn settled_send(sent: Result<u64, SendFailure>) -> Option<Result<u64, SendError>> {
+fn settled_send<T>(sent: Result<T, SendFailure>) -> Option<Result<T, SendError>> {
     match sent {
-        Ok(sequence) => Some(Ok(sequence)),
+        Ok(done) => Some(Ok(done)),
         Err(SendFailure::Failed(error)) => Some(Err(error)),
         Err(_) => None,
     }
@@ -222,6 +249,40 @@ impl Runtime {
     pub fn leave_accept(&self, wait: &mut TaskWait) {
         if let Some(waker) = wait.waker.take() {
             self.accept_waiters().deregister(&waker);
+        }
+    }
+}
+
+impl Gathering {
+    /// What makes `condition` hold, for a task: pending until a member, a session or the node
+    /// tells. Where callers turn the engine it runs a turn when nothing is there.
+    pub fn poll_until<C: Condition>(
+        &self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+        mut condition: C,
+    ) -> Poll<C::Output> {
+        self.leave(wait);
+        if let Some(found) = condition.look() {
+            return Poll::Ready(found);
+        }
+        self.slot().register(waker);
+        wait.waker = Some(waker.clone());
+        self.poll();
+        condition.arm();
+        match condition.look() {
+            Some(found) => {
+                self.leave(wait);
+                Poll::Ready(found)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Takes back what a task left that waits no more.
+    pub fn leave(&self, wait: &mut TaskWait) {
+        if let Some(waker) = wait.waker.take() {
+            self.slot().deregister(&waker);
         }
     }
 }

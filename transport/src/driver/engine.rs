@@ -18,6 +18,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 mod lending;
 mod readiness;
 mod sites;
+mod watch;
 
 pub(crate) use self::readiness::{Ready, Wire, sleep};
 
@@ -25,16 +26,19 @@ use self::{
     lending::report_credit,
     readiness::{Readiness, SITE_WIRE, TOKEN_BELL, TOKEN_CONTROL},
     sites::SiteInCare,
+    watch::Watch,
 };
 use super::{
     CloseReport, Runtime, RuntimeConfig, Undelivered,
     session_shared::{Over, PeerDescription, SessionShared},
+    waiting::Errands,
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
         link::{Handover, Link, LinkStats, compact::compact_pool},
+        tcp::outbound::Lists,
         verbs::PreparedPair,
     },
     memory::BlockPool,
@@ -55,8 +59,15 @@ pub(crate) struct Engine {
     /// Who of those whose data comes over tcp may have how much of it in flight.
     broker: CreditBroker,
 
+    /// Sessions that may be silent.
+    watch: Watch,
+
     /// RDMA device ports that sessions go over.
     sites: Vec<SiteInCare>,
+
+    /// When who sleeps now wakes up by itself.
+    pub(super) sleeps_until: Option<Instant>,
+    pub(super) errands: Errands,
 
     // Where sessions come from.
     control: Option<Box<dyn ControlSource>>,
@@ -123,6 +134,8 @@ pub(crate) struct Context<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) wakers: Wakers,
     pub(crate) wanted: Vec<LargeWanted>,
+    /// Memory that is given back; unmapping takes long.
+    pub(crate) leftovers: Vec<Box<dyn Any>>,
 }
 
 /// Memory that a large message needs; it is mapped and populated off the turn.
@@ -158,13 +171,14 @@ impl<'a> Context<'a> {
             runtime,
             wakers: Wakers::new(),
             wanted: Vec::new(),
+            leftovers: Vec::new(),
         }
     }
 
     /// Whether nothing was ever put in, as in nearly every turn.
     #[inline]
     pub(super) fn is_untouched(&self) -> bool {
-        self.wakers.is_untouched() && self.wanted.capacity() == 0
+        self.wakers.is_untouched() && self.wanted.capacity() == 0 && self.leftovers.capacity() == 0
     }
 }
 
@@ -172,6 +186,7 @@ impl<'a> Context<'a> {
 pub(crate) struct Tools {
     pub(crate) blocks: BlockPool,
     pub(crate) compact_blocks: BlockPool,
+    pub(crate) lists: Lists,
     pub(crate) epoll: Arc<OwnedFd>,
 }
 
@@ -193,13 +208,17 @@ impl Engine {
             tools: Tools {
                 blocks: BlockPool::default(),
                 compact_blocks: compact_pool(),
+                lists: Lists::default(),
                 epoll,
             },
             links: IdMap::new(),
             next_session: 1,
             hot: Vec::new(),
             timed: Vec::new(),
+            watch: Watch::default(),
             sites: Vec::new(),
+            sleeps_until: None,
+            errands: Errands::default(),
             broker: CreditBroker::new(lending::arrival_bytes(config)),
             control: None,
             control_deadline: None,
@@ -233,6 +252,9 @@ impl Engine {
             progress |= self.turn_hot_links(context);
         }
         self.share_credit(context);
+        if self.watch.is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+            progress |= self.look_for_silence(context);
+        }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
             let now = Instant::now();
@@ -242,12 +264,26 @@ impl Engine {
         progress
     }
 
+    /// Posts a record that is alone in its session, and does nothing else. Returns whether
+    /// there was one; the turn that follows looks after the rest.
+    #[inline]
+    pub(crate) fn post_lone_record(&mut self, session: u64) -> bool {
+        let Some(link) = self.links.get_mut(session) else {
+            return false;
+        };
+        let is_posted = link.send_lone_record(&mut self.tools.lists);
+        if is_posted {
+            heat_link(link, &mut self.hot);
+            self.watch.take_in(link);
+        }
+        is_posted
+    }
+
     /// Takes the completions that a look has found, and lets out what they lead to: of a
     /// turn the part that who waits for them needs at once.
     #[inline]
     pub(crate) fn take_completions(&mut self, context: &mut Context<'_>) {
-        self.turn_sites(context);
-        self.share_credit(context);
+        self.take_found(context);
     }
 
     /// What handles left since the last turn.
@@ -321,6 +357,7 @@ impl Engine {
                     bell if bell == Wire::Bell as u64 => {
                         link.bell_rang(context);
                         note_deadline(link, &mut self.timed);
+                        self.watch.take_in(link);
                         if context.runtime.is_watched() {
                             // Whoever runs this turn looks for messages after it.
                             link.arm_receivers();
@@ -348,8 +385,6 @@ impl Engine {
         if context.runtime.guard_rang() {
             self.answer_guards(context);
         }
-        // Who sleeps on the epoll set itself is told of everything by it.
-        let stays_awake = !context.runtime.is_watched();
         let mut progress = false;
         let mut at = 0;
         while at < self.hot.len() {
@@ -358,12 +393,15 @@ impl Engine {
                 self.hot.swap_remove(at);
                 continue;
             };
-            if stays_awake {
+            let has_moved = link.turn(&mut self.tools, context);
+            // Who sleeps on the epoll set itself is told of everything by it.
+            if !context.runtime.is_watched() {
                 link.stay_awake(&self.tools.epoll);
             }
-            if link.turn(&mut self.tools, context) {
+            if has_moved {
                 progress = true;
                 link.heat = HOT_TURNS;
+                self.watch.take_in(link);
                 let report = link.take_credit_report();
                 report_credit(&mut self.broker, &mut self.sites, session, report);
             } else {
@@ -477,6 +515,7 @@ impl Engine {
         }
         self.hot.retain(|&hot| hot != session);
         self.timed.retain(|&timed| timed != session);
+        self.watch.forget(session);
     }
 
     // ---- Sleeping --------------------------------------------------------------------
@@ -547,7 +586,9 @@ impl Engine {
         let next = deadlines
             .chain(self.control_deadline)
             .chain(self.closing.deadline())
+            .chain(self.watch.next_look())
             .min();
+        self.watch.note(now);
         if next.is_some_and(|next| next <= now) {
             None
         } else {
@@ -612,6 +653,7 @@ impl Engine {
         self.links.insert(id, Box::new(link));
         // A deadline that comes while messages flow shall not meet the allocator.
         self.timed.reserve(self.links.len());
+        self.watch.make_room(self.links.len());
         self.joins_site(id, ticket, context)?;
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
@@ -640,6 +682,7 @@ impl Engine {
         let report = link.take_credit_report();
         report_credit(&mut self.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
+        self.watch.take_in(link);
         if link.is_finished() {
             self.remove(session);
         }

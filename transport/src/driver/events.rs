@@ -16,8 +16,9 @@ use std::{
 
 use super::{
     Driver, Patience, Runtime,
-    runtime::{Looks, lock},
+    runtime::lock,
     session_shared::{PeerDescription, SessionShared},
+    waiting::Looks,
 };
 use crate::{
     channel::EndCause,
@@ -217,6 +218,7 @@ mod tests {
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
             knows_versions: true,
+            rests: true,
         }
     }
 

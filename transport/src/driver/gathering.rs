@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Condition, Driver, Runtime, SessionShared, TimedOut, runtime::Looks};
+use super::{Condition, Driver, Runtime, SessionShared, TimedOut, waiting::Looks};
 use crate::ring::{WaitSlot, Wakers};
 
 /// Who waits for all peers of a node, and what it was told.
@@ -88,6 +88,11 @@ impl Gathering {
     pub fn waker(&self, member: usize) -> Waker {
         let told = Arc::downgrade(&self.told);
         Arc::new(MemberWaker { told, member }).into()
+    }
+
+    /// Where it waits.
+    pub(crate) fn slot(&self) -> &WaitSlot {
+        &self.told.slot
     }
 
     /// Whether something was told since the last [`take`](Self::take).

@@ -1,10 +1,10 @@
 //! Who runs the engine, and where threads wait for it.
 //!
-//! An engine is a value behind one lock; nothing in it belongs to a thread. Under
-//! [`Driver::Threads`] an I/O thread turns it and sleeps in its epoll set; under
-//! [`Driver::Caller`] whoever calls does. There is one place to sleep: the epoll set,
-//! by one thread at a time (the *leader*); all others park on a futex of their own and
-//! are woken by whoever made their wish come true.
+//! An engine is a value behind one lock; nothing in it belongs to a thread. Whoever waits
+//! turns it: the threads that wait in calls and, under [`Driver::Threads`], the I/O thread
+//! while there are none. There is one place to sleep: the epoll set, by one thread at a
+//! time (the *leader*); all others park on a futex of their own and are woken by whoever
+//! made their wish come true.
 
 use std::time::{Duration, Instant};
 
@@ -14,8 +14,10 @@ mod control_thread;
 mod engine;
 mod events;
 mod gathering;
+mod keeper;
 mod runtime;
 mod session_shared;
+mod waiting;
 
 pub use crate::fabric::link::LinkStats;
 pub use engine::{Admission, ControlSource};
@@ -25,14 +27,20 @@ pub use gathering::Gathering;
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
 pub(crate) use session_shared::{Counter, SessionCounters};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
+pub(crate) use waiting::Looks;
 
 pub(crate) use engine::{Context, LargeWanted, Tools, Wire, answer_if_rung};
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Driver {
-    /// An I/O thread of the node. Everything that the documentation promises to happen
-    /// by itself happens under this driver.
+    /// Calls that wait, and an I/O thread of the node while none does. Everything that the
+    /// documentation promises to happen by itself happens under this driver.
+    ///
+    /// What is sent goes out at once where a thread sleeps for the node, be it in a call or
+    /// the I/O thread; in the sender's next call that waits; or when the I/O thread has seen
+    /// that nobody waits any more, which takes up to 2 ms, and up to 8 ms where more threads
+    /// want to run than there are cores.
     #[default]
     Threads,
     /// Whoever calls: no thread is started, and between calls nothing moves but what the
@@ -43,6 +51,27 @@ pub enum Driver {
     /// calls run turns; receiving calls take what has already arrived without a turn and
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
+}
+
+/// Who may sleep for the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Driving {
+    /// The node's calls, and nobody between them.
+    Callers,
+    /// Threads that wait in calls, and the I/O thread while there are none.
+    Waiters,
+    /// The I/O thread alone, which has cores of its own.
+    Thread,
+}
+
+impl Driving {
+    fn of(config: &RuntimeConfig) -> Self {
+        match config.driver {
+            Driver::Caller => Driving::Callers,
+            Driver::Threads if config.cores.is_empty() => Driving::Waiters,
+            Driver::Threads => Driving::Thread,
+        }
+    }
 }
 
 /// Whether doorbells cost nothing but `membarrier` at who sleeps; else everyone pays a fence.
@@ -58,9 +87,9 @@ pub enum Wait {
     BusyPoll,
     /// Spins for so long, then sleeps.
     Adaptive {
-        /// How long. Default: 20 µs, less than a sleep and a wake-up cost together;
-        /// zero where a spinning thread would keep the core from the thread that it
-        /// waits for.
+        /// How long, not counting what time other threads take on the core. Default: 50 µs,
+        /// about what a sleep and a wake-up cost together; zero where a spinning thread
+        /// would keep the core from the thread that it waits for.
         spin: Duration,
     },
     /// Sleeps at once.

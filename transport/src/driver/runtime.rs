@@ -4,7 +4,8 @@
 //!
 //! 1. The engine is touched only under its lock; whoever holds the lock may run turns.
 //! 2. One thread at a time, the leader, sleeps in the epoll set, without the lock. Who
-//!    sleeps over what, and why nobody does, is [`Leadership`]; its bell is in the set.
+//!    sleeps over what, and why nobody does, is [`Leadership`]; its bell is in the set. How
+//!    threads come to lead is `waiting` and `keeper`.
 //! 3. Before it sleeps the leader arms every ring and looks once more.
 //! 4. Wakers collected in a turn are called after the lock is released.
 
@@ -12,8 +13,8 @@ use std::{
     fmt, io, mem,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::Waker,
     thread,
@@ -21,18 +22,23 @@ use std::{
 };
 
 use super::{
-    Condition, Driver, EventQueue, TimedOut, Wait,
+    Driver, Driving, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
     gathering::{Gatherings, Told},
+    keeper,
     session_shared::SessionShared,
+    waiting::Looks,
 };
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     engine::{control::ChannelSpec, session::CannotOpen},
-    fabric::link::{Link, LinkStats},
+    fabric::{
+        link::{Link, LinkStats},
+        shm::ControlSegments,
+    },
     memory::{LargePool, RingArena, orphans},
-    ring::{Bell, BellLease, Drive, Parker, WaitSlot, Wakers, thread_waker},
+    ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
 };
 
@@ -53,25 +59,20 @@ pub struct RuntimeConfig {
     pub node_credit_bytes: u64,
 }
 
-/// What a call that waits looks at, and so what a look costs; of several what is asked more
-/// often counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Looks {
-    /// A word that the peer writes.
-    Memory,
-    /// What a turn of the engine brings, which looks at a device's completion queue.
-    Queue,
-    /// The same, which asks a socket.
-    Socket,
-}
-
 /// A node's runtime.
 pub struct Runtime {
-    config: RuntimeConfig,
-    engine: Leadership<Engine>,
+    pub(super) config: RuntimeConfig,
+    pub(super) driving: Driving,
+    pub(super) engine: Leadership<Engine>,
     me: Weak<Self>,
-    bell: BellLease,
-    epoll: Arc<OwnedFd>,
+    pub(super) bell: BellLease,
+    pub(super) epoll: Arc<OwnedFd>,
+    /// Changes while a thread that waits looks.
+    pub(super) presence: AtomicU32,
+    /// Threads of others wanted to run where one waited that looked.
+    pub(super) shares_cores: AtomicBool,
+    /// Wakes the I/O thread, once there is one.
+    pub(super) keeper: OnceLock<Waker>,
     /// What handles left for the engine; then the leadership is marked.
     marks: Mutex<Vec<Mark>>,
     /// A guard rang since a turn last answered guards (`Driver::Caller`).
@@ -89,6 +90,7 @@ pub struct Runtime {
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     control_thread: ControlThread,
     pub(crate) ring_arena: RingArena,
+    pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
 }
 
@@ -124,6 +126,9 @@ impl Runtime {
             epoll: engine.epoll(),
             engine: Leadership::new(engine),
             bell,
+            presence: AtomicU32::new(0),
+            shares_cores: AtomicBool::new(false),
+            keeper: OnceLock::new(),
             marks: Mutex::new(Vec::new()),
             guard_rang: AtomicBool::new(false),
             accepted: Mutex::default(),
@@ -137,23 +142,23 @@ impl Runtime {
             io_thread: Mutex::new(None),
             control_thread: ControlThread::default(),
             ring_arena: RingArena::new(),
+            control_segments: ControlSegments::default(),
             large_pool: LargePool::default(),
+            driving: Driving::of(&config),
             config,
         });
-        match runtime.config.driver {
-            Driver::Caller => {
-                let caller: Weak<dyn Drive + Send + Sync> =
-                    Arc::downgrade(&(runtime.clone() as Arc<dyn Drive + Send + Sync>));
-                runtime.bell.set_caller(caller);
-            }
-            Driver::Threads => {
-                let weak = Arc::downgrade(&runtime);
-                let cores = runtime.config.cores.clone();
-                let thread = thread::Builder::new()
-                    .name("ibex-io".to_owned())
-                    .spawn(move || io_thread(&weak, &cores))?;
-                *lock(&runtime.io_thread) = Some(thread);
-            }
+        if runtime.driving != Driving::Thread {
+            let caller: Weak<dyn Drive + Send + Sync> =
+                Arc::downgrade(&(runtime.clone() as Arc<dyn Drive + Send + Sync>));
+            runtime.bell.set_caller(caller);
+        }
+        if runtime.driving != Driving::Callers {
+            let weak = Arc::downgrade(&runtime);
+            let cores = runtime.config.cores.clone();
+            let thread = thread::Builder::new()
+                .name("ibex-io".to_owned())
+                .spawn(move || keeper::run(&weak, &cores))?;
+            *lock(&runtime.io_thread) = Some(thread);
         }
         Ok(runtime)
     }
@@ -278,17 +283,19 @@ impl Runtime {
         Ok(SendHandle::new(end))
     }
 
-    /// Opens the receiving end of a channel; announces and returns.
+    /// Opens the receiving end of a channel; announces and returns. Its sender hears of what is
+    /// released at latest when it is `tell_every` messages, or half a window.
     pub fn open_receiver(
         &self,
         session: &Arc<SessionShared>,
         name: &str,
         spec: ChannelSpec,
         open_timeout: Duration,
+        tell_every: u64,
     ) -> Result<ReceiveHandle, CannotOpen> {
         let end = self
             .on_link(session.id, |link, context| {
-                link.open_receiver(name, spec, open_timeout, context)
+                link.open_receiver(name, spec, open_timeout, tell_every, context)
             })
             .unwrap_or(Err(CannotOpen::SessionOver))?;
         Ok(ReceiveHandle::new(end))
@@ -302,6 +309,7 @@ impl Runtime {
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // Who polls like this may sleep on the set afterwards.
             let is_told = engine.join_epoll();
+            engine.note_time(Instant::now());
             let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
@@ -322,7 +330,7 @@ impl Runtime {
     /// The same for who waits for what a completion brings: takes completions and what they
     /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
     /// does word that somebody left.
-    fn poll_completions(&self) -> bool {
+    pub(super) fn poll_completions(&self) -> bool {
         let Some(mut engine) = self.engine.try_lock() else {
             return false;
         };
@@ -339,8 +347,18 @@ impl Runtime {
         any
     }
 
+    /// Lets out what was sent over a session of a device, for who then waits for the answer:
+    /// a message that is alone without a turn, which comes first of all in the wait.
+    pub(crate) fn let_out(&self, session: u64) {
+        if let Some(mut engine) = self.engine.try_lock()
+            && (self.engine.is_marked() || !engine.post_lone_record(session))
+        {
+            self.turn(engine, &Ready::NOTHING);
+        }
+    }
+
     /// One turn under the lock, then the wakers without it.
-    fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
+    pub(super) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
         let mut context = Context::new(self);
         let progress = engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();
@@ -387,7 +405,7 @@ impl Runtime {
 
     /// Wakers are the only foreign code that our threads run (rule 4).
     #[inline]
-    fn wake(&self, context: Context<'_>) {
+    pub(super) fn wake(&self, context: Context<'_>) {
         if context.is_untouched() {
             // There is nothing in it to be dropped.
             mem::forget(context);
@@ -399,15 +417,11 @@ impl Runtime {
     #[cold]
     #[inline(never)]
     fn wake_all(&self, mut context: Context<'_>) {
-        let any = !context.wakers.is_empty();
         context.wakers.wake();
         for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }
-        if any && self.driver() == Driver::Caller {
-            // The thread that was woken may be the one that sleeps in the epoll set.
-            self.rouse_leader();
-        }
+        // What is left over goes with the context.
     }
 
     /// Gets memory for a large message: on the caller's thread, or on the control thread
@@ -439,8 +453,12 @@ impl Runtime {
         }
         drop(marks);
         self.engine.mark();
-        if !quiet {
-            self.rouse_leader();
+        if quiet {
+            return;
+        }
+        match self.driving {
+            Driving::Waiters => self.attend(),
+            Driving::Callers | Driving::Thread => self.rouse_leader(),
         }
     }
 
@@ -461,7 +479,7 @@ impl Runtime {
         self.guard_rang.load(Ordering::Acquire) && self.guard_rang.swap(false, Ordering::AcqRel)
     }
 
-    fn rouse_leader(&self) {
+    pub(super) fn rouse_leader(&self) {
         self.engine.rouse(|| self.bell.wake());
     }
 
@@ -475,168 +493,6 @@ impl Runtime {
         if self.may_drain(engine) {
             self.bell.drain();
         }
-    }
-
-    // ---- Waiting ---------------------------------------------------------------------
-
-    /// Waits until `condition` holds, spinning first as configured.
-    pub(crate) fn wait<C: Condition>(
-        &self,
-        slot: &WaitSlot,
-        deadline: Option<Instant>,
-        looks: Looks,
-        mut condition: C,
-    ) -> Result<C::Output, TimedOut> {
-        let wait = if looks == Looks::Memory {
-            self.config.wait
-        } else {
-            self.config.wait_engine
-        };
-        let spun = self.spin(wait, deadline, looks, &mut condition);
-        if !matches!(spun, Ok(None)) {
-            condition.disarm();
-            return spun.map(|found| found.expect("the spin ended with something"));
-        }
-        loop {
-            let (waker, parker) = thread_waker();
-            slot.register(&waker);
-            condition.ask();
-            condition.arm();
-            let found = match condition.look() {
-                Some(output) => Some(output),
-                None => {
-                    self.sleep(&waker, &parker, deadline);
-                    None
-                }
-            };
-            condition.disarm();
-            slot.deregister(&waker);
-            if let Some(output) = found.or_else(|| condition.look()) {
-                return Ok(output);
-            }
-            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(TimedOut);
-            }
-        }
-    }
-
-    /// Looks again and again for as long as the configuration says; the caller has looked
-    /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
-    /// socket; seldom where completions bring them, which are looked for each time, or a
-    /// shared-memory peer does and only control comes through the engine.
-    fn spin<C: Condition>(
-        &self,
-        wait: Wait,
-        deadline: Option<Instant>,
-        looks: Looks,
-        condition: &mut C,
-    ) -> Result<Option<C::Output>, TimedOut> {
-        // From the first look at the clock, which is not worth its time before.
-        let mut begun: Option<(Instant, Instant)> = None;
-        let turns_engine = self.driver() == Driver::Caller;
-        let mut round = 0u32;
-        // Powers of two, so that no look comes with a division.
-        let (rounds_per_clock, pauses) = match looks {
-            Looks::Memory => (SHM_ROUNDS_PER_CLOCK, 1),
-            Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
-            Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
-        };
-        let between_clocks = rounds_per_clock - 1;
-        loop {
-            round = round.wrapping_add(1);
-            let has_moved = turns_engine
-                && match looks {
-                    Looks::Memory if !round.is_multiple_of(SHM_ROUNDS_PER_TURN) => false,
-                    Looks::Queue if round % QUEUE_ROUNDS_PER_TURN != 1 => self.poll_completions(),
-                    _ => self.poll(),
-                };
-            let looks_closely = has_moved || round & between_clocks == 0;
-            if (looks_closely || condition.glance())
-                && let Some(output) = condition.look()
-            {
-                return Ok(Some(output));
-            }
-            for _ in 0..pauses {
-                std::hint::spin_loop();
-            }
-            if round & between_clocks != 0 {
-                continue;
-            }
-            let now = Instant::now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(TimedOut);
-            }
-            let (start, ask_at) = begun.get_or_insert((now, now + ASK_AFTER));
-            let spin = match wait {
-                Wait::BusyPoll => {
-                    if now >= *ask_at {
-                        *ask_at = now + ASK_AGAIN;
-                        condition.ask();
-                    }
-                    continue;
-                }
-                Wait::Adaptive { spin } => spin,
-                Wait::Event => Duration::ZERO,
-            };
-            if now - *start >= spin {
-                return Ok(None);
-            }
-        }
-    }
-
-    fn sleep(&self, waker: &Waker, parker: &Parker, deadline: Option<Instant>) {
-        match self.config.driver {
-            Driver::Threads => {
-                parker.park(deadline);
-            }
-            Driver::Caller if self.try_lead(deadline, || parker.is_woken()) => {}
-            // Someone leads; it wakes us when our wish came true or when it leaves.
-            Driver::Caller => self.engine.follow(waker, || {
-                parker.park(deadline);
-            }),
-        }
-    }
-
-    /// Leads for one sleep, unless someone does already, or until `is_woken`.
-    fn try_lead(&self, deadline: Option<Instant>, is_woken: impl FnOnce() -> bool) -> bool {
-        let lead = self.engine.try_lead();
-        if lead.is_some() {
-            self.lead(deadline, is_woken);
-        }
-        lead.is_some()
-    }
-
-    /// One round of the leader: turn until nothing moves, arm, look again, sleep.
-    fn lead(&self, deadline: Option<Instant>, is_woken: impl FnOnce() -> bool) {
-        let Some(engine) = self.turn_keeping(self.engine.lock()) else {
-            return;
-        };
-        let ready = self.engine.sleep(
-            engine,
-            is_woken,
-            |engine, stay_awake| {
-                let now = Instant::now();
-                let next = engine.prepare_sleep(now, stay_awake)?;
-                Some((now, [next, deadline].into_iter().flatten().min()))
-            },
-            |(now, until)| engine::sleep(&self.epoll, until.map(|until| until - now.min(until))),
-        );
-        self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
-    }
-
-    /// A turn that keeps the lock if nothing moved and nobody has to be woken.
-    fn turn_keeping<'a>(
-        &'a self,
-        mut engine: MutexGuard<'a, Engine>,
-    ) -> Option<MutexGuard<'a, Engine>> {
-        let mut context = Context::new(self);
-        let progress = engine.turn(&Ready::NOTHING, &mut context);
-        if progress || !context.wakers.is_empty() {
-            drop(engine);
-            self.wake(context);
-            return None;
-        }
-        Some(engine)
     }
 
     // ---- The end ---------------------------------------------------------------------
@@ -670,8 +526,9 @@ impl Runtime {
         let until = || self.with_engine(|engine, _| engine.closing_ends(Instant::now()));
         while let Some(deadline) = until() {
             if self.driver() == Driver::Caller {
-                if !self.try_lead(deadline, || false) {
-                    thread::yield_now();
+                match self.engine.try_lead() {
+                    Some(_lead) => self.lead(&thread_waker().1, deadline),
+                    None => thread::yield_now(),
                 }
             } else {
                 let soon = Instant::now() + CLOSE_POLL;
@@ -686,6 +543,7 @@ impl Runtime {
         *lock(&self.close_report) = Some(report.clone());
         self.close_reported.notify_all();
         self.bell.wake();
+        self.summon_keeper();
         if let Some(thread) = lock(&self.io_thread).take()
             && thread.thread().id() != thread::current().id()
         {
@@ -716,6 +574,9 @@ impl Drive for Runtime {
         self.guard_rang.store(true, Ordering::Release);
         let turn = |engine: MutexGuard<'_, Engine>| {
             self.turn(engine, &Ready::NOTHING);
+            if self.engine.has_sleeper() {
+                self.settle();
+            }
         };
         self.engine.drive(turn, || self.bell.wake());
     }
@@ -729,51 +590,9 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// The I/O thread: leads until the node is closed or gone.
-fn io_thread(runtime: &Weak<Runtime>, cores: &[usize]) {
-    if let Some(&core) = cores.first()
-        && !core_affinity::set_for_current(core_affinity::CoreId { id: core })
-    {
-        tracing::warn!(
-            core,
-            "the I/O thread could not be pinned; it runs where it may"
-        );
-    }
-    while let Some(runtime) = runtime.upgrade() {
-        if runtime.is_closed() && runtime.with_engine(|engine, _| engine.is_finished()) {
-            return;
-        }
-        runtime.lead(None, || false);
-    }
-}
-
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-const _: () = assert!(
-    SHM_ROUNDS_PER_CLOCK.is_power_of_two()
-        && ROUNDS_PER_CLOCK.is_power_of_two()
-        && QUEUE_ROUNDS_PER_CLOCK.is_power_of_two()
-);
-
-/// Looks at a shared-memory word between two turns of the engine.
-const SHM_ROUNDS_PER_TURN: u32 = 1024;
-/// Looks at a shared-memory word between two looks at the clock.
-const SHM_ROUNDS_PER_CLOCK: u32 = 32;
-/// Looks at the completion queues between two turns of the engine: one turn more takes as
-/// long as some twenty looks, and drives the path of a message out of the nearest cache.
-const QUEUE_ROUNDS_PER_TURN: u32 = 128;
-/// Looks at them between two looks at the clock.
-const QUEUE_ROUNDS_PER_CLOCK: u32 = 32;
-/// Looks between two looks at the clock, where each comes with a turn of the engine.
-const ROUNDS_PER_CLOCK: u32 = 4;
-/// Pauses between two polls of a socket, about 200 ns: who asks all the time holds the
-/// socket's lock half of the time, and the kernel waits for it to deliver what has come.
-const PAUSES_PER_READ: u32 = 8;
-/// How long a busy poll looks before it asks the other side.
-const ASK_AFTER: Duration = Duration::from_micros(50);
-/// How long it looks before it asks again.
-const ASK_AGAIN: Duration = Duration::from_millis(1);
 /// How long closing sleeps before it looks again whether all is delivered.
 const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -11,7 +11,7 @@ use std::{
 
 use rustix::io::{retry_on_intr, write};
 
-use super::{Condition, Driver, Runtime, TimedOut, engine::Mark, runtime::Looks};
+use super::{Condition, Driver, Runtime, TimedOut, engine::Mark, waiting::Looks};
 use crate::{
     channel::{coarse_time::CoarseTime, receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
@@ -24,7 +24,7 @@ use crate::{
         verbs::{PreparedPair, Site},
     },
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
-    ring::{Asymmetry, WaitSlot},
+    ring::{Asymmetry, Released, WaitSlot},
 };
 
 /// One session as its handles see it.
@@ -66,6 +66,8 @@ pub struct PeerDescription {
     pub pid: Option<u32>,
     /// Whether it reads an open with several versions of a message type.
     pub knows_versions: bool,
+    /// Whether it knows of rings in shared memory that rest.
+    pub rests: bool,
     /// What carries the data.
     pub fabric: Fabric,
     /// Why this fabric.
@@ -383,6 +385,13 @@ impl SessionShared {
         }
     }
 
+    /// Lets out what was sent, where callers turn the engine and a device carries it.
+    pub(crate) fn let_out(&self) {
+        if self.runtime.driver() == Driver::Caller {
+            self.runtime.let_out(self.id);
+        }
+    }
+
     /// Whether calls that wait for the peer's memory look for a while before they sleep.
     #[inline]
     pub(crate) fn spins(&self) -> bool {
@@ -417,9 +426,16 @@ impl SessionShared {
 
     // ---- What handles tell the engine ----------------------------------------------
 
-    pub(crate) fn attach_ring(&self, end: u32, ring: Arc<RingLease>, layout: Layout) {
+    /// `from` is what was released before.
+    pub(crate) fn attach_ring(
+        &self,
+        end: u32,
+        ring: Arc<RingLease>,
+        layout: Layout,
+        from: Released,
+    ) {
         self.runtime
-            .on_link(self.id, |link, _| link.attach_ring(end, ring, layout));
+            .on_link(self.id, |link, _| link.attach_ring(end, ring, layout, from));
     }
 
     pub(crate) fn pass_ring(&self, end: u32, capacity: usize, fd: OwnedFd) {

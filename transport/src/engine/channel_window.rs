@@ -40,14 +40,17 @@ impl ChannelWindow {
     }
 
     /// Whether the sender should hear of what was released since it last heard: at half
-    /// a window owed. A frame in the other direction carries the news for nothing, and a
-    /// sender that waits asks, so less is never urgent.
+    /// a window owed, or at `every` messages, if that is less. A frame in the other direction
+    /// carries the news for nothing, and a sender that waits asks, so less is never urgent.
     #[inline]
     #[must_use]
-    pub fn owes_news(&self, messages: u64, bytes: u64) -> bool {
-        messages >= (self.messages / 2).max(1) || bytes >= self.bytes / 2
+    pub fn owes_news(&self, messages: u64, bytes: u64, every: u64) -> bool {
+        messages >= (self.messages / 2).min(every).max(1) || bytes >= self.bytes / 2
     }
 }
+
+/// As how many messages [`ChannelWindow::owes_news`] takes it to be told by half windows.
+pub const HALF_WINDOW: u64 = u64::MAX;
 
 #[cfg(test)]
 mod tests {
@@ -71,15 +74,28 @@ mod tests {
             messages: 4,
             bytes: 256,
         };
-        assert!(!window.owes_news(1, 127));
-        assert!(window.owes_news(2, 0));
-        assert!(window.owes_news(0, 128));
+        assert!(!window.owes_news(1, 127, HALF_WINDOW));
+        assert!(window.owes_news(2, 0, HALF_WINDOW));
+        assert!(window.owes_news(0, 128, HALF_WINDOW));
         assert!(
             ChannelWindow {
                 messages: 1,
                 bytes: 64
             }
-            .owes_news(1, 8)
+            .owes_news(1, 8, HALF_WINDOW)
         );
+    }
+
+    #[test]
+    fn news_may_be_owed_sooner_and_not_later() {
+        let window = ChannelWindow {
+            messages: 8,
+            bytes: 256,
+        };
+        assert!(!window.owes_news(0, 0, 1));
+        assert!(window.owes_news(1, 0, 1));
+        assert!(!window.owes_news(2, 0, 3));
+        assert!(window.owes_news(3, 0, 3));
+        assert!(window.owes_news(4, 0, 100));
     }
 }

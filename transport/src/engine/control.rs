@@ -6,7 +6,7 @@
 //! protocol version in the handshake.
 #![forbid(unsafe_code)]
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use super::{
     channel_window::ChannelWindow,
@@ -110,9 +110,9 @@ pub enum Control {
         /// Which end it opened.
         role: Role,
         /// The channel's name.
-        name: String,
+        name: Arc<str>,
         /// What it asks of the channel.
-        spec: ChannelSpec,
+        spec: Arc<ChannelSpec>,
     },
     /// An end of a channel is gone.
     Close {
@@ -284,8 +284,8 @@ impl Control {
             OPEN => Control::Open {
                 end: reader.end()?,
                 role: reader.role()?,
-                name: reader.text(MAX_NAME_BYTES)?,
-                spec: reader.spec()?,
+                name: reader.text(MAX_NAME_BYTES)?.into(),
+                spec: reader.spec()?.into(),
             },
             CLOSE => Control::Close {
                 end: reader.end()?,
@@ -508,7 +508,7 @@ mod tests {
     fn open_of(older: Vec<MessageVersion>) -> Control {
         let mut open = some_open();
         if let Control::Open { spec, .. } = &mut open {
-            spec.older = older;
+            Arc::make_mut(spec).older = older;
         }
         open
     }
@@ -524,7 +524,7 @@ mod tests {
             end: 3,
             role: Role::Receiver,
             name: "wal".into(),
-            spec: ChannelSpec {
+            spec: Arc::new(ChannelSpec {
                 newest: version(7),
                 older: Vec::new(),
                 window: ChannelWindow {
@@ -532,7 +532,7 @@ mod tests {
                     bytes: 1000,
                 },
                 max_message_bytes: 1 << 30,
-            },
+            }),
         }
     }
 
@@ -620,6 +620,7 @@ mod tests {
     fn a_long_schema_is_cut_at_a_character() {
         let mut long = open_of(vec![version(1); MAX_OLDER_VERSIONS]);
         if let Control::Open { spec, .. } = &mut long {
+            let spec = Arc::make_mut(spec);
             let versions = std::iter::once(&mut spec.newest).chain(&mut spec.older);
             versions.for_each(|version| version.schema = "ä".repeat(MAX_SCHEMA_BYTES));
         }
@@ -627,7 +628,7 @@ mod tests {
             panic!()
         };
         assert_eq!(spec.newest.schema, "ä".repeat(MAX_SCHEMA_BYTES / 2));
-        for older in spec.older {
+        for older in &spec.older {
             assert_eq!(older.schema, "ä".repeat(MAX_OLDER_SCHEMA_BYTES / 2));
         }
     }

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    channel_window::ChannelWindow,
+    channel_window::{ChannelWindow, HALF_WINDOW},
     control::Ask,
     counters::Counters,
     large::Transfers,
@@ -33,6 +33,8 @@ pub(super) struct ReceiveChannel {
     told: Counters,
     /// What the sender waits for.
     ask: Ask,
+    /// It is told at latest when so many messages are released (or half a window).
+    pub(super) tell_every: u64,
     /// In the session's queue of ends with news.
     pub(super) queued: bool,
 }
@@ -63,6 +65,7 @@ impl ReceiveChannel {
             known: start,
             told: start,
             ask: Ask::default(),
+            tell_every: HALF_WINDOW,
             queued: false,
         }
     }
@@ -147,8 +150,8 @@ impl ReceiveChannel {
         })
     }
 
-    /// Takes in a message that is all of a frame's `bytes`, if nothing is wrong with it;
-    /// else nothing has happened, and [`handle_records`](Self::handle_records) says what is.
+    /// Takes in an ordinary message that is all of a frame's `bytes`, if nothing is wrong
+    /// with it; else nothing has happened, and [`handle_records`](Self::handle_records) says what is.
     #[inline(always)]
     pub(super) fn handle_lone(
         &mut self,
@@ -158,8 +161,7 @@ impl ReceiveChannel {
     ) -> bool {
         let (sequence, position) = (self.arrived + 1, self.arrived_position + bytes as u64);
         let (length, told) = (record.length as usize, &self.told);
-        let is_next = record.kind == RecordKind::Data
-            && sequence_low == sequence as u32
+        let is_next = sequence_low == sequence as u32
             && record.sequence_low == sequence as u32
             && record::record_size(length, self.alignment) == bytes
             && length as u64 <= self.max_message_bytes
@@ -240,13 +242,27 @@ impl ReceiveChannel {
         self.arrived == last && self.large.is_empty()
     }
 
-    /// Whether the sender must hear of it now: it waits for it, or owes us half a window.
+    /// Whether the sender must hear of it now: it waits for it, or is owed so much.
     #[inline(always)]
     pub(super) fn news_are_urgent(&self) -> bool {
         let (known, told) = (&self.known, &self.told);
         let released = known.released - told.released;
         let bytes = known.released_position - told.released_position;
-        self.window.owes_news(released, bytes) || self.is_asked_for_news() && self.is_answer_due()
+        self.window.owes_news(released, bytes, self.tell_every)
+            || self.is_asked_for_news() && self.is_answer_due()
+    }
+
+    /// Whether the sender must hear of what just arrived: it waits for that. Arrival makes
+    /// no other news urgent.
+    #[inline]
+    pub(super) fn arrival_is_urgent(&self) -> bool {
+        self.awaits_arrivals() && self.is_answer_due()
+    }
+
+    /// Whether the sender waits to hear of what arrives.
+    #[inline]
+    pub(super) fn awaits_arrivals(&self) -> bool {
+        self.ask.received > self.told.received
     }
 
     /// Whether the sender waits for more than it was told.

@@ -70,6 +70,21 @@ impl RecordHeader {
             sequence_low: word as u32,
         }))
     }
+
+    /// The same of a word that stands before an ordinary message; of every other,
+    /// [`from_word`](Self::from_word) tells what it is.
+    #[inline(always)]
+    #[must_use]
+    pub const fn of_data(word: u64) -> Option<Self> {
+        if word >> KIND_SHIFT != RecordKind::Data as u64 {
+            return None;
+        }
+        Some(Self {
+            kind: RecordKind::Data,
+            length: (word >> LENGTH_SHIFT) as u32 & MAX_LENGTH,
+            sequence_low: word as u32,
+        })
+    }
 }
 
 /// What a record's payload is.
@@ -345,6 +360,8 @@ mod tests {
 
         #[test]
         fn every_word_is_nothing_a_header_or_an_error(word: u64) {
+            let of_data = RecordHeader::of_data(word);
+            prop_assert_eq!(of_data, RecordHeader::from_word(word).and_then(Result::ok).filter(|header| header.kind == RecordKind::Data));
             match RecordHeader::from_word(word) {
                 None => prop_assert_eq!(word, 0),
                 Some(Ok(header)) => prop_assert_eq!(header.to_word(), word),

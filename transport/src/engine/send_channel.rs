@@ -43,9 +43,7 @@ impl SendChannel {
     /// Accounts for a run of records that goes into a frame.
     #[inline]
     pub(super) fn records_went(&mut self, records: u64, bytes: usize) {
-        self.sent += records;
-        self.sent_position += bytes as u64;
-        self.chunk_went_last = false;
+        self.count(records, bytes);
         while let Some(&(sequence, length)) = self.unannounced.front() {
             if sequence > self.sent {
                 break;
@@ -53,6 +51,20 @@ impl SendChannel {
             self.unannounced.pop_front();
             self.large.announce(sequence, length);
         }
+    }
+
+    /// The same of one record where there is [nothing large](Self::has_nothing_large).
+    #[inline]
+    pub(super) fn lone_record_went(&mut self, bytes: usize) {
+        debug_assert!(self.has_nothing_large());
+        self.count(1, bytes);
+    }
+
+    #[inline]
+    fn count(&mut self, records: u64, bytes: usize) {
+        self.sent += records;
+        self.sent_position += bytes as u64;
+        self.chunk_went_last = false;
     }
 
     /// Whether no large message is under way or about to be.

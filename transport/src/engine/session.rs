@@ -11,7 +11,7 @@
 //! overtake what was published before.
 #![forbid(unsafe_code)]
 
-use std::collections::VecDeque;
+use std::{collections::VecDeque, sync::Arc};
 
 mod facts;
 mod receiving;
@@ -89,8 +89,8 @@ pub struct Session {
 
 #[derive(Debug)]
 struct End {
-    name: String,
-    spec: ChannelSpec,
+    name: Arc<str>,
+    spec: Arc<ChannelSpec>,
     /// The peer's id of the other end, once both are open.
     peer: Option<u32>,
     state: EndState,
@@ -121,8 +121,8 @@ impl EndState {
 struct PeerOpen {
     end: u32,
     role: Role,
-    name: String,
-    spec: ChannelSpec,
+    name: Arc<str>,
+    spec: Arc<ChannelSpec>,
     /// It was closed before anyone here opened the counterpart.
     closed: Option<CloseReason>,
 }
@@ -158,10 +158,27 @@ impl Session {
         }
     }
 
+    /// Frees what its queues took, as far as nothing is in them: nothing was said for a
+    /// while.
+    pub fn rest(&mut self) {
+        self.control.shrink_to_fit();
+        self.control_body = Vec::new();
+        self.unpaired.shrink_to_fit();
+        self.ready.shrink_to_fit();
+        self.news.shrink_to_fit();
+        self.events.shrink_to_fit();
+    }
+
     // ---- What local handles want -------------------------------------------------
 
     /// Opens a local end and announces it. Poll transmissions and events afterwards.
-    pub fn open(&mut self, role: Role, name: &str, spec: ChannelSpec) -> Result<u32, CannotOpen> {
+    pub fn open(
+        &mut self,
+        role: Role,
+        name: impl Into<Arc<str>>,
+        spec: impl Into<Arc<ChannelSpec>>,
+    ) -> Result<u32, CannotOpen> {
+        let (name, spec) = (name.into(), spec.into());
         let is_open = |end: &End| end.state.role() == role && end.name == name && !end.closed_here;
         if self.ends.values().any(is_open) {
             return Err(CannotOpen::AlreadyOpen);
@@ -178,7 +195,6 @@ impl Session {
             Role::Sender => EndState::Sender(Box::default()),
             Role::Receiver => EndState::Receiver(None),
         };
-        let name = name.to_owned();
         self.control.push_back(Control::Open {
             end,
             role,
@@ -290,6 +306,14 @@ impl Session {
         }
     }
 
+    /// The sender of receiving end `end` hears of what is released at latest when it is so many
+    /// messages (or half a window). Nothing happens while the channel is not open.
+    pub fn tell_every(&mut self, end: u32, messages: u64) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.tell_every = messages;
+        }
+    }
+
     /// Our end that is paired with an end of the peer's.
     #[must_use]
     pub fn paired(&self, role: Role, peer_end: u32) -> Option<u32> {
@@ -391,7 +415,7 @@ impl Session {
         self.unpaired
             .iter()
             .filter(|open| open.closed.is_none())
-            .map(|open| (open.name.as_str(), open.role))
+            .map(|open| (&*open.name, open.role))
     }
 
     fn paired_ends(&self) -> usize {

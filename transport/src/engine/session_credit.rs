@@ -269,6 +269,14 @@ impl CreditGrant {
         self.back.saturating_add(cost) <= self.told
     }
 
+    /// Whether the peer may have sent a frame of that cost, and nobody has to hear of it:
+    /// neither is a grant due for it, nor was any of the credit recalled.
+    #[inline]
+    #[must_use]
+    pub fn covers_quietly(&self, cost: u64) -> bool {
+        self.covers(cost) && self.parting == 0 && !is_much(self.untold() + cost, self.lent)
+    }
+
     /// A frame of that cost has arrived and its memory is replaced already.
     #[inline]
     pub fn arrived(&mut self, cost: u64) -> Result<(), CreditOverrun> {
@@ -282,6 +290,13 @@ impl CreditGrant {
         self.parting -= parting;
         self.give_up(parting);
         Ok(())
+    }
+
+    /// The same of a frame that is [covered quietly](Self::covers_quietly).
+    #[inline]
+    pub fn arrived_quietly(&mut self, cost: u64) {
+        debug_assert!(self.covers_quietly(cost));
+        self.back += cost;
     }
 
     /// Lends more.
@@ -346,9 +361,17 @@ impl CreditGrant {
     /// peer has heard it, not so much can be owed again; or with a recall.
     #[must_use]
     pub fn owed(&self) -> Option<u64> {
-        let owed = self.lent.saturating_sub(self.out());
-        let is_due = owed > self.lent / 2 || self.recall_is_due() && owed > 0;
+        let owed = self.untold();
+        let is_due = self.is_owed_much() || self.recall_is_due() && owed > 0;
         is_due.then_some(self.told + owed)
+    }
+
+    /// Whether so much came back that the grant is to be told for it alone. Nothing else
+    /// that is to be told comes with a frame's arrival.
+    #[inline]
+    #[must_use]
+    pub fn is_owed_much(&self) -> bool {
+        is_much(self.untold(), self.lent)
     }
 
     /// `grant` has been put into a frame.
@@ -385,6 +408,11 @@ impl CreditGrant {
         std::mem::take(&mut self.report)
     }
 
+    /// What came back, or was lent, and can be told.
+    fn untold(&self) -> u64 {
+        self.lent.saturating_sub(self.out())
+    }
+
     /// What the peer may have in flight or keep.
     fn out(&self) -> u64 {
         self.told - self.back
@@ -394,6 +422,12 @@ impl CreditGrant {
         self.lent -= credit;
         self.report.returned += credit;
     }
+}
+
+/// Whether so much can be told of what is lent that it is told for itself.
+#[inline]
+fn is_much(untold: u64, lent: u64) -> bool {
+    untold > lent / 2
 }
 
 /// Moves a number that only grows; by how much it grew.

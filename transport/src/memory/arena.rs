@@ -4,6 +4,7 @@
 //! comes back when the lease is dropped. The arena keeps a bounded number of
 //! rings per size class, populated, so that a channel that pauses and goes on
 //! maps nothing; and with each ring what fabrics have [attached](Attachments) to it.
+//! What nobody leases for a while goes back to the system.
 
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -31,12 +32,11 @@ impl RingArena {
     }
 
     /// A ring of at least `min_bytes`: the smallest class that holds them, all
-    /// of it populated, its first 64 bytes zero.
+    /// of it populated.
     ///
-    /// Zero at the start is what an empty ring means to a consumer: the first
-    /// header word lies there, whatever the channel's alignment. What lies
-    /// behind is left from the last channel, which no consumer reads: each
-    /// publish first zeroes the word where the next record will begin.
+    /// What lies in it is left from the last channel. No consumer reads that: a
+    /// producer zeroes the word where its first record will begin, and each
+    /// publish the one where the next will.
     ///
     /// # Errors
     /// [`MemoryError`] if `min_bytes` is above [`LARGEST_RING_BYTES`] or there is
@@ -52,7 +52,7 @@ impl RingArena {
         };
         let kept = self.stock.lock(class).pop();
         let ring = match kept {
-            Some(ring) => ring,
+            Some(kept) => kept.ring,
             None => Ring {
                 memory: Arc::new(MirroredMapping::create_private(
                     SMALLEST_RING_BYTES << class,
@@ -60,10 +60,6 @@ impl RingArena {
                 attachments: Attachments::default(),
             },
         };
-        // SAFETY: a ring has at least a page of writable bytes, and between two
-        // leases nobody writes or reads this one: what is attached to it only keeps it
-        // registered.
-        unsafe { ring.memory.base().as_ptr().write_bytes(0, 64) };
         Ok(RingLease {
             ring: Some(ring),
             class,
@@ -71,9 +67,26 @@ impl RingArena {
         })
     }
 
+    /// Takes out the rings that nobody has leased since the last call, to be unmapped.
+    #[must_use]
+    pub fn take_surplus(&self) -> Vec<Ring> {
+        let mut surplus = Vec::new();
+        for class in 0..CLASSES {
+            let mut free = self.stock.lock(class);
+            surplus.extend(
+                free.extract_if(.., |kept| kept.was_seen)
+                    .map(|kept| kept.ring),
+            );
+            for kept in &mut *free {
+                kept.was_seen = true;
+            }
+        }
+        surplus
+    }
+
     /// How many rings are kept, leased ones not counted.
-    #[cfg(test)]
-    fn kept(&self) -> usize {
+    #[must_use]
+    pub fn kept(&self) -> usize {
         (0..CLASSES).map(|class| self.stock.lock(class).len()).sum()
     }
 }
@@ -129,29 +142,42 @@ impl RingLease {
 impl Drop for RingLease {
     fn drop(&mut self) {
         let mut free = self.stock.lock(self.class);
-        if free.len() < KEPT_PER_CLASS {
-            free.extend(self.ring.take());
+        if free.len() < KEPT_PER_CLASS
+            && let Some(ring) = self.ring.take()
+        {
+            free.push(Kept {
+                ring,
+                was_seen: false,
+            });
         }
     }
 }
 
 /// A ring and what belongs to it.
 #[derive(Debug)]
-struct Ring {
+pub struct Ring {
     memory: Arc<MirroredMapping>,
     attachments: Attachments,
+}
+
+/// A ring that waits for its next lease.
+#[derive(Debug)]
+struct Kept {
+    ring: Ring,
+    /// It was free when surplus was taken last.
+    was_seen: bool,
 }
 
 /// The free rings, by class.
 #[derive(Debug, Default)]
 struct Stock {
-    free: [Mutex<Vec<Ring>>; CLASSES],
+    free: [Mutex<Vec<Kept>>; CLASSES],
 }
 
 impl Stock {
     /// A list of free rings is whole after every statement, so a panic elsewhere
     /// while it was locked does not spoil it.
-    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<Ring>> {
+    fn lock(&self, class: usize) -> std::sync::MutexGuard<'_, Vec<Kept>> {
         self.free[class]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -192,21 +218,16 @@ mod tests {
     }
 
     #[test]
-    fn a_ring_that_came_back_is_leased_again_and_looks_empty() {
+    fn a_ring_that_came_back_is_leased_again() {
         let arena = RingArena::new();
         let first = arena.lease(0).unwrap();
         let address = first.base();
-        // SAFETY: the lease is ours and the bytes are inside the ring.
-        unsafe { address.as_ptr().write_bytes(0xaa, 4096) };
         drop(first);
         assert_eq!(arena.kept(), 1);
 
         let second = arena.clone().lease(0).unwrap();
         assert_eq!(second.base(), address);
         assert_eq!(arena.kept(), 0);
-        // SAFETY: as above.
-        let head = unsafe { address.cast::<[u8; 64]>().read() };
-        assert_eq!(head, [0; 64]);
     }
 
     #[test]
@@ -217,6 +238,19 @@ mod tests {
             .collect();
         drop(leases);
         assert_eq!(arena.kept(), KEPT_PER_CLASS);
+    }
+
+    #[test]
+    fn what_nobody_leases_goes_back() {
+        let arena = RingArena::new();
+        let leases = [(); 3].map(|()| arena.lease(0).unwrap());
+        drop(leases);
+        assert!(arena.take_surplus().is_empty(), "they have just come back");
+        drop(arena.lease(0).unwrap());
+        assert_eq!(arena.take_surplus().len(), 2);
+        assert_eq!(arena.kept(), 1, "the one that was leased since");
+        assert_eq!(arena.take_surplus().len(), 1);
+        assert_eq!(arena.kept(), 0);
     }
 
     #[test]

@@ -11,6 +11,7 @@
 //! 2. A block is written from the start again only when its pool holds the last
 //!    reference to it, which [`BlockPool::take`] establishes.
 
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -56,15 +57,66 @@ impl Block {
     }
 }
 
+/// What keeps a block for a frame that lies in it, until it is dropped.
+///
+/// As with [`BufferLease`](super::BufferLease), a lease that is handed on stays in registers,
+/// which an `Arc` does not: its drop wants its address.
+#[derive(Debug)]
+pub struct BlockLease {
+    block: ManuallyDrop<Arc<Block>>,
+}
+
+impl BlockLease {
+    /// Keeps `block`.
+    #[inline]
+    #[must_use]
+    pub fn new(block: Arc<Block>) -> Self {
+        Self {
+            block: ManuallyDrop::new(block),
+        }
+    }
+}
+
+impl Drop for BlockLease {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: nobody touches the lease after its drop.
+        let_go(unsafe { ManuallyDrop::take(&mut self.block) });
+    }
+}
+
+#[inline(never)]
+fn let_go(block: Arc<Block>) {
+    drop(block);
+}
+
 /// The blocks of one engine, those in use and some free ones.
 #[derive(Debug)]
 pub struct BlockPool {
     /// Every block, the most recently taken last. The pool keeps a reference to
     /// each, so a count of one means free.
-    blocks: Vec<Arc<Block>>,
+    blocks: Vec<Pooled>,
 
     block_bytes: usize,
     kept: usize,
+}
+
+/// A block and what its pool knows of it.
+#[derive(Debug)]
+struct Pooled {
+    block: Arc<Block>,
+    pages: Pages,
+}
+
+/// What a block's pages cost while it is free.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Pages {
+    /// Something may have arrived in them since they were last looked at.
+    Warm,
+    /// Nothing has, and it was free then.
+    Cold,
+    /// They were given back.
+    Gone,
 }
 
 impl BlockPool {
@@ -84,13 +136,40 @@ impl BlockPool {
     /// # Errors
     /// [`MemoryError`] if a new one is needed and the kernel refuses it.
     pub fn take(&mut self) -> Result<Arc<Block>, MemoryError> {
-        let block = match self.blocks.iter_mut().rposition(is_free) {
-            Some(index) => self.blocks.remove(index),
+        let free = |pooled: &mut Pooled| is_free(&mut pooled.block);
+        let block = match self.blocks.iter_mut().rposition(free) {
+            Some(index) => self.blocks.remove(index).block,
             None => Arc::new(Block::allocate(self.block_bytes)?),
         };
         self.trim();
-        self.blocks.push(Arc::clone(&block));
+        self.blocks.push(Pooled {
+            block: Arc::clone(&block),
+            pages: Pages::Warm,
+        });
         Ok(block)
+    }
+
+    /// Gives the pages of blocks back that nobody took since the last call, and blocks
+    /// beyond those to keep. Returns whether another call may find more.
+    pub fn rest(&mut self) -> bool {
+        self.trim();
+        let mut is_warm = false;
+        for Pooled { block, pages } in &mut self.blocks {
+            if !is_free(block) {
+                continue;
+            }
+            *pages = match *pages {
+                Pages::Warm => Pages::Cold,
+                Pages::Cold => {
+                    // SAFETY: nobody else refers to the block (rule 2).
+                    unsafe { block.memory.discard() };
+                    Pages::Gone
+                }
+                Pages::Gone => Pages::Gone,
+            };
+            is_warm |= *pages != Pages::Gone;
+        }
+        is_warm
     }
 
     /// Makes as many blocks as are kept, so that taking one allocates nothing while no
@@ -101,8 +180,10 @@ impl BlockPool {
     pub fn provide(&mut self) -> Result<(), MemoryError> {
         self.blocks.reserve(self.kept + 1);
         while self.blocks.len() < self.kept {
-            self.blocks
-                .push(Arc::new(Block::allocate(self.block_bytes)?));
+            self.blocks.push(Pooled {
+                block: Arc::new(Block::allocate(self.block_bytes)?),
+                pages: Pages::Gone,
+            });
         }
         Ok(())
     }
@@ -110,7 +191,7 @@ impl BlockPool {
     /// Frees the free blocks beyond those to keep, the coldest first.
     fn trim(&mut self) {
         let mut surplus = self.free().saturating_sub(self.kept);
-        self.blocks.retain(|block| {
+        self.blocks.retain(|Pooled { block, .. }| {
             let goes = surplus > 0 && Arc::strong_count(block) == 1;
             surplus -= usize::from(goes);
             !goes
@@ -127,7 +208,7 @@ impl BlockPool {
     fn free(&self) -> usize {
         self.blocks
             .iter()
-            .filter(|block| Arc::strong_count(block) == 1)
+            .filter(|pooled| Arc::strong_count(&pooled.block) == 1)
             .count()
     }
 }
@@ -231,6 +312,23 @@ mod tests {
         // SAFETY: the block is ours and the byte is inside it.
         unsafe { block.base().as_ptr().write(1) };
         assert_eq!(probe::resident_pages(block.base(), block.len()), 1);
+    }
+
+    #[test]
+    fn pages_of_blocks_that_nobody_takes_go_back() {
+        let mut pool = BlockPool::default();
+        let block = pool.take().unwrap();
+        let (base, length) = (block.base(), block.len());
+        // SAFETY: the block is ours and the byte is inside it.
+        unsafe { base.as_ptr().write(1) };
+        assert!(!pool.rest(), "it is in use");
+        drop(block);
+        assert!(pool.rest(), "it was just in use");
+        assert_eq!(probe::resident_pages(base, length), 1);
+        assert!(!pool.rest());
+        assert_eq!(probe::resident_pages(base, length), 0);
+        assert_eq!(pool.take().unwrap().base(), base);
+        assert!(pool.rest(), "it was taken meanwhile");
     }
 
     proptest! {

@@ -11,7 +11,7 @@
 //! 2. A leased buffer is read only. The device writes to posted ones alone, and a buffer
 //!    is posted only by the engine that has it.
 
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -106,13 +106,21 @@ impl BufferLease {
 }
 
 impl Drop for BufferLease {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if !self.slab.returns.give(self.index) {
-            // SAFETY: the buffer was not taken back, so its count is still ours, and
-            // nobody touches the lease after its drop.
-            unsafe { ManuallyDrop::drop(&mut self.slab) };
-        }
+        // SAFETY: nobody touches the lease after its drop.
+        let slab = unsafe { ManuallyDrop::take(&mut self.slab) };
+        give_back(slab, self.index);
+    }
+}
+
+/// Ends a lease. By value: a lease that is handed on stays in registers as long as nothing
+/// wants its address, not even to drop it if something panics.
+#[inline(never)]
+fn give_back(slab: Arc<BufferSlab>, index: u32) {
+    if slab.returns.give(index) {
+        // The count goes with the buffer.
+        mem::forget(slab);
     }
 }
 

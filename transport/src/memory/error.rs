@@ -76,6 +76,8 @@ pub enum MemoryUse {
     ControlBlocks,
     /// The buffers that an RDMA device receives into.
     ReceiveBuffers,
+    /// What a receiving end has for each message of its window.
+    Window,
     /// What stands before records and chunks that an RDMA device sends.
     FrameHeads,
 }
@@ -86,6 +88,7 @@ impl MemoryUse {
         match self {
             Self::Ring => "lower window_bytes",
             Self::ArrivalBlock => "lower session_credit_bytes",
+            Self::Window => "lower window_messages",
             Self::LargeMessage => "lower max_message_bytes or send shorter messages",
             Self::ControlBlocks | Self::FrameHeads => "open fewer sessions",
             Self::ReceiveBuffers => "lower receive_buffers and held_buffers",
@@ -97,6 +100,7 @@ impl MemoryUse {
         match self {
             Self::Ring => c"ibex-ring",
             Self::ArrivalBlock => c"ibex-block",
+            Self::Window => c"ibex-window",
             Self::LargeMessage => c"ibex-message",
             Self::ControlBlocks => c"ibex-control",
             Self::ReceiveBuffers => c"ibex-receive",
@@ -110,6 +114,7 @@ impl fmt::Display for MemoryUse {
         f.write_str(match self {
             Self::Ring => "a ring",
             Self::ArrivalBlock => "an arrival block",
+            Self::Window => "a window of messages",
             Self::LargeMessage => "memory for a large message",
             Self::ControlBlocks => "control blocks",
             Self::ReceiveBuffers => "receive buffers",

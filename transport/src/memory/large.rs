@@ -27,6 +27,8 @@ pub struct LargeBuffer {
     /// How much of it has pages already.
     populated: usize,
     attachments: Attachments,
+    /// It was free when surplus was taken last.
+    was_seen: bool,
 }
 
 impl LargeBuffer {
@@ -45,6 +47,7 @@ impl LargeBuffer {
             memory: Arc::new(memory),
             populated: 0,
             attachments: Attachments::default(),
+            was_seen: false,
         };
         buffer.populate(bytes)?;
         Ok(buffer)
@@ -150,9 +153,20 @@ impl LargePool {
         (lease.populated >= bytes).then_some(lease)
     }
 
+    /// Takes out the buffers that nobody has taken since the last call, to be unmapped.
+    #[must_use]
+    pub fn take_surplus(&self) -> Vec<LargeBuffer> {
+        let mut free = self.stock.lock();
+        let surplus = free.extract_if(.., |buffer| buffer.was_seen).collect();
+        for buffer in &mut *free {
+            buffer.was_seen = true;
+        }
+        surplus
+    }
+
     /// How many free buffers are kept.
-    #[cfg(test)]
-    fn kept(&self) -> usize {
+    #[must_use]
+    pub fn kept(&self) -> usize {
         self.stock.lock().len()
     }
 }
@@ -215,7 +229,8 @@ impl Stock {
     }
 
     /// Keeps the buffer, and lets go of those that have waited longest.
-    fn put(&self, buffer: LargeBuffer) {
+    fn put(&self, mut buffer: LargeBuffer) {
+        buffer.was_seen = false;
         let mut unmapped = Vec::new();
         let mut free = self.lock();
         free.push(buffer);
@@ -308,6 +323,20 @@ mod tests {
         assert_eq!(pool.kept(), 2);
         drop(pool.take(4 << 20).unwrap());
         assert_eq!(pool.kept(), 0, "it alone is more than may be kept");
+    }
+
+    #[test]
+    fn what_nobody_takes_goes_back() {
+        let pool = LargePool::default();
+        drop([pool.take(1 << 20).unwrap(), pool.take(4 << 20).unwrap()]);
+        assert!(pool.take_surplus().is_empty(), "they have just come back");
+        drop(pool.take(1 << 20).unwrap());
+        let [surplus] = &pool.take_surplus()[..] else {
+            panic!("one was not taken since");
+        };
+        assert_eq!(surplus.capacity(), 4 << 20);
+        assert_eq!(pool.take_surplus().len(), 1);
+        assert_eq!(pool.kept(), 0);
     }
 
     #[test]

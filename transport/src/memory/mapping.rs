@@ -168,9 +168,40 @@ impl Mapping {
         }
     }
 
+    /// Puts zeros that cannot be written in the place of whatever is mapped.
+    ///
+    /// # Safety
+    /// Nobody writes to the range from now on, and whoever reads it meanwhile or afterwards
+    /// expects what stood there or zeros.
+    pub(super) unsafe fn vacate(&self) -> Result<(), Errno> {
+        // SAFETY: MAP_FIXED unmaps what is there, which is this range (rule 1), and the
+        // caller answers for those who read it.
+        unsafe {
+            mmap_anonymous(
+                self.base.as_ptr().cast(),
+                self.bytes,
+                Access::ReadOnly.protection(),
+                MapFlags::PRIVATE | MapFlags::FIXED | MapFlags::NORESERVE,
+            )
+        }?;
+        Ok(())
+    }
+
+    /// Gives the pages of anonymous memory back: it reads as zero again, and costs nothing
+    /// until it is touched.
+    ///
+    /// # Safety
+    /// Nobody reads or writes the range meanwhile, or relies on what stood there.
+    pub unsafe fn discard(&self) {
+        // SAFETY: the range is mapped (rule 1), and nobody minds, as the caller says.
+        let discarded =
+            unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxDontNeed) };
+        debug_assert!(discarded.is_ok(), "madvise of our own range: {discarded:?}");
+    }
+
     /// Says whether huge pages are welcome in the whole range. Only a hint: a
     /// kernel without huge pages refuses it, and nothing else changes.
-    pub(super) fn prefer_huge_pages(&self, huge: bool) {
+    pub(crate) fn prefer_huge_pages(&self, huge: bool) {
         let advice = if huge {
             Advice::LinuxHugepage
         } else {
@@ -232,6 +263,19 @@ mod tests {
         // SAFETY: the byte is inside the mapping and nobody else knows it.
         unsafe { mapping.base().as_ptr().add(5000).write(1) };
         assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
+    }
+
+    #[test]
+    fn what_is_discarded_reads_as_zero_and_costs_nothing() {
+        let mapping = Mapping::anonymous(MemoryUse::ArrivalBlock, 1 << 20).unwrap();
+        mapping.prefer_huge_pages(false);
+        // SAFETY: the byte is inside the mapping and nobody else knows it.
+        unsafe { mapping.base().as_ptr().add(5000).write(1) };
+        // SAFETY: as above.
+        unsafe { mapping.discard() };
+        assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 0);
+        // SAFETY: as above.
+        assert_eq!(unsafe { mapping.base().as_ptr().add(5000).read() }, 0);
     }
 
     #[test]

@@ -57,6 +57,21 @@ impl MirroredMapping {
         Ok(Self { windows, capacity })
     }
 
+    /// Lets go of the memory, in place: from now on every byte reads as zero, and may not be
+    /// written. The addresses stay ours.
+    ///
+    /// A thread that reads meanwhile finds the one or the other: the kernel puts the new
+    /// mapping in place of the old one under the lock that page faults take.
+    ///
+    /// # Safety
+    ///
+    /// Nobody writes, and whoever reads expects either.
+    pub unsafe fn vacate(&self) -> Result<(), MemoryError> {
+        // SAFETY: as the caller says.
+        let vacated = unsafe { self.windows.vacate() };
+        vacated.map_err(|errno| MemoryError::new(MemoryUse::Ring, self.capacity, "mmap", errno))
+    }
+
     /// Whether a ring can have this capacity: its offsets are taken by a mask, and
     /// its windows begin at pages.
     #[must_use]

@@ -10,7 +10,8 @@
 //!    or a page fault in the middle of a send. What the kernel refuses is a
 //!    [`MemoryError`]; where a container has run into its limit, the kernel
 //!    prefers its OOM killer to an error, and then that is where it strikes. The
-//!    exception is the arrival [`Block`], whose untouched pages must cost nothing.
+//!    exceptions are the arrival [`Block`] and what ends have for each message of a
+//!    window, whose untouched pages must cost nothing.
 //! 2. Mapping and faulting stay out of the engine's turns: what is large is
 //!    allocated on the thread of the caller, and pools keep a bounded number of
 //!    free pieces, so that a steady state maps nothing. Blocks fault in as bytes
@@ -29,9 +30,9 @@ mod memfd;
 mod mirrored;
 pub mod orphans;
 
-pub use arena::{LARGEST_RING_BYTES, RingArena, RingLease, SMALLEST_RING_BYTES};
+pub use arena::{LARGEST_RING_BYTES, Ring, RingArena, RingLease, SMALLEST_RING_BYTES};
 pub use attachments::Attachments;
-pub use block::{Block, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
+pub use block::{Block, BlockLease, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
 pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 pub use error::{MemoryError, MemoryUse};
 pub use large::{

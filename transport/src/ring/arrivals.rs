@@ -15,29 +15,34 @@
 //!    and moves `completed`.
 //! 4. The retirer owns the slots from `retired` to `completed` and moves
 //!    `retired`.
+//!
+//! So in an empty ring, where `retired` is `published`, the writer owns all slots, and may
+//! [give their memory back](ArrivalWriter::rest).
 
 use std::cell::Cell;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 
-use crossbeam_utils::CachePadded;
-
+use super::pages::Pages;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell, unless_weakened};
 
 /// Makes a ring for `capacity` arrivals, rounded up to a power of two, and its
 /// three roles.
 ///
-/// The memory is allocated here, once, and touched as it is used.
+/// The memory is mapped here, once, and touched as it is used.
 #[must_use]
 pub fn arrival_ring<T: Send>(
     capacity: usize,
 ) -> (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>) {
     let capacity = capacity.max(1).next_power_of_two();
     let shared = Arc::new(Shared {
-        published: CachePadded::new(AtomicU64::new(0)),
-        completed: CachePadded::new(AtomicU64::new(0)),
-        retired: CachePadded::new(AtomicU64::new(0)),
-        slots: slots(capacity),
+        published: Line(AtomicU64::new(0)),
+        behind: Line(Behind {
+            completed: AtomicU64::new(0),
+            retired: AtomicU64::new(0),
+        }),
+        slots: Line(Pages::new(capacity)),
     });
     (
         ArrivalWriter {
@@ -63,33 +68,29 @@ pub struct ArrivalWriter<T> {
 }
 
 impl<T> ArrivalWriter<T> {
-    /// Hands `arrival` to the reader, or back if the ring is full.
-    ///
-    /// # Errors
-    ///
-    /// The arrival itself. The ring was full at that moment; it has room again
-    /// when something is retired.
+    /// Hands `arrival` to the reader, unless the ring is full: then it is dropped. Who
+    /// needs it asks [`has_room`](Self::has_room) before, or for a
+    /// [`vacancy`](Self::vacancy).
     #[inline]
-    pub fn push(&mut self, arrival: T) -> Result<(), T> {
+    #[must_use = "the arrival is gone if the ring was full"]
+    pub fn push(&mut self, arrival: T) -> bool {
+        self.vacancy()
+            .map(|vacancy| vacancy.fill(arrival))
+            .is_some()
+    }
+
+    /// The slot for the next arrival, if one is free.
+    #[inline(always)]
+    #[must_use]
+    pub fn vacancy(&mut self) -> Option<Vacancy<'_, T>> {
         if !self.has_room() {
-            return Err(arrival);
+            return None;
         }
-        self.shared.slot(self.published).with_mut(|slot| {
-            // SAFETY:
-            // 1. Valid and aligned: a slot of the ring, which `shared` keeps.
-            // 2. Ours alone: rule 2, as `has_room` just checked.
-            // 3. Nothing to drop in it: never used, or moved out by `retire`,
-            //    which RETIRE made visible.
-            unsafe { (*slot).write(arrival) };
-        });
-        self.published += 1;
-        // ARRIVE, pairs with `ArrivalReader::peek`: who sees the index sees the
-        // arrival. Model: loom_arrivals.
-        self.shared.published.store(
-            self.published,
-            unless_weakened("arrive_relaxed", Ordering::Release),
-        );
-        Ok(())
+        Some(Vacancy {
+            slot: self.shared.slot(self.published),
+            shared: &self.shared,
+            published: &mut self.published,
+        })
     }
 
     /// Whether a push would succeed. Yes stays true until the push.
@@ -104,9 +105,59 @@ impl<T> ArrivalWriter<T> {
         // left before we write to it. Model: loom_arrivals.
         self.retired = self
             .shared
+            .behind
             .retired
             .load(unless_weakened("room_relaxed", Ordering::Acquire));
         self.published - self.retired < capacity
+    }
+
+    /// Gives the memory of the slots back until the next push, if the ring is empty.
+    /// Returns whether it is; "empty" stays true until a push.
+    pub fn rest(&mut self) -> bool {
+        // RETIRE, as in `has_room`. Model: loom_slots_rest.
+        self.retired = self
+            .shared
+            .behind
+            .retired
+            .load(unless_weakened("rest_relaxed", Ordering::Acquire));
+        let is_empty = self.retired == self.published;
+        if is_empty {
+            // SAFETY: rule 2: all slots are ours, and none holds an arrival.
+            unsafe { self.shared.slots.discard() };
+        }
+        is_empty
+    }
+}
+
+/// A slot that is free. What is put into it is never dropped on the way, and so needs no
+/// address before.
+pub struct Vacancy<'a, T> {
+    slot: &'a UnsafeCell<MaybeUninit<T>>,
+    shared: &'a Shared<T>,
+    published: &'a mut u64,
+}
+
+impl<T> Vacancy<'_, T> {
+    /// Hands `arrival` to the reader.
+    ///
+    /// Inlined, so that an arrival is put together in its slot.
+    #[inline(always)]
+    pub fn fill(self, arrival: T) {
+        self.slot.with_mut(|slot| {
+            // SAFETY:
+            // 1. Valid and aligned: a slot of the ring, which `shared` keeps.
+            // 2. Ours alone: rule 2, as `has_room` checked before.
+            // 3. Nothing to drop in it: never used, or moved out by `retire`,
+            //    which RETIRE made visible.
+            unsafe { (*slot).write(arrival) };
+        });
+        *self.published += 1;
+        // ARRIVE, pairs with `ArrivalReader::is_empty`: who sees the index sees the
+        // arrival. Model: loom_arrivals.
+        self.shared.published.store(
+            *self.published,
+            unless_weakened("arrive_relaxed", Ordering::Release),
+        );
     }
 }
 
@@ -123,13 +174,8 @@ impl<T> ArrivalReader<T> {
     #[inline]
     #[must_use]
     pub fn peek(&self) -> Option<&T> {
-        if self.completed == self.published.get() {
-            // ARRIVE, pairs with `ArrivalWriter::push`. Model: loom_arrivals.
-            let published = self.shared.published.load(Ordering::Acquire);
-            if self.completed == published {
-                return None;
-            }
-            self.published.set(published);
+        if self.is_empty() {
+            return None;
         }
         self.shared.slot(self.completed).with(|slot| {
             // SAFETY:
@@ -142,6 +188,19 @@ impl<T> ArrivalReader<T> {
             //    exclusively to move `completed`.
             Some(unsafe { (*slot).assume_init_ref() })
         })
+    }
+
+    /// Whether there is none. "There is one" stays true until it is completed.
+    #[inline]
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        if self.completed != self.published.get() {
+            return false;
+        }
+        // ARRIVE, pairs with `Vacancy::fill`. Model: loom_arrivals.
+        self.published
+            .set(self.shared.published.load(Ordering::Acquire));
+        self.completed == self.published.get()
     }
 
     /// Leaves the arrival that `peek` shows to the retirer.
@@ -158,7 +217,7 @@ impl<T> ArrivalReader<T> {
         self.completed += 1;
         // COMPLETE, pairs with `ArrivalRetirer::retire_while`: our last look at
         // the slot is over. Model: loom_arrivals.
-        self.shared.completed.store(
+        self.shared.behind.completed.store(
             self.completed,
             unless_weakened("complete_relaxed", Ordering::Release),
         );
@@ -175,7 +234,7 @@ impl<T> ArrivalRetirer<T> {
     /// Drops completed arrivals from the head for as long as `is_done` says so.
     pub fn retire_while(&mut self, mut is_done: impl FnMut(&T) -> bool) {
         // COMPLETE, pairs with `ArrivalReader::advance`. Model: loom_arrivals.
-        let completed = self.shared.completed.load(Ordering::Acquire);
+        let completed = self.shared.behind.completed.load(Ordering::Acquire);
         while self.retired < completed {
             let slot = self.shared.slot(self.retired);
             let done = slot.with(|slot| {
@@ -193,7 +252,7 @@ impl<T> ArrivalRetirer<T> {
             });
             self.retired += 1;
             // RETIRE, pairs with `ArrivalWriter::has_room`.
-            self.shared.retired.store(
+            self.shared.behind.retired.store(
                 self.retired,
                 unless_weakened("retire_relaxed", Ordering::Release),
             );
@@ -204,11 +263,34 @@ impl<T> ArrivalRetirer<T> {
 }
 
 /// What the three ends share.
+///
+/// In this order: processors fetch cache lines in pairs, and what is written here by two
+/// threads is never in one.
+#[repr(C)]
 struct Shared<T> {
-    published: CachePadded<AtomicU64>,
-    completed: CachePadded<AtomicU64>,
-    retired: CachePadded<AtomicU64>,
-    slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
+    published: Line<AtomicU64>,
+    slots: Line<Pages<UnsafeCell<MaybeUninit<T>>>>,
+    behind: Line<Behind>,
+}
+
+/// A value with a cache line to itself.
+#[repr(align(64))]
+struct Line<T>(T);
+
+impl<T> Deref for Line<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+/// What moves behind the writer, mostly by one thread: a receiver's handle retires what it
+/// has completed.
+struct Behind {
+    completed: AtomicU64,
+    retired: AtomicU64,
 }
 
 impl<T> Shared<T> {
@@ -221,7 +303,7 @@ impl<T> Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // Nobody else is left, and the last `Arc` made their stores visible.
-        let retired = self.retired.load(Ordering::Relaxed);
+        let retired = self.behind.retired.load(Ordering::Relaxed);
         let published = self.published.load(Ordering::Relaxed);
         for index in retired..published {
             self.slot(index).with_mut(|slot| {
@@ -248,6 +330,14 @@ impl<T> fmt::Debug for ArrivalWriter<T> {
     }
 }
 
+impl<T> fmt::Debug for Vacancy<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Vacancy")
+            .field("published", &self.published)
+            .finish_non_exhaustive()
+    }
+}
+
 impl<T> fmt::Debug for ArrivalReader<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArrivalReader")
@@ -262,22 +352,6 @@ impl<T> fmt::Debug for ArrivalRetirer<T> {
             .field("retired", &self.retired)
             .finish_non_exhaustive()
     }
-}
-
-#[cfg(not(loom))]
-fn slots<T>(capacity: usize) -> Box<[UnsafeCell<MaybeUninit<T>>]> {
-    let slots: Box<[MaybeUninit<UnsafeCell<MaybeUninit<T>>>]> = Box::new_uninit_slice(capacity);
-    // SAFETY: an `UnsafeCell<MaybeUninit<T>>` is `repr(transparent)` over bytes
-    // that may be uninitialised, so every content is a valid one.
-    unsafe { slots.assume_init() }
-}
-
-/// loom's cells carry the model's bookkeeping and have to be made one by one.
-#[cfg(loom)]
-fn slots<T>(capacity: usize) -> Box<[UnsafeCell<MaybeUninit<T>>]> {
-    (0..capacity)
-        .map(|_| UnsafeCell::new(MaybeUninit::uninit()))
-        .collect()
 }
 
 #[cfg(all(test, not(loom)))]
@@ -321,7 +395,7 @@ mod tests {
                     Step::Push => {
                         let full = kept.len() == capacity;
                         prop_assert_eq!(writer.has_room(), !full);
-                        prop_assert_eq!(writer.push((next, witness.clone())).is_err(), full);
+                        prop_assert_eq!(writer.push((next, witness.clone())), !full);
                         if !full {
                             kept.push_back(next);
                         }
@@ -357,6 +431,20 @@ mod tests {
     }
 
     #[test]
+    fn an_empty_ring_rests_and_goes_on() {
+        let (mut writer, mut reader, mut retirer) = arrival_ring(2);
+        for number in 0..5 {
+            assert!(writer.rest());
+            assert!(writer.push(number));
+            assert!(!writer.rest());
+            assert_eq!(reader.peek(), Some(&number));
+            reader.advance();
+            assert!(!writer.rest(), "it is read, and not retired");
+            retirer.retire_while(|_| true);
+        }
+    }
+
+    #[test]
     fn roles_move_between_threads() {
         fn assert_send<T: Send>() {}
         assert_send::<ArrivalWriter<Cell<u8>>>();
@@ -368,7 +456,7 @@ mod tests {
     #[should_panic(expected = "advanced beyond what was peeked")]
     fn advancing_takes_a_peek() {
         let (mut writer, mut reader, _retirer) = arrival_ring(1);
-        writer.push(1).unwrap();
+        assert!(writer.push(1));
         reader.advance();
     }
 }
@@ -385,10 +473,10 @@ mod models {
             let (mut writer, mut reader, mut retirer) = arrival_ring(1);
             // Everyone does what it can without waiting; loom tries all the
             // orders in which that is everything.
-            writer.push(1).unwrap();
+            assert!(writer.push(1));
             let engine = thread::spawn(move || {
                 if writer.has_room() {
-                    writer.push(2).unwrap();
+                    assert!(writer.push(2));
                 }
             });
             let handle = thread::spawn(move || {
@@ -405,6 +493,25 @@ mod models {
             });
             engine.join().unwrap();
             handle.join().unwrap();
+        });
+    }
+
+    /// Twins: rest_relaxed, retire_relaxed.
+    #[test]
+    fn loom_slots_rest() {
+        loom::model(|| {
+            let (mut writer, mut reader, mut retirer) = arrival_ring(1);
+            assert!(writer.push(1));
+            let handle = thread::spawn(move || {
+                assert_eq!(reader.peek(), Some(&1));
+                reader.advance();
+                retirer.retire_while(|_| true);
+                reader.peek().copied()
+            });
+            if writer.rest() {
+                assert!(writer.push(2));
+            }
+            assert!(matches!(handle.join().unwrap(), None | Some(2)));
         });
     }
 }

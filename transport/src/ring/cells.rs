@@ -5,7 +5,8 @@
 //! guard of a message carries a `&'static` to the block and touches nothing
 //! else of the channel when it is dropped, on whatever thread and however late.
 //! That is why blocks are never unmapped: they come from a process-wide slab
-//! and return to it.
+//! and return to it. Their pages go back to the system while all cells are empty, which
+//! is what fresh pages say too.
 //!
 //! A cell's life:
 //!
@@ -34,6 +35,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::barrier::Asymmetry;
 use super::bell::Bell;
+use super::pages::Pages;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, unless_weakened};
 
 /// The release cells of one receiver.
@@ -49,7 +51,7 @@ pub struct CellBlock {
     /// Always a `&'static Bell`; changes when the block is leased again.
     bell: AtomicPtr<Bell>,
     /// Their number is a power of two.
-    cells: &'static [AtomicU32],
+    cells: Pages<AtomicU32>,
 }
 
 /// Nobody waits.
@@ -94,9 +96,6 @@ impl CellBlock {
         let count = messages.clamp(MIN_CELLS, MAX_CELLS).next_power_of_two();
         let recycled = slab()[class(count)].pop();
         let block = recycled.unwrap_or_else(|| Self::allocate(count));
-        for cell in block.cells {
-            cell.store(0, Ordering::Relaxed);
-        }
         block.asked.store(ASKED_NOT, Ordering::Relaxed);
         block
             .bell
@@ -204,6 +203,18 @@ impl CellBlock {
         unsafe { &*bell }
     }
 
+    /// Empties all cells and gives their memory back until one is held.
+    ///
+    /// # Safety
+    ///
+    /// No cell is held or detached, none is held meanwhile, and nobody else writes any:
+    /// under the advance lock, or after the end of the channel.
+    pub unsafe fn discard(&self) {
+        // SAFETY: as the caller says; whoever reads meanwhile stops at a final state and at
+        // an empty one alike.
+        unsafe { self.cells.discard() };
+    }
+
     #[cold]
     fn answer(&self) {
         // One ring for each question: the first to answer makes it, and the
@@ -222,12 +233,11 @@ impl CellBlock {
     }
 
     fn allocate(count: usize) -> &'static Self {
-        let cells: Vec<_> = (0..count).map(|_| AtomicU32::new(0)).collect();
         Box::leak(Box::new(Self {
             asked: AtomicU32::new(ASKED_NOT),
             asymmetry: Asymmetry::of_process(),
             bell: AtomicPtr::new(ptr::null_mut()),
-            cells: cells.leak(),
+            cells: Pages::new(count),
         }))
     }
 }
@@ -308,6 +318,9 @@ impl Drop for CellLease {
         self.block.hush();
         // Under loom an atomic belongs to one run of the model.
         if self.is_settled() && !cfg!(loom) {
+            // SAFETY: the lease is the right to hold cells, and ends here; the advance of
+            // the channel has ended before.
+            unsafe { self.block.discard() };
             slab()[class(self.block.cells.len())].push(self.block);
         }
     }

@@ -13,6 +13,7 @@ use std::ptr::NonNull;
 use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
+use super::producer::Released;
 use crate::engine::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, UnknownKind};
 use crate::sync::Ordering;
 
@@ -35,9 +36,24 @@ impl<M: RingMemory> Consumer<M> {
     ///
     /// # Panics
     ///
-    /// If the capacity is not a power of two of at least four times the layout's step.
+    /// As for [`resume`](Self::resume).
     #[must_use]
     pub fn new(memory: M, layout: Layout) -> Self {
+        let nothing = Released {
+            messages: 0,
+            position: layout.first_position(),
+        };
+        Self::resume(memory, layout, nothing)
+    }
+
+    /// A consumer that goes on in the memory in which a producer
+    /// [does](super::Producer::resume).
+    ///
+    /// # Panics
+    ///
+    /// If the capacity is not a power of two of at least four times the layout's step.
+    #[must_use]
+    pub fn resume(memory: M, layout: Layout, released: Released) -> Self {
         let capacity = memory.capacity();
         let least = 4 * layout.step();
         assert!(
@@ -48,8 +64,17 @@ impl<M: RingMemory> Consumer<M> {
             memory,
             capacity,
             layout,
-            position: layout.first_position(),
-            sequence: 1,
+            position: released.position,
+            sequence: released.messages + 1,
+        }
+    }
+
+    /// What it has read, as what it goes on behind.
+    #[must_use]
+    pub fn read(&self) -> Released {
+        Released {
+            messages: self.sequence - 1,
+            position: self.position,
         }
     }
 
@@ -221,8 +246,8 @@ impl<M: RingBytes> Consumer<M> {
         let offset = self.offset(self.position);
         // PUBLISH, as in `record_at`.
         let word = self.memory.load(offset, Ordering::Acquire);
-        let header = RecordHeader::from_word(word)?.ok()?;
-        if header.kind != RecordKind::Data || header.sequence_low != self.sequence as u32 {
+        let header = RecordHeader::of_data(word)?;
+        if header.sequence_low != self.sequence as u32 {
             return None;
         }
         let length = header.length as usize;

@@ -3,16 +3,21 @@
 //! Each thread has one futex word, made at its first wait and used for all
 //! later ones, so that waiting allocates nothing. It is not std's park token: a
 //! library that consumed that would swallow wake-ups meant for the program.
+//!
+//! A thread that sleeps where an engine's news comes in names the bell that wakes
+//! it there; its waker rings that instead of the futex.
 
 use std::cell::Cell;
 use std::marker::PhantomData;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 use std::time::Instant;
 
 use rustix::thread::futex;
 use rustix::time::Timespec;
+
+use super::Bell;
 
 /// A waker for the calling thread, and what it parks with.
 ///
@@ -44,10 +49,31 @@ pub struct Parker {
 }
 
 impl Parker {
-    /// Whether it was woken since `thread_waker`, for who sleeps elsewhere than here.
+    /// Whether it was woken since `thread_waker` or the last park.
     pub fn is_woken(&self) -> bool {
         // WAKE, pairs with `Wake::wake_by_ref`.
         self.word.state.load(Ordering::Acquire) == WOKEN
+    }
+
+    /// Forgets that it was woken.
+    pub fn forget(&self) {
+        self.word.state.swap(AWAKE, Ordering::Acquire);
+    }
+
+    /// From now on the waker rings `bell`, which its thread is about to sleep at, until
+    /// that is dropped. `None` if it was woken already.
+    pub fn sleep_at(&self, bell: &'static Bell) -> Option<Elsewhere<'_>> {
+        *self
+            .word
+            .bell
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = Some(bell);
+        // WAKE, pairs with `Wake::wake_by_ref`: who finds it so finds the bell.
+        self.word
+            .state
+            .compare_exchange(AWAKE, ELSEWHERE, Ordering::Release, Ordering::Acquire)
+            .is_ok()
+            .then(|| Elsewhere { word: &self.word })
     }
 
     /// Sleeps until woken (`true`) or until the deadline (`false`).
@@ -75,15 +101,32 @@ impl Parker {
     }
 }
 
+/// Its thread sleeps at a bell.
+#[derive(Debug)]
+pub struct Elsewhere<'a> {
+    word: &'a Word,
+}
+
+impl Drop for Elsewhere<'_> {
+    fn drop(&mut self) {
+        let state = &self.word.state;
+        // Unless it was woken, which is for `is_woken` to say.
+        let _ = state.compare_exchange(ELSEWHERE, AWAKE, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 /// The futex word of one thread.
 #[derive(Debug, Default)]
 struct Word {
     state: AtomicU32,
+    /// What its thread sleeps at, while the state says so.
+    bell: Mutex<Option<&'static Bell>>,
 }
 
 const AWAKE: u32 = 0;
 const ASLEEP: u32 = 1;
 const WOKEN: u32 = 2;
+const ELSEWHERE: u32 = 3;
 
 impl Wake for Word {
     fn wake(self: Arc<Self>) {
@@ -91,10 +134,17 @@ impl Wake for Word {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // WAKE, pairs with `Parker::park`.
-        if self.state.swap(WOKEN, Ordering::Release) == ASLEEP {
+        // WAKE, pairs with `Parker::park` and `Parker::sleep_at`.
+        match self.state.swap(WOKEN, Ordering::AcqRel) {
             // It cannot fail: the word is ours and mapped.
-            let _ = futex::wake(&self.state, futex::Flags::PRIVATE, 1);
+            ASLEEP => drop(futex::wake(&self.state, futex::Flags::PRIVATE, 1)),
+            // A thread that has come back meanwhile, or sleeps at another by now, was woken
+            // by the swap.
+            ELSEWHERE => {
+                let bell = *self.bell.lock().unwrap_or_else(PoisonError::into_inner);
+                bell.inspect(|bell| bell.wake());
+            }
+            _ => {}
         }
     }
 }
@@ -136,6 +186,29 @@ mod tests {
         old.wake();
         let (_, parker) = thread_waker();
         assert!(!parker.park(Some(Instant::now())));
+    }
+
+    #[test]
+    fn who_sleeps_at_a_bell_is_rung_for() {
+        let rings = |bell: &'static Bell| {
+            let mut spare = [0; 8];
+            rustix::io::read(bell.fd(), &mut spare).is_ok()
+        };
+        let lease = Bell::lease().unwrap();
+        let (waker, parker) = thread_waker();
+        let asleep = parker.sleep_at(lease.bell()).unwrap();
+        waker.wake_by_ref();
+        assert!(rings(lease.bell()));
+        waker.wake_by_ref();
+        drop(asleep);
+        assert!(parker.is_woken() && parker.sleep_at(lease.bell()).is_none());
+        assert!(!rings(lease.bell()));
+
+        let (waker, parker) = thread_waker();
+        drop(parker.sleep_at(lease.bell()));
+        assert!(!parker.is_woken());
+        waker.wake();
+        assert!(parker.is_woken() && !rings(lease.bell()));
     }
 
     #[test]

@@ -50,17 +50,32 @@ pub struct Producer<M> {
 }
 
 impl<M: RingMemory> Producer<M> {
-    /// A producer over empty memory, all zero where headers may come.
+    /// A producer of a new channel over memory of any content.
     ///
     /// `window_messages` bounds the messages that are published and not yet
     /// released.
     ///
     /// # Panics
     ///
+    /// As for [`resume`](Self::resume).
+    #[must_use]
+    pub fn new(memory: M, layout: Layout, window_messages: u64) -> Self {
+        let nothing = Released {
+            messages: 0,
+            position: layout.first_position(),
+        };
+        Self::resume(memory, layout, window_messages, nothing)
+    }
+
+    /// A producer that goes on, in other memory, behind what another one had published
+    /// when all of it was released.
+    ///
+    /// # Panics
+    ///
     /// If the window is 0, or the capacity is not a power of two from four times the
     /// layout's step to [`MAX_CAPACITY`].
     #[must_use]
-    pub fn new(memory: M, layout: Layout, window_messages: u64) -> Self {
+    pub fn resume(memory: M, layout: Layout, window_messages: u64, released: Released) -> Self {
         let capacity = memory.capacity();
         let least = 4 * layout.step();
         assert!(
@@ -68,23 +83,22 @@ impl<M: RingMemory> Producer<M> {
             "a ring of {capacity} bytes: not a power of two from {least} to {MAX_CAPACITY}"
         );
         assert!(window_messages > 0, "a window of no messages never opens");
-        let position = layout.first_position();
-        let released = Released {
-            messages: 0,
-            position,
-        };
+        let position = released.position;
+        // Rule 1. Who reads the ring is told of it by means that order this store before.
+        let offset = position as usize & (capacity - 1);
+        memory.store(offset, 0, Ordering::Relaxed);
         Self {
             memory,
             capacity,
             layout,
             window_messages,
             position,
-            sequence: 0,
+            sequence: released.messages,
             clean_until: position + layout.step() as u64,
             slot_is_out: false,
             released,
             last_position: last_position(released, capacity),
-            last_sequence: window_messages,
+            last_sequence: released.messages.saturating_add(window_messages),
         }
     }
 
@@ -296,6 +310,24 @@ impl<M: RingBytes> Producer<M> {
         // 3. Not initialised as far as the type says, so any content will do.
         unsafe { slice::from_raw_parts_mut(payload.cast(), room) }
     }
+
+    /// The first `length` bytes of the last slot, to be read before it is published.
+    ///
+    /// # Panics
+    ///
+    /// If the slot is not that long.
+    #[inline]
+    pub fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
+        assert!(
+            length <= self.room(),
+            "{length} bytes, room {}",
+            self.room()
+        );
+        let payload = self.memory.bytes(self.offset() + HEADER_BYTES);
+        // SAFETY: in bounds and ours alone as in `slot`, whose room only grows until the next
+        // publish; `&self` keeps anyone from writing there meanwhile.
+        unsafe { slice::from_raw_parts(payload.cast(), length) }
+    }
 }
 
 /// The last place for a header word when so much has been released.
@@ -432,8 +464,9 @@ mod tests {
     /// record whole or has nothing.
     #[test]
     fn a_writer_that_crashes_leaves_whole_records() {
-        // The payload, the next header's 0, the header.
-        const STORES: usize = (3 + 2) + (2 + 2);
+        // The first header's 0; then each payload, the next header's 0, the header.
+        const FIRST: usize = 1 + 3 + 2;
+        const STORES: usize = FIRST + 2 + 2;
         for crash in 0..=STORES {
             let memory = Words::crashing_after(64, crash);
             let mut producer = Producer::new(memory.clone(), Layout::packed(8), 10);
@@ -449,8 +482,8 @@ mod tests {
                 consumer.advance(&record);
             }
             let expected: &[&[u64]] = match crash {
-                0..5 => &[],
-                5..STORES => &[&[11, 12, 13]],
+                0..FIRST => &[],
+                FIRST..STORES => &[&[11, 12, 13]],
                 _ => &[&[11, 12, 13], &[21, 22]],
             };
             assert_eq!(whole, expected, "crashed after {crash} stores");

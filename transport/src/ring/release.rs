@@ -81,16 +81,45 @@ impl Advance {
     /// lock if anything moved, to publish the counters (with `Release`: it says
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
-    pub fn run(&self, cells: &CellBlock, mut then: impl FnMut(&Prefix)) {
+    pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         if is_weakened("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
             return;
         }
         // ADVANCE, pairs with itself and with the release below: who finds the
         // lock free sees all that the last holder did; who marks it makes the
         // cells it saw visible to the holder. Model: loom_advance_looks_again.
-        if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) != FREE {
-            return;
+        if self.lock.swap(LOOK_AGAIN, Ordering::AcqRel) == FREE {
+            self.run_locked(cells, then);
         }
+    }
+
+    /// Calls `rest` under the lock if all of the `handed_out` messages have settled: then
+    /// every cell is empty. Returns whether they have; somebody who sums says that they may
+    /// not have. `then` is as for [`run`](Self::run).
+    pub fn rest(
+        &self,
+        cells: &CellBlock,
+        handed_out: u64,
+        rest: impl FnOnce(),
+        then: impl FnMut(&Prefix),
+    ) -> bool {
+        // ADVANCE, as in `run`.
+        let locked = self
+            .lock
+            .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed);
+        if locked.is_err() {
+            return false;
+        }
+        let is_settled = self.settled.load(Ordering::Relaxed) == handed_out;
+        if is_settled {
+            rest();
+        }
+        self.run_locked(cells, then);
+        is_settled
+    }
+
+    /// Sums until nobody has marked the lock, and frees it.
+    fn run_locked(&self, cells: &CellBlock, mut then: impl FnMut(&Prefix)) {
         loop {
             // A swap and not a store: a mark that came after the exchange below
             // failed is overwritten here, and must be read to be answered.
@@ -143,6 +172,13 @@ impl Advance {
             .settled
             .load(unless_weakened("last_cell_relaxed", Ordering::Acquire));
         settled + cells.capacity()
+    }
+
+    /// The contiguous prefix of messages whose space is free, now.
+    #[inline]
+    #[must_use]
+    pub fn released(&self) -> u64 {
+        self.released.load(Ordering::Relaxed)
     }
 
     /// The counters now. Each is exact, but they may be of different age; what

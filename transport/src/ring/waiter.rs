@@ -35,10 +35,16 @@ impl WaitSlot {
     /// Nobody waits.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_capacity(0)
+    }
+
+    /// The same, where so many may wait without meeting the allocator.
+    #[must_use]
+    pub fn with_capacity(waiters: usize) -> Self {
         Self {
             waiting: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
-            wakers: Mutex::new(Vec::new()),
+            wakers: Mutex::new(Vec::with_capacity(waiters)),
         }
     }
 
@@ -54,6 +60,11 @@ impl WaitSlot {
         self.waiting.store(1, Ordering::Relaxed);
         drop(wakers);
         self.asymmetry.heavy();
+    }
+
+    /// Makes room for a waker, so that the first to wait meets no allocator.
+    pub fn prepare(&self) {
+        self.wakers().reserve(1);
     }
 
     /// Takes a waker back that is not needed any more. It may be on its way.
@@ -99,15 +110,23 @@ impl WaitSlot {
         // Not those that register again while they are woken.
         let count = self.wakers().len();
         for _ in 0..count {
-            let mut wakers = self.wakers();
-            let first = (!wakers.is_empty()).then(|| wakers.remove(0));
-            self.waiting
-                .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
-            drop(wakers);
-            if let Some(waker) = first {
-                waker.wake();
-            }
+            self.wake_first();
         }
+    }
+
+    /// Wakes the one that has waited longest, if somebody waits; for who holds no lock.
+    /// Returns whether there was one.
+    pub fn wake_one(&self) -> bool {
+        self.is_waiting() && self.wake_first()
+    }
+
+    fn wake_first(&self) -> bool {
+        let mut wakers = self.wakers();
+        let first = (!wakers.is_empty()).then(|| wakers.remove(0));
+        self.waiting
+            .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
+        drop(wakers);
+        first.map(Waker::wake).is_some()
     }
 
     fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {

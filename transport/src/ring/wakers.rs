@@ -41,6 +41,16 @@ impl Wakers {
         self.0.capacity() == 0
     }
 
+    /// Gets the calling thread a list, so that it meets the allocator before it waits and not
+    /// when it first wakes somebody.
+    pub fn prepare() {
+        let _ = KEPT.try_with(|kept| {
+            let mut list = kept.take();
+            list.reserve(1);
+            kept.set(list);
+        });
+    }
+
     /// Takes over all of `wakers`.
     pub(super) fn append(&mut self, wakers: &mut Vec<Waker>) {
         if self.is_untouched() {

@@ -121,8 +121,8 @@ impl Move {
                 Frame::control(&Control::Open {
                     end: id,
                     role,
-                    name: name.to_owned(),
-                    spec,
+                    name: name.into(),
+                    spec: spec.into(),
                 })
             }
             Move::Close { end, role, skew } => {

@@ -22,8 +22,8 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
         let open = Control::Open {
             end,
             role,
-            name: name.to_owned(),
-            spec: spec(),
+            name: name.into(),
+            spec: spec().into(),
         };
         hand(&mut peer, &Frame::control(&open));
     }

@@ -54,12 +54,12 @@ impl Victim {
         };
         for (end, role, name) in ENDS {
             assert_eq!(victim.session.open(role, name, spec()), Ok(end));
-            let name = name.to_owned();
+            let name = name.into();
             let open = Control::Open {
                 end,
                 role: role.opposite(),
                 name,
-                spec: spec(),
+                spec: spec().into(),
             };
             victim.take(&Frame::control(&open).to_bytes()).unwrap();
         }

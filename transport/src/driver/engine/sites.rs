@@ -59,6 +59,14 @@ impl SiteInCare {
         self.count
     }
 
+    /// The look of a turn, which may come long after the last.
+    fn look_around(&mut self) {
+        if !self.early.is_empty() {
+            self.sort_early();
+        }
+        self.look();
+    }
+
     /// Arms the queue and looks once more. Whether the next turn has something to do.
     fn arm(&mut self) -> bool {
         if self.is_lost {
@@ -222,35 +230,41 @@ impl Engine {
     /// Polls every site once and hands on what it finds. Returns whether it found anything.
     #[inline]
     pub(super) fn turn_sites(&mut self, context: &mut Context<'_>) -> bool {
+        for care in &mut self.sites {
+            care.look_around();
+        }
+        self.take_found(context)
+    }
+
+    /// Hands on what looks have found. Returns whether that was anything.
+    #[inline]
+    pub(super) fn take_found(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
         for at in 0..self.sites.len() {
-            progress |= self.turn_site(at, context);
+            progress |= self.take_found_at(at, context);
         }
         progress
     }
 
-    #[inline]
-    fn turn_site(&mut self, at: usize, context: &mut Context<'_>) -> bool {
+    #[inline(never)]
+    fn take_found_at(&mut self, at: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
-        if !care.early.is_empty() {
-            care.sort_early();
-        }
-        let count = care.look();
         if care.failed.is_some() {
             self.give_up_site(at, context);
             return true;
         }
+        let count = mem::take(&mut care.count);
         if count == 0 {
             return self.site_is_empty(at);
         }
-        care.count = 0;
-        let mut has_output = false;
+        let mut follows = false;
         for index in 0..count {
-            has_output |= self.hand_on_found(at, index, context);
+            follows |= self.hand_on_found(at, index, context);
         }
         self.refill_site(at, context);
-        if has_output {
+        if follows {
             self.turn_links_of(at, count, context);
+            self.share_credit(context);
         }
         true
     }
@@ -263,7 +277,7 @@ impl Engine {
     }
 
     /// Hands a completion that was found to the session of its queue pair. Returns whether
-    /// that has something to send now.
+    /// anything may follow from it, as nothing does from most.
     #[inline(always)]
     fn hand_on_found(&mut self, at: usize, index: usize, context: &mut Context<'_>) -> bool {
         let care = &mut self.sites[at];
@@ -276,12 +290,13 @@ impl Engine {
             return false;
         };
         let shared = care.queues.shared.as_mut();
-        link.handle_completion(completion, shared, &mut self.tools, context);
+        let follows = link.handle_completion(completion, shared, &mut self.tools, context);
         heat_link(link, &mut self.hot);
-        let has_output = link.has_output();
-        let report = link.take_credit_report();
-        report_credit(&mut self.broker, &mut self.sites, session, report);
-        has_output
+        if follows {
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
+        }
+        follows
     }
 
     /// Lets out what completions led to, behind all of them.
@@ -451,7 +466,8 @@ impl Engine {
         let why = format!("RDMA device {device}: {event}");
         // What had arrived before is handed out first.
         for _ in 0..LAST_POLLS {
-            if self.sites[at].is_lost || !self.turn_site(at, context) {
+            self.sites[at].look_around();
+            if self.sites[at].is_lost || !self.take_found_at(at, context) {
                 break;
             }
         }

@@ -2,6 +2,8 @@
 //! events, and how a peer can be wrong.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 #[cfg(doc)]
 use super::Session;
 use crate::engine::{
@@ -120,7 +122,7 @@ pub enum Event {
     /// The peer opened an end whose counterpart is not open here.
     PeerOpened {
         /// The channel's name.
-        name: String,
+        name: Arc<str>,
         /// Which end the peer opened.
         role: Role,
     },
@@ -138,7 +140,7 @@ pub enum Event {
         /// Our end.
         end: u32,
         /// What the peer's end asks of the channel.
-        theirs: ChannelSpec,
+        theirs: Arc<ChannelSpec>,
     },
     /// A sending end has heard news from its receiver.
     Counted {

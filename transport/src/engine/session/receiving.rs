@@ -1,6 +1,8 @@
 //! The receiving half of a session: frames are checked and taken in, whatever they are.
 #![forbid(unsafe_code)]
 
+use std::sync::Arc;
+
 use super::{
     Agreed, Arrival, End, EndState, Event, LoneRecord, PeerMisbehaved, PeerOpen, Session,
     paired_entry,
@@ -37,9 +39,10 @@ impl Session {
     }
 
     /// Takes in one message that is a frame of its own, and with it nothing else: what a
-    /// request is, or its answer. For everything else, and for whatever is wrong, `None`,
-    /// and nothing has happened: [`handle_frame`](Self::handle_frame) tells then what it is.
-    /// Of this it would say the same, for twice the cost.
+    /// request is, or its answer. Nothing follows from it: nothing is to be sent, and nobody
+    /// to be told. For everything else, and for whatever is wrong, `None`, and nothing has
+    /// happened: [`handle_frame`](Self::handle_frame) tells then what it is. Of this it would
+    /// say the same, for twice the cost.
     ///
     /// `frame` and `landing` are as there.
     #[inline(always)]
@@ -48,12 +51,12 @@ impl Session {
         let header = FrameHeader::parse_plain(frame)?;
         let offset = header.body_offset();
         let word = frame[offset..].first_chunk::<{ record::HEADER_BYTES }>()?;
-        let record = RecordHeader::from_word(u64::from_le_bytes(*word))?.ok()?;
+        let record = RecordHeader::of_data(u64::from_le_bytes(*word))?;
         let bytes = frame.len() - offset;
         let cost = self.config.carriage.cost(&header);
         let is_due = self.config.data_in_band
             && frame.len() <= self.config.carriage.frame_bytes()
-            && self.credit_grant.covers(cost);
+            && self.credit_grant.covers_quietly(cost);
         let Some((
             end,
             End {
@@ -67,21 +70,19 @@ impl Session {
             return None;
         };
         let is_aligned = (landing + offset + record::HEADER_BYTES) & (channel.alignment - 1) == 0;
-        if !is_due || !is_aligned || !channel.handle_lone(header.sequence, record, bytes) {
+        if !is_due
+            || !is_aligned
+            || channel.awaits_arrivals()
+            || !channel.handle_lone(header.sequence, record, bytes)
+        {
             return None;
         }
-        let (sequence, is_urgent) = (channel.arrived, channel.news_are_urgent());
-        let charged = self.credit_grant.arrived(cost);
-        debug_assert!(charged.is_ok());
-        self.has_errands |= self.credit_is_news();
-        if is_urgent {
-            self.queue_news(end);
-        }
+        self.credit_grant.arrived_quietly(cost);
         Some(LoneRecord {
             end,
             offset,
             bytes,
-            sequence,
+            sequence: channel.arrived,
         })
     }
 
@@ -181,7 +182,7 @@ impl Session {
             return Ok(Arrival::Unwanted);
         }
         let records = channel.handle_records(header.sequence, body)?;
-        let is_urgent = channel.news_are_urgent();
+        let is_urgent = channel.arrival_is_urgent();
         if records.large > 0 {
             let newest = channel.large.newest(records.large);
             self.events
@@ -254,7 +255,7 @@ impl Session {
         }
         let cost = self.config.carriage.cost(header);
         self.credit_grant.arrived(cost)?;
-        self.has_errands |= self.credit_is_news();
+        self.has_errands |= self.credit_grant.is_owed_much();
         Ok(())
     }
 
@@ -347,8 +348,8 @@ impl Session {
         &mut self,
         end: u32,
         role: Role,
-        name: String,
-        spec: ChannelSpec,
+        name: Arc<str>,
+        spec: Arc<ChannelSpec>,
     ) -> Result<(), PeerMisbehaved> {
         let limit = self.config.max_channels;
         let known = |open: &PeerOpen| open.role == role && open.end == end;

@@ -44,7 +44,7 @@ impl Session {
     /// the session is concerned. The record is the first of `end` that is in no frame.
     ///
     /// It is what [`poll_transmit`](Self::poll_transmit) would say, for a third of its cost.
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn poll_lone_record(
         &mut self,
@@ -76,7 +76,7 @@ impl Session {
             return None;
         }
         self.credit_use.charge(cost);
-        channel.records_went(1, bytes);
+        channel.lone_record_went(bytes);
         Some(header)
     }
 

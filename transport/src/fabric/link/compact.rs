@@ -38,6 +38,11 @@ impl Compact {
         }
     }
 
+    /// Lets go of the block: the next copy takes another.
+    pub(super) fn rest(&mut self) {
+        self.block = None;
+    }
+
     /// Whether a frame is to be copied out of the block that it arrived in. One that no
     /// block of ours has room for pins little else, and stays.
     pub(super) fn is_wanted(&self, released: u64, frame_bytes: usize) -> bool {

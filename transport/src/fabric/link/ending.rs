@@ -153,7 +153,7 @@ impl Link {
                 _ => counts.received,
             };
             (received < counts.sent).then(|| Undelivered {
-                channel: sender.end.name.clone(),
+                channel: sender.end.name.to_string(),
                 peer: self.shared.peer_name(),
                 sent: counts.sent,
                 received,

@@ -125,6 +125,7 @@ impl Link {
             let _ = receiver.end.theirs.set(Words::local());
             // First what was agreed: it says how to read what is provided.
             receiver.end.state.open(agreed);
+            self.session.tell_every(end, receiver.end.tell_every);
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }

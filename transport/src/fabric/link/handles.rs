@@ -29,12 +29,17 @@ impl Link {
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         self.check_open()?;
-        let id = self.session.open(Role::Sender, name, spec.clone())?;
+        let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
+        let id = self
+            .session
+            .open(Role::Sender, name.clone(), spec.clone())?;
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
         let end = Arc::new(SendEnd::new(common));
         if let Some(local) = &mut self.local {
-            let words = local.lease_sender_words(id).map_err(refused)?;
+            let words = local
+                .lease_sender_words(id, &context.runtime.control_segments)
+                .map_err(refused)?;
             let _ = end.ours.set(words);
         }
         self.senders.insert(id, SendLink::new(end.clone()));
@@ -47,18 +52,24 @@ impl Link {
         name: &str,
         spec: ChannelSpec,
         open_timeout: Duration,
+        tell_every: u64,
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         self.check_open()?;
-        let id = self.session.open(Role::Receiver, name, spec.clone())?;
+        let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
+        let id = self
+            .session
+            .open(Role::Receiver, name.clone(), spec.clone())?;
         // Of the newest version; a sender that settles on another does not look at it.
         let first = record::first_position(spec.newest.alignment as usize);
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell());
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
-        let end = Arc::new(ReceiveEnd::new(common, cells));
+        let end = Arc::new(ReceiveEnd::new(common, cells, tell_every));
         if let Some(local) = &mut self.local {
-            let words = local.lease_receiver_words(id, first).map_err(refused)?;
+            let words = local
+                .lease_receiver_words(id, first, &context.runtime.control_segments)
+                .map_err(refused)?;
             let _ = end.ours.set(words);
         }
         self.receivers.insert(id, ReceiveLink::new(end.clone()));

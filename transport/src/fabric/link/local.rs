@@ -6,7 +6,7 @@
 
 use std::sync::atomic::Ordering;
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
@@ -19,7 +19,7 @@ use rustix::event::{
     eventfd,
 };
 
-use super::{Link, stalls::wants_room};
+use super::{Link, silence::SenderSilence, stalls::wants_room};
 use crate::{
     channel::{
         EndCause,
@@ -27,10 +27,11 @@ use crate::{
         stall::NOTICE,
         words::{ReceiverWords, SenderWords, Words},
     },
-    driver::{Context, Wire},
-    engine::{control::Role, session::Agreed, timer::Timer},
+    driver::{Context, PeerDescription, Wire},
+    engine::{control::Role, id_map::IdMap, session::Agreed, timer::Timer},
     fabric::shm::{
-        ControlBlock, ControlSegment, FdSocket, Incoming, Outgoing, PeerControlSegment,
+        ControlBlock, ControlSegments, FdSocket, Incoming, Outgoing, PeerControlSegment, Reader,
+        SegmentShare, Sizes,
         message::{self, Message},
     },
     memory::MemoryError,
@@ -45,11 +46,17 @@ pub(super) struct LocalWires {
     /// What the socket did not take yet.
     outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
+    /// A silent sender gives its ring up.
+    pub(super) rings_rest: bool,
+
     // Words of channel ends.
-    segments: Vec<Arc<ControlSegment>>,
+    sizes: Sizes,
+    /// The peer's process, if it is known.
+    reader: Option<Reader>,
+    shares: Vec<Arc<SegmentShare>>,
     peer_segments: Vec<Arc<PeerControlSegment>>,
     /// The peer's blocks, by role and id, until the channel opens.
-    blocks: BTreeMap<(Role, u32), (u32, u32)>,
+    blocks: [IdMap<(u32, u32)>; 2],
     /// Channels whose opens met and whose peer's block has not come.
     opening: Vec<Opening>,
     /// Rings and large messages of channels whose open is still on the connection.
@@ -66,7 +73,13 @@ struct Opening {
 }
 
 impl LocalWires {
-    pub(super) fn new(unix: OwnedFd, session: u64, epoll: &OwnedFd) -> io::Result<Self> {
+    /// A peer that knows of rings that rest knows of control segments of several lengths.
+    pub(super) fn new(
+        unix: OwnedFd,
+        session: u64,
+        peer: &PeerDescription,
+        epoll: &OwnedFd,
+    ) -> io::Result<Self> {
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let theirs = rustix::io::fcntl_dupfd_cloexec(&bell, 0)?;
         let socket = FdSocket::new(unix);
@@ -85,9 +98,18 @@ impl LocalWires {
             socket,
             bell,
             outbox: VecDeque::from([(Message::Hello { asymmetry }, Some(theirs))]),
-            segments: Vec::new(),
+            rings_rest: peer.rests,
+            sizes: match peer.rests {
+                true => Sizes::Growing,
+                false => Sizes::Fixed,
+            },
+            reader: peer.pid.map(|pid| Reader {
+                pid,
+                incarnation: peer.incarnation,
+            }),
+            shares: Vec::new(),
             peer_segments: Vec::new(),
-            blocks: BTreeMap::new(),
+            blocks: Default::default(),
             opening: Vec::new(),
             early: VecDeque::new(),
             greeted: false,
@@ -99,12 +121,21 @@ impl LocalWires {
         let _ = epoll::delete(epoll, &self.socket);
     }
 
+    /// Frees what its queues took, as far as nothing is in them.
+    pub(super) fn rest(&mut self) {
+        self.outbox.shrink_to_fit();
+        self.opening.shrink_to_fit();
+        self.early.shrink_to_fit();
+        self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
+    }
+
     pub(super) fn lease_sender_words(
         &mut self,
         end: u32,
+        segments: &ControlSegments,
     ) -> Result<Words<SenderWords>, MemoryError> {
         Ok(self
-            .lease_block(end, message::Role::Sender)?
+            .lease_block(end, message::Role::Sender, segments)?
             .into_sender_words())
     }
 
@@ -112,28 +143,36 @@ impl LocalWires {
         &mut self,
         end: u32,
         first_position: u64,
+        segments: &ControlSegments,
     ) -> Result<Words<ReceiverWords>, MemoryError> {
         Ok(self
-            .lease_block(end, message::Role::Receiver)?
+            .lease_block(end, message::Role::Receiver, segments)?
             .into_receiver_words(first_position))
     }
 
     /// A block for an end of ours, told to the peer; in a new segment if all are full.
-    fn lease_block(&mut self, end: u32, role: message::Role) -> Result<ControlBlock, MemoryError> {
+    fn lease_block(
+        &mut self,
+        end: u32,
+        role: message::Role,
+        segments: &ControlSegments,
+    ) -> Result<ControlBlock, MemoryError> {
         let free = self
-            .segments
+            .shares
             .iter()
             .enumerate()
-            .find_map(|(index, segment)| segment.lease_block().map(|block| (index, block)));
+            .find_map(|(index, share)| share.lease_block().map(|block| (index, block)));
         let (segment, block) = match free {
             Some(found) => found,
             None => {
-                let (segment, fd) = ControlSegment::create()?;
-                let index = self.segments.len();
-                let block = segment
+                let index = self.shares.len();
+                let segment = segments.provide(self.reader, self.sizes.bytes(index as u32))?;
+                let fd = segment.to_pass()?;
+                let share = SegmentShare::new(segment);
+                let block = share
                     .lease_block()
-                    .expect("a new segment has free blocks");
-                self.segments.push(segment);
+                    .expect("a segment is provided with a free block");
+                self.shares.push(share);
                 self.outbox.push_back((
                     Message::Control {
                         index: index as u32,
@@ -193,9 +232,21 @@ impl Link {
     /// The handle of a sending end has made its ring.
     pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
         if let Some(local) = &mut self.local {
+            if local.rings_rest
+                && let Some(sender) = self.senders.get_mut(end)
+            {
+                sender.silence = Some(SenderSilence::new());
+            }
             local
                 .outbox
                 .push_back((Message::Ring { end, capacity }, Some(fd)));
+        }
+    }
+
+    /// A sending end has given its ring up.
+    pub(super) fn pass_rest(&mut self, end: u32) {
+        if let Some(local) = &mut self.local {
+            local.outbox.push_back((Message::Rest { end }, None));
         }
     }
 
@@ -273,8 +324,8 @@ impl Link {
                 if index as usize != local.peer_segments.len() || index >= MAX_SEGMENTS {
                     return Err(format!("control segment {index} is out of turn"));
                 }
-                let segment =
-                    PeerControlSegment::accept(fd).map_err(|refused| refused.to_string())?;
+                let segment = PeerControlSegment::accept(fd, local.sizes.bytes(index))
+                    .map_err(|refused| refused.to_string())?;
                 local.peer_segments.push(segment);
             }
             (
@@ -290,10 +341,11 @@ impl Link {
                     message::Role::Sender => Role::Sender,
                     message::Role::Receiver => Role::Receiver,
                 };
-                if local.blocks.len() >= MAX_SEGMENTS as usize * 256 {
+                let announced: usize = local.blocks.iter().map(IdMap::len).sum();
+                if announced >= MAX_SEGMENTS as usize * 256 {
                     return Err("too many channel ends are announced".to_owned());
                 }
-                local.blocks.insert((role, end), (segment, block));
+                local.blocks[role as usize].insert(end, (segment, block));
                 self.open_local(context);
             }
             (Message::Ring { end, capacity }, Some(fd)) => {
@@ -315,6 +367,17 @@ impl Link {
                 receiver.has_ring = true;
                 receiver.end.provide(Source::Ring { fd, capacity });
                 receiver.end.waiters.take(&mut context.wakers);
+            }
+            (Message::Rest { end }, _) if local.rings_rest => {
+                let receiver = match self.receiver_of(end) {
+                    Counterpart::Here(receiver) => receiver,
+                    Counterpart::Gone => return Ok(()),
+                    Counterpart::NotYet => return self.keep_for_later(message, None),
+                };
+                if !std::mem::take(&mut receiver.has_ring) {
+                    return Err("a ring is given up that never came".to_owned());
+                }
+                receiver.end.ring_rests()?;
             }
             (
                 Message::Large {
@@ -356,6 +419,9 @@ impl Link {
             }
             (Message::Hello { .. } | Message::Control { .. } | Message::Ring { .. }, None) => {
                 return Err("a descriptor is missing".to_owned());
+            }
+            (Message::Rest { .. }, _) => {
+                return Err("rings that rest were not agreed on".to_owned());
             }
         }
         Ok(())
@@ -399,12 +465,11 @@ impl Link {
             agreed,
         }) = local.opening.get(at)
         {
-            let key = (role.opposite(), peer_end);
-            let Some((segment, block)) = local.blocks.get(&key).copied() else {
+            let blocks = &mut local.blocks[role.opposite() as usize];
+            let Some((segment, block)) = blocks.remove(peer_end) else {
                 at += 1;
                 continue;
             };
-            local.blocks.remove(&key);
             local.opening.swap_remove(at);
             let segment = local.peer_segments.get(segment as usize).cloned();
             let found = match role {
@@ -554,7 +619,7 @@ enum Counterpart<'a> {
 const ARMED_FOR_CALLER: u32 = 1 << 31;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
-/// Control segments that a peer may pass: 256 channel ends each.
-const MAX_SEGMENTS: u32 = 64;
+/// Control segments that a peer may pass: up to 256 channel ends each.
+const MAX_SEGMENTS: u32 = 68;
 /// Large messages that may wait for their announcement in the ring to be reached.
 const MAX_LARGE_WAITING: usize = 16;

@@ -19,6 +19,7 @@ mod pair_receive;
 mod pair_send;
 mod receive_link;
 mod send_link;
+mod silence;
 mod stalls;
 mod stats;
 mod stream;
@@ -87,6 +88,8 @@ pub(crate) struct Link {
     /// It is turned in every turn of the engine: for so many more, if nothing moves.
     pub(crate) is_hot: bool,
     pub(crate) heat: u32,
+    /// It is looked at now and then for what it may give back.
+    pub(crate) is_watched: bool,
 }
 
 /// What the handshake left for a link to go on with.
@@ -133,7 +136,7 @@ impl Link {
         tcp.set_nodelay(true)?;
         let id = shared.id;
         let local = match unix {
-            Some(unix) => Some(LocalWires::new(unix, id, &tools.epoll)?),
+            Some(unix) => Some(LocalWires::new(unix, id, shared.peer(), &tools.epoll)?),
             None => None,
         };
         if local.is_none() {
@@ -181,6 +184,7 @@ impl Link {
             place: Some(place),
             is_hot: false,
             heat: 0,
+            is_watched: false,
         };
         link.join_epoll(&tools.epoll)?;
         Ok(link)
@@ -211,7 +215,7 @@ impl Link {
         // What is queued goes out before the socket is asked for more: the question costs
         // a system call, and the peer may be waiting. But the answer may be what a large
         // message waits for, which then goes out in one write with what is queued.
-        let mut progress = self.send_lone_record();
+        let mut progress = self.send_lone_record(&mut tools.lists);
         let mut is_due_again = false;
         if !progress {
             let seen = self.look_at_rings();
@@ -219,7 +223,7 @@ impl Link {
             is_due_again = seen.has_large;
         }
         if !is_due_again {
-            progress |= self.transmit(context);
+            progress |= self.transmit(tools, context);
         }
         if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
             let has_received = self.receive(tools, context);
@@ -231,7 +235,7 @@ impl Link {
             is_due_again = true;
         }
         if is_due_again {
-            progress |= self.transmit(context);
+            progress |= self.transmit(tools, context);
         }
         self.watch_writable(tools);
         progress
@@ -247,7 +251,7 @@ impl Link {
     pub(crate) fn settle(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
         self.handle_events(context);
         self.flush_local(context);
-        self.transmit(context);
+        self.transmit(tools, context);
         self.handle_events(context);
         self.watch_writable(tools);
     }

@@ -15,7 +15,7 @@ use super::{
     receive_link::{Arrived, Fault},
 };
 use crate::{
-    channel::{EndCause, receive_end::FrameMemory},
+    channel::EndCause,
     driver::{Context, Tools},
     engine::{
         frame::FrameHeader,
@@ -23,11 +23,13 @@ use crate::{
         session::{Arrival, PeerMisbehaved},
     },
     fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
+    memory::BufferLease,
 };
 
 impl Link {
     /// Takes in a completion of our queue pair. `shared` are the buffers of the receive
-    /// queue that it shares, if it does.
+    /// queue that it shares, if it does. Returns whether anything may follow: output, or a
+    /// credit report.
     #[inline(always)]
     pub(crate) fn handle_completion(
         &mut self,
@@ -35,9 +37,9 @@ impl Link {
         mut shared: Option<&mut SharedReceives>,
         tools: &mut Tools,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let Wires::Pair(pair) = &mut self.wires else {
-            return;
+            return false;
         };
         // A frame nearly always.
         if matches!(pair.state, PairState::Live(_))
@@ -45,10 +47,12 @@ impl Link {
             && let Some(buffer) = pair.arrived(completion, shared.as_deref_mut())
         {
             self.shared.counters.completions.add(1);
-            self.frame_arrived(buffer, bytes as usize, tools, context);
+            let follows = self.frame_arrived(buffer, bytes as usize, tools, context);
             self.refill_own();
+            follows
         } else {
             self.handle_any_completion(completion, shared, tools, context);
+            true
         }
     }
 
@@ -121,7 +125,7 @@ impl Link {
         true
     }
 
-    /// Hands on one frame, unless the session is over.
+    /// Hands on one frame, unless the session is over. Returns whether anything may follow.
     #[inline(always)]
     fn frame_arrived(
         &mut self,
@@ -129,9 +133,9 @@ impl Link {
         bytes: usize,
         tools: &mut Tools,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         if self.phase == Phase::Gone {
-            return;
+            return false;
         }
         let counters = &self.shared.counters;
         counters.frames_received.add(1);
@@ -143,16 +147,20 @@ impl Link {
         // and nobody writes while we have the lease. Memory from the kernel is
         // initialised, so what a device did not write can be read too.
         let frame = unsafe { slice::from_raw_parts(base.as_ptr(), bytes) };
-        let taken = match self.session.handle_lone_record(frame, 0) {
+        let (taken, follows) = match self.session.handle_lone_record(frame, 0) {
             Some(lone) => {
                 let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
-                self.place_records(lone.end, arrived(buffer, range, last), tools, context)
+                let arrived = arrived(buffer, range, last);
+                let placed = self.place_records(lone.end, arrived, tools, context);
+                (placed, false)
             }
-            None => self.take_frame(frame, buffer, tools, context),
+            None => (self.take_frame(frame, buffer, tools, context), true),
         };
         if let Err(fault) = taken {
             self.frame_is_refused(&fault, context);
+            return true;
         }
+        follows
     }
 
     #[cold]
@@ -227,13 +235,13 @@ impl Link {
 
 /// Records of a frame, at `range` of the buffer that it lies in.
 #[inline(always)]
-fn arrived(buffer: ArrivedBuffer, range: Range<usize>, last_sequence: u64) -> Arrived {
+fn arrived(buffer: ArrivedBuffer, range: Range<usize>, last_sequence: u64) -> Arrived<BufferLease> {
     Arrived {
         // SAFETY: the session found them inside the frame.
         base: unsafe { buffer.lease.base().add(range.start) },
         bytes: range.len(),
         last_sequence,
-        memory: FrameMemory::Buffer(buffer.lease),
+        memory: buffer.lease,
         refills: buffer.refills,
         is_scarce: buffer.is_scarce,
     }

@@ -262,7 +262,7 @@ impl Pair {
 
     /// Posts a frame of one short record, if nothing else is to go and there is room.
     /// Returns whether it did.
-    #[inline]
+    #[inline(always)]
     pub(super) fn post_lone_record(
         &mut self,
         end: u32,

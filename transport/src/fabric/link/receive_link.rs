@@ -9,7 +9,7 @@ use crate::{
     channel::receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
     driver::{Context, LargeWanted, Tools},
     engine::session::PeerMisbehaved,
-    memory::{LargeLease, MemoryError},
+    memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
 };
 
@@ -32,6 +32,9 @@ pub(super) struct ReceiveLink {
     pub(super) has_ring: bool,
     /// The sender waits for room.
     pub(super) stall: Option<ReceiverStall>,
+    /// Messages that had arrived when it was looked at last; what they took may be wanted
+    /// back.
+    silence: Option<u64>,
 }
 
 /// A large message on its way in.
@@ -44,13 +47,14 @@ pub(super) struct LargeIn {
 }
 
 /// A frame of records where it arrived.
-pub(super) struct Arrived {
+pub(super) struct Arrived<M> {
     /// The first record.
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) last_sequence: u64,
-    /// What it lies in.
-    pub(super) memory: FrameMemory,
+    /// What it lies in, which is one thing or the other where it is handed on: before, it
+    /// would be moved from place to place for the sake of its drop.
+    pub(super) memory: M,
     /// How often arrival memory was filled anew, for [`Compact::note`].
     pub(super) refills: u64,
     /// There is too little of that memory left to be held on to.
@@ -70,7 +74,28 @@ impl ReceiveLink {
             armed_for_caller: 0,
             has_ring: false,
             stall: None,
+            silence: None,
         }
+    }
+
+    /// Gives back what messages took, if none has come since the last look. Returns whether
+    /// one has.
+    pub(super) fn look_for_silence(&mut self) -> bool {
+        let arrived = self.arrived;
+        if self.silence.replace(arrived) != Some(arrived) {
+            return true;
+        }
+        // Guards may have settled since anybody counted.
+        self.end.advance(true);
+        if let Some(writer) = &mut self.writer
+            && writer.rest()
+        {
+            // SAFETY: the handle finds frames in the arrival ring alone, which is empty and
+            // gets none while we have its writer.
+            unsafe { self.end.rest() };
+        }
+        self.compact.rest();
+        false
     }
 
     /// Whether a large message waits for others to be released.
@@ -105,10 +130,10 @@ impl ReceiveLink {
 impl Link {
     /// Puts a frame's records in front of the receiver.
     #[inline(always)]
-    pub(super) fn place_records(
+    pub(super) fn place_records<M: Into<FrameMemory>>(
         &mut self,
         end: u32,
-        arrived: Arrived,
+        arrived: Arrived<M>,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
@@ -123,34 +148,17 @@ impl Link {
             refills,
             is_scarce,
         } = arrived;
-        let released = receiver.end.prefix.prefix().released;
+        let released = receiver.end.prefix.released();
         let compact = &mut receiver.compact;
         compact.note(refills, receiver.arrived);
-        let (base, memory) = if is_scarce || compact.is_wanted(released, bytes) {
+        if is_scarce || compact.is_wanted(released, bytes) {
             self.shared.counters.bytes_copied.add(bytes as u64);
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
-            let (block, offset) = unsafe { compact.copy(base, bytes, &mut tools.compact_blocks) }?;
-            // SAFETY: the copy is inside its block.
-            (
-                unsafe { block.base().add(offset) },
-                FrameMemory::Block(block),
-            )
+            let copied = unsafe { receiver.copy(base, bytes, &mut tools.compact_blocks) };
+            let (base, block) = copied?;
+            receiver.push(base, bytes, last_sequence, block);
         } else {
-            (base, memory)
-        };
-        let frame = Frame {
-            base,
-            bytes,
-            last_sequence,
-            memory,
-        };
-        receiver.arrived = last_sequence;
-        receiver.end.arrived.store(last_sequence, Ordering::Relaxed);
-        if let Some(writer) = &mut receiver.writer
-            && writer.push(frame).is_err()
-        {
-            // The session admits no more messages than the ring has slots.
-            unreachable!("a channel's window admitted more frames than it has messages");
+            receiver.push(base, bytes, last_sequence, memory);
         }
         if receiver.end.waiters.is_waiting() {
             receiver.end.waiters.take(&mut context.wakers);
@@ -267,6 +275,51 @@ impl Link {
 }
 
 impl ReceiveLink {
+    /// Hands a frame to the receiver.
+    #[inline(always)]
+    fn push(
+        &mut self,
+        base: NonNull<u8>,
+        bytes: usize,
+        last_sequence: u64,
+        memory: impl Into<FrameMemory>,
+    ) {
+        self.arrived = last_sequence;
+        self.end.arrived.store(last_sequence, Ordering::Relaxed);
+        let Some(writer) = &mut self.writer else {
+            return;
+        };
+        let Some(vacancy) = writer.vacancy() else {
+            // The session admits no more messages than the ring has slots.
+            unreachable!("a channel's window admitted more frames than it has messages")
+        };
+        vacancy.fill(Frame {
+            base,
+            bytes,
+            last_sequence,
+            memory: memory.into(),
+        });
+    }
+
+    /// Copies a frame into memory of the channel's own.
+    ///
+    /// # Safety
+    ///
+    /// `bytes` can be read from `from` on, and nobody writes there meanwhile.
+    #[inline(never)]
+    unsafe fn copy(
+        &mut self,
+        from: NonNull<u8>,
+        bytes: usize,
+        pool: &mut BlockPool,
+    ) -> Result<(NonNull<u8>, BlockLease), MemoryError> {
+        // SAFETY: as our caller says.
+        let (block, offset) = unsafe { self.compact.copy(from, bytes, pool) }?;
+        // SAFETY: the copy is inside its block.
+        let base = unsafe { block.base().add(offset) };
+        Ok((base, BlockLease::new(block)))
+    }
+
     /// Where `bytes` at `offset` of a granted message go; `None` if it is gone.
     pub(super) fn place_of(&self, sequence: u64, offset: u64, bytes: usize) -> Option<NonNull<u8>> {
         let large = self.large.iter().find(|one| one.sequence == sequence)?;

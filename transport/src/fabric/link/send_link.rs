@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
-use super::{Link, Wires};
+use super::{Link, Wires, silence::SenderSilence};
 use crate::{
     channel::{
         send_end::SendEnd,
@@ -13,24 +13,30 @@ use crate::{
     engine::{
         id_map::IdMap,
         large::Chunk,
-        record::Layout,
+        record::{self, Layout},
         session::{Body, RecordSource, Run},
     },
-    fabric::verbs::{RegisteredMessage, RegisteredRing},
+    fabric::{
+        tcp::outbound::Lists,
+        verbs::{RegisteredMessage, RegisteredRing},
+    },
     memory::{LargeLease, RingLease},
-    ring::{Arm, Consumer, Mapped},
+    ring::{Arm, Consumer, Mapped, Released},
 };
 
 /// One sending end in the engine.
 pub(super) struct SendLink {
     pub(super) end: Arc<SendEnd>,
-    pub(super) ring: Option<AttachedRing>,
+    /// There while the channel is used, and small while it is not.
+    pub(super) ring: Option<Box<AttachedRing>>,
     /// Large messages of which not every byte is in a frame.
     pub(super) large: VecDeque<LargeOut>,
     /// No handle publishes any more.
     pub(super) is_closed: bool,
     /// What the peer's words said when handles were last woken (shm).
     pub(super) seen: Option<(u64, u64, bool)>,
+    /// The handles have a ring, which is wanted back when they are silent.
+    pub(super) silence: Option<SenderSilence>,
 }
 
 pub(super) struct AttachedRing {
@@ -60,6 +66,7 @@ impl SendLink {
             large: VecDeque::new(),
             is_closed: false,
             seen: None,
+            silence: None,
         }
     }
 
@@ -138,8 +145,14 @@ impl RecordSource for Rings<'_> {
 }
 
 impl Link {
-    /// The handle of a sending end has made its ring.
-    pub(crate) fn attach_ring(&mut self, end: u32, lease: Arc<RingLease>, layout: Layout) {
+    /// The handle of a sending end has made its ring; what was sent before is released.
+    pub(crate) fn attach_ring(
+        &mut self,
+        end: u32,
+        lease: Arc<RingLease>,
+        layout: Layout,
+        before: Released,
+    ) {
         let Some(sender) = self.senders.get_mut(end) else {
             return;
         };
@@ -148,7 +161,7 @@ impl Link {
         };
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
-        let consumer = Consumer::new(mapped, layout);
+        let consumer = Consumer::resume(mapped, layout, before);
         let registered = self
             .shared
             .site()
@@ -163,7 +176,8 @@ impl Link {
         };
         // It begins cold: the first message rings.
         ring.arm.set(&ring.words.armed);
-        sender.ring = Some(ring);
+        sender.ring = Some(Box::new(ring));
+        sender.silence = Some(SenderSilence::new());
     }
 
     /// A large message waits for its grant.
@@ -228,7 +242,7 @@ impl Link {
     /// It is what a request or its answer is, whose time counts most; everything else takes
     /// the way over [`look_at_rings`](Self::look_at_rings), which would say the same of it.
     #[inline]
-    pub(super) fn send_lone_record(&mut self) -> bool {
+    pub(crate) fn send_lone_record(&mut self, lists: &mut Lists) -> bool {
         let &[end] = &self.hot_rings[..] else {
             return false;
         };
@@ -239,19 +253,22 @@ impl Link {
         let Some(ring) = sender.and_then(|sender| sender.ring.as_mut()) else {
             return false;
         };
-        let Some((.., size)) = ring.consumer.peek_data() else {
+        let Some((payload, _, size)) = ring.consumer.peek_data() else {
             return false;
         };
         if size > LONE_BYTES || !ring.consumer.is_empty_behind(size) {
             return false;
         }
-        let first = ring.at(ring.consumer.position());
-        // SAFETY: the record is inside the two windows, was published, and nobody writes
-        // there until the peer has released it.
-        let record = unsafe { slice::from_raw_parts(first.as_ptr(), size) };
+        // SAFETY: a record begins with its header word, right before the payload. It is
+        // inside the two windows, was published, and nobody writes there until the peer has
+        // released it.
+        let record =
+            unsafe { slice::from_raw_parts(payload.as_ptr().sub(record::HEADER_BYTES), size) };
         let (session, counters) = (&mut self.session, &self.shared.counters);
         let taken = match &mut self.wires {
-            Wires::Stream(stream) => Ok(stream.take_lone_record(end, record, session, counters)),
+            Wires::Stream(stream) => {
+                Ok(stream.take_lone_record(end, record, session, counters, lists))
+            }
             Wires::Pair(pair) => pair.post_lone_record(end, record, session, counters),
         };
         match taken {

@@ -86,7 +86,7 @@ impl Link {
             if !is_wanted || released != stall.released {
                 if stall.is_told {
                     told.push(What::Recovered {
-                        channel: end.name.clone(),
+                        channel: end.name.to_string(),
                         end: Role::Receiver,
                         stalled: now.saturating_duration_since(stall.since),
                     });
@@ -98,7 +98,7 @@ impl Link {
             if due <= now && !stall.is_told {
                 stall.is_told = true;
                 told.push(What::Stalled(Stalled {
-                    channel: end.name.clone(),
+                    channel: end.name.to_string(),
                     end: Role::Receiver,
                     since: stall.since,
                     oldest: released + 1,

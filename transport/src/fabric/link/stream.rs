@@ -8,9 +8,13 @@ use super::{
 };
 use crate::{
     channel::EndCause,
-    driver::{Context, SessionCounters},
+    driver::{Context, SessionCounters, Tools},
     engine::session::{Body, Session},
-    fabric::tcp::{Plain, inbound::Inbound, outbound::Outbound},
+    fabric::tcp::{
+        Plain,
+        inbound::Inbound,
+        outbound::{Lists, Outbound},
+    },
     memory::BlockPool,
 };
 
@@ -28,22 +32,27 @@ pub(super) struct Stream {
     pub(super) waits_for_writable: bool,
     /// Frames are due and wait for credit, which was counted.
     pub(super) waits_for_credit: bool,
+    /// How much had come and gone when they were looked at last.
+    silence: Option<(u64, u64)>,
 }
 
 impl Stream {
     /// Begins behind the handshake, of which `leftover` was read too much.
     pub(super) fn new(leftover: &[u8], blocks: &mut BlockPool) -> io::Result<Self> {
-        let mut inbound = Inbound::new(blocks).map_err(io::Error::other)?;
-        let room = inbound.free(leftover.len());
-        room.copy_from_slice(leftover);
-        inbound.arrived(leftover.len());
+        let mut inbound = Inbound::default();
+        if !leftover.is_empty() {
+            inbound.make_room(blocks).map_err(io::Error::other)?;
+            inbound.free(leftover.len()).copy_from_slice(leftover);
+            inbound.arrived(leftover.len());
+        }
         Ok(Self {
             layer: Plain,
             inbound,
-            outbound: Outbound::new(),
+            outbound: Outbound::default(),
             has_leftover: !leftover.is_empty(),
             waits_for_writable: false,
             waits_for_credit: false,
+            silence: None,
         })
     }
 
@@ -56,6 +65,7 @@ impl Stream {
         record: &[u8],
         session: &mut Session,
         counters: &SessionCounters,
+        lists: &mut Lists,
     ) -> bool {
         let outbound = &mut self.outbound;
         if !outbound.is_empty() {
@@ -64,12 +74,23 @@ impl Stream {
         let Some(header) = session.poll_lone_record(end, record.len(), outbound.landing()) else {
             return false;
         };
+        outbound.borrow(lists);
         header.append_to(None, &mut outbound.heads);
         outbound.push_inline(record);
         counters.frames_sent.add(1);
         counters.inline_sends.add(1);
         self.waits_for_credit = false;
         true
+    }
+
+    /// As [`Wires::look_for_silence`].
+    pub(super) fn look_for_silence(&mut self, counters: &SessionCounters) -> bool {
+        let moved = (counters.bytes_received.get(), counters.bytes_sent.get());
+        if self.silence.replace(moved) != Some(moved) {
+            return true;
+        }
+        self.inbound.rest();
+        false
     }
 
     /// As [`Wires::in_flight`].
@@ -80,7 +101,18 @@ impl Stream {
 
 impl Link {
     /// Builds frames and writes them until nothing is due or the socket is full.
-    pub(super) fn transmit_stream(&mut self, context: &mut Context<'_>) -> bool {
+    pub(super) fn transmit_stream(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        if let Wires::Stream(stream) = &mut self.wires {
+            stream.outbound.borrow(&mut tools.lists);
+        }
+        let progress = self.write_batches(context);
+        if let Wires::Stream(stream) = &mut self.wires {
+            stream.outbound.give_back(&mut tools.lists);
+        }
+        progress
+    }
+
+    fn write_batches(&mut self, context: &mut Context<'_>) -> bool {
         let mut progress = false;
         if self.phase == Phase::Gone || self.broken.is_some() {
             return false;

@@ -14,7 +14,7 @@ use super::{
     stream::Stream,
 };
 use crate::{
-    channel::{EndCause, receive_end::FrameMemory},
+    channel::EndCause,
     driver::{Context, Tools},
     engine::{
         frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES},
@@ -24,6 +24,7 @@ use crate::{
         RecordLayer,
         inbound::{ChunkInProgress, Inbound},
     },
+    memory::BlockLease,
 };
 
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
@@ -233,7 +234,7 @@ impl Link {
                     base: unsafe { block.base().add(inbound.parsed() + offset) },
                     bytes,
                     last_sequence: first_sequence + records - 1,
-                    memory: FrameMemory::Block(block),
+                    memory: BlockLease::new(block),
                     refills: inbound.refills(),
                     is_scarce: false,
                 };

@@ -8,7 +8,7 @@
 use super::{Link, pair::Pair, stream::Stream};
 use crate::{
     channel::EndCause,
-    driver::{Context, Tools},
+    driver::{Context, SessionCounters, Tools},
 };
 
 /// The wires of one link.
@@ -47,6 +47,15 @@ impl Wires {
         }
     }
 
+    /// Gives back what memory frames took, if none has come or gone since the last look.
+    /// Returns whether one has.
+    pub(super) fn look_for_silence(&mut self, counters: &SessionCounters) -> bool {
+        match self {
+            Wires::Stream(stream) => stream.look_for_silence(counters),
+            Wires::Pair(_) => false,
+        }
+    }
+
     /// Whether nothing of them is left that a turn would have to end.
     pub(super) fn are_gone(&self) -> bool {
         match self {
@@ -59,14 +68,14 @@ impl Wires {
 impl Link {
     /// Builds frames and sends them until nothing is due or the wires are full.
     #[inline]
-    pub(super) fn transmit(&mut self, context: &mut Context<'_>) -> bool {
-        self.has_output() && self.transmit_due(context)
+    pub(super) fn transmit(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+        self.has_output() && self.transmit_due(tools, context)
     }
 
     #[inline(never)]
-    fn transmit_due(&mut self, context: &mut Context<'_>) -> bool {
+    fn transmit_due(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         match self.wires {
-            Wires::Stream(_) => self.transmit_stream(context),
+            Wires::Stream(_) => self.transmit_stream(tools, context),
             Wires::Pair(_) => self.transmit_pair(context),
         }
     }

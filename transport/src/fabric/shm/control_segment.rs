@@ -1,64 +1,128 @@
 //! Where each side of a session states its counters for the other to read.
 //!
-//! A control segment is a sealed memory file of fixed size, an array of
-//! [`CONTROL_BLOCKS`] blocks; each block belongs to one end of one channel, and
-//! is laid out as [`SenderWords`] or as [`ReceiverWords`]. Both sides of a
-//! session have segments of their own, more of them as channels are added.
+//! A control segment is a sealed memory file of a size that [`Sizes`] says, an array of
+//! blocks; each block belongs to one end of one channel, and is laid out as
+//! [`SenderWords`] or as [`ReceiverWords`]. Both sides of a session have segments of their
+//! own, more of them as channels are added.
 //!
 //! A block is all zero when it is leased. It is leased again only after the peer
 //! is known to read it no more (or never again to believe it): that is when its
-//! [`ControlBlock`] may be dropped.
+//! [`ControlBlock`] may be dropped. Only the same session leases it again, since of the end
+//! of a session one side knows before the other: so sessions with one process may share
+//! segments, and each has a [`SegmentShare`].
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{
+    Arc, Mutex, MutexGuard, PoisonError,
+    atomic::{AtomicU32, Ordering},
+};
+
+use rustix::io::fcntl_dupfd_cloexec;
 
 use super::sealed::{self, SegmentRefused};
 use crate::channel::words::{BLOCK_BYTES, ReceiverWords, SenderWords, Words};
 use crate::memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
 
-/// Bytes of a control segment.
-pub const CONTROL_SEGMENT_BYTES: usize = 64 << 10;
-/// Blocks in a control segment.
-pub const CONTROL_BLOCKS: u32 = (CONTROL_SEGMENT_BYTES / BLOCK_BYTES) as u32;
+/// How long the control segments of a session are, one after the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sizes {
+    /// All alike, as before there were others.
+    Fixed,
+    /// The first is short, since most sessions have few channels; each is twice as long as
+    /// the one before, up to [`MOST_BYTES`].
+    Growing,
+}
 
-/// A control segment of this side.
+impl Sizes {
+    /// Bytes of segment number `index`.
+    #[must_use]
+    pub fn bytes(self, index: u32) -> usize {
+        match self {
+            Self::Fixed => MOST_BYTES,
+            Self::Growing => MOST_BYTES.min(LEAST_BYTES << index.min(u32::BITS)),
+        }
+    }
+}
+
+/// Bytes of the longest control segment.
+pub const MOST_BYTES: usize = 64 << 10;
+/// Bytes of the shortest one.
+const LEAST_BYTES: usize = 4 << 10;
+
+/// A control segment of this side, for all sessions with the process that may read it.
 #[derive(Debug)]
 pub struct ControlSegment {
     memory: Mapping,
-    /// Blocks that are not leased; the next to be leased is the last.
-    free: Mutex<Vec<u32>>,
+    fd: OwnedFd,
+    /// So many blocks, the first ones, were given to a session. None comes back: the peer
+    /// may be reading it as what that session said.
+    given: AtomicU32,
 }
 
 impl ControlSegment {
-    /// A segment of free blocks, and the descriptor to pass to the peer and then
-    /// close.
+    /// A segment of free blocks.
     ///
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
-    pub fn create() -> Result<(Arc<Self>, OwnedFd), MemoryError> {
-        let (what, bytes) = (MemoryUse::ControlBlocks, CONTROL_SEGMENT_BYTES);
+    pub fn create(bytes: usize) -> Result<Arc<Self>, MemoryError> {
+        let what = MemoryUse::ControlBlocks;
         let fd = create_memfd(what, bytes)?;
         let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadWrite)?;
         sealed::seal(&fd, what, bytes)?;
-        let free = Mutex::new((0..CONTROL_BLOCKS).rev().collect());
-        Ok((Arc::new(Self { memory, free }), fd))
+        let given = AtomicU32::new(0);
+        Ok(Arc::new(Self { memory, fd, given }))
+    }
+
+    /// A descriptor to pass to the peer and then close.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the process may have no more of them.
+    pub fn to_pass(&self) -> Result<OwnedFd, MemoryError> {
+        let (what, bytes) = (MemoryUse::ControlBlocks, self.memory.bytes());
+        fcntl_dupfd_cloexec(&self.fd, 0)
+            .map_err(|errno| MemoryError::new(what, bytes, "F_DUPFD_CLOEXEC", errno))
+    }
+
+    /// Whether no block is left that could be given to a session.
+    #[must_use]
+    pub fn is_full(&self) -> bool {
+        self.given.load(Ordering::Relaxed) >= blocks_in(self.memory.bytes())
+    }
+
+    fn give_block(&self) -> Option<u32> {
+        let next = |given| (given < blocks_in(self.memory.bytes())).then_some(given + 1);
+        self.given
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, next)
+            .ok()
+    }
+}
+
+/// What one session has of a control segment.
+#[derive(Debug)]
+pub struct SegmentShare {
+    segment: Arc<ControlSegment>,
+    /// Blocks of the session's that are not leased.
+    free: Mutex<Vec<u32>>,
+}
+
+impl SegmentShare {
+    /// Nothing of it, as yet.
+    #[must_use]
+    pub fn new(segment: Arc<ControlSegment>) -> Arc<Self> {
+        let free = Mutex::default();
+        Arc::new(Self { segment, free })
     }
 
     /// A zeroed block, or `None` if all are leased: another segment is due.
     #[must_use]
     pub fn lease_block(self: &Arc<Self>) -> Option<ControlBlock> {
-        let index = self.free().pop()?;
+        let returned = self.free().pop();
+        let index = returned.or_else(|| self.segment.give_block())?;
         Some(ControlBlock {
             index,
-            segment: Arc::clone(self),
+            share: Arc::clone(self),
         })
-    }
-
-    /// How many blocks are not leased.
-    #[cfg(test)]
-    fn free_blocks(&self) -> usize {
-        self.free().len()
     }
 
     /// The list is whole after every statement, so a panic elsewhere while it
@@ -72,7 +136,7 @@ impl ControlSegment {
 #[derive(Debug)]
 pub struct ControlBlock {
     index: u32,
-    segment: Arc<ControlSegment>,
+    share: Arc<SegmentShare>,
 }
 
 impl ControlBlock {
@@ -86,7 +150,7 @@ impl ControlBlock {
     /// as long as they are used.
     #[must_use]
     pub fn into_sender_words(self) -> Words<SenderWords> {
-        let block = block_address(&self.segment.memory, self.index).cast();
+        let block = block_address(&self.share.segment.memory, self.index).cast();
         // SAFETY: `block_address` gives an aligned block of a writable mapping, which the
         // lease keeps; any bits are a value of an atomic.
         let words = unsafe { Words::<SenderWords>::mapped(block, Arc::new(self)) };
@@ -98,7 +162,7 @@ impl ControlBlock {
     /// `first_position`.
     #[must_use]
     pub fn into_receiver_words(self, first_position: u64) -> Words<ReceiverWords> {
-        let block = block_address(&self.segment.memory, self.index).cast();
+        let block = block_address(&self.share.segment.memory, self.index).cast();
         // SAFETY: as in `into_sender_words`.
         let words = unsafe { Words::<ReceiverWords>::mapped(block, Arc::new(self)) };
         words.reset(first_position);
@@ -108,7 +172,7 @@ impl ControlBlock {
 
 impl Drop for ControlBlock {
     fn drop(&mut self) {
-        self.segment.free().push(self.index);
+        self.share.free().push(self.index);
     }
 }
 
@@ -124,9 +188,9 @@ impl PeerControlSegment {
     /// # Errors
     /// [`SegmentRefused`] if it is not what [`ControlSegment::create`] makes, or
     /// there is no room for the mapping.
-    pub fn accept(fd: OwnedFd) -> Result<Arc<Self>, SegmentRefused> {
-        sealed::check(fd.as_fd(), CONTROL_SEGMENT_BYTES as u64)?;
-        let (what, bytes) = (MemoryUse::ControlBlocks, CONTROL_SEGMENT_BYTES);
+    pub fn accept(fd: OwnedFd, bytes: usize) -> Result<Arc<Self>, SegmentRefused> {
+        sealed::check(fd.as_fd(), bytes as u64)?;
+        let what = MemoryUse::ControlBlocks;
         let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadOnly)?;
         Ok(Arc::new(Self { memory }))
     }
@@ -135,7 +199,7 @@ impl PeerControlSegment {
     /// if there is no such block. They are only to be read: a store is SIGSEGV.
     #[must_use]
     pub fn sender_words(self: &Arc<Self>, index: u32) -> Option<Words<SenderWords>> {
-        let block = (index < CONTROL_BLOCKS)
+        let block = (index < blocks_in(self.memory.bytes()))
             .then(|| block_address(&self.memory, index))?
             .cast();
         // SAFETY: an aligned block of a mapping that the `Arc` keeps; the file is sealed,
@@ -146,7 +210,7 @@ impl PeerControlSegment {
     /// The same for an end that the peer receives on.
     #[must_use]
     pub fn receiver_words(self: &Arc<Self>, index: u32) -> Option<Words<ReceiverWords>> {
-        let block = (index < CONTROL_BLOCKS)
+        let block = (index < blocks_in(self.memory.bytes()))
             .then(|| block_address(&self.memory, index))?
             .cast();
         // SAFETY: as in `sender_words`.
@@ -154,9 +218,14 @@ impl PeerControlSegment {
     }
 }
 
+/// How many blocks a segment of so many bytes has.
+fn blocks_in(bytes: usize) -> u32 {
+    (bytes / BLOCK_BYTES) as u32
+}
+
 /// The block of that number, which lies inside the mapping of a segment.
 fn block_address(segment: &Mapping, index: u32) -> NonNull<u8> {
-    assert!(index < CONTROL_BLOCKS && segment.bytes() == CONTROL_SEGMENT_BYTES);
+    assert!(index < blocks_in(segment.bytes()));
     // SAFETY: by the assertion, the block lies inside the mapping.
     unsafe { segment.base().add(index as usize * BLOCK_BYTES) }
 }
@@ -168,12 +237,18 @@ mod tests {
     use crate::memory::probe;
     use rustix::fs::{fcntl_add_seals, ftruncate};
     use rustix::io::Errno;
-    use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    use std::sync::atomic::Ordering::Relaxed;
+
+    fn share_of(bytes: usize) -> (Arc<SegmentShare>, OwnedFd) {
+        let segment = ControlSegment::create(bytes).unwrap();
+        let fd = segment.to_pass().unwrap();
+        (SegmentShare::new(segment), fd)
+    }
 
     #[test]
     fn the_peer_reads_what_the_owner_states() {
-        let (ours, fd) = ControlSegment::create().unwrap();
-        let theirs = PeerControlSegment::accept(fd).unwrap();
+        let (ours, fd) = share_of(MOST_BYTES);
+        let theirs = PeerControlSegment::accept(fd, MOST_BYTES).unwrap();
 
         let block = ours.lease_block().unwrap();
         let seen = theirs.sender_words(block.index()).unwrap();
@@ -207,7 +282,7 @@ mod tests {
 
     #[test]
     fn blocks_do_not_overlap_and_run_out() {
-        let (segment, _fd) = ControlSegment::create().unwrap();
+        let (segment, _fd) = share_of(MOST_BYTES);
         let blocks: Vec<_> = std::iter::from_fn(|| segment.lease_block()).collect();
         assert_eq!(blocks.len(), 256);
         let words: Vec<_> = blocks
@@ -228,44 +303,59 @@ mod tests {
     }
 
     #[test]
+    fn segments_grow_and_each_of_their_blocks_is_there() {
+        let sizes: Vec<_> = (0..6).map(|index| Sizes::Growing.bytes(index)).collect();
+        assert_eq!(sizes, [4, 8, 16, 32, 64, 64].map(|kib| kib << 10));
+        assert_eq!(Sizes::Growing.bytes(u32::MAX), MOST_BYTES);
+        assert_eq!(Sizes::Fixed.bytes(0), MOST_BYTES);
+        let (segment, fd) = share_of(4 << 10);
+        let theirs = PeerControlSegment::accept(fd, 4 << 10).unwrap();
+        let blocks: Vec<_> = std::iter::from_fn(|| segment.lease_block()).collect();
+        assert_eq!(blocks.len(), 16);
+        assert!(theirs.sender_words(15).is_some() && theirs.sender_words(16).is_none());
+    }
+
+    #[test]
     fn a_block_that_is_leased_again_is_reset() {
-        let (segment, _fd) = ControlSegment::create().unwrap();
-        let block = segment.lease_block().unwrap();
+        let (share, _fd) = share_of(MOST_BYTES);
+        let block = share.lease_block().unwrap();
         let index = block.index();
         let words = block.into_receiver_words(0);
         words.close();
         words.armed.store(1, Relaxed);
         drop(words);
 
-        let block = segment.lease_block().unwrap();
+        let other = SegmentShare::new(share.segment.clone());
+        let others = other.lease_block().unwrap();
+        assert_ne!(others.index(), index, "another session's");
+        let block = share.lease_block().unwrap();
         assert_eq!(block.index(), index);
         let words = block.into_receiver_words(56);
         assert!(!words.is_closed());
         assert_eq!((words.released(), words.armed.load(Relaxed)), ((0, 56), 0));
-        assert_eq!(segment.free_blocks(), 255);
     }
 
     #[test]
     fn a_block_outside_the_segment_is_none() {
-        let (_segment, fd) = ControlSegment::create().unwrap();
-        let theirs = PeerControlSegment::accept(fd).unwrap();
-        assert!(theirs.sender_words(CONTROL_BLOCKS - 1).is_some());
-        assert!(theirs.sender_words(CONTROL_BLOCKS).is_none());
+        let (_share, fd) = share_of(MOST_BYTES);
+        let theirs = PeerControlSegment::accept(fd, MOST_BYTES).unwrap();
+        assert!(theirs.sender_words(blocks_in(MOST_BYTES) - 1).is_some());
+        assert!(theirs.sender_words(blocks_in(MOST_BYTES)).is_none());
         assert!(theirs.receiver_words(u32::MAX).is_none());
     }
 
     #[test]
     fn the_descriptor_gives_no_way_to_change_the_segment() {
-        let (_segment, fd) = ControlSegment::create().unwrap();
-        let (what, bytes) = (MemoryUse::ControlBlocks, CONTROL_SEGMENT_BYTES);
+        let (_share, fd) = share_of(MOST_BYTES);
+        let (what, bytes) = (MemoryUse::ControlBlocks, MOST_BYTES);
         assert!(Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadWrite).is_err());
         assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
     }
 
     #[test]
     fn an_unsealed_or_short_segment_is_refused() {
-        let unsealed = create_memfd(MemoryUse::ControlBlocks, CONTROL_SEGMENT_BYTES).unwrap();
-        let refused = PeerControlSegment::accept(unsealed).unwrap_err();
+        let unsealed = create_memfd(MemoryUse::ControlBlocks, MOST_BYTES).unwrap();
+        let refused = PeerControlSegment::accept(unsealed, MOST_BYTES).unwrap_err();
         assert!(
             matches!(refused, SegmentRefused::NotSealed { .. }),
             "{refused}"
@@ -273,7 +363,7 @@ mod tests {
 
         let short = create_memfd(MemoryUse::ControlBlocks, 4096).unwrap();
         fcntl_add_seals(&short, sealed::SEALS).unwrap();
-        let refused = PeerControlSegment::accept(short).unwrap_err();
+        let refused = PeerControlSegment::accept(short, MOST_BYTES).unwrap_err();
         assert!(
             matches!(refused, SegmentRefused::WrongSize { found: 4096, .. }),
             "{refused}"
@@ -282,11 +372,11 @@ mod tests {
 
     #[test]
     fn nothing_is_left_after_drop() {
-        let (segment, fd) = ControlSegment::create().unwrap();
+        let (share, fd) = share_of(MOST_BYTES);
         let file = probe::inode(&fd);
-        let theirs = PeerControlSegment::accept(fd).unwrap();
-        let block = segment.lease_block().unwrap();
-        drop((segment, theirs));
+        let theirs = PeerControlSegment::accept(fd, MOST_BYTES).unwrap();
+        let block = share.lease_block().unwrap();
+        drop((share, theirs));
         assert_eq!(
             probe::mappings_of(file),
             1,

@@ -44,6 +44,12 @@ pub enum Message {
         /// Bytes of the ring.
         capacity: u64,
     },
+    /// The ring of a channel is given up: all that it carried is released. Another one may
+    /// follow.
+    Rest {
+        /// The sending end.
+        end: u32,
+    },
     /// A message longer than its channel's ring.
     Large {
         /// The sending end.
@@ -99,7 +105,7 @@ impl Message {
         match self {
             Self::Hello { .. } | Self::Control { .. } | Self::Ring { .. } => Attachment::Required,
             Self::Large { .. } => Attachment::Optional,
-            Self::End { .. } => Attachment::Forbidden,
+            Self::End { .. } | Self::Rest { .. } => Attachment::Forbidden,
         }
     }
 
@@ -137,6 +143,10 @@ impl Message {
                 to.put(&[RING]);
                 to.put(&end.to_le_bytes());
                 to.put(&capacity.to_le_bytes());
+            }
+            Self::Rest { end } => {
+                to.put(&[REST]);
+                to.put(&end.to_le_bytes());
             }
             Self::Large {
                 end,
@@ -209,6 +219,7 @@ impl Message {
                 length: from.u64()?,
                 capacity: from.u64()?,
             },
+            REST => Self::Rest { end: from.u32()? },
             kind => return Err(Malformed::Kind { kind }),
         };
         match from.bytes.len() {
@@ -304,6 +315,7 @@ const CONTROL: u8 = 2;
 const END: u8 = 3;
 const RING: u8 = 4;
 const LARGE: u8 = 5;
+const REST: u8 = 6;
 
 // Roles, from 1 for the same reason.
 const SENDER: u8 = 1;
@@ -318,6 +330,7 @@ mod tests {
         prop_oneof![
             any::<bool>().prop_map(|asymmetry| Message::Hello { asymmetry }),
             any::<u32>().prop_map(|index| Message::Control { index }),
+            any::<u32>().prop_map(|end| Message::Rest { end }),
             any::<(u32, bool, u32, u32)>().prop_map(|(end, sends, segment, block)| {
                 let role = if sends { Role::Sender } else { Role::Receiver };
                 Message::End {

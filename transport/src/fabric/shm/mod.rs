@@ -8,14 +8,16 @@
 pub mod message;
 
 mod control_segment;
+mod control_segments;
 mod fd_socket;
 mod message_segment;
 mod ring_segment;
 mod sealed;
 
 pub use control_segment::{
-    CONTROL_BLOCKS, CONTROL_SEGMENT_BYTES, ControlBlock, ControlSegment, PeerControlSegment,
+    ControlBlock, ControlSegment, MOST_BYTES, PeerControlSegment, SegmentShare, Sizes,
 };
+pub use control_segments::{ControlSegments, Reader};
 pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
 pub use message_segment::{
     MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots,

@@ -5,6 +5,8 @@
 //!    read-only. The sender's bytes change by the sender's stores alone.
 //! 2. It serves one channel of one session. A peer that once mapped it may go
 //!    on reading for ever, so it never carries anyone else's bytes.
+//! 3. A channel may have several, one after the other: a silent sender unmaps its own
+//!    when all is released, says so, and makes another with its next message.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::ptr::NonNull;
@@ -53,6 +55,17 @@ impl RingSegment {
         sealed::check(fd.as_fd(), capacity)?;
         let memory = MirroredMapping::map(fd.as_fd(), bytes, Access::ReadOnly)?;
         Ok(Self { memory })
+    }
+
+    /// The receiver's side, when all that the ring carried is released and its sender has
+    /// unmapped it: lets go of its memory. Whoever polls it finds no record from then on.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses; then nothing has changed.
+    pub fn vacate(&self) -> Result<(), MemoryError> {
+        // SAFETY: the receiver never writes; it reads header words, which another process
+        // may change at any time anyhow, and payloads, none of which is held.
+        unsafe { self.memory.vacate() }
     }
 
     /// The first byte and the length of the first window; the second follows it.
@@ -172,6 +185,19 @@ mod tests {
             matches!(refused, SegmentRefused::WrongSize { .. }),
             "{refused}"
         );
+    }
+
+    #[test]
+    fn nothing_is_left_of_a_vacated_ring_but_zeros() {
+        let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
+        let file = probe::inode(&fd);
+        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        word(&sender, 64).store(7, Release);
+        drop(sender);
+        receiver.vacate().unwrap();
+        assert_eq!(probe::mappings_of(file), 0);
+        assert_eq!(word(&receiver, 64).load(Acquire), 0);
+        assert!(!probe::is_writable(receiver.memory().0));
     }
 
     #[test]

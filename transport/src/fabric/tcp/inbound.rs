@@ -19,9 +19,10 @@ use crate::{
 };
 
 /// The block being read into.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Inbound {
-    block: Arc<Block>,
+    /// `None` while the connection is silent; [`make_room`](Self::make_room) gets one.
+    block: Option<Arc<Block>>,
     /// Up to where bytes have arrived.
     filled: usize,
     /// Up to where frames were handed on.
@@ -54,20 +55,10 @@ pub(crate) struct ChunkInProgress {
 unsafe impl Send for ChunkInProgress {}
 
 impl Inbound {
-    pub(crate) fn new(pool: &mut BlockPool) -> Result<Self, MemoryError> {
-        let block = pool.take()?;
-        Ok(Self {
-            block,
-            filled: 0,
-            parsed: 0,
-            refills: 0,
-            chunk: None,
-            skip: 0,
-        })
-    }
-
+    /// The block, once there was room for something.
     pub(crate) fn block(&self) -> &Arc<Block> {
-        &self.block
+        let block = self.block.as_ref();
+        block.expect("room was made before anything could arrive")
     }
 
     pub(crate) fn refills(&self) -> u64 {
@@ -81,10 +72,11 @@ impl Inbound {
 
     /// Bytes that have arrived and are not handed on.
     pub(crate) fn unparsed(&self) -> &[u8] {
+        let Some(block) = &self.block else { return &[] };
         // SAFETY: in bounds (`parsed <= filled <= len`), written, and never written
         // again while this block is current (rule 1).
         unsafe {
-            let start = self.block.base().add(self.parsed);
+            let start = block.base().add(self.parsed);
             slice::from_raw_parts(start.as_ptr(), self.filled - self.parsed)
         }
     }
@@ -97,11 +89,12 @@ impl Inbound {
 
     /// Where the socket may be read into: at most `limit` bytes.
     pub(crate) fn free(&mut self, limit: usize) -> &mut [u8] {
-        let bytes = (self.block.len() - self.filled).min(limit);
+        let block = self.block();
+        let bytes = (block.len() - self.filled).min(limit);
         // SAFETY: in bounds; nobody else refers to bytes behind `filled` (rule 1); block
         // memory comes zeroed from the kernel, so it is initialised.
         unsafe {
-            let start = self.block.base().add(self.filled);
+            let start = block.base().add(self.filled);
             slice::from_raw_parts_mut(start.as_ptr(), bytes)
         }
     }
@@ -109,7 +102,7 @@ impl Inbound {
     /// `bytes` more have arrived in [`free`](Self::free).
     pub(crate) fn arrived(&mut self, bytes: usize) {
         self.filled += bytes;
-        debug_assert!(self.filled <= self.block.len());
+        debug_assert!(self.filled <= self.block().len());
     }
 
     /// Makes room for a whole frame, moving a cut one. Returns the bytes moved.
@@ -119,23 +112,26 @@ impl Inbound {
             return Ok(0);
         }
         // With a whole frame's room behind `parsed`, whatever is cut can be completed.
-        if self.block.len() - self.parsed >= MAX_FRAME_BYTES + BLOCK_ALIGNMENT
-            && self.block.len() > self.filled
+        if let Some(block) = &self.block
+            && block.len() - self.parsed >= MAX_FRAME_BYTES + BLOCK_ALIGNMENT
+            && block.len() > self.filled
         {
             return Ok(0);
         }
         let block = pool.take()?;
         let start = self.parsed % BLOCK_ALIGNMENT;
-        // SAFETY: both ranges are in bounds (a block is longer than any frame), of
-        // different blocks, and the new one is ours alone.
-        unsafe {
-            ptr::copy_nonoverlapping(
-                self.block.base().add(self.parsed).as_ptr(),
-                block.base().add(start).as_ptr(),
-                cut,
-            );
+        if let Some(before) = &self.block {
+            // SAFETY: both ranges are in bounds (a block is longer than any frame), of
+            // different blocks, and the new one is ours alone.
+            unsafe {
+                ptr::copy_nonoverlapping(
+                    before.base().add(self.parsed).as_ptr(),
+                    block.base().add(start).as_ptr(),
+                    cut,
+                );
+            }
         }
-        self.block = block;
+        self.block = Some(block);
         self.parsed = start;
         self.filled = start + cut;
         self.refills += 1;
@@ -145,7 +141,10 @@ impl Inbound {
     /// Begins at the front again if nobody holds a frame of the block: the pool and we
     /// have the only references.
     fn rewind(&mut self) -> bool {
-        if Arc::strong_count(&self.block) > 2 {
+        let Some(block) = &self.block else {
+            return false;
+        };
+        if Arc::strong_count(block) > 2 {
             return false;
         }
         // HELD, pairs with the release half of the decrement by the last holder: its
@@ -156,14 +155,23 @@ impl Inbound {
         true
     }
 
+    /// Gives the block back to its pool, unless something of it is still to be handed on.
+    pub(crate) fn rest(&mut self) {
+        if self.unparsed().is_empty() && self.chunk.is_none() {
+            self.block = None;
+            self.parsed %= BLOCK_ALIGNMENT;
+            self.filled = self.parsed;
+        }
+    }
+
     /// Continues at the offset that fits the stream after `bytes` went elsewhere.
     pub(crate) fn step_over(&mut self, bytes: usize) {
         debug_assert_eq!(self.parsed, self.filled);
         let at = self.parsed + bytes % BLOCK_ALIGNMENT;
         // Room is made before the next read; here only the offset modulo 64 matters.
-        let at = if at + BLOCK_ALIGNMENT > self.block.len() {
+        let len = self.block().len();
+        let at = if at + BLOCK_ALIGNMENT > len {
             // The tail of a block: stand at its very end, in step.
-            let len = self.block.len();
             len - BLOCK_ALIGNMENT + at % BLOCK_ALIGNMENT
         } else {
             at

@@ -6,13 +6,13 @@
 //! A batch is built, written whole, and only then the next is built: what one channel
 //! queues meanwhile goes into longer frames.
 
-use std::{io, io::IoSlice, net::TcpStream, ptr::NonNull, slice};
+use std::{io, io::IoSlice, mem, net::TcpStream, ptr::NonNull, slice};
 
 use super::record_layer::RecordLayer;
 use crate::engine::frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, HEAD_BYTES};
 
-/// A batch of frames. Its lists have room for the longest batch from the start.
-#[derive(Debug)]
+/// A batch of frames. It has [`Lists`] while there is one.
+#[derive(Debug, Default)]
 pub(crate) struct Outbound {
     /// Heads of the batch's frames, one behind the other.
     pub(crate) heads: Vec<u8>,
@@ -28,6 +28,14 @@ pub(crate) struct Outbound {
     position: u64,
 }
 
+/// What a batch is built in, with room for the longest: an engine has them, and lends them
+/// to the connection that has something to write, until it is written.
+#[derive(Debug, Default)]
+pub(crate) struct Lists {
+    heads: Vec<u8>,
+    pieces: Vec<Piece>,
+}
+
 #[derive(Clone, Copy, Debug)]
 enum Piece {
     /// `heads[start..start + length]`.
@@ -41,6 +49,8 @@ enum Piece {
 // SAFETY: the pointers are to memory that the link keeps alive and that nobody writes
 // until the batch is written; the link moves between threads as a whole.
 unsafe impl Send for Outbound {}
+// SAFETY: lists that are not lent are empty.
+unsafe impl Send for Lists {}
 
 /// Bytes that make a batch: enough for the kernel to be busy, little enough that control
 /// frames do not wait long.
@@ -52,18 +62,48 @@ const PIECES: usize = 64;
 /// Pieces of a frame or two.
 const FEW_PIECES: usize = 6;
 
+impl Lists {
+    #[cold]
+    fn make(&mut self) {
+        self.heads
+            .reserve_exact(PIECES * (HEAD_BYTES + INLINE_BYTES));
+        self.pieces.reserve_exact(PIECES);
+    }
+}
+
 impl Outbound {
-    /// Nothing to write.
-    pub(crate) fn new() -> Self {
-        Self {
-            heads: Vec::with_capacity(PIECES * (HEAD_BYTES + INLINE_BYTES)),
-            heads_used: 0,
-            pieces: Vec::with_capacity(PIECES),
-            next: 0,
-            next_written: 0,
-            bytes: 0,
-            position: 0,
+    /// Borrows lists to build a batch in, unless it has some.
+    #[inline]
+    pub(crate) fn borrow(&mut self, lists: &mut Lists) {
+        if self.pieces.capacity() == 0 {
+            if lists.pieces.capacity() == 0 {
+                lists.make();
+            }
+            self.swap(lists);
         }
+    }
+
+    /// Gives them back, if nothing waits to be written.
+    #[inline]
+    pub(crate) fn give_back(&mut self, lists: &mut Lists) {
+        if self.is_empty() && self.pieces.capacity() != 0 {
+            self.swap(lists);
+            if self.pieces.capacity() != 0 {
+                self.free();
+            }
+        }
+    }
+
+    #[inline]
+    fn swap(&mut self, lists: &mut Lists) {
+        mem::swap(&mut self.heads, &mut lists.heads);
+        mem::swap(&mut self.pieces, &mut lists.pieces);
+    }
+
+    /// The engine has others by now.
+    #[cold]
+    fn free(&mut self) {
+        (self.heads, self.pieces) = (Vec::new(), Vec::new());
     }
 
     /// Where the next frame lands in the peer's arrival memory, modulo 64.

@@ -26,10 +26,8 @@ pub(crate) const REPOST_BATCH: u32 = 16;
 pub(crate) struct ArrivalBuffers {
     region: MemoryRegion<Arc<BufferSlab>>,
     free: FreeBuffers,
-    /// By number; `Some` while it is posted.
-    posted: Box<[Option<OwnedBuffer>]>,
-    /// By number: which posting it is.
-    generations: Box<[u32]>,
+    /// By number.
+    postings: Box<[Posting]>,
     /// Buffers that are to be posted.
     missing: u32,
     /// How often arrival memory was filled anew: once for so many frames, of which these
@@ -37,6 +35,15 @@ pub(crate) struct ArrivalBuffers {
     refills: u64,
     frames_per_refill: u64,
     frames_to_refill: u64,
+}
+
+/// The last posting of a buffer.
+#[derive(Debug, Default)]
+struct Posting {
+    /// `Some` until it has completed.
+    buffer: Option<OwnedBuffer>,
+    /// Which posting it is.
+    generation: u32,
 }
 
 /// A buffer that something arrived in.
@@ -68,8 +75,7 @@ impl ArrivalBuffers {
         Ok(Self {
             region,
             free: FreeBuffers::all_of(&slab),
-            posted: (0..buffers).map(|_| None).collect(),
-            generations: (0..buffers).map(|_| 0).collect(),
+            postings: (0..buffers).map(|_| Posting::default()).collect(),
             missing: posted,
             refills: 0,
             frames_per_refill,
@@ -84,11 +90,11 @@ impl ArrivalBuffers {
         if id.operation() != Operation::Receive {
             return None;
         }
-        let index = id.slot() as usize;
-        if *self.generations.get(index)? != id.generation() {
+        let posting = self.postings.get_mut(id.slot() as usize)?;
+        if posting.generation != id.generation() {
             return None;
         }
-        let buffer = self.posted[index].take()?;
+        let buffer = posting.buffer.take()?;
         self.missing += 1;
         self.frames_to_refill -= 1;
         if self.frames_to_refill == 0 {
@@ -124,12 +130,13 @@ impl ArrivalBuffers {
                     break;
                 };
                 let index = buffer.index() as usize;
-                let generation = self.generations[index].wrapping_add(1) & WorkId::GENERATION_MASK;
-                self.generations[index] = generation;
+                let posting = &mut self.postings[index];
+                let generation = posting.generation.wrapping_add(1) & WorkId::GENERATION_MASK;
+                posting.generation = generation;
                 let id = WorkId::new(Operation::Receive, buffer.index(), generation);
                 let bytes = self.region.memory().buffer_bytes();
                 let entries = [self.region.entry(index * bytes..(index + 1) * bytes)];
-                self.posted[index] = Some(buffer);
+                posting.buffer = Some(buffer);
                 taken[count] = index;
                 count += 1;
                 if batch.push(&ReceiveRequest::new(id, &entries)).is_err() {
@@ -142,7 +149,7 @@ impl ArrivalBuffers {
                 Err(error) => error.accepted,
             };
             for &index in &taken[accepted as usize..count] {
-                if let Some(buffer) = self.posted[index].take() {
+                if let Some(buffer) = self.postings[index].buffer.take() {
                     self.free.put_back(buffer);
                 }
             }

@@ -415,7 +415,7 @@ impl QueuePair {
         WorkId::new(Operation::Drain, self.number | queue, generation)
     }
 
-    #[inline]
+    #[inline(always)]
     fn post_table(&mut self) -> Result<u32, PostError> {
         let requests = self.table.len();
         if requests == 0 {
@@ -518,7 +518,7 @@ impl<'memory> SendBatch<'_, 'memory> {
     ///
     /// # Errors
     /// [`PushError`]; the batch is as it was.
-    #[inline]
+    #[inline(always)]
     pub fn push(&mut self, request: &SendRequest<'_, 'memory>) -> Result<(), PushError> {
         if self.pair.send_room() <= self.pair.table.len() as u32 {
             return Err(PushError::QueueFull {

@@ -94,7 +94,7 @@ impl SendSlots {
 
     /// What the next request is known by. `staged_until` is what was
     /// [staged](Self::staged) up to and with it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn post(&mut self, staged_until: u64) -> WorkId {
         debug_assert!(self.room() > 0);
         let id = self.id_of(self.posted);

@@ -26,6 +26,7 @@ pub(crate) struct SharedReceives {
 
 impl SharedReceives {
     /// Takes notice that a receive has completed; `None` if it is none of this queue.
+    #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
         let buffer = self.buffers.complete(id)?;
         self.queue.retire(1);

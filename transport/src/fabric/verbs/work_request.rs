@@ -113,6 +113,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
     }
 
     /// Bytes of all its entries.
+    #[inline(always)]
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.entries
@@ -121,6 +122,7 @@ impl<'entries, 'memory> SendRequest<'entries, 'memory> {
             .sum()
     }
 
+    #[inline(always)]
     fn check(&self, max_entries: usize, max_inline: u32) -> Result<(), PushError> {
         check_entries(self.entries, max_entries)?;
         if !self.is_inline() {
@@ -279,7 +281,7 @@ impl<W: Linked> RequestTable<W> {
     }
 
     /// The next free request and its entries, filled from `entries`, at most `stride`.
-    #[inline]
+    #[inline(always)]
     fn next(&mut self, entries: &[ScatterEntry<'_>]) -> Result<&mut W, PushError> {
         let capacity = self.requests.len();
         let index = self.used;
@@ -298,22 +300,20 @@ impl<W: Linked> RequestTable<W> {
     /// Links the batch into a list and gives its head. There is at least one request.
     #[inline]
     pub(super) fn link(&mut self) -> *mut W {
-        let requests = self.requests.as_mut_ptr();
-        let entries = self.entries.as_mut_ptr();
-        for index in 0..self.used {
-            // SAFETY: `index` and, unless it is the last one, `index + 1` are below
-            // `used`, which is at most the number of requests; `entries` has `stride`
-            // for each of them.
-            unsafe {
-                let next = if index + 1 < self.used {
-                    requests.add(index + 1)
-                } else {
-                    std::ptr::null_mut()
-                };
-                (*requests.add(index)).link(next, entries.add(index * self.stride));
+        debug_assert!(self.used > 0);
+        let head = self.requests.as_mut_ptr();
+        let (mut last, mut entries) = (head, self.entries.as_mut_ptr());
+        // SAFETY: `last` goes from the first request to the one before `used`, which is at
+        // most the number of requests; `entries` has `stride` for each of them.
+        unsafe {
+            for _ in 1..self.used {
+                let next = last.add(1);
+                (*last).link(next, entries);
+                (last, entries) = (next, entries.add(self.stride));
             }
+            (*last).link(std::ptr::null_mut(), entries);
         }
-        requests
+        head
     }
 
     /// How many requests were taken before the one that `refused` points to.
@@ -328,7 +328,9 @@ impl<W: Linked> RequestTable<W> {
 }
 
 impl RequestTable<SendWr> {
-    #[inline]
+    /// Adds a request. Inlined, so that one whose number of entries is known is checked and
+    /// copied without a loop.
+    #[inline(always)]
     pub(super) fn push_send(
         &mut self,
         request: &SendRequest<'_, '_>,

@@ -45,7 +45,7 @@ fn as_many_ends_as_agreed_and_no_more() {
     );
     for name in 1..=MAX_CHANNELS {
         session
-            .open(Role::Receiver, &format!("{name}"), spec())
+            .open(Role::Receiver, name.to_string(), spec())
             .unwrap();
     }
     let one_more = session.open(Role::Receiver, "wal", spec());
@@ -230,7 +230,7 @@ fn the_newest_version_in_common_is_settled_at_both_ends() {
                             Some(Some((agreed.fingerprint[0], agreed.alignment)))
                         }
                         Event::Mismatched { theirs: told, .. } => {
-                            assert_eq!(told, offer(theirs), "all of what the peer knows");
+                            assert_eq!(told, Arc::new(offer(theirs)), "all of what the peer knows");
                             Some(None)
                         }
                         _ => None,

@@ -176,6 +176,27 @@ fn an_ask_for_what_only_the_application_can_do_reaches_it() {
     assert!(deliver(&mut session, &late).is_ok());
 }
 
+/// An end may be told of more often than each half window.
+#[test]
+fn an_end_tells_of_as_few_messages_as_it_is_asked_to() {
+    let mut session = receiving();
+    session.tell_every(1, 2);
+    for sequence in 1..=2 {
+        let one = frame(
+            FrameKind::Records,
+            PEER,
+            sequence,
+            None,
+            &record(sequence, b""),
+        );
+        deliver(&mut session, &one).unwrap();
+    }
+    session.released(1, &counters(1));
+    assert_eq!(told(&mut session), None);
+    session.released(1, &counters(2));
+    assert_eq!(told(&mut session).map(|told| told.released), Some(2));
+}
+
 /// News that nobody waits for must not stand in front of news that someone waits for.
 #[test]
 fn an_ask_overtakes_the_news_of_other_ends() {

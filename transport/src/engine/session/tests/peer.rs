@@ -231,8 +231,8 @@ pub(super) fn open_with(end: u32, role: Role, name: &str, spec: ChannelSpec) -> 
     control(&Control::Open {
         end,
         role,
-        name: name.to_owned(),
-        spec,
+        name: name.into(),
+        spec: spec.into(),
     })
 }
 

@@ -286,3 +286,45 @@ fn one_message_that_is_a_frame_is_a_lone_record() {
             .is_some()
     );
 }
+
+/// Nobody has to hear of a lone record: not the sender, that credit is back or that it came,
+/// nor the broker, that what was recalled is.
+#[test]
+fn a_record_that_something_follows_from_is_no_lone_one() {
+    let lending = |our_credit| {
+        let config = SessionConfig {
+            our_credit,
+            ..config()
+        };
+        let mut session = Session::new(config);
+        pair(&mut session, Role::Receiver);
+        session
+    };
+    let one = records(1, &[b"one"]);
+    let cost = one.len() as u64;
+
+    // One more than half of what is lent is told at once.
+    assert!(lending(2 * cost).handle_lone_record(&one, 0).is_some());
+    let mut session = lending(2 * cost - 1);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert!(session.is_due());
+
+    let mut session = lending(10 * cost);
+    session.recall(10 * cost);
+    drain(&mut session);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert_eq!(session.take_credit_report().returned, cost);
+
+    let mut session = receiving();
+    let receipt = Ask {
+        received: 1,
+        ..Ask::default()
+    };
+    deliver(&mut session, &ask(receipt)).unwrap();
+    drain(&mut session);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert!(session.is_due());
+}

@@ -108,7 +108,7 @@ impl Crowd {
                 .unwrap(),
             receiver: self
                 .runtime
-                .open_receiver(&theirs, "data", spec, timeout)
+                .open_receiver(&theirs, "data", spec, timeout, HALF_WINDOW)
                 .unwrap(),
             sessions: [ours, theirs],
             queue_pair,
@@ -435,7 +435,13 @@ fn dialed_and_accepted_sessions_share_a_site() {
             let nodes = [from, 1 - from].map(|end| (direction + end) % 2);
             let ends = [from, 1 - from].map(|end| &ends[end]);
             let open = runtimes[nodes[0]].open_sender(ends[0], "data", spec.clone(), timeout);
-            let takes = runtimes[nodes[1]].open_receiver(ends[1], "data", spec.clone(), timeout);
+            let takes = runtimes[nodes[1]].open_receiver(
+                ends[1],
+                "data",
+                spec.clone(),
+                timeout,
+                HALF_WINDOW,
+            );
             channels.push((open.unwrap(), takes.unwrap(), 0, 0));
         }
     }

@@ -59,7 +59,7 @@ fn it_is_kept_for_the_session() {
     let session = slow.runtime.admit(admission(tcp, pair)).unwrap();
     let opened = slow
         .runtime
-        .open_receiver(&session, "early", spec(), TIMEOUT);
+        .open_receiver(&session, "early", spec(), TIMEOUT, HALF_WINDOW);
     let mut receiver = opened.unwrap();
     stage.settle();
     send(&mut one_sided.sender, 1, 100);

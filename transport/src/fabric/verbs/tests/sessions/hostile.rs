@@ -145,7 +145,7 @@ fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let timeout = std::time::Duration::from_secs(1);
     let mut receiver = victim
         .runtime
-        .open_receiver(&victim.session, "cause", spec, timeout)
+        .open_receiver(&victim.session, "cause", spec, timeout, HALF_WINDOW)
         .unwrap();
     attack(&mut victim);
     victim.settle();

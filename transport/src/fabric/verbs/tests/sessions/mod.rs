@@ -20,7 +20,7 @@ use crate::driver::{
     Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,
     SessionStats, Wait,
 };
-use crate::engine::channel_window::ChannelWindow;
+use crate::engine::channel_window::{ChannelWindow, HALF_WINDOW};
 use crate::engine::{control::ChannelSpec, message_version::MessageVersion};
 use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::{Choice, DeviceKind};
@@ -109,6 +109,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
         peer: PeerDescription {
             knows_versions: true,
+            rests: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -197,7 +198,9 @@ impl Stage {
         let timeout = std::time::Duration::from_secs(1);
         let (one, other) = (spec.clone(), spec);
         let sender = from.runtime.open_sender(&from.session, name, one, timeout);
-        let receiver = to.runtime.open_receiver(&to.session, name, other, timeout);
+        let receiver = to
+            .runtime
+            .open_receiver(&to.session, name, other, timeout, HALF_WINDOW);
         (sender.unwrap(), receiver.unwrap())
     }
 

@@ -5,10 +5,11 @@ use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError, SendHandle},
+    channel::{Counts, RawMessage, ReceiveHandle, RecvError, SendHandle},
     driver::Patience,
 };
 
+pub use self::futures::{VersionedMessages, VersionedOpenedAsync, VersionedRecvAsync};
 use crate::{
     ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
     Sender, Sequence, TryRecvError,
@@ -17,6 +18,8 @@ use crate::{
     message::DefaultCodec,
     receiver,
 };
+
+mod futures;
 
 /// Something of the newer version or of the older: a message, or an end of a channel.
 ///
@@ -219,11 +222,18 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
                 .opened(Patience::at_most(timeout))
                 .map_err(SendTimeoutError::of)?;
         }
-        Ok(if self.handle.settled() == Some(self.newer) {
+        Ok(self.open())
+    }
+
+    /// The sender of the version that was settled.
+    #[inline]
+    #[allow(clippy::type_complexity, reason = "as above")]
+    fn open(&mut self) -> Versions<&mut Sender<N, C>, &mut Sender<O, C>> {
+        if self.handle.settled() == Some(self.newer) {
             Versions::Newer(Sender::of(&mut self.handle))
         } else {
             Versions::Older(Sender::of(&mut self.handle))
-        })
+        }
     }
 
     /// The same to keep: the sender of the version that was settled, instead of this handle.
@@ -252,9 +262,9 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
 ///
 /// All messages of one channel are of one version, which is settled when both ends are open.
 /// Everything else is as with a [`Receiver`]; [`into_receiver`](Self::into_receiver) gives
-/// one, for what only it can do.
+/// one, for what only it can do. [`Select`](crate::Select) waits for either.
 pub struct VersionedReceiver<N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    handle: ReceiveHandle,
+    pub(crate) handle: ReceiveHandle,
     newer: [u8; 16],
     /// Which version was settled, once a message has come.
     is_newer: Option<bool>,
@@ -360,6 +370,12 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     #[must_use]
     pub fn released(&self) -> Sequence {
         self.handle.counters().released
+    }
+
+    /// All four counters: [`Receiver::counts`].
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.handle.counts()
     }
 
     /// The channel's name.

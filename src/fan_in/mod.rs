@@ -6,20 +6,30 @@ use std::{
     marker::PhantomData,
     mem,
     sync::Arc,
-    task::{Poll, Waker},
+    task::Poll,
     time::{Duration, Instant},
 };
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{ReceiveHandle, RecvError, TaskWait},
+    channel::RecvError,
     driver::{Condition, Gathering, SessionShared},
 };
 
-use crate::{
-    ChannelBuilder, Message, Node, OpenError, OpenFailure, Peer, PeerId, Receiver, SettingError,
-    message::DefaultCodec, node::ChannelDefaults, receiver,
+use self::member::Member;
+pub use self::{
+    event::{FanInError, FanInEvent, NothingCame},
+    futures::{FanInEvents, FanInNextAsync},
+    member::FanInPeer,
 };
+use crate::{
+    Node, OpenFailure, PeerId, Receiver, SettingError, message::DefaultCodec, receiver,
+    template::ChannelTemplate,
+};
+
+mod event;
+mod futures;
+mod member;
 
 /// Receives what present and future peers send on one channel, each on its own.
 ///
@@ -28,7 +38,7 @@ use crate::{
 /// cost nothing: who wakes up is told by whom. There is no thread in between, and nothing is
 /// polled while it sleeps.
 ///
-/// It opens the receiving end of the name with every peer, so a [`Peer::receiver`] of that name
+/// It opens the receiving end of the name with every peer, so a [`Peer::receiver`](crate::Peer::receiver) of that name
 /// is refused, and the other way round. Dropping it ends them all.
 ///
 /// ```
@@ -49,8 +59,8 @@ use crate::{
 /// }
 /// ```
 pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    template: ChannelTemplate,
     gathering: Gathering,
-    builder: Template,
     // The peers.
     members: Vec<Option<Member>>,
     live: usize,
@@ -67,76 +77,13 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     _codec: PhantomData<fn() -> C>,
 }
 
-/// What came of whom. See [`FanIn::next`].
-pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
-    /// A peer has opened its sender. One with several sessions joins once for each.
-    Joined(PeerId),
-    /// It sent a message.
-    Message(PeerId, Message<T, C>),
-    /// It has closed its sender, and everything was received.
-    Ended(PeerId),
-    /// It is gone, or sends what is not valid, has another type, or its channel could not be
-    /// opened here. After a message that is not valid it goes on.
-    Lost(PeerId, FanInError),
-}
-
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Joined(peer) => f.debug_tuple("Joined").field(peer).finish(),
-            Self::Message(peer, message) => {
-                let sequence = message.sequence();
-                f.debug_tuple("Message")
-                    .field(peer)
-                    .field(&sequence)
-                    .finish()
-            }
-            Self::Ended(peer) => f.debug_tuple("Ended").field(peer).finish(),
-            Self::Lost(peer, error) => f.debug_tuple("Lost").field(peer).field(error).finish(),
-        }
-    }
-}
-
-/// What befell one peer of a [`FanIn`].
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FanInError {
-    /// Receiving failed.
-    #[error(transparent)]
-    Recv(#[from] RecvError),
-    /// Its channel could not be opened.
-    #[error(transparent)]
-    Open(#[from] OpenError),
-}
-
-/// What every peer's channel is opened with.
-#[derive(Clone, Debug)]
-struct Template {
-    name: String,
-    defaults: ChannelDefaults,
-}
-
 /// Settings of a [`FanIn`]. Made by [`Node::fan_in`], ends in [`receiver`](Self::receiver).
 #[derive(Debug)]
 #[must_use = "a builder does nothing until `receiver`"]
 pub struct FanInBuilder<'a, C = DefaultCodec> {
     node: &'a Node,
-    template: Template,
-    /// The first setting that was out of its range.
-    refused: Option<SettingError>,
+    template: ChannelTemplate,
     _codec: PhantomData<fn() -> C>,
-}
-
-/// One peer's end.
-struct Member {
-    peer: PeerId,
-    handle: ReceiveHandle,
-    has_joined: bool,
-    is_hot: bool,
-    /// Looks that found nothing since something was found.
-    silent: u32,
-    wait: TaskWait,
-    waker: Waker,
 }
 
 /// Looks at a peer that has nothing before it is left alone until it tells.
@@ -162,48 +109,48 @@ impl Node {
     pub fn fan_in(&self, name: &str) -> FanInBuilder<'_> {
         FanInBuilder {
             node: self,
-            template: Template {
-                name: name.to_owned(),
-                defaults: self.channel_defaults(),
-            },
-            refused: None,
+            template: ChannelTemplate::new(self, name),
             _codec: PhantomData,
         }
     }
 }
 
 impl<'a, C> FanInBuilder<'a, C> {
-    /// How messages are encoded. As [`ChannelBuilder::codec`].
+    /// How messages are encoded. As
+    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
     pub fn codec<D>(self) -> FanInBuilder<'a, D> {
         FanInBuilder {
             node: self.node,
             template: self.template,
-            refused: self.refused,
             _codec: PhantomData,
         }
     }
 
     /// Messages that each peer may have sent and this end not released. As
-    /// [`ChannelBuilder::window_messages`].
+    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
     pub fn window_messages(mut self, messages: u64) -> Self {
-        let checked = self.template.defaults.set_window_messages(messages);
-        self.note(checked)
+        self.template = self.template.window_messages(messages);
+        self
     }
 
-    /// The same in bytes. As [`ChannelBuilder::window_bytes`].
+    /// The same in bytes. As
+    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
     pub fn window_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.template.defaults.set_window_bytes(bytes);
-        self.note(checked)
+        self.template = self.template.window_bytes(bytes);
+        self
     }
 
-    /// The longest message. As [`ChannelBuilder::max_message_bytes`].
+    /// The longest message. As
+    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.template.defaults.set_max_message_bytes(bytes);
-        self.note(checked)
+        self.template = self.template.max_message_bytes(bytes);
+        self
     }
 
-    fn note(mut self, checked: Result<(), SettingError>) -> Self {
-        self.refused = self.refused.or(checked.err());
+    /// Of every so many messages each peer hears that they are acknowledged. As
+    /// [`ChannelBuilder::ack_every`](crate::ChannelBuilder::ack_every).
+    pub fn ack_every(mut self, messages: u64) -> Self {
+        self.template = self.template.ack_every(messages);
         self
     }
 
@@ -216,12 +163,9 @@ impl<'a, C> FanInBuilder<'a, C> {
     where
         C: Codec<T>,
     {
-        if let Some(refused) = self.refused {
-            return Err(refused);
-        }
         Ok(FanIn {
+            template: self.template.checked()?,
             gathering: Gathering::of(&self.node.runtime),
-            builder: self.template,
             members: Vec::new(),
             live: 0,
             in_memory: true,
@@ -286,12 +230,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         }
     }
 
-    /// Peers that have joined and are not gone.
+    /// The peers that have joined and are not gone, and how far each of their channels came;
+    /// one with several sessions is listed once for each. Never waits.
     #[must_use]
-    pub fn peers(&self) -> Vec<PeerId> {
+    pub fn peers(&self) -> Vec<FanInPeer> {
         let members = self.members.iter().flatten();
-        let joined = members.filter(|member| member.has_joined);
-        joined.map(|member| member.peer).collect()
+        members.filter_map(FanInPeer::of).collect()
     }
 
     // ---- Looking ---------------------------------------------------------------------
@@ -362,7 +306,12 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             Poll::Pending => {
                 member.is_hot = false;
                 self.hot.swap_remove(at);
-                None
+                // It may have opened before it had a waker to tell by.
+                let has_come = !member.has_joined && member.handle.is_open();
+                has_come.then(|| {
+                    member.has_joined = true;
+                    FanInEvent::Joined(member.peer)
+                })
             }
             Poll::Ready(Ok(raw)) => {
                 member.silent = 0;
@@ -402,12 +351,11 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     /// Opens the channel with a peer.
     fn join(&mut self, session: Arc<SessionShared>) {
-        let defaults = self.builder.defaults;
-        let peer = Peer::new(session.clone(), defaults).id();
-        let builder = ChannelBuilder::new(session.clone(), &self.builder.name, defaults);
-        let opened: Result<Receiver<T, C>, _> = builder.codec::<C>().receiver();
+        let peer = PeerId::of(session.peer());
+        let channel = self.template.over(&session).codec::<C>();
+        let opened: Result<Receiver<T, C>, _> = channel.receiver();
         let handle = match opened {
-            Ok(receiver) => receiver.into_handle(),
+            Ok(receiver) => receiver.handle,
             // It came and went without a message: nobody has joined.
             Err(error) if matches!(error.reason, OpenFailure::SessionOver) => return,
             Err(error) => {
@@ -417,15 +365,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
-        let member = Member {
-            peer,
-            handle,
-            has_joined: false,
-            is_hot: true,
-            silent: 0,
-            wait: TaskWait::default(),
-            waker: self.gathering.waker(number),
-        };
+        let member = Member::new(peer, handle, self.gathering.waker(number));
         match free {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
@@ -463,12 +403,8 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
         let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
-        let something = Something {
-            of: self,
-            is_armed: false,
-        };
         gathering
-            .wait(deadline, in_memory, something)
+            .wait(deadline, in_memory, Something::new(self))
             .map_err(|_| NothingCame)
     }
 
@@ -489,6 +425,15 @@ struct Something<'a, T: ?Sized, C: Codec<T>> {
     of: &'a mut FanIn<T, C>,
     /// About to sleep: whoever is looked at in vain has to be left with its waker.
     is_armed: bool,
+}
+
+impl<'a, T: ?Sized, C: Codec<T>> Something<'a, T, C> {
+    fn new(of: &'a mut FanIn<T, C>) -> Self {
+        Self {
+            of,
+            is_armed: false,
+        }
+    }
 }
 
 impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
@@ -527,15 +472,10 @@ impl<T: ?Sized, C: Codec<T>> Drop for FanIn<T, C> {
     }
 }
 
-/// Nothing came within the time given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("nothing came from any peer within the time-out")]
-pub struct NothingCame;
-
 impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanIn<T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanIn")
-            .field("channel", &self.builder.name)
+            .field("channel", &self.template.name())
             .field("peers", &self.live)
             .finish_non_exhaustive()
     }

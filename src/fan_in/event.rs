@@ -1,0 +1,57 @@
+//! What a fan-in tells of its peers.
+
+use std::fmt;
+
+use ibex_codec::Codec;
+use ibex_transport::channel::RecvError;
+
+#[allow(unused_imports, reason = "the documentation speaks of it")]
+use super::FanIn;
+use crate::{Message, OpenError, PeerId, message::DefaultCodec};
+
+/// What came of whom. See [`FanIn::next`].
+pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    /// A peer has opened its sender. One with several sessions joins once for each.
+    Joined(PeerId),
+    /// It sent a message.
+    Message(PeerId, Message<T, C>),
+    /// It has closed its sender, and everything was received.
+    Ended(PeerId),
+    /// It is gone, or sends what is not valid, has another type, or its channel could not be
+    /// opened here. After a message that is not valid it goes on.
+    Lost(PeerId, FanInError),
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Joined(peer) => f.debug_tuple("Joined").field(peer).finish(),
+            Self::Message(peer, message) => {
+                let sequence = message.sequence();
+                f.debug_tuple("Message")
+                    .field(peer)
+                    .field(&sequence)
+                    .finish()
+            }
+            Self::Ended(peer) => f.debug_tuple("Ended").field(peer).finish(),
+            Self::Lost(peer, error) => f.debug_tuple("Lost").field(peer).field(error).finish(),
+        }
+    }
+}
+
+/// What befell one peer of a [`FanIn`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FanInError {
+    /// Receiving failed.
+    #[error(transparent)]
+    Recv(#[from] RecvError),
+    /// Its channel could not be opened.
+    #[error(transparent)]
+    Open(#[from] OpenError),
+}
+
+/// Nothing came within the time given.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing came from any peer within the time-out")]
+pub struct NothingCame;

@@ -1,0 +1,59 @@
+//! A fan-in's peers, and as it tells of them.
+
+use std::task::Waker;
+
+use ibex_transport::channel::{ReceiveHandle, TaskWait};
+
+use crate::{Counts, PeerId};
+
+/// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct FanInPeer {
+    /// Who it is.
+    pub peer: PeerId,
+    /// Messages that arrived of it, as far as this end has seen (`sent`: at least so many were),
+    /// that were handed out (`received`), released without a gap and acknowledged without a gap.
+    pub counts: Counts,
+}
+
+impl FanInPeer {
+    /// `None` if it has not joined.
+    pub(super) fn of(member: &Member) -> Option<Self> {
+        member.has_joined.then(|| Self {
+            peer: member.peer,
+            counts: member.handle.counts(),
+        })
+    }
+}
+
+/// One peer's end.
+pub(super) struct Member {
+    pub(super) peer: PeerId,
+    pub(super) handle: ReceiveHandle,
+    pub(super) has_joined: bool,
+
+    // Whether it may have something.
+    pub(super) is_hot: bool,
+    /// Looks that found nothing since something was found.
+    pub(super) silent: u32,
+
+    // How it tells.
+    pub(super) wait: TaskWait,
+    pub(super) waker: Waker,
+}
+
+impl Member {
+    /// Hot: it may have sent already.
+    pub(super) fn new(peer: PeerId, handle: ReceiveHandle, waker: Waker) -> Self {
+        Self {
+            peer,
+            handle,
+            has_joined: false,
+            is_hot: true,
+            silent: 0,
+            wait: TaskWait::default(),
+            waker,
+        }
+    }
+}

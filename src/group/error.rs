@@ -1,0 +1,177 @@
+//! What can go wrong with a group.
+
+use std::fmt;
+
+use ibex_transport::channel::{GroupFailure, QuorumFailure, SendError};
+
+use crate::{PeerId, Sequence};
+
+/// A group did not send a message, to anyone. The value stays with the caller.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum GroupSendError {
+    /// Nobody has joined, or everybody is gone.
+    #[error(
+        "nothing was sent: the group has no members; let peers join it, `next_lost` says who was \
+         dropped"
+    )]
+    NoMembers,
+    /// A member's window is full, and the call does not wait, or not that long.
+    #[error("sent to nobody: the window of {peer} is full, its receiver falls behind")]
+    Full {
+        /// The member, or the first of several.
+        peer: PeerId,
+    },
+    /// A member has not opened its end, and the call does not wait, or not that long.
+    #[error("sent to nobody: {peer} has not opened its end yet")]
+    NotOpen {
+        /// The member, or the first of several.
+        peer: PeerId,
+    },
+    /// The message cannot be encoded, is too long for a member, or there is no memory for it.
+    /// The group goes on.
+    #[error("sent to nobody, because of {peer}: {error}")]
+    Failed {
+        /// The member for which it was tried.
+        peer: PeerId,
+        /// Why.
+        #[source]
+        error: SendError,
+    },
+}
+
+impl GroupSendError {
+    /// Whether a later attempt may succeed.
+    #[must_use]
+    pub fn is_transient(&self) -> bool {
+        matches!(
+            self,
+            GroupSendError::Full { .. } | GroupSendError::NotOpen { .. }
+        )
+    }
+
+    pub(super) fn of(failure: GroupFailure<PeerId>) -> Self {
+        match failure {
+            GroupFailure::NoMembers => GroupSendError::NoMembers,
+            GroupFailure::Full(peer) => GroupSendError::Full { peer },
+            GroupFailure::NotOpen(peer) => GroupSendError::NotOpen { peer },
+            GroupFailure::Failed(peer, error) => GroupSendError::Failed { peer, error },
+        }
+    }
+}
+
+/// A group's messages did not reach all engines in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{peer} does not hold everything within the time-out; what was sent stays sent")]
+#[non_exhaustive]
+pub struct FlushTimeout {
+    /// The member, or the first of several.
+    pub peer: PeerId,
+}
+
+/// A message of a group is not acknowledged by a quorum.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuorumError {
+    /// It never will be.
+    #[error(transparent)]
+    Lost(Box<QuorumLost>),
+    /// The caller's time was up.
+    #[error(
+        "message {sequence} has {acknowledged} of {needed} acknowledgements within the time-out; \
+         what was sent stays sent, and a later call may succeed"
+    )]
+    Timeout {
+        /// The message.
+        sequence: Sequence,
+        /// Acknowledgements that were asked for.
+        needed: usize,
+        /// Acknowledgements that there are.
+        acknowledged: usize,
+    },
+    /// There is no such message yet, and nobody else sends to the group.
+    #[error("message {sequence} was not sent yet: the group's last one is {last}")]
+    NotSent {
+        /// The message that was asked for.
+        sequence: Sequence,
+        /// The last message.
+        last: Sequence,
+    },
+}
+
+impl QuorumError {
+    pub(super) fn of(sequence: Sequence, needed: usize, failure: QuorumFailure<PeerId>) -> Self {
+        match failure {
+            QuorumFailure::NotSent(last) => QuorumError::NotSent { sequence, last },
+            QuorumFailure::TimedOut(acknowledged) => QuorumError::Timeout {
+                sequence,
+                needed,
+                acknowledged,
+            },
+            QuorumFailure::Lost {
+                acknowledged,
+                able,
+                unable,
+                gone,
+            } => QuorumError::Lost(Box::new(QuorumLost {
+                sequence,
+                needed,
+                acknowledged,
+                able,
+                unable,
+                gone,
+            })),
+        }
+    }
+}
+
+/// Too few are left that may acknowledge a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct QuorumLost {
+    /// The message.
+    pub sequence: Sequence,
+    /// Acknowledgements that were asked for.
+    pub needed: usize,
+    /// Who has acknowledged it, members or gone.
+    pub acknowledged: Vec<PeerId>,
+    /// Members that have not, and may.
+    pub able: Vec<PeerId>,
+    /// Members that never will: they joined later, or dropped it or a message before it
+    /// without acknowledgement.
+    pub unable: Vec<PeerId>,
+    /// Who was sent it and is gone, of the last 64 that are.
+    pub gone: Vec<PeerId>,
+}
+
+impl fmt::Display for QuorumLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            sequence, needed, ..
+        } = self;
+        write!(
+            f,
+            "message {sequence} cannot be acknowledged by {needed}: acknowledged by {}; may come \
+             from {}; never from {}; gone without: {}; send it again once enough have joined",
+            Peers(&self.acknowledged),
+            Peers(&self.able),
+            Peers(&self.unable),
+            Peers(&self.gone)
+        )
+    }
+}
+
+impl std::error::Error for QuorumLost {}
+
+/// Peers as they are listed.
+struct Peers<'a>(&'a [PeerId]);
+
+impl fmt::Display for Peers<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.0.split_first() else {
+            return f.write_str("nobody");
+        };
+        first.fmt(f)?;
+        others.iter().try_for_each(|peer| write!(f, ", {peer}"))
+    }
+}

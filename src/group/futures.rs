@@ -1,0 +1,156 @@
+//! A group's waiting calls for tasks.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use ibex_codec::Codec;
+
+use super::{Group, GroupSendError, QuorumError};
+use crate::{Sender, Sequence, message::DefaultCodec};
+
+/// A message on its way into a group. See [`Group::send_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct GroupSendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    group: &'a mut Group<T, C>,
+    value: &'a T,
+}
+
+/// Waits for a quorum. See [`Group::wait_acked_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct QuorumAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    group: &'a mut Group<T, C>,
+    sequence: Sequence,
+    quorum: usize,
+}
+
+/// Waits until all members' engines have everything. See [`Group::flush_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct GroupFlushAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    group: &'a mut Group<T, C>,
+}
+
+impl<T: ?Sized, C: Codec<T>> Group<T, C> {
+    /// Sends a message, for a task: pending while the window of a member is full or its end
+    /// not open yet.
+    ///
+    /// Dropping the future before it is ready sends nothing, to anyone. It has no timer, so it
+    /// waits as long as it takes until members open their ends, and drops one that is
+    /// [full for too long](super::GroupBuilder::when_full) only when it is polled for another
+    /// reason.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn send_async<'a>(&'a mut self, value: &'a T) -> GroupSendAsync<'a, T, C> {
+        GroupSendAsync { group: self, value }
+    }
+
+    /// Waits until every member's engine holds everything that was sent, for a task. Those that
+    /// end before are dropped. It asks all of them and is woken by each; dropping the future
+    /// takes the questions back.
+    ///
+    /// ```
+    /// use ibex::{Group, GroupSendError, Raw};
+    ///
+    /// async fn send(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<(), GroupSendError> {
+    ///     log.send_async(entry).await?;
+    ///     log.flush_async().await;
+    ///     Ok(())
+    /// }
+    /// ```
+    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C> {
+        GroupFlushAsync { group: self }
+    }
+
+    /// Waits until at least `quorum` members have acknowledged message `sequence`, for a task.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked).
+    pub fn wait_acked_async(&mut self, sequence: Sequence, quorum: usize) -> QuorumAsync<'_, T, C> {
+        QuorumAsync {
+            group: self,
+            sequence,
+            quorum,
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
+    type Output = Result<Sequence, GroupSendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { group, value } = self.get_mut();
+        let encode = Sender::<T, C>::encoder(value);
+        let sent = group
+            .group
+            .poll_send(context.waker(), C::size(value), encode);
+        sent.map_err(GroupSendError::of)
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Future for QuorumAsync<'_, T, C> {
+    type Output = Result<(), QuorumError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let (sequence, quorum) = (this.sequence, this.quorum);
+        let group = &mut this.group.group;
+        let answer = group.poll_acknowledged(context.waker(), sequence, quorum);
+        answer.map_err(|failure| QuorumError::of(sequence, quorum, failure))
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Future for GroupFlushAsync<'_, T, C> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
+        let flushed = ready!(self.get_mut().group.group.poll_flush(context.waker()));
+        debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
+        Poll::Ready(())
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for GroupSendAsync<'_, T, C> {
+    fn drop(&mut self) {
+        self.group.group.leave_waits();
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for QuorumAsync<'_, T, C> {
+    fn drop(&mut self) {
+        self.group.group.leave_waits();
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for GroupFlushAsync<'_, T, C> {
+    fn drop(&mut self) {
+        self.group.group.leave_waits();
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for GroupSendAsync<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GroupSendAsync").field(&self.group).finish()
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for QuorumAsync<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumAsync")
+            .field("group", &self.group)
+            .field("sequence", &self.sequence)
+            .field("quorum", &self.quorum)
+            .finish()
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for GroupFlushAsync<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("GroupFlushAsync").field(&self.group).finish()
+    }
+}

@@ -1,0 +1,90 @@
+//! A group's members, as it tells of them.
+
+use std::{fmt, time::Instant};
+
+use ibex_transport::channel::{Counts, LossReason, MemberCounts, Parted};
+
+use crate::{PeerId, Sequence};
+
+/// A member of a [`Group`](crate::Group). No other member of that group gets the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct MemberId(pub(super) u64);
+
+/// How a member of a [`Group`](crate::Group) stands. Sequences are the group's.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GroupMember {
+    /// Which member.
+    pub id: MemberId,
+    /// Its peer.
+    pub peer: PeerId,
+    /// The group's last message when it joined: the first one that it gets is the next.
+    pub joined_after: Sequence,
+    /// Up to where messages were sent to it, received, released and acknowledged, as far as
+    /// this end has heard; where it joined, before its first message.
+    pub counts: Counts,
+    /// Messages that its window has room for, if they are not too many bytes; `None` until its
+    /// peer has opened its end.
+    pub room_messages: Option<u64>,
+    /// Since when sends find no room at it; `None` if the last one did.
+    pub full_since: Option<Instant>,
+}
+
+/// A member that a [`Group`](crate::Group) has dropped.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct MemberLost {
+    /// Which member.
+    pub id: MemberId,
+    /// Its peer.
+    pub peer: PeerId,
+    /// The group's last message when it joined.
+    pub joined_after: Sequence,
+    /// How far it came, as in [`GroupMember::counts`].
+    pub counts: Counts,
+    /// Why. Counters in there are those of its channel.
+    pub reason: LossReason,
+}
+
+impl GroupMember {
+    pub(super) fn of(member: MemberCounts<PeerId>) -> Self {
+        Self {
+            id: MemberId(member.number),
+            peer: member.peer,
+            joined_after: member.joined,
+            counts: member.counts,
+            room_messages: member.room_messages,
+            full_since: member.full_since,
+        }
+    }
+}
+
+impl MemberLost {
+    pub(super) fn of(parted: Parted<PeerId>, reason: LossReason) -> Self {
+        Self {
+            id: MemberId(parted.number),
+            peer: parted.peer,
+            joined_after: parted.joined,
+            counts: parted.counts,
+            reason,
+        }
+    }
+}
+
+impl fmt::Display for MemberLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            peer,
+            joined_after,
+            counts,
+            reason,
+            ..
+        } = self;
+        write!(
+            f,
+            "{peer} is no member any more, having joined behind message {joined_after} and \
+             acknowledged up to {} of {}: {reason}",
+            counts.acknowledged, counts.sent
+        )
+    }
+}

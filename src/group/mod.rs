@@ -1,0 +1,414 @@
+//! One sender for several peers: what a primary tells its replicas.
+
+use std::{fmt, marker::PhantomData, time::Duration};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{SendGroup, WhenFull},
+    driver::Patience,
+};
+
+pub use self::{
+    error::{FlushTimeout, GroupSendError, QuorumError, QuorumLost},
+    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
+    member::{GroupMember, MemberId, MemberLost},
+};
+use crate::{
+    Node, OpenError, Peer, PeerId, Sender, Sequence, SettingError, message::DefaultCodec,
+    template::ChannelTemplate,
+};
+
+mod error;
+mod futures;
+mod member;
+
+/// Sends the same messages to several peers, on a channel with each.
+///
+/// A message is encoded once and copied to the other members' windows; each member has a window
+/// and acknowledgements of its own, on whatever fabric its peer is reached. All or nothing: a
+/// message is sent to every member or to none, so members that are there from the beginning
+/// receive the same messages in the same order. One that joins later gets what is sent from
+/// then on; what it needs of before is sent to it alone, by the sender that then
+/// [joins](Self::join_sender) or on another channel.
+///
+/// Messages are counted by the group: [`send`](Self::send) returns a [`Sequence`] that is the
+/// same for all members, the first is 1. A receiver's own count begins with the first message
+/// that it got.
+///
+/// # Slow members, and those that are gone
+///
+/// A member can be behind by its window and no more. Once that is full, sending waits for it,
+/// or drops it: [`GroupBuilder::when_full`]. A member whose channel has ended, whose type is
+/// another, or that has not opened its end within
+/// [`open_timeout`](GroupBuilder::open_timeout) is always dropped, by the call that notices,
+/// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
+/// Its receiver, if it lives, gets what was sent to it and then the end, as at
+/// [`leave`](Self::leave).
+///
+/// # Quorums
+///
+/// [`wait_acked`](Self::wait_acked) waits until so many have acknowledged a message, whoever
+/// they are. An acknowledgement counts also when the member is gone that gave it, as far as
+/// this end had heard and for the last 64 that are gone: it said that an application was done
+/// with the message. A member has acknowledged only what it was sent.
+///
+/// ```
+/// use ibex::{Group, Raw, Sequence};
+///
+/// type Error = Box<dyn std::error::Error>;
+///
+/// /// Sends an entry to the replicas and waits until two have it.
+/// fn commit(log: &mut Group<[u8], Raw>, entry: &[u8]) -> Result<Sequence, Error> {
+///     let sequence = log.send(entry)?;
+///     log.wait_acked(sequence, 2)?; // the third may be slow
+///     while let Some(lost) = log.next_lost() {
+///         println!("{lost}");
+///     }
+///     Ok(sequence)
+/// }
+/// ```
+///
+/// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
+/// then `None`.
+pub struct Group<T: ?Sized, C: Codec<T> = DefaultCodec> {
+    group: SendGroup<PeerId>,
+    template: ChannelTemplate,
+    _message: PhantomData<fn(&T)>,
+    _codec: PhantomData<fn() -> C>,
+}
+
+/// Settings of a [`Group`]. Made by [`Node::group`], ends in [`sender`](Self::sender).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `sender`"]
+pub struct GroupBuilder<'a, C = DefaultCodec> {
+    node: &'a Node,
+    template: ChannelTemplate,
+    when_full: WhenFull,
+    _codec: PhantomData<fn() -> C>,
+}
+
+impl Node {
+    /// A sender of the channel `name` for several peers of this node, which
+    /// [`join`](Group::join) it one by one.
+    ///
+    /// ```
+    /// # #[ibex::message]
+    /// # struct Entry { offset: u64 }
+    /// use ibex::{Group, Node, Peer};
+    ///
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// fn open(node: &Node, replicas: &[Peer]) -> Result<Group<Entry>, Error> {
+    ///     let mut log = node.group("wal").window_messages(1024).sender::<Entry>()?;
+    ///     for replica in replicas {
+    ///         log.join(replica)?;
+    ///     }
+    ///     Ok(log)
+    /// }
+    /// ```
+    pub fn group(&self, name: &str) -> GroupBuilder<'_> {
+        GroupBuilder {
+            node: self,
+            template: ChannelTemplate::new(self, name),
+            when_full: WhenFull::default(),
+            _codec: PhantomData,
+        }
+    }
+}
+
+impl<'a, C> GroupBuilder<'a, C> {
+    /// How messages are encoded. As
+    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
+    pub fn codec<D>(self) -> GroupBuilder<'a, D> {
+        GroupBuilder {
+            node: self.node,
+            template: self.template,
+            when_full: self.when_full,
+            _codec: PhantomData,
+        }
+    }
+
+    /// What becomes of a member whose window is full. Default: [`WhenFull::Wait`], so the
+    /// slowest member sets the pace of all.
+    ///
+    /// [`WhenFull::DropAfter`] is measured from the first send that finds no room at the
+    /// member. Nobody keeps time between calls: it is dropped by the first send, or while one
+    /// waits, that finds it full for so long.
+    pub fn when_full(mut self, when_full: WhenFull) -> Self {
+        self.when_full = when_full;
+        self
+    }
+
+    /// Messages that may be sent to a member and that it has not released. As
+    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
+    pub fn window_messages(mut self, messages: u64) -> Self {
+        self.template = self.template.window_messages(messages);
+        self
+    }
+
+    /// The same in bytes. As
+    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
+    pub fn window_bytes(mut self, bytes: u64) -> Self {
+        self.template = self.template.window_bytes(bytes);
+        self
+    }
+
+    /// The longest message. As
+    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+        self.template = self.template.max_message_bytes(bytes);
+        self
+    }
+
+    /// How long a blocking call waits for a member to open its end before it drops it. As
+    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
+    pub fn open_timeout(mut self, timeout: Duration) -> Self {
+        self.template = self.template.open_timeout(timeout);
+        self
+    }
+
+    /// A group that nobody has joined.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting is out of its range. A name or type that cannot be had is
+    /// told by [`join`](Group::join).
+    pub fn sender<T: ?Sized>(self) -> Result<Group<T, C>, SettingError>
+    where
+        C: Codec<T>,
+    {
+        Ok(Group {
+            template: self.template.checked()?,
+            group: SendGroup::new(&self.node.runtime, self.when_full),
+            _message: PhantomData,
+            _codec: PhantomData,
+        })
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Group<T, C> {
+    // ---- Members ---------------------------------------------------------------------
+
+    /// Opens the sending end with a peer, which gets every message from the next one on.
+    ///
+    /// Announces it and returns; the next send waits until the peer has opened its end. A peer
+    /// with several sessions may join once for each.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as [`ChannelBuilder::sender`](crate::ChannelBuilder::sender). The group
+    /// goes on without it.
+    ///
+    /// # Panics
+    ///
+    /// If it is a peer of another node.
+    pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
+        let channel = self.template.over(peer.session()).codec::<C>();
+        let sender: Sender<T, C> = channel.sender()?;
+        let Ok(member) = self.group.join(peer.id(), sender.handle) else {
+            unreachable!("a new end has no clone")
+        };
+        Ok(MemberId(member))
+    }
+
+    /// Takes an end in that may have been sent to, whatever its channel's name and settings: its
+    /// peer gets what is still on its way to it and then every message of the group from the
+    /// next one on. So a peer that comes late is sent what it lacks first, and one that
+    /// [has left](Self::leave) comes back.
+    ///
+    /// What was sent before counts in no [`GroupMember::counts`] and no quorum: who acknowledges
+    /// a message later that it got as a member before has not acknowledged it to the group. One
+    /// that it drops unacknowledged ends its acknowledgements, though, as on any channel.
+    ///
+    /// ```
+    /// use ibex::{Group, MemberId, Peer, Raw};
+    ///
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// fn catch_up(
+    ///     log: &mut Group<[u8], Raw>,
+    ///     entries: &[Vec<u8>],
+    ///     late: &Peer,
+    /// ) -> Result<MemberId, Error> {
+    ///     let mut alone = late.channel("wal").codec::<Raw>().sender::<[u8]>()?;
+    ///     for entry in entries {
+    ///         alone.send(entry)?;
+    ///     }
+    ///     log.join_sender(alone).map_err(|_| "it was cloned".into())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The sender, if it was ever cloned: clones take turns, and a group waits for nobody's.
+    ///
+    /// # Panics
+    ///
+    /// If its peer is one of another node.
+    pub fn join_sender(&mut self, sender: Sender<T, C>) -> Result<MemberId, Sender<T, C>> {
+        let peer = PeerId::of(sender.handle.session().peer());
+        let joined = self.group.join(peer, sender.handle);
+        joined.map(MemberId).map_err(Sender::new)
+    }
+
+    /// Takes a member out and gives its sender back: what comes after the group's last message
+    /// can be sent to it alone, and dropping it ends the channel in order. Its sequences go on
+    /// with its own count, and [`join_sender`](Self::join_sender) takes it back. `None` if it is
+    /// no member any more.
+    pub fn leave(&mut self, member: MemberId) -> Option<Sender<T, C>> {
+        self.group.leave(member.0).map(Sender::new)
+    }
+
+    /// The members as they are now, in the order of joining. One that is gone is listed until
+    /// a call has noticed.
+    #[must_use]
+    pub fn members(&self) -> Vec<GroupMember> {
+        self.group.members().map(GroupMember::of).collect()
+    }
+
+    /// A member that was dropped, and why, which nobody was told of yet; the earliest first.
+    /// Never waits. Of more than 64 the first are forgotten.
+    pub fn next_lost(&mut self) -> Option<MemberLost> {
+        let (parted, reason) = self.group.next_lost()?;
+        Some(MemberLost::of(parted, reason))
+    }
+
+    // ---- Sending ---------------------------------------------------------------------
+
+    /// Sends a message to all members; waits while the window of one is full (but see
+    /// [`GroupBuilder::when_full`]), or its end not open yet. Returns the message's place in
+    /// the group.
+    ///
+    /// It is encoded once, into the first member's window, and copied to the others'. One that
+    /// is longer than half of a window gets memory of its own at each member, as it does on a
+    /// channel: its bytes are then there once per member until each has taken it. Where its
+    /// length is not known before, encoding such a message is begun several times.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupSendError::NoMembers`] or [`GroupSendError::Failed`]; nothing was sent to
+    /// anyone then. Members may have been dropped all the same.
+    #[inline]
+    pub fn send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::FOREVER)
+    }
+
+    /// Sends a message if every member has room for it now.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupSendError::Full`] or [`GroupSendError::NotOpen`], with a member that it is so
+    /// of, while it may work later; else as [`send`](Self::send). Nothing was sent to anyone.
+    #[inline]
+    pub fn try_send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::None)
+    }
+
+    /// Sends a message, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send), when the time is up.
+    pub fn send_timeout(
+        &mut self,
+        value: &T,
+        timeout: Duration,
+    ) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::at_most(timeout))
+    }
+
+    #[inline]
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, GroupSendError> {
+        let encode = Sender::<T, C>::encoder(value);
+        self.group
+            .send(C::size(value), patience, encode)
+            .map_err(GroupSendError::of)
+    }
+
+    /// The last message's sequence; 0 before the first.
+    #[must_use]
+    pub fn sent(&self) -> Sequence {
+        self.group.last_sequence()
+    }
+
+    /// Waits until every member's engine holds everything that was sent. Those that end before
+    /// are dropped.
+    pub fn flush(&mut self) {
+        let flushed = self.group.flush(Patience::FOREVER);
+        debug_assert!(flushed.is_ok(), "it waits for as long as it takes");
+    }
+
+    /// The same for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// [`FlushTimeout`] with a member that is not that far.
+    pub fn flush_timeout(&mut self, timeout: Duration) -> Result<(), FlushTimeout> {
+        let flushed = self.group.flush(Patience::at_most(timeout));
+        flushed.map_err(|peer| FlushTimeout { peer })
+    }
+
+    /// Delivers what was sent to every member's engine, then ends all channels. Returns those
+    /// that were lost and that nobody was told of.
+    pub fn close(mut self) -> Vec<MemberLost> {
+        self.flush();
+        std::iter::from_fn(|| self.next_lost()).collect()
+    }
+
+    // ---- Acknowledgements ------------------------------------------------------------
+
+    /// The last message that at least `quorum` members have acknowledged, as far as this end
+    /// has heard; 0 if there is none.
+    #[must_use]
+    pub fn acked(&self, quorum: usize) -> Sequence {
+        self.group.acknowledged(quorum)
+    }
+
+    /// Waits until at least `quorum` members have acknowledged message `sequence`, whoever is
+    /// first. It asks all of them and is woken by each, so a slow one delays nobody else's
+    /// answer.
+    ///
+    /// A sequence or a quorum of 0 is there at once.
+    ///
+    /// # Errors
+    ///
+    /// [`QuorumError::Lost`] as soon as too few members are left that may acknowledge it;
+    /// [`QuorumError::NotSent`] if there is no such message yet.
+    pub fn wait_acked(&mut self, sequence: Sequence, quorum: usize) -> Result<(), QuorumError> {
+        self.wait_with(sequence, quorum, Patience::FOREVER)
+    }
+
+    /// The same for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked), and [`QuorumError::Timeout`].
+    pub fn wait_acked_timeout(
+        &mut self,
+        sequence: Sequence,
+        quorum: usize,
+        timeout: Duration,
+    ) -> Result<(), QuorumError> {
+        self.wait_with(sequence, quorum, Patience::at_most(timeout))
+    }
+
+    fn wait_with(
+        &mut self,
+        sequence: Sequence,
+        quorum: usize,
+        patience: Patience,
+    ) -> Result<(), QuorumError> {
+        let answer = self.group.wait_acknowledged(sequence, quorum, patience);
+        answer.map_err(|failure| QuorumError::of(sequence, quorum, failure))
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for Group<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Group")
+            .field("channel", &self.template.name())
+            .field("members", &self.group.members().count())
+            .field("sent", &self.sent())
+            .finish_non_exhaustive()
+    }
+}

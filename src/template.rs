@@ -1,0 +1,74 @@
+//! What the channels with several peers are opened with.
+
+use std::{sync::Arc, time::Duration};
+
+use ibex_transport::driver::SessionShared;
+
+use crate::{ChannelBuilder, Node, SettingError, node::ChannelDefaults};
+
+/// One name and the same settings for the channel with each of several peers.
+#[derive(Clone, Debug)]
+pub(crate) struct ChannelTemplate {
+    name: String,
+    defaults: ChannelDefaults,
+    /// The first setting that was out of its range.
+    refused: Option<SettingError>,
+}
+
+impl ChannelTemplate {
+    /// With the node's settings.
+    pub(crate) fn new(node: &Node, name: &str) -> Self {
+        Self {
+            name: name.to_owned(),
+            defaults: node.channel_defaults(),
+            refused: None,
+        }
+    }
+
+    pub(crate) fn window_messages(mut self, messages: u64) -> Self {
+        let checked = self.defaults.set_window_messages(messages);
+        self.note(checked)
+    }
+
+    pub(crate) fn window_bytes(mut self, bytes: u64) -> Self {
+        let checked = self.defaults.set_window_bytes(bytes);
+        self.note(checked)
+    }
+
+    pub(crate) fn max_message_bytes(mut self, bytes: u64) -> Self {
+        let checked = self.defaults.set_max_message_bytes(bytes);
+        self.note(checked)
+    }
+
+    pub(crate) fn ack_every(mut self, messages: u64) -> Self {
+        let checked = self.defaults.set_ack_every(messages);
+        self.note(checked)
+    }
+
+    pub(crate) fn open_timeout(mut self, timeout: Duration) -> Self {
+        self.defaults.open_timeout = timeout;
+        self
+    }
+
+    fn note(mut self, checked: Result<(), SettingError>) -> Self {
+        self.refused = self.refused.or(checked.err());
+        self
+    }
+
+    /// The same, if every setting is in its range.
+    pub(crate) fn checked(mut self) -> Result<Self, SettingError> {
+        match self.refused.take() {
+            Some(refused) => Err(refused),
+            None => Ok(self),
+        }
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The channel over `session`.
+    pub(crate) fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
+        ChannelBuilder::new(session.clone(), &self.name, self.defaults)
+    }
+}

@@ -1,0 +1,190 @@
+//! Silent channels give their rings back, and the next message finds everything as it was.
+
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{Fabric, Node, Raw, Receiver, RecvError, Sender, TryRecvError};
+
+use crate::common::{
+    scenario::{Scenario, Side},
+    stage::{LONG, Stage, receiver, sender},
+    stream::assert_ended,
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("first_after_rest", first_after_rest),
+    Scenario::new("held_over_silence", held_over_silence),
+    Scenario::new("now_and_then", now_and_then),
+];
+
+/// After each rest messages arrive in order, short ones and such with memory of their own,
+/// and the counters go on.
+fn first_after_rest(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "now and then");
+            for round in 1..=ROUNDS {
+                for length in LENGTHS {
+                    let sent = sender.send(&vec![round as u8; length]).expect("sent");
+                    sender.wait_acked(sent).expect("acknowledged");
+                }
+                let sent = round * LENGTHS.len() as u64;
+                assert_eq!(sender.acked(), sent);
+                rest(stage, &node);
+                stage.rendezvous("at rest", &node);
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "now and then");
+            for round in 1..=ROUNDS {
+                for length in LENGTHS {
+                    let message = receiver.recv().expect("a message");
+                    assert_eq!(message[..], vec![round as u8; length]);
+                    message.ack();
+                }
+                rest(stage, &node);
+                stage.rendezvous("at rest", &node);
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A message that is held keeps its bytes, however long nothing is said; when it is dropped,
+/// the ring goes back although no end is called.
+fn held_over_silence(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "held");
+            sender.send(&[7; 1000]).expect("sent");
+            sender.flush().expect("received");
+            stage.rendezvous("it is held", &node);
+            drive_for(&node, SILENCE);
+            assert_ne!(rings(), 0, "a message is out that is not released");
+            stage.rendezvous("it was held", &node);
+            rest(stage, &node);
+            stage.rendezvous("at rest", &node);
+            sender.send(&[8; 1000]).expect("sent");
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "held");
+            let held = receiver.recv().expect("a message");
+            stage.rendezvous("it is held", &node);
+            drive_for(&node, SILENCE);
+            stage.rendezvous("it was held", &node);
+            assert_eq!(held[..], [7; 1000]);
+            drop(held);
+            rest(stage, &node);
+            stage.rendezvous("at rest", &node);
+            assert_eq!(receiver.recv().expect("the next")[..], [8; 1000]);
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// Channels of which each is silent for about as long as it takes for its ring to go back,
+/// some of them with a second handle: whenever a message comes, it arrives.
+fn now_and_then(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let names = (0..CHANNELS).map(|channel| channel.to_string());
+    match stage.side {
+        Side::Dialer => {
+            let mut senders: Vec<_> = names.map(|name| (sender(&peer, &name), 0_u64)).collect();
+            let clones: Vec<Sender<[u8], Raw>> = senders
+                .iter()
+                .step_by(2)
+                .map(|(sender, _)| sender.clone())
+                .collect();
+            let mut random = 1;
+            let start = Instant::now();
+            while start.elapsed() < SILENCE * 3 {
+                random = next_random(random);
+                let (sender, sent) = &mut senders[random as usize % CHANNELS];
+                *sent += 1;
+                sender.send(&sent.to_le_bytes()).expect("sent");
+                drive_for(&node, Duration::from_micros(random >> 16 & 0xffff));
+            }
+            drop(clones);
+            for (sender, _) in senders {
+                sender.close().expect("delivered");
+            }
+        }
+        Side::Listener => {
+            let mut receivers: Vec<_> = names.map(|name| (receiver(&peer, &name), 0)).collect();
+            while !receivers.is_empty() {
+                receivers.retain_mut(|(receiver, received)| take_all(receiver, received));
+                thread::sleep(Duration::from_millis(1));
+            }
+        }
+    }
+    stage.rendezvous("all arrived", &node);
+}
+
+/// Takes what is there. Returns whether there may be more.
+fn take_all(receiver: &mut Receiver<[u8], Raw>, received: &mut u64) -> bool {
+    loop {
+        match receiver.try_recv() {
+            Ok(message) => {
+                *received += 1;
+                assert_eq!(message[..], received.to_le_bytes());
+            }
+            Err(TryRecvError::Empty | TryRecvError::NotOpen) => return true,
+            Err(TryRecvError::Failed(RecvError::Ended)) => return false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Waits until this process has no ring any more, at either end. Over a device it waits as
+/// long as that takes elsewhere: there a ring stays that the device may not be done with, of
+/// which it tells with later sends only.
+fn rest(stage: &Stage, node: &Node) {
+    if stage.fabric() == Fabric::Verbs {
+        return drive_for(node, SILENCE);
+    }
+    let start = Instant::now();
+    while rings() > 0 {
+        drive_for(node, Duration::from_millis(10));
+        assert!(
+            start.elapsed() < LONG,
+            "{} mappings of rings are left",
+            rings()
+        );
+    }
+}
+
+/// The windows of rings that this process maps.
+fn rings() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").expect("this process lives");
+    maps.lines()
+        .filter(|line| line.contains("ibex-ring"))
+        .count()
+}
+
+/// Where callers drive the engine, they do so all the time.
+fn drive_for(node: &Node, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        node.poll();
+        thread::sleep(Duration::from_millis(1).min(time));
+    }
+}
+
+/// A linear congruential generator's next number (Knuth's MMIX), its upper half.
+fn next_random(random: u64) -> u64 {
+    let next = random.wrapping_mul(6_364_136_223_846_793_005);
+    next.wrapping_add(1_442_695_040_888_963_407) >> 8
+}
+
+const ROUNDS: u64 = 3;
+/// In the ring, and above what it takes.
+const LENGTHS: [usize; 3] = [64, 100_000, 3 << 20];
+const CHANNELS: usize = 24;
+/// Longer than it takes for a ring to go back.
+const SILENCE: Duration = Duration::from_secs(4);

@@ -1,0 +1,164 @@
+//! A session that rests is a small record, and so is each of its channels: what rings,
+//! arrival memory and release cells took goes back to the system.
+//!
+//! Measured is what both processes together have more than with one such session: private
+//! and shared pages, what both map counted once (`Pss`), pools included, after each channel
+//! has carried one message and then rested for 10 s. (What waits in a socket's buffers is
+//! the kernel's, and is nothing here.)
+
+mod processes;
+
+use std::{fs, process::ExitCode, thread, time::Duration};
+
+use ibex::{Fabric, Peer, Raw, Receiver, Sender};
+use processes::{Party, Proof, Setup, own_pid};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+fn main() -> ExitCode {
+    let setups = Setup::with_threads().filter(|setup| setup.fabric != Fabric::Verbs);
+    let proof = |setup| {
+        Proof::new("at_rest", setup, measure, |party| {
+            take_part(party, Side::There);
+        })
+    };
+    processes::run(setups.map(proof).collect())
+}
+
+/// Which end of a channel a process has.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Here,
+    There,
+}
+
+/// The ends that a process has, kept open.
+#[derive(Default)]
+struct Ends {
+    senders: Vec<Sender<[u8], Raw>>,
+    receivers: Vec<Receiver<[u8], Raw>>,
+}
+
+fn measure(party: &mut Party) {
+    let [one, first, further] = take_part(party, Side::Here);
+    let sessions = sessions(party.setup);
+    let per_session = (first - one) / sessions as f64;
+    let per_channel = (further - first) / (sessions * FURTHER) as f64;
+    let found = format!("{per_session:.1} KiB per session, {per_channel:.1} per further channel");
+    eprintln!("{}: {found}", party.setup);
+    assert!(
+        per_session <= PER_SESSION && per_channel <= PER_CHANNEL,
+        "{found}"
+    );
+}
+
+/// What both processes have, in KiB: with one session, with many of one channel each, and
+/// with further channels.
+fn take_part(party: &mut Party, side: Side) -> [f64; 3] {
+    let limit = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, all).expect("a process may have what it may have");
+
+    let mut ends = Ends::default();
+    // The first has what comes with the first: code, threads, pools.
+    let first = party.peer.clone();
+    ends.carry_over(party, side, std::slice::from_ref(&first), 0..=FURTHER);
+    let one = at_rest(party);
+    let peers: Vec<Peer> = (0..sessions(party.setup))
+        .map(|_| meet_again(party, side))
+        .collect();
+    ends.carry_over(party, side, &peers, 0..=0);
+    let many = at_rest(party);
+    ends.carry_over(party, side, &peers, 1..=FURTHER);
+    let further = at_rest(party);
+    party.meet();
+    drop(ends);
+    [one, many, further]
+}
+
+/// One session more between the two nodes.
+fn meet_again(party: &mut Party, side: Side) -> Peer {
+    match side {
+        Side::Here => {
+            party
+                .other
+                .say(party.node.local_addr().expect("it listens"));
+            party.node.accept().expect("the peer connects")
+        }
+        Side::There => {
+            let address: String = party.other.hear();
+            party.node.connect(address).expect("the runner listens")
+        }
+    }
+}
+
+impl Ends {
+    /// Opens channels of these numbers, in either direction by turns, and has each carry a
+    /// message. A few sessions at a time: a ring in use takes its window.
+    fn carry_over(
+        &mut self,
+        party: &mut Party,
+        side: Side,
+        peers: &[Peer],
+        numbers: std::ops::RangeInclusive<usize>,
+    ) {
+        for few in peers.chunks(AT_A_TIME) {
+            let (senders, receivers) = (self.senders.len(), self.receivers.len());
+            for peer in few {
+                for number in numbers.clone() {
+                    let channel = peer.channel(&number.to_string()).codec::<Raw>();
+                    if (number % 2 == 0) == (side == Side::There) {
+                        self.senders.push(channel.sender().expect("an end"));
+                    } else {
+                        self.receivers.push(channel.receiver().expect("an end"));
+                    }
+                }
+            }
+            for sender in &mut self.senders[senders..] {
+                sender.send(&[7; 64]).expect("sent");
+            }
+            for receiver in &mut self.receivers[receivers..] {
+                assert_eq!(receiver.recv().expect("a message")[..], [7; 64]);
+            }
+            party.meet();
+        }
+    }
+}
+
+/// What both processes have after a rest.
+fn at_rest(party: &mut Party) -> f64 {
+    thread::sleep(REST);
+    let both = [own_pid(), party.other.pid()].map(resident_kib);
+    party.meet();
+    both.iter().sum::<u64>() as f64
+}
+
+/// The pages of a process, each divided by the number of processes that map it (`Pss`,
+/// proc_pid_smaps(5)).
+fn resident_kib(pid: u32) -> u64 {
+    let rollup = format!("/proc/{pid}/smaps_rollup");
+    let rollup = fs::read_to_string(rollup).expect("the process lives");
+    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
+    let field = line.and_then(|line| line.split_ascii_whitespace().next());
+    let field = field.and_then(|field| field.parse().ok());
+    field.expect("the kernel knows it")
+}
+
+/// How many sessions rest beside the first.
+fn sessions(setup: Setup) -> usize {
+    match setup.fabric {
+        Fabric::Shm => 200,
+        _ => 1000,
+    }
+}
+
+/// The most that a session with one channel may take in both processes together, in KiB.
+const PER_SESSION: f64 = 16.0;
+/// The same of each of its further channels.
+const PER_CHANNEL: f64 = 4.0;
+/// Channels of a session beside its first.
+const FURTHER: usize = 3;
+const AT_A_TIME: usize = 250;
+const REST: Duration = Duration::from_secs(10);

@@ -1,0 +1,100 @@
+//! Counts the instructions that a thread of another process executes between marks.
+//!
+//! The kernel steps it (ptrace(2)), so what is counted is every instruction outside the kernel,
+//! whatever the machine has for counters and whoever else uses it. A step takes some
+//! microseconds.
+//!
+//! For x86-64 only: on others a loop of load-linked and store-conditional never ends when it
+//! is stepped.
+
+use std::{
+    ops::ControlFlow,
+    process::{Command, ExitStatus},
+    ptr,
+};
+
+use rustix::process::{Signal, set_parent_process_death_signal};
+
+/// Lets the parent count this thread's instructions; it must be the process's main one.
+pub(crate) fn be_counted() {
+    set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal");
+    let nothing = ptr::null_mut::<libc::c_void>();
+    // SAFETY: it takes no arguments, and changes who is told of this thread's signals.
+    let traced = unsafe { libc::ptrace(libc::PTRACE_TRACEME, 0, nothing, nothing) };
+    assert_eq!(traced, 0, "nobody counts this process yet");
+}
+
+/// Begins a section that is counted, or ends it.
+pub(crate) fn mark() {
+    // SAFETY: raising a signal in this thread has no requirements; its parent swallows it.
+    let raised = unsafe { libc::raise(MARK) };
+    assert_eq!(raised, 0);
+}
+
+/// Runs `program`, whose main thread lets itself [be counted](be_counted); returns the
+/// instructions in each section of it.
+///
+/// # Panics
+/// If it does not succeed.
+#[expect(
+    clippy::zombie_processes,
+    reason = "`next_stop` waits for it until it has ended"
+)]
+pub(crate) fn count(program: &mut Command) -> Vec<u64> {
+    let child = program.spawn().expect("the program starts");
+    let thread = child.id() as libc::pid_t;
+    let mut sections = Sections::default();
+    while let ControlFlow::Continue(signal) = next_stop(thread) {
+        let signal = sections.take(signal);
+        let request = match sections.open {
+            Some(_) => libc::PTRACE_SINGLESTEP,
+            None => libc::PTRACE_CONT,
+        };
+        let nothing = ptr::null_mut::<libc::c_void>();
+        // SAFETY: the thread is our child's, stopped for us, who started it; neither request
+        // uses an address, and the data is a signal's number.
+        let continued =
+            unsafe { libc::ptrace(request, thread, nothing, libc::c_long::from(signal)) };
+        assert_eq!(continued, 0, "it was stopped");
+    }
+    assert_eq!(sections.open, None, "a section has no end");
+    sections.closed
+}
+
+#[derive(Default)]
+struct Sections {
+    closed: Vec<u64>,
+    /// Instructions so far of the one that has begun.
+    open: Option<u64>,
+}
+
+impl Sections {
+    /// The thread has stopped by a signal; which one it gets.
+    fn take(&mut self, signal: libc::c_int) -> libc::c_int {
+        match (signal, &mut self.open) {
+            (libc::SIGTRAP, Some(instructions)) => *instructions += 1,
+            (MARK, None) => self.open = Some(0),
+            (MARK, Some(_)) => self.closed.extend(self.open.take()),
+            _ => return signal,
+        }
+        0
+    }
+}
+
+/// By which signal the thread stops next; breaks when its process has ended.
+fn next_stop(thread: libc::pid_t) -> ControlFlow<(), libc::c_int> {
+    let mut status = 0;
+    // SAFETY: `status` is ours to be written.
+    let waited = unsafe { libc::waitpid(thread, &raw mut status, libc::__WALL) };
+    assert_eq!(waited, thread, "it is our child");
+    if libc::WIFSTOPPED(status) {
+        return ControlFlow::Continue(libc::WSTOPSIG(status));
+    }
+    let status = std::os::unix::process::ExitStatusExt::from_raw(status);
+    let succeeded = ExitStatus::success(&status);
+    assert!(succeeded, "the program has failed: {status}");
+    ControlFlow::Break(())
+}
+
+/// Nobody else uses it.
+const MARK: libc::c_int = libc::SIGUSR1;

@@ -1,0 +1,275 @@
+//! A message on its way into a group: encoded in the first member's place, copied to the
+//! others', published at all.
+
+use std::{
+    mem::MaybeUninit,
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+use super::{GroupFailure, SendGroup};
+use crate::{
+    channel::{Abort, SendError},
+    driver::{Condition, Patience, TimedOut},
+};
+
+/// A message that is being built. Dropping it gives back what it took.
+pub(super) struct Building<'g, P: Copy, E> {
+    group: &'g mut SendGroup<P>,
+    encode: E,
+    /// Bytes to make places for: the message's length where it is known.
+    wanted: usize,
+    /// How long it is, once it stands in the first member's place.
+    encoded: Option<usize>,
+    /// Until when members may take to open their ends.
+    open_by: Option<Instant>,
+}
+
+impl<'g, P, E> Building<'g, P, E>
+where
+    P: Copy,
+    E: FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+{
+    #[inline]
+    pub(super) fn new(group: &'g mut SendGroup<P>, size: Option<usize>, encode: E) -> Self {
+        Self {
+            wanted: size.unwrap_or(group.typical),
+            group,
+            encode,
+            encoded: None,
+            open_by: None,
+        }
+    }
+
+    /// Sends the message, if every member has a place for it. What is encoded stays so for
+    /// the next attempt.
+    #[inline]
+    pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
+        let length = match self.encoded {
+            Some(length) => length,
+            None => self.encode()?,
+        };
+        self.group
+            .look_at_all(self.open_by, |index, member| match index {
+                // The first one's is taken.
+                0 => Ok(()),
+                _ => member.place(length),
+            })?;
+        Ok(self.publish(length))
+    }
+
+    /// Encodes it in the first member's place, when the others have room as well, as far as
+    /// that is known: an encoder shall not run for nothing each time that a group is full.
+    #[inline]
+    fn encode(&mut self) -> Result<usize, GroupFailure<P>> {
+        loop {
+            let wanted = self.wanted;
+            self.group
+                .look_at_all(self.open_by, |index, member| match index {
+                    0 => member.place(wanted),
+                    _ => member.room(wanted),
+                })?;
+            let Some(first) = self.group.members.first_mut() else {
+                return Err(GroupFailure::NoMembers);
+            };
+            let peer = first.peer;
+            let entered = first.handle.hold();
+            let Some(producer) = entered.producer() else {
+                unreachable!("a place has a producer")
+            };
+            let limit = producer.max_message_bytes;
+            let slot = producer.place_slot();
+            let room = slot.len();
+            let refusal = match (self.encode)(slot) {
+                Ok(length) if length as u64 <= limit => {
+                    self.encoded = Some(length);
+                    return Ok(length);
+                }
+                Ok(length) => entered.too_long(Some(length as u64)),
+                Err(Abort::Failed(error)) => SendError::Encode(error),
+                Err(Abort::Overflow) if room as u64 >= limit => entered.too_long(None),
+                Err(Abort::Overflow) => {
+                    self.wanted = more_room(room, wanted, producer.largest, limit);
+                    continue;
+                }
+            };
+            return Err(GroupFailure::Failed(peer, refusal));
+        }
+    }
+
+    #[inline]
+    fn publish(&mut self, length: usize) -> u64 {
+        let members = &mut self.group.members[..];
+        if let Some((first, others)) = members.split_first_mut()
+            && let Some(producer) = first.handle.hold().producer()
+        {
+            if producer.reserved_large.is_none() {
+                self.group.typical = length;
+            }
+            let bytes = producer.written(length);
+            for member in others {
+                if let Some(producer) = member.handle.hold().producer() {
+                    producer.place_slot()[..length].copy_from_slice(bytes);
+                }
+            }
+        }
+        for member in members {
+            member.handle.hold().publish_reserved(length);
+        }
+        self.group.sequence += 1;
+        self.group.sequence
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// Goes on trying after `failure`, for as long as `patience` says.
+    #[cold]
+    pub(super) fn wait(
+        &mut self,
+        patience: Patience,
+        mut failure: GroupFailure<P>,
+    ) -> Result<u64, GroupFailure<P>> {
+        let Patience::Until(deadline) = patience else {
+            return Err(failure);
+        };
+        let opens = self.group.members.iter();
+        let open_timeout = opens.map(|member| member.handle.end().open_timeout).max();
+        // A time that the clock cannot express is for ever.
+        let open_timeout = open_timeout.unwrap_or(Duration::ZERO);
+        self.open_by = Instant::now().checked_add(open_timeout);
+        loop {
+            if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
+                return Err(failure);
+            }
+            let (runtime, place) = (self.group.runtime.clone(), self.group.place.clone());
+            let until = self.look_again_at(&failure, deadline);
+            let looks = self.group.looks();
+            match runtime.wait(
+                &place.slot,
+                until,
+                looks,
+                Placed {
+                    building: self,
+                    is_armed: false,
+                },
+            ) {
+                Ok(settled) => return settled,
+                Err(TimedOut) => match self.attempt() {
+                    Err(again) if again.is_transient() => failure = again,
+                    settled => return settled,
+                },
+            }
+        }
+    }
+
+    /// Until when nothing but what members tell can change anything.
+    fn look_again_at(
+        &self,
+        failure: &GroupFailure<P>,
+        deadline: Option<Instant>,
+    ) -> Option<Instant> {
+        let lacking = self.group.members.iter().filter(|member| member.is_lacking);
+        let members = lacking.filter_map(|member| member.look_again_at(self.group.when_full));
+        let open_by = match failure {
+            GroupFailure::NotOpen(_) => self.open_by,
+            _ => None,
+        };
+        members.chain(open_by).chain(deadline).min()
+    }
+
+    /// Attempts it with `waker` left at every member that has no place for it.
+    pub(super) fn attempt_watched(
+        &mut self,
+        waker: &Waker,
+    ) -> Option<Result<u64, GroupFailure<P>>> {
+        loop {
+            match self.attempt() {
+                Err(failure) if failure.is_transient() => {}
+                settled => return Some(settled),
+            }
+            // A waker tells of what happens after it was left, so a look follows.
+            if !self.watch(waker) {
+                return None;
+            }
+        }
+    }
+
+    /// Leaves a waker at those that have no place and where there is none yet. Returns whether
+    /// there were any.
+    fn watch(&mut self, waker: &Waker) -> bool {
+        let mut any = false;
+        for member in &mut self.group.members {
+            if member.is_lacking && member.wait.waker.is_none() {
+                member.handle.register_for_room(&mut member.wait, waker);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl<P: Copy, E> Drop for Building<'_, P, E> {
+    #[inline]
+    fn drop(&mut self) {
+        for member in &mut self.group.members {
+            member.handle.let_go();
+        }
+    }
+}
+
+/// The condition "every member has a place, and the message is sent".
+struct Placed<'b, 'g, P: Copy, E> {
+    building: &'b mut Building<'g, P, E>,
+    is_armed: bool,
+}
+
+impl<P, E> Condition for Placed<'_, '_, P, E>
+where
+    P: Copy,
+    E: FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+{
+    type Output = Result<u64, GroupFailure<P>>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        if self.is_armed {
+            let waker = self.building.group.waker.clone();
+            return self.building.attempt_watched(&waker);
+        }
+        match self.building.attempt() {
+            Err(failure) if failure.is_transient() => None,
+            settled => Some(settled),
+        }
+    }
+
+    fn ask(&mut self) {
+        for member in &mut self.building.group.members {
+            if member.is_lacking {
+                member.handle.end().ask_for_room(&mut member.wait.asked);
+            }
+        }
+    }
+
+    fn arm(&mut self) {
+        self.is_armed = true;
+        // They were asked just before.
+        let group = &mut *self.building.group;
+        for member in group.members.iter_mut().filter(|member| member.is_lacking) {
+            member.handle.register(&mut member.wait, &group.waker);
+        }
+    }
+
+    fn disarm(&mut self) {
+        self.is_armed = false;
+        self.building.group.leave_waits();
+    }
+}
+
+/// What to try with when `room` bytes were not enough.
+fn more_room(room: usize, wanted: usize, largest: usize, limit: u64) -> usize {
+    let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+    if room < largest {
+        (room * 2).clamp(wanted + 1, largest)
+    } else {
+        room.saturating_mul(2).min(limit)
+    }
+}

@@ -1,0 +1,323 @@
+//! Several sending ends that are sent the same: encoded once, published at all of them.
+//!
+//! Rules:
+//!
+//! 1. A member's handle is the only one of its end, and never had a clone: the group may
+//!    touch its producer at any time.
+//! 2. All or nothing: a message is published only when every member has a place for it, and
+//!    then at each.
+//! 3. Messages are counted by the group. From when a member joins it gets every message and
+//!    nothing else, so its own count and the group's differ by what they were then.
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use self::{
+    building::Building,
+    member::{Lack, Member},
+};
+pub use self::{
+    member::{LossReason, MemberCounts, Parted},
+    quorum::QuorumFailure,
+};
+use super::{
+    Abort, SendError, SendFailure, SendHandle, WaitAckedError,
+    several::{Place, place},
+};
+use crate::driver::{Looks, Patience, Runtime};
+
+mod building;
+mod member;
+mod quorum;
+
+/// What becomes of a member whose window is full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum WhenFull {
+    /// Whoever sends waits for it.
+    #[default]
+    Wait,
+    /// Whoever sends waits for it until it has been full for so long, and then drops it; at
+    /// once, if that is zero.
+    DropAfter(Duration),
+}
+
+/// Sending ends that are sent the same. `P` says who a member is.
+#[derive(Debug)]
+pub struct SendGroup<P> {
+    runtime: Arc<Runtime>,
+    when_full: WhenFull,
+
+    // The members.
+    members: Vec<Member<P>>,
+    /// The number of the next one to join.
+    next_number: u64,
+    /// Those that were members, the last at the back.
+    former: VecDeque<Parted<P>>,
+    /// Those that were lost and not told of.
+    lost: VecDeque<(Parted<P>, LossReason)>,
+
+    // Messages.
+    sequence: u64,
+    /// Room that the last message in a ring needed.
+    typical: usize,
+
+    // Where a thread waits for members.
+    place: Arc<Place>,
+    waker: Waker,
+}
+
+/// Nothing was sent.
+#[derive(Debug)]
+pub enum GroupFailure<P> {
+    /// The group has no members.
+    NoMembers,
+    /// A member's window is full.
+    Full(P),
+    /// A member has not opened its end.
+    NotOpen(P),
+    /// It will not work with this message, or for lack of memory.
+    Failed(P, SendError),
+}
+
+impl<P> GroupFailure<P> {
+    fn is_transient(&self) -> bool {
+        matches!(self, GroupFailure::Full(_) | GroupFailure::NotOpen(_))
+    }
+}
+
+impl<P: Copy> SendGroup<P> {
+    /// A group of ends of this runtime's node, without members.
+    #[must_use]
+    pub fn new(runtime: &Arc<Runtime>, when_full: WhenFull) -> Self {
+        let (place, waker) = place();
+        Self {
+            runtime: runtime.clone(),
+            when_full,
+            members: Vec::new(),
+            next_number: 0,
+            former: VecDeque::new(),
+            lost: VecDeque::new(),
+            sequence: 0,
+            typical: 0,
+            place,
+            waker,
+        }
+    }
+
+    // ---- Members ---------------------------------------------------------------------
+
+    /// Takes an end in, from the next message on. Returns the member's number, which no other
+    /// member gets; or the end, if it was cloned (rule 1).
+    ///
+    /// # Panics
+    ///
+    /// If the end is of another node.
+    pub fn join(&mut self, peer: P, mut handle: SendHandle) -> Result<u64, SendHandle> {
+        assert!(
+            Arc::ptr_eq(handle.session().runtime(), &self.runtime),
+            "a member is a peer of the group's own node"
+        );
+        if handle.was_cloned() {
+            return Err(handle);
+        }
+        handle.end_if_leaked();
+        let number = self.next_number;
+        self.next_number += 1;
+        // What fits all members so far need not fit this one.
+        self.typical = 0;
+        self.members
+            .push(Member::new(number, peer, handle, self.sequence));
+        Ok(number)
+    }
+
+    /// Gives a member's end back. Nothing more is sent there.
+    pub fn leave(&mut self, number: u64) -> Option<SendHandle> {
+        let is_it = |member: &Member<P>| member.number == number;
+        let index = self.members.iter().position(is_it)?;
+        Some(self.take_out(index).handle)
+    }
+
+    fn take_out(&mut self, index: usize) -> Member<P> {
+        let mut member = self.members.remove(index);
+        member.handle.let_go();
+        member.handle.leave(&mut member.wait);
+        keep(&mut self.former, Parted::of(&member));
+        member
+    }
+
+    /// How far each member came, in the order of joining.
+    pub fn members(&self) -> impl Iterator<Item = MemberCounts<P>> {
+        self.members.iter().map(Member::counts)
+    }
+
+    /// A member that was lost and not told of yet, if there is one: the earliest first.
+    pub fn next_lost(&mut self) -> Option<(Parted<P>, LossReason)> {
+        self.lost.pop_front()
+    }
+
+    /// Drops a member that is not of use any more.
+    fn lose(&mut self, index: usize, reason: LossReason) {
+        let member = self.take_out(index);
+        tracing::warn!(
+            channel = member.handle.name(),
+            peer = %member.handle.session().peer().address,
+            %reason,
+            "a member of the group is dropped"
+        );
+        keep(&mut self.lost, (Parted::of(&member), reason));
+    }
+
+    // ---- Sending ---------------------------------------------------------------------
+
+    /// The last message's sequence; 0 before the first.
+    #[must_use]
+    pub fn last_sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Encodes a message once and publishes it at every member, or at none. `size` and
+    /// `encode` are as for [`SendHandle::send`].
+    ///
+    /// A member that has not opened its end within its `open_timeout`, whose channel is over,
+    /// or that is full for too long, is dropped.
+    #[inline]
+    pub fn send(
+        &mut self,
+        size: Option<usize>,
+        patience: Patience,
+        encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, GroupFailure<P>> {
+        let mut building = Building::new(self, size, encode);
+        match building.attempt() {
+            Err(failure) if failure.is_transient() => building.wait(patience, failure),
+            settled => settled,
+        }
+    }
+
+    /// The same for a task: pending while a member is full or has not opened its end.
+    pub fn poll_send(
+        &mut self,
+        waker: &Waker,
+        size: Option<usize>,
+        encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Poll<Result<u64, GroupFailure<P>>> {
+        self.leave_waits();
+        let mut building = Building::new(self, size, encode);
+        let settled = building.attempt_watched(waker);
+        drop(building);
+        if settled.is_some() {
+            self.leave_waits();
+        }
+        settled.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Waits until every member's engine holds everything that was sent. Those that end
+    /// before are dropped. Answers with a member that does not within `patience`.
+    pub fn flush(&mut self, patience: Patience) -> Result<(), P> {
+        let mut index = 0;
+        while let Some(member) = self.members.get(index) {
+            let last = member.handle.last_sequence();
+            let answer = member.handle.wait_received(last, patience);
+            self.take_flushed(&mut index, answer)?;
+        }
+        Ok(())
+    }
+
+    /// The same for a task: pending while the engine of one does not.
+    pub fn poll_flush(&mut self, waker: &Waker) -> Poll<Result<(), P>> {
+        let mut index = 0;
+        let mut flushed = Poll::Ready(Ok(()));
+        while let Some(member) = self.members.get_mut(index) {
+            let last = member.handle.last_sequence();
+            match member.handle.poll_received(&mut member.wait, waker, last) {
+                Poll::Ready(answer) => self.take_flushed(&mut index, answer)?,
+                Poll::Pending => {
+                    flushed = Poll::Pending;
+                    index += 1;
+                }
+            }
+        }
+        flushed
+    }
+
+    /// A member has everything, and the next one follows; or it is lost, and the next one
+    /// stands in its place; or its time was up.
+    fn take_flushed(
+        &mut self,
+        index: &mut usize,
+        answer: Result<(), WaitAckedError>,
+    ) -> Result<(), P> {
+        let member = &self.members[*index];
+        match answer {
+            Ok(()) => *index += 1,
+            Err(WaitAckedError::Failed(error)) => {
+                let reason = member.failed(error);
+                self.lose(*index, reason);
+            }
+            Err(_) => return Err(member.peer),
+        }
+        Ok(())
+    }
+
+    /// Has `look` look at every member. Those that are of no use any more are dropped; the
+    /// others are all looked at, so that the time of each that is full runs from now.
+    #[inline]
+    fn look_at_all(
+        &mut self,
+        open_by: Option<Instant>,
+        mut look: impl FnMut(usize, &mut Member<P>) -> Result<(), SendFailure>,
+    ) -> Result<(), GroupFailure<P>> {
+        let mut lacking = Ok(());
+        let mut index = 0;
+        while let Some(member) = self.members.get_mut(index) {
+            let Err(failure) = look(index, member) else {
+                member.has_place();
+                index += 1;
+                continue;
+            };
+            match member.lacks(failure, self.when_full, open_by) {
+                Lack::Transient(failure) => {
+                    lacking = lacking.and(Err(failure));
+                    index += 1;
+                }
+                Lack::Ended(reason) => self.lose(index, reason),
+                Lack::Refused(error) => return Err(GroupFailure::Failed(member.peer, error)),
+            }
+        }
+        lacking
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// What the members' sessions make a call look at that waits.
+    fn looks(&self) -> Looks {
+        let looks = self
+            .members
+            .iter()
+            .map(|member| member.handle.session().looks());
+        looks.max().unwrap_or(Looks::Memory)
+    }
+
+    /// Takes back whatever a thread or task left at the members that waits no more.
+    pub fn leave_waits(&mut self) {
+        for member in &mut self.members {
+            member.handle.leave(&mut member.wait);
+        }
+    }
+}
+
+/// Keeps the newest.
+fn keep<T>(parted: &mut VecDeque<T>, newest: T) {
+    if parted.len() == MOST_PARTED {
+        parted.pop_front();
+    }
+    parted.push_back(newest);
+}
+
+/// Members that are remembered when they are gone. More than a group is likely to lose
+/// between two questions; a peer that comes and goes all the time shall not fill the memory.
+const MOST_PARTED: usize = 64;

@@ -1,0 +1,263 @@
+//! Which messages enough members have acknowledged.
+//!
+//! An acknowledgement stays one when the member is gone that gave it, as it does on a channel
+//! by itself: it says that an application was done with the message, which its end does not
+//! unsay. A member that joined later has acknowledged nothing of what was sent before.
+
+use std::task::{Poll, Waker};
+
+use super::{
+    SendGroup,
+    member::{Member, Parted},
+};
+use crate::{
+    driver::{Condition, Patience, TimedOut},
+    engine::control::Ask,
+};
+
+/// A message is not acknowledged by as many as were asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum QuorumFailure<P> {
+    /// It was not sent yet; the last message is this one.
+    NotSent(u64),
+    /// It never will be.
+    Lost {
+        /// Who has acknowledged it, gone or not.
+        acknowledged: Vec<P>,
+        /// Members that may.
+        able: Vec<P>,
+        /// Members that joined later, or dropped it or a message before it unacknowledged.
+        unable: Vec<P>,
+        /// Who was sent it and is gone without an acknowledgement.
+        gone: Vec<P>,
+    },
+    /// The time was up; this many have.
+    TimedOut(usize),
+}
+
+/// How a member stands to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Standing {
+    /// It has acknowledged it.
+    Has,
+    /// It may.
+    May,
+    /// It joined later, or dropped it or a message before it unacknowledged.
+    Never,
+}
+
+impl<P: Copy> Member<P> {
+    fn standing(&self, sequence: u64) -> Standing {
+        // One load: that it has ended is not newer than the number.
+        let (acknowledged, ended) = self.handle.end().acknowledged();
+        match self.own(sequence) {
+            None => Standing::Never,
+            Some(own) if own <= acknowledged => Standing::Has,
+            Some(_) if ended => Standing::Never,
+            Some(_) => Standing::May,
+        }
+    }
+}
+
+impl<P> Parted<P> {
+    fn was_sent(&self, sequence: u64) -> bool {
+        (self.joined + 1..=self.counts.sent).contains(&sequence)
+    }
+
+    fn has_acknowledged(&self, sequence: u64) -> bool {
+        (self.joined + 1..=self.counts.acknowledged).contains(&sequence)
+    }
+}
+
+impl<P: Copy> SendGroup<P> {
+    /// The last message that at least `quorum` have acknowledged, members or those that were;
+    /// 0 if there is none.
+    #[must_use]
+    pub fn acknowledged(&self, quorum: usize) -> u64 {
+        // It is the last one of somebody.
+        let present = self.members.iter().map(Member::counts_of_group);
+        let former = self.former.iter().map(|parted| parted.counts);
+        let last = present.chain(former).map(|counts| counts.acknowledged);
+        let reached = last.filter(|&sequence| self.count(sequence).0 >= quorum);
+        reached.max().unwrap_or(0)
+    }
+
+    /// Waits until at least `quorum` have acknowledged message `sequence`. Members whose
+    /// channels are over are dropped.
+    pub fn wait_acknowledged(
+        &mut self,
+        sequence: u64,
+        quorum: usize,
+        patience: Patience,
+    ) -> Result<(), QuorumFailure<P>> {
+        if let Some(answer) = self.answer(sequence, quorum) {
+            return answer;
+        }
+        let Patience::Until(deadline) = patience else {
+            return Err(QuorumFailure::TimedOut(self.count(sequence).0));
+        };
+        // No use in looking before engines elsewhere have heard of it.
+        self.ask_for(sequence, |member| !member.handle.is_shm());
+        let (runtime, place, looks) = (self.runtime.clone(), self.place.clone(), self.looks());
+        let reached = Reached {
+            group: self,
+            sequence,
+            quorum,
+        };
+        match runtime.wait(&place.slot, deadline, looks, reached) {
+            Ok(answer) => answer,
+            Err(TimedOut) => Err(QuorumFailure::TimedOut(self.count(sequence).0)),
+        }
+    }
+
+    /// The same for a task.
+    pub fn poll_acknowledged(
+        &mut self,
+        waker: &Waker,
+        sequence: u64,
+        quorum: usize,
+    ) -> Poll<Result<(), QuorumFailure<P>>> {
+        self.leave_waits();
+        if let Some(answer) = self.answer(sequence, quorum) {
+            return Poll::Ready(answer);
+        }
+        self.watch_for(sequence, waker);
+        self.ask_for(sequence, |_| true);
+        // Where callers turn the engine the answer may be here already.
+        if let Some(member) = self.members.first() {
+            member.handle.session().poll();
+        }
+        match self.answer(sequence, quorum) {
+            Some(answer) => {
+                self.leave_waits();
+                Poll::Ready(answer)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Whether they have, if that is known by now.
+    fn answer(&mut self, sequence: u64, quorum: usize) -> Option<Result<(), QuorumFailure<P>>> {
+        if sequence > self.sequence {
+            return Some(Err(QuorumFailure::NotSent(self.sequence)));
+        }
+        // Before counters are read: those of an end that is over are its last.
+        self.drop_those_over();
+        let (have, may) = self.count(sequence);
+        if sequence == 0 || have >= quorum {
+            return Some(Ok(()));
+        }
+        (have + may < quorum).then(|| Err(self.lost(sequence)))
+    }
+
+    fn drop_those_over(&mut self) {
+        while let Some(index) = self.members.iter().position(Member::is_over) {
+            let reason = self.members[index].end();
+            self.lose(index, reason);
+        }
+    }
+
+    /// How many have acknowledged a message, and how many others may.
+    fn count(&self, sequence: u64) -> (usize, usize) {
+        let former = self.former.iter();
+        let mut have = former
+            .filter(|parted| parted.has_acknowledged(sequence))
+            .count();
+        let mut may = 0;
+        for member in &self.members {
+            match member.standing(sequence) {
+                Standing::Has => have += 1,
+                Standing::May => may += 1,
+                Standing::Never => {}
+            }
+        }
+        (have, may)
+    }
+
+    #[cold]
+    fn lost(&self, sequence: u64) -> QuorumFailure<P> {
+        let mut acknowledged = Vec::new();
+        let (mut able, mut unable, mut gone) = (Vec::new(), Vec::new(), Vec::new());
+        for member in &self.members {
+            let whose = match member.standing(sequence) {
+                Standing::Has => &mut acknowledged,
+                Standing::May => &mut able,
+                Standing::Never => &mut unable,
+            };
+            whose.push(member.peer);
+        }
+        for parted in &self.former {
+            if parted.has_acknowledged(sequence) {
+                acknowledged.push(parted.peer);
+            } else if parted.was_sent(sequence) {
+                gone.push(parted.peer);
+            }
+        }
+        QuorumFailure::Lost {
+            acknowledged,
+            able,
+            unable,
+            gone,
+        }
+    }
+
+    // ---- Waiting ---------------------------------------------------------------------
+
+    /// Has those members tell that `sequence` is acknowledged that are to be asked.
+    fn ask_for(&mut self, sequence: u64, is_asked: impl Fn(&Member<P>) -> bool) {
+        for member in &mut self.members {
+            if let Some(acknowledged) = member.own(sequence)
+                && member.standing(sequence) == Standing::May
+                && is_asked(member)
+            {
+                let question = Ask {
+                    acknowledged,
+                    ..Ask::default()
+                };
+                member
+                    .handle
+                    .end()
+                    .ask_for(&question, &mut member.wait.asked);
+            }
+        }
+    }
+
+    /// Leaves a waker at every member that may acknowledge `sequence`. A look follows.
+    fn watch_for(&mut self, sequence: u64, waker: &Waker) {
+        for member in &mut self.members {
+            if member.standing(sequence) == Standing::May {
+                member.handle.register(&mut member.wait, waker);
+            }
+        }
+    }
+}
+
+/// The condition "enough have acknowledged it, or never will".
+struct Reached<'g, P> {
+    group: &'g mut SendGroup<P>,
+    sequence: u64,
+    quorum: usize,
+}
+
+impl<P: Copy> Condition for Reached<'_, P> {
+    type Output = Result<(), QuorumFailure<P>>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        self.group.answer(self.sequence, self.quorum)
+    }
+
+    fn ask(&mut self) {
+        // Engines keep the question until it is answered.
+        self.group
+            .ask_for(self.sequence, |member| member.handle.is_shm());
+    }
+
+    fn arm(&mut self) {
+        let waker = self.group.waker.clone();
+        self.group.watch_for(self.sequence, &waker);
+    }
+
+    fn disarm(&mut self) {
+        self.group.leave_waits();
+    }
+}
