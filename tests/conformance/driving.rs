@@ -28,6 +28,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("connecting_while_serving", while_serving),
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
     Scenario::new("own_event_loop", own_event_loop).on(Span::EachFabricByCallers),
+    Scenario::new("taken_in_by_another_end", taken_in_by_another_end).on(Span::EachFabricByCallers),
     Scenario::new("asleep_after_busy_polling", asleep_after_busy_polling),
     Scenario::new("sent_behind_the_last_wait", sent_behind_the_last_wait).on(Span::EachFabric),
 ];
@@ -273,6 +274,55 @@ fn own_event_loop(stage: &mut Stage) {
                 }
             }
             assert_eq!(received, last);
+            stage.tell("received");
+        }
+    }
+}
+
+/// A program that sleeps on `as_fd` looks at one end and then at another, and the second look
+/// takes in what came for the first between the two.
+fn taken_in_by_another_end(stage: &mut Stage) {
+    // Turns ask epoll now and then only, and what they do differs then.
+    let rounds = stage.count(200);
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let peer = stage.dial(&node);
+            let (mut first, _second) = (sender(&peer, "first"), sender(&peer, "second"));
+            first.opened(LONG).expect("the peer opens");
+            for round in 1..=rounds {
+                stage.hear("looked", &node);
+                first.send(&payload::numbered(round, 100)).expect("sent");
+                while node.poll() {}
+                stage.tell("sent");
+            }
+            assert_eq!(stage.hear_any(), "received");
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let peer = node.accept().expect("a peer");
+            let (mut first, mut second) = (receiver(&peer, "first"), receiver(&peer, "second"));
+            for end in [&mut first, &mut second] {
+                end.opened(LONG).expect("the peer opens");
+            }
+            let edges = Edges::of(&node);
+            for round in 1..=rounds {
+                while node.poll() {}
+                assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
+                stage.tell("looked");
+                assert_eq!(stage.hear_any(), "sent");
+                let nothing = second.try_recv().expect_err("nobody sends");
+                assert!(matches!(nothing, TryRecvError::Empty), "{nothing}");
+                let message = loop {
+                    edges.next(&node);
+                    match first.try_recv() {
+                        Ok(message) => break message,
+                        Err(TryRecvError::Empty) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                };
+                payload::check(round, &message);
+            }
             stage.tell("received");
         }
     }

@@ -15,7 +15,7 @@ use std::{
 };
 
 use super::{
-    Driver, Patience, Runtime,
+    Patience, Runtime,
     runtime::lock,
     session_shared::{PeerDescription, SessionShared},
     waiting::Looks,
@@ -140,9 +140,7 @@ impl Runtime {
     pub fn next_event(&self, patience: Patience) -> Option<Event> {
         let deadline = match patience {
             Patience::None => {
-                if self.driver() == Driver::Caller {
-                    self.poll_ready();
-                }
+                self.turn_in_passing(Self::poll_ready);
                 return self.events.look().flatten();
             }
             Patience::Until(deadline) => deadline,

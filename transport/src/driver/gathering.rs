@@ -13,7 +13,7 @@ use std::{
     time::Instant,
 };
 
-use super::{Condition, Driver, Runtime, SessionShared, TimedOut, waiting::Looks};
+use super::{Condition, Runtime, SessionShared, TimedOut, waiting::Looks};
 use crate::ring::{WaitSlot, Wakers};
 
 /// Who waits for all peers of a node, and what it was told.
@@ -120,9 +120,7 @@ impl Gathering {
 
     /// Runs a turn, where callers do.
     pub fn poll(&self) {
-        if self.runtime.driver() == Driver::Caller {
-            self.runtime.poll();
-        }
+        self.runtime.turn_in_passing(Runtime::poll);
     }
 
     /// Waits until `condition` holds, which all members' wakers and sessions that come make

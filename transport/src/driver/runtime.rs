@@ -239,10 +239,8 @@ impl Runtime {
 
     /// The next session that a peer dialed, if one is there.
     pub fn try_accept(&self) -> Option<Arc<SessionShared>> {
-        if self.driver() == Driver::Caller {
-            // Only epoll knows of peers at the door.
-            self.poll_ready();
-        }
+        // Only epoll knows of peers at the door.
+        self.turn_in_passing(Self::poll_ready);
         lock(&self.accepted).pop_front()
     }
 
@@ -327,7 +325,16 @@ impl Runtime {
             .is_some_and(|engine| self.turn(engine, &Ready::NOTHING))
     }
 
-    /// The same for who waits for what a completion brings: takes completions and what they
+    /// A turn for a call that does not wait, where callers turn the engine. What it took in
+    /// may be for other ends than the call's: a program that sleeps on the epoll set next is
+    /// told to poll once more.
+    pub(super) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
+        if self.driver() == Driver::Caller && turn(self) && self.is_watched() {
+            self.bell.wake();
+        }
+    }
+
+    /// A turn for who waits for what a completion brings: takes completions and what they
     /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
     /// does word that somebody left.
     pub(super) fn poll_completions(&self) -> bool {

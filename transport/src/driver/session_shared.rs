@@ -380,9 +380,7 @@ impl SessionShared {
 
     /// Runs a turn where callers do.
     pub(crate) fn poll(&self) {
-        if self.runtime.driver() == Driver::Caller {
-            self.runtime.poll();
-        }
+        self.runtime.turn_in_passing(Runtime::poll);
     }
 
     /// Lets out what was sent, where callers turn the engine and a device carries it.
