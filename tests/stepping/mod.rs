@@ -2,7 +2,7 @@
 //!
 //! The kernel steps it (ptrace(2)), so what is counted is every instruction outside the kernel,
 //! whatever the machine has for counters and whoever else uses it. A step takes some
-//! microseconds.
+//! microseconds, and its clock stands still meanwhile.
 //!
 //! For x86-64 only: on others a loop of load-linked and store-conditional never ends when it
 //! is stepped.
@@ -11,9 +11,13 @@ use std::{
     ops::ControlFlow,
     process::{Command, ExitStatus},
     ptr,
+    sync::atomic::{AtomicI64, Ordering},
 };
 
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::{
+    process::{Signal, set_parent_process_death_signal},
+    time::{self, ClockId},
+};
 
 /// Lets the parent count this thread's instructions; it must be the process's main one.
 pub(crate) fn be_counted() {
@@ -26,9 +30,58 @@ pub(crate) fn be_counted() {
 
 /// Begins a section that is counted, or ends it.
 pub(crate) fn mark() {
+    let ends = STOPPED_AT.load(Ordering::Relaxed) != RUNS;
+    if !ends {
+        STOPPED_AT.store(monotonic(), Ordering::Relaxed);
+    }
     // SAFETY: raising a signal in this thread has no requirements; its parent swallows it.
     let raised = unsafe { libc::raise(MARK) };
     assert_eq!(raised, 0);
+    if ends {
+        let stopped_at = STOPPED_AT.swap(RUNS, Ordering::Relaxed);
+        LEFT_OUT.fetch_add(monotonic() - stopped_at, Ordering::Relaxed);
+    }
+}
+
+// ---- The clock of the process that is counted --------------------------------------------
+
+/// When the section that is open began, in nanoseconds of the monotonic clock.
+static STOPPED_AT: AtomicI64 = AtomicI64::new(RUNS);
+const RUNS: i64 = -1;
+/// Nanoseconds that sections took.
+static LEFT_OUT: AtomicI64 = AtomicI64::new(0);
+
+fn monotonic() -> i64 {
+    let now = time::clock_gettime(ClockId::Monotonic);
+    now.tv_sec * 1_000_000_000 + now.tv_nsec
+}
+
+/// The clocks as the standard library asks for them. Monotonic time stands still in a section:
+/// a step takes microseconds, and what falls due once a second would come with every few
+/// messages or with all of them, by the machine.
+///
+/// # Safety
+/// As clock_gettime(2), whose place in the C library it takes in this program.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn clock_gettime(
+    clock: libc::clockid_t,
+    into: *mut libc::timespec,
+) -> libc::c_int {
+    if clock != libc::CLOCK_MONOTONIC {
+        // SAFETY: the caller's `into` may be written.
+        return unsafe { libc::syscall(libc::SYS_clock_gettime, clock, into) } as libc::c_int;
+    }
+    let now = match STOPPED_AT.load(Ordering::Relaxed) {
+        RUNS => monotonic(),
+        stopped_at => stopped_at,
+    } - LEFT_OUT.load(Ordering::Relaxed);
+    let now = libc::timespec {
+        tv_sec: now / 1_000_000_000,
+        tv_nsec: now % 1_000_000_000,
+    };
+    // SAFETY: the caller's `into` may be written.
+    unsafe { into.write(now) };
+    0
 }
 
 /// Runs `program`, whose main thread lets itself [be counted](be_counted); returns the
