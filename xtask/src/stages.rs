@@ -102,9 +102,11 @@ pub(crate) const STAGES: &[Stage] = &[
         budget: seconds(420),
         quick: false,
         tools: &[],
-        work: Work::Commands(&["cargo test -p ibex --release --test no_allocation \
+        work: Work::Commands(&[
+            "cargo test -p ibex --release --no-fail-fast --test no_allocation \
              --test no_copy --test fan_in_cost --test idle --test idle_futures --test idle_memory \
-             --test memory_flat --test leaves_nothing"]),
+             --test memory_flat --test leaves_nothing",
+        ]),
     },
     Stage {
         name: "vm",
