@@ -454,6 +454,14 @@ impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
         }
     }
 
+    fn keep_nothing_back(&mut self) {
+        for &number in &self.of.hot {
+            if let Some(member) = &self.of.members[number] {
+                member.handle.keep_nothing_back();
+            }
+        }
+    }
+
     fn arm(&mut self) {
         self.is_armed = true;
         self.of.cool_all();

@@ -1,11 +1,13 @@
 //! What a sender learns: the four counters, `flush`, and what the receiving application
 //! has acknowledged.
 
-use ibex::{Fabric, Raw, SendError, WaitAckedError};
+use std::time::Duration;
+
+use ibex::{Fabric, Raw, SendError, Wait, WaitAckedError};
 
 use crate::common::{
     payload,
-    scenario::{Scenario, Side},
+    scenario::{Scenario, Side, Span},
     stage::{LONG, Stage, receiver, sender},
     stream::send_all,
 };
@@ -15,6 +17,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("each_message_acknowledged", each_message),
     Scenario::new("acknowledged_late", late),
     Scenario::new("told_unasked", told_unasked),
+    Scenario::new("told_by_who_spins", told_by_who_spins).on(Span::EachFabric),
     Scenario::new("dropped_unacknowledged", dropped),
     Scenario::new("receiver_gone_unacknowledged", receiver_gone),
     Scenario::new("flush", flush),
@@ -118,6 +121,31 @@ fn told_unasked(stage: &mut Stage) {
         Side::Listener => {
             let channel = peer.channel("unasked").codec::<Raw>().ack_every(1);
             let mut receiver = channel.receiver::<[u8]>().expect("a receiver");
+            while let Some(message) = receiver.next().expect("a message") {
+                message.ack();
+            }
+        }
+    }
+}
+
+/// Both sides look for a second before they sleep and ask: who waits for a message has told of
+/// the last one before, or each takes a second.
+fn told_by_who_spins(stage: &mut Stage) {
+    const MESSAGES: u64 = 200;
+    let spin = Duration::from_secs(1);
+    let (_node, peer) = stage.meet_as(|builder| builder.wait(Wait::Adaptive { spin }));
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "spun");
+            for sequence in 1..=MESSAGES {
+                let bytes = payload::numbered(sequence, 100);
+                sender.send(&bytes).expect("sent");
+                sender.wait_acked(sequence).expect("acknowledged");
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "spun");
             while let Some(message) = receiver.next().expect("a message") {
                 message.ack();
             }

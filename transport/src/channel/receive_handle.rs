@@ -677,6 +677,12 @@ impl ReceiveHandle {
         }
     }
 
+    /// Who waits has found nothing at once: the sender, who may wait for what was released or
+    /// acknowledged, is told where that takes no frame.
+    pub fn keep_nothing_back(&self) {
+        self.end.tell_in_memory();
+    }
+
     /// Who waits is about to sleep: has itself woken. A look follows.
     pub(super) fn arm(&mut self) {
         let end = &self.end;
@@ -806,6 +812,10 @@ impl Condition for Incoming<'_> {
     #[inline]
     fn glance(&mut self) -> bool {
         self.handle.has_plain()
+    }
+
+    fn keep_nothing_back(&mut self) {
+        self.handle.keep_nothing_back();
     }
 
     fn ask(&mut self) {

@@ -132,6 +132,12 @@ impl Condition for Ready<'_> {
         self.several.look(self.ends)
     }
 
+    fn keep_nothing_back(&mut self) {
+        for number in 0..self.several.waits.len() {
+            self.ends.end(number).keep_nothing_back();
+        }
+    }
+
     fn arm(&mut self) {
         let Several { waits, waker, .. } = self.several;
         for (number, wait) in waits.iter_mut().enumerate() {

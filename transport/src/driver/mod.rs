@@ -134,6 +134,10 @@ pub trait Condition {
         true
     }
 
+    /// The first looks have found nothing: what costs nobody a frame is told now, as the other
+    /// side may be waiting for just that.
+    fn keep_nothing_back(&mut self) {}
+
     /// Tells the other side what is waited for, so that it does not keep it back. Called
     /// when looking has not helped for a while, and again from time to time.
     fn ask(&mut self) {}

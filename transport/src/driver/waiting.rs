@@ -113,7 +113,10 @@ impl Runtime {
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Err(TimedOut);
             }
-            let (start, ask_at) = begun.get_or_insert((now, now + ASK_AFTER));
+            let (start, ask_at) = begun.get_or_insert_with(|| {
+                condition.keep_nothing_back();
+                (now, now + ASK_AFTER)
+            });
             let spin = match wait {
                 Wait::BusyPoll => {
                     if now >= *ask_at {
