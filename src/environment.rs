@@ -133,6 +133,8 @@ const TOOLS: &[&str] = &[
 
 /// What every variable of ours begins with.
 const PREFIX: &str = "IBEX_";
+/// What those begin with that say something about verbs.
+const RDMA_PREFIX: &str = "IBEX_RDMA_";
 
 /// Variables whose names begin with `IBEX_`, of the process.
 pub(crate) fn of_process() -> Vec<(String, String)> {
@@ -164,6 +166,14 @@ pub(crate) fn parse(variables: &[(String, String)]) -> Result<Site, VariableErro
             value: value.to_owned(),
             range: variable.range,
         })?;
+        if name.starts_with(RDMA_PREFIX) && !cfg!(feature = "verbs") {
+            let warning = EnvironmentWarning::NotCompiledIn {
+                variable: variable.name,
+                fabric: Fabric::Verbs,
+            };
+            site.environment.warnings.push(warning);
+            continue;
+        }
         site.environment.overrides.push(Override {
             variable: variable.name,
             value: value.to_owned(),
@@ -233,7 +243,7 @@ impl fmt::Display for EnvironmentWarning {
             }
             EnvironmentWarning::NotCompiledIn { variable, fabric } => write!(
                 f,
-                "{variable} names {fabric}, which is not compiled in (feature `{fabric}`)"
+                "{variable} is about {fabric}, which is not compiled in (feature `{fabric}`)"
             ),
         }
     }
@@ -285,9 +295,22 @@ mod tests {
             .iter()
             .map(|one| one.variable)
             .collect();
-        assert_eq!(told, all.map(|(name, _)| name));
+        let without = site
+            .environment
+            .warnings
+            .iter()
+            .map(|warning| match warning {
+                EnvironmentWarning::NotCompiledIn { variable, .. } => *variable,
+                other => panic!("{other}"),
+            });
+        let said: Vec<_> = told.into_iter().chain(without).collect();
+        assert_eq!(said, all.map(|(name, _)| name));
         assert_eq!(site.environment.overrides[0].value, "tcp, shm");
-        assert!(site.environment.warnings.is_empty());
+        let of_rdma = match cfg!(feature = "verbs") {
+            true => 0,
+            false => 4,
+        };
+        assert_eq!(site.environment.warnings.len(), of_rdma, "not compiled in");
     }
 
     #[test]

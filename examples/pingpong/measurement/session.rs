@@ -204,6 +204,10 @@ impl Setup {
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
         };
+        // A machine that emulates another one, and does other things, takes its time.
+        let builder = builder
+            .connect_timeout(PATIENCE)
+            .handshake_timeout(PATIENCE);
         // There is one peer, and the limit has a receive queue to itself, too.
         #[cfg(feature = "verbs")]
         let builder = builder.rdma(ibex::rdma::RdmaSettings::new().shared_receives(false));
