@@ -144,7 +144,7 @@ pub use node::Node;
 pub use peer::{Incoming, Peer, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
-pub use sender::{Reservation, Sender, Sequence};
+pub use sender::{Reservation, Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats};
 pub use versions::{

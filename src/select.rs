@@ -1,24 +1,27 @@
-//! Waiting for the first of several receivers.
+//! Waiting for the first of several receivers and acknowledgements.
 
 use std::time::Duration;
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{Ends, ReceiveHandle, Several},
+    channel::{Awaited, Ends, Several},
     driver::Patience,
 };
 
-use crate::{Receiver, VersionedReceiver};
+use crate::{Receiver, UntilAcked, VersionedReceiver};
 
-/// Waits for the first of several receivers, of whatever types and fabrics.
+/// Waits for the first of several receivers and acknowledgements, of whatever types and
+/// fabrics.
 ///
-/// It says which one has something; that one's [`try_recv`](Receiver::try_recv) returns it
-/// without waiting: a message, the orderly end, or an error. Receivers that have something all
-/// the time get their turns one after the other, so none is starved.
+/// It says which one has something. A receiver's [`try_recv`](Receiver::try_recv) returns it
+/// without waiting: a message, the orderly end, or an error. With
+/// [`until_acked`](crate::Sender::until_acked) it is that a message is acknowledged, or never
+/// will be, which [`wait_acked`](crate::Sender::wait_acked) then tells at once. Those that have
+/// something all the time get their turns one after the other, so none is starved.
 ///
-/// While it waits nothing is polled and no thread stands between: a message, an end or
-/// [`Node::close`](crate::Node::close) wakes it, at whichever receiver. Tasks have their own
-/// `select!`, over [`recv_async`](Receiver::recv_async).
+/// While it waits nothing is polled and no thread stands between: a message, an
+/// acknowledgement, an end or [`Node::close`](crate::Node::close) wakes it, at whichever of
+/// them. Tasks have their own `select!`, over [`recv_async`](Receiver::recv_async).
 ///
 /// ```
 /// use ibex::{Raw, Receiver, RecvError, Select, TryRecvError};
@@ -46,51 +49,61 @@ pub struct Select {
     several: Several,
 }
 
-/// What [`Select`] can wait for: receivers, those of two versions included.
+/// What [`Select`] can wait for: receivers, those of two versions included, and that a message
+/// [is acknowledged](crate::Sender::until_acked).
 pub trait Selectable: sealed::Sealed {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Selectable for VersionedReceiver<N, O, C> {}
 
+impl Selectable for UntilAcked<'_> {}
+
 mod sealed {
-    use super::{Codec, ReceiveHandle, Receiver, VersionedReceiver};
+    use super::{Awaited, Codec, Receiver, UntilAcked, VersionedReceiver};
 
     pub trait Sealed {
-        fn handle(&mut self) -> &mut ReceiveHandle;
+        fn awaited(&mut self) -> Awaited<'_>;
+    }
+
+    impl Sealed for UntilAcked<'_> {
+        fn awaited(&mut self) -> Awaited<'_> {
+            Awaited::Acknowledgement(self.handle, self.sequence)
+        }
     }
 
     impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {
-        fn handle(&mut self) -> &mut ReceiveHandle {
-            &mut self.handle
+        fn awaited(&mut self) -> Awaited<'_> {
+            Awaited::Message(&mut self.handle)
         }
     }
 
     impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {
-        fn handle(&mut self) -> &mut ReceiveHandle {
-            &mut self.handle
+        fn awaited(&mut self) -> Awaited<'_> {
+            Awaited::Message(&mut self.handle)
         }
     }
 }
 
 impl Select {
-    /// Begins its round with the first receiver.
+    /// Begins its round with the first of them.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Waits until one of `receivers` has something, and gives its index. A receiver that has
-    /// ended has something for ever: leave it out of the next call.
+    /// Waits until one of `ends` has something, and gives its index. A receiver that has ended
+    /// and a message that is acknowledged have something for ever: leave them out of the next
+    /// call.
     ///
     /// A receiver whose peer has not opened its end is waited for without `open_timeout`.
     ///
     /// # Panics
     ///
-    /// If there are no receivers, or, under [`Driver::Caller`](crate::Driver::Caller), of more
+    /// If there are no ends, or, under [`Driver::Caller`](crate::Driver::Caller), of more
     /// than one node, since a call turns one engine.
-    pub fn ready(&mut self, receivers: &mut [&mut dyn Selectable]) -> usize {
-        self.wait(receivers, Patience::FOREVER)
+    pub fn ready(&mut self, ends: &mut [&mut dyn Selectable]) -> usize {
+        self.wait(ends, Patience::FOREVER)
             .expect("without a deadline no time is up")
     }
 
@@ -101,10 +114,10 @@ impl Select {
     /// As [`ready`](Self::ready).
     pub fn ready_timeout(
         &mut self,
-        receivers: &mut [&mut dyn Selectable],
+        ends: &mut [&mut dyn Selectable],
         timeout: Duration,
     ) -> Option<usize> {
-        self.wait(receivers, Patience::at_most(timeout))
+        self.wait(ends, Patience::at_most(timeout))
     }
 
     /// The same without waiting. Under [`Driver::Caller`](crate::Driver::Caller) it runs a turn
@@ -113,12 +126,12 @@ impl Select {
     /// # Panics
     ///
     /// As [`ready`](Self::ready).
-    pub fn try_ready(&mut self, receivers: &mut [&mut dyn Selectable]) -> Option<usize> {
-        self.wait(receivers, Patience::None)
+    pub fn try_ready(&mut self, ends: &mut [&mut dyn Selectable]) -> Option<usize> {
+        self.wait(ends, Patience::None)
     }
 
-    fn wait(&mut self, receivers: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
-        self.several.ready(&mut Of(receivers), patience).ok()
+    fn wait(&mut self, ends: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
+        self.several.ready(&mut Of(ends), patience).ok()
     }
 }
 
@@ -129,7 +142,7 @@ impl Ends for Of<'_, '_> {
         self.0.len()
     }
 
-    fn end(&mut self, number: usize) -> &mut ReceiveHandle {
-        self.0[number].handle()
+    fn end(&mut self, number: usize) -> Awaited<'_> {
+        self.0[number].awaited()
     }
 }

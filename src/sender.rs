@@ -23,6 +23,13 @@ use crate::{
 /// A message's place in its channel. The first is 1.
 pub type Sequence = u64;
 
+/// That a message is acknowledged, or never will be. See [`Sender::until_acked`].
+#[derive(Clone, Copy, Debug)]
+pub struct UntilAcked<'a> {
+    pub(crate) handle: &'a SendHandle,
+    pub(crate) sequence: Sequence,
+}
+
 /// Sends messages of type `T`, encoded by `C`.
 ///
 /// Opening announces the end and does not wait for the peer to open its own: blocking
@@ -220,6 +227,28 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
         timeout: Duration,
     ) -> Result<(), WaitAckedError> {
         self.handle.wait_acked(sequence, Patience::at_most(timeout))
+    }
+
+    /// That message `sequence` is acknowledged, or never will be: for
+    /// [`Select`](crate::Select), which waits for the first of several.
+    ///
+    /// ```
+    /// use ibex::{Raw, Select, Sender, Sequence};
+    ///
+    /// /// Waits until one of two replicas has all that it was sent.
+    /// fn first_of(one: &Sender<[u8], Raw>, other: &Sender<[u8], Raw>) -> usize {
+    ///     let last = |log: &Sender<[u8], Raw>| -> Sequence { log.counts().sent };
+    ///     let ends = (one.until_acked(last(one)), other.until_acked(last(other)));
+    ///     let (mut one, mut other) = ends;
+    ///     Select::new().ready(&mut [&mut one, &mut other])
+    /// }
+    /// ```
+    #[must_use]
+    pub fn until_acked(&self, sequence: Sequence) -> UntilAcked<'_> {
+        UntilAcked {
+            handle: &self.handle,
+            sequence,
+        }
     }
 
     /// Everything up to here is acknowledged, as far as this end has heard.

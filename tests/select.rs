@@ -79,3 +79,45 @@ fn who_waits_is_woken_by_either_and_by_time() {
 fn nothing_is_not_waited_for() {
     Select::new().ready(&mut []);
 }
+
+/// Whoever acknowledges first wakes who waits for both, and for a receiver.
+#[test]
+fn acknowledgements_are_waited_for_as_messages_are() {
+    let pairs = FABRICS.map(Pair::over);
+    let mut select = Select::new();
+    let (mut logs, mut replicas) = (Vec::new(), Vec::new());
+    for pair in &pairs {
+        let (log, replica) = pair.channel("log");
+        logs.push(log);
+        replicas.push(replica);
+    }
+    let (mut commands, mut command) = pairs[0].channel("commands");
+    for round in 1..=100 {
+        for log in &mut logs {
+            log.send(&round).expect("sent");
+        }
+        let first = round as usize % 2;
+        thread::scope(|scope| {
+            let replica = &mut replicas[first];
+            scope.spawn(|| replica.recv().expect("sent").ack());
+            let mut ends = [&logs[0], &logs[1]].map(|log| log.until_acked(round));
+            let [one, other] = &mut ends;
+            assert_eq!(select.ready(&mut [one, other, &mut command]), first);
+        });
+        assert_eq!(logs[first].acked(), round);
+        replicas[1 - first].recv().expect("sent").ack();
+
+        commands.send(&round).expect("sent");
+        let mut ends = [&logs[0], &logs[1]].map(|log| log.until_acked(round + 1));
+        let [one, other] = &mut ends;
+        let ready = select.ready(&mut [one, other, &mut command]);
+        assert_eq!(ready, 2, "nobody acknowledges what was not sent");
+        assert_eq!(*command.recv().expect("sent"), round);
+    }
+    // That there will be none is told as well.
+    drop(replicas.remove(0));
+    let mut ends = [&logs[0], &logs[1]].map(|log| log.until_acked(101));
+    let [one, other] = &mut ends;
+    assert_eq!(select.ready(&mut [one, other]), 0);
+    logs[0].wait_acked(101).expect_err("the receiver is gone");
+}

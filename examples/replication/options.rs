@@ -61,7 +61,7 @@ pub(crate) struct Options {
     driver: DriverName,
 
     /// How all processes wait, over either transport.
-    #[arg(long, value_enum, default_value_t = Waiting::Poll)]
+    #[arg(long, value_enum, default_value_t = Waiting::Spin)]
     pub(crate) wait: Waiting,
 
     /// Where logs lie.

@@ -142,9 +142,6 @@ impl<E: Endpoint> Quorum<E> {
     /// Waits until a majority has the log up to `offset`, as far as that depends on replicas,
     /// or for `limit`. May return early.
     pub(crate) fn wait(&mut self, offset: u64, limit: Duration) {
-        // The nearest first: they will be there first.
-        self.members
-            .sort_unstable_by_key(|member| std::cmp::Reverse(member.has));
         let lacking = self.members.iter_mut().filter(|member| member.has < offset);
         let links = lacking.map(|member| &mut member.link);
         self.endpoint.wait(links, offset, limit);

@@ -15,7 +15,7 @@ use std::{
 
 use ::ibex::{
     Driver, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError,
-    RecvTimeoutError, Sender, Sequence, TryRecvError, Wait,
+    RecvTimeoutError, Select, Selectable, Sender, Sequence, TryRecvError, UntilAcked, Wait,
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
@@ -85,6 +85,7 @@ pub(crate) struct IbexEndpoint {
     /// Connected, and has not said where its log ends.
     joining: Vec<(Peer, Receiver<Join>)>,
     carrier: Option<Fabric>,
+    select: Select,
 }
 
 impl IbexEndpoint {
@@ -99,6 +100,7 @@ impl IbexEndpoint {
             setup,
             joining: Vec::new(),
             carrier: None,
+            select: Select::new(),
         })
     }
 }
@@ -180,18 +182,20 @@ impl Endpoint for IbexEndpoint {
             thread::yield_now();
             return;
         }
-        for link in links {
-            if let Some(sequence) = link.sequence_of(offset) {
-                // Nobody can wait for several at once: so for a while for the nearest, and if
-                // another overtakes it, no longer than that.
-                let limit = limit.min(OVERTAKEN);
-                // What it says is seen in the counter, and what ends it by the next batch.
-                let _ = link.log.wait_acked_timeout(sequence, limit);
-                return;
-            }
+        // What they say is seen in the counters, and what ends one by its next batch.
+        let mut acknowledged: Vec<UntilAcked<'_>> = links
+            .filter_map(|link| Some(link.log.until_acked(link.sequence_of(offset)?)))
+            .collect();
+        if acknowledged.is_empty() {
+            // Nothing is under way that could be acknowledged: who comes is waited for.
+            thread::sleep(limit.min(JOINS_EVERY));
+            return;
         }
-        // Nothing is under way that could be acknowledged: who comes is waited for.
-        thread::sleep(limit.min(OVERTAKEN));
+        let mut ends: Vec<&mut dyn Selectable> = acknowledged
+            .iter_mut()
+            .map(|one| one as &mut dyn Selectable)
+            .collect();
+        self.select.ready_timeout(&mut ends, limit);
     }
 }
 
@@ -351,5 +355,5 @@ const WINDOW_MESSAGES: u64 = 8;
 const WINDOW_BYTES: u64 = 512 << 10;
 /// Under `Driver::Caller`, publishing so much runs a turn of the engine.
 const TRANSMITTED_BYTES: usize = 32 << 10;
-/// How long to wait for one replica while others may be quicker.
-const OVERTAKEN: Duration = Duration::from_millis(1);
+/// How often who may have come is looked for, while nothing is under way.
+const JOINS_EVERY: Duration = Duration::from_millis(1);

@@ -30,8 +30,8 @@ pub(crate) trait Endpoint: Sized {
     /// A replica that has come since the last call, if one has. Never waits.
     fn poll_join(&mut self) -> Result<Option<(Join, Self::Link)>, Error>;
 
-    /// Waits until one of `links` has acknowledged the log up to `offset`, for up to `limit`:
-    /// the first of those that have not is the nearest to it. May return early.
+    /// Waits until one of `links` has acknowledged the log up to `offset`, for up to `limit`. May
+    /// return early.
     fn wait<'a>(
         &mut self,
         links: impl Iterator<Item = &'a mut Self::Link>,

@@ -36,5 +36,5 @@ pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
-pub use several::{Ends, Several};
+pub use several::{Awaited, Ends, Several};
 pub use task::TaskWait;

@@ -1,4 +1,4 @@
-//! Waiting at several receiving ends at a time: which of them has something.
+//! Waiting at several ends at a time: which of them has what is waited for.
 //!
 //! A thread waits in one place, and ends have a place each. So each end gets a waker that
 //! tells that one place, when the thread is about to sleep; it takes them back when it is
@@ -9,21 +9,87 @@ use std::{
     task::{Wake, Waker},
 };
 
-use super::{ReceiveHandle, TaskWait};
+use super::{ReceiveHandle, SendHandle, TaskWait};
 use crate::{
-    driver::{Condition, Driver, Patience, TimedOut},
+    driver::{Condition, Driver, Patience, SessionShared, TimedOut},
+    engine::control::Ask,
     ring::WaitSlot,
 };
 
-/// Several receiving ends, by number.
+/// Several ends, by number.
 pub trait Ends {
     /// How many there are.
     fn count(&self) -> usize;
-    /// One of them.
-    fn end(&mut self, number: usize) -> &mut ReceiveHandle;
+    /// One of them, and what is waited for there: the same in each call.
+    fn end(&mut self, number: usize) -> Awaited<'_>;
 }
 
-/// Looks at several receiving ends in turns.
+/// What is waited for at an end.
+#[derive(Debug)]
+pub enum Awaited<'a> {
+    /// A message, or the end of the channel.
+    Message(&'a mut ReceiveHandle),
+    /// The acknowledgement of message so and so, or that there will be none.
+    Acknowledgement(&'a SendHandle, u64),
+}
+
+impl Awaited<'_> {
+    fn session(&self) -> &Arc<SessionShared> {
+        match self {
+            Self::Message(handle) => handle.session(),
+            Self::Acknowledgement(handle, _) => handle.session(),
+        }
+    }
+
+    fn is_there(&mut self) -> bool {
+        match self {
+            Self::Message(handle) => handle.is_ready(),
+            Self::Acknowledgement(handle, sequence) => {
+                handle.end().look_for(&acknowledgement(*sequence)).is_some()
+            }
+        }
+    }
+
+    fn keep_nothing_back(&mut self) {
+        if let Self::Message(handle) = self {
+            handle.keep_nothing_back();
+        }
+    }
+
+    /// Has the peer tell, if it is to be asked `in_memory`, or if it is not.
+    fn ask(&self, wait: &mut TaskWait, in_memory: bool) {
+        if let Self::Acknowledgement(handle, sequence) = self
+            && handle.is_shm() == in_memory
+        {
+            let ask = acknowledgement(*sequence);
+            handle.end().ask_for(&ask, &mut wait.asked);
+        }
+    }
+
+    /// Leaves a waker. A look follows.
+    fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
+        match self {
+            Self::Message(handle) => handle.register(wait, waker),
+            Self::Acknowledgement(handle, _) => handle.register(wait, waker),
+        }
+    }
+
+    fn leave(&mut self, wait: &mut TaskWait) {
+        match self {
+            Self::Message(handle) => handle.leave(wait),
+            Self::Acknowledgement(handle, _) => handle.leave(wait),
+        }
+    }
+}
+
+fn acknowledgement(sequence: u64) -> Ask {
+    Ask {
+        acknowledged: sequence,
+        ..Ask::default()
+    }
+}
+
+/// Looks at several ends in turns.
 #[derive(Debug)]
 pub struct Several {
     place: Arc<Place>,
@@ -64,8 +130,8 @@ impl Several {
         }
     }
 
-    /// The number of an end that has a message, or its end, to be received without waiting.
-    /// Of those that have, the one that comes next in the round.
+    /// The number of an end that has what is waited for. Of those that have, the one that comes
+    /// next in the round.
     ///
     /// # Panics
     /// If there are no ends, or, where callers turn the engine, of more than one node.
@@ -79,10 +145,11 @@ impl Several {
         let runtime = session.runtime();
         let mut looks = session.looks();
         for number in 1..count {
-            let other = ends.end(number).session();
+            let end = ends.end(number);
+            let other = end.session();
             assert!(
                 runtime.driver() == Driver::Threads || Arc::ptr_eq(other.runtime(), runtime),
-                "receivers of several nodes, whose engines are turned by callers"
+                "ends of several nodes, whose engines are turned by callers"
             );
             looks = looks.max(other.looks());
         }
@@ -91,6 +158,8 @@ impl Several {
             return self.look(ends).ok_or(TimedOut);
         };
         self.waits.resize_with(count, TaskWait::default);
+        // No use in looking before engines elsewhere have heard of it.
+        self.ask(ends, false);
         let place = self.place.clone();
         runtime.wait(
             &place.slot,
@@ -107,9 +176,15 @@ impl Several {
         let count = ends.count();
         let found = (0..count)
             .map(|step| (self.next + step) % count)
-            .find(|&number| ends.end(number).is_ready())?;
+            .find(|&number| ends.end(number).is_there())?;
         self.next = found + 1;
         Some(found)
+    }
+
+    fn ask(&mut self, ends: &mut dyn Ends, in_memory: bool) {
+        for (number, wait) in self.waits.iter_mut().enumerate() {
+            ends.end(number).ask(wait, in_memory);
+        }
     }
 }
 
@@ -119,7 +194,7 @@ impl Default for Several {
     }
 }
 
-/// The condition "one of them has something".
+/// The condition "it is there at one of them".
 struct Ready<'a> {
     several: &'a mut Several,
     ends: &'a mut dyn Ends,
@@ -136,6 +211,11 @@ impl Condition for Ready<'_> {
         for number in 0..self.several.waits.len() {
             self.ends.end(number).keep_nothing_back();
         }
+    }
+
+    fn ask(&mut self) {
+        // Engines keep the question until it is answered.
+        self.several.ask(self.ends, true);
     }
 
     fn arm(&mut self) {
