@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Fabric, Node, Raw, Receiver, RecvError, Sender, TryRecvError};
+use ibex::{Node, Raw, Receiver, RecvError, Sender, TryRecvError};
 
 use crate::common::{
     scenario::{Scenario, Side},
@@ -33,7 +33,7 @@ fn first_after_rest(stage: &mut Stage) {
                 }
                 let sent = round * LENGTHS.len() as u64;
                 assert_eq!(sender.acked(), sent);
-                rest(stage, &node);
+                rest(&node);
                 stage.rendezvous("at rest", &node);
             }
             sender.close().expect("delivered");
@@ -46,7 +46,7 @@ fn first_after_rest(stage: &mut Stage) {
                     assert_eq!(message[..], vec![round as u8; length]);
                     message.ack();
                 }
-                rest(stage, &node);
+                rest(&node);
                 stage.rendezvous("at rest", &node);
             }
             assert_ended(receiver);
@@ -67,7 +67,7 @@ fn held_over_silence(stage: &mut Stage) {
             drive_for(&node, SILENCE);
             assert_ne!(rings(), 0, "a message is out that is not released");
             stage.rendezvous("it was held", &node);
-            rest(stage, &node);
+            rest(&node);
             stage.rendezvous("at rest", &node);
             sender.send(&[8; 1000]).expect("sent");
             sender.close().expect("delivered");
@@ -80,7 +80,7 @@ fn held_over_silence(stage: &mut Stage) {
             stage.rendezvous("it was held", &node);
             assert_eq!(held[..], [7; 1000]);
             drop(held);
-            rest(stage, &node);
+            rest(&node);
             stage.rendezvous("at rest", &node);
             assert_eq!(receiver.recv().expect("the next")[..], [8; 1000]);
             assert_ended(receiver);
@@ -141,13 +141,8 @@ fn take_all(receiver: &mut Receiver<[u8], Raw>, received: &mut u64) -> bool {
     }
 }
 
-/// Waits until this process has no ring any more, at either end. Over a device it waits as
-/// long as that takes elsewhere: there a ring stays that the device may not be done with, of
-/// which it tells with later sends only.
-fn rest(stage: &Stage, node: &Node) {
-    if stage.fabric() == Fabric::Verbs {
-        return drive_for(node, SILENCE);
-    }
+/// Waits until this process has no ring any more, at either end.
+fn rest(node: &Node) {
     let start = Instant::now();
     while rings() > 0 {
         drive_for(node, Duration::from_millis(10));

@@ -293,6 +293,8 @@ impl Engine {
         let follows = link.handle_completion(completion, shared, &mut self.tools, context);
         heat_link(link, &mut self.hot);
         if follows {
+            // It may have said that a ring is not needed any more.
+            self.watch.take_in(link);
             let report = link.take_credit_report();
             report_credit(&mut self.broker, &mut self.sites, session, report);
         }

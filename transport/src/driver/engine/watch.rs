@@ -111,6 +111,8 @@ impl Engine {
 
     /// Gives back what pools have kept without need. Returns whether they keep more.
     fn rest_pools(&mut self, context: &mut Context<'_>) -> bool {
+        // The rings that this turn takes go back to them behind it.
+        let will_keep = !context.leftovers.is_empty();
         let (rings, large) = (&context.runtime.ring_arena, &context.runtime.large_pool);
         let surplus = (rings.take_surplus(), large.take_surplus());
         if !surplus.0.is_empty() || !surplus.1.is_empty() {
@@ -118,7 +120,7 @@ impl Engine {
         }
         let has_kept = rings.kept() + large.kept() > 0;
         let is_warm = self.tools.blocks.rest() | self.tools.compact_blocks.rest();
-        is_warm || has_kept
+        is_warm || has_kept || will_keep
     }
 }
 

@@ -8,7 +8,7 @@
 
 use std::{mem, sync::atomic::Ordering};
 
-use super::{Link, Phase};
+use super::{Link, Phase, wires::Wires};
 use crate::{
     channel::send_end::{Claim, Rested, SendEnd, Wish},
     driver::{Context, Tools},
@@ -21,8 +21,11 @@ use crate::{
 pub(super) struct SenderSilence {
     /// Messages sent; `None` before the first look.
     sent: Option<u64>,
-    /// The peer was asked to tell when all of them are released.
+    /// The peer was asked to tell when all of them are released, or, behind the last of
+    /// their frames, whatever it says.
     is_asked: bool,
+    /// Once all are released: the number of a frame that none of theirs comes after.
+    last_frame: Option<u64>,
     /// In its sight (shm).
     wish: Option<Wish>,
 }
@@ -42,16 +45,26 @@ impl SenderSilence {
         Self::default()
     }
 
-    /// `is_clear` says that no frame is on its way, which the wires may be reading.
-    fn look(&mut self, end: &SendEnd, is_clear: bool) -> Finding {
+    /// The wires may still be reading what is released already. A device may be done with
+    /// all of it, and not have said so before it is asked for something that has to be told,
+    /// as a question is.
+    fn look(&mut self, end: &SendEnd, wires: &Wires) -> Finding {
         let sent = end.sent.load(Ordering::Acquire);
         if self.sent.replace(sent) != Some(sent) {
             self.is_asked = false;
+            self.last_frame = None;
             end.take_back_question(&mut self.wish);
             return Finding::Used;
         }
-        if end.counts().released == sent && is_clear {
-            return Finding::Silent;
+        if end.counts().released == sent {
+            let last_frame = *self.last_frame.get_or_insert_with(|| {
+                // What was asked before may have gone out before that frame.
+                self.is_asked = false;
+                wires.in_flight().unwrap_or(0)
+            });
+            if wires.are_done_with(last_frame) {
+                return Finding::Silent;
+            }
         }
         let is_asked = mem::replace(&mut self.is_asked, true);
         Finding::Needed { is_asked }
@@ -94,14 +107,11 @@ impl Link {
     fn rest_senders(&mut self, context: &mut Context<'_>) -> bool {
         let mut goes_on = false;
         let mut silent = Vec::new();
-        // A device may have sent all of a ring, and not said so before it is asked for
-        // something that has to be told, as a question is.
-        let is_clear = self.wires.in_flight().is_none();
         for (id, sender) in self.senders.iter_mut() {
             let Some(silence) = &mut sender.silence else {
                 continue;
             };
-            match silence.look(&sender.end, is_clear) {
+            match silence.look(&sender.end, &self.wires) {
                 Finding::Used => goes_on = true,
                 Finding::Silent => silent.push(id),
                 Finding::Needed { is_asked: true } => {}

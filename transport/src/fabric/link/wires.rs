@@ -29,6 +29,15 @@ impl Wires {
         }
     }
 
+    /// Whether the bytes of that frame and of all before it, as [`in_flight`](Self::in_flight)
+    /// counts, are needed no more.
+    pub(super) fn are_done_with(&self, frame: u64) -> bool {
+        match self {
+            Wires::Stream(stream) => stream.in_flight().is_none(),
+            Wires::Pair(pair) => pair.in_flight().is_none() || pair.sending.slots.done() >= frame,
+        }
+    }
+
     /// Whether frames are due that wait for something that wakes a sleeper: for credit or
     /// for room, as the turn found that ran last.
     pub(super) fn are_blocked(&self) -> bool {

@@ -1,0 +1,87 @@
+//! A silent sender's ring goes back when the device is done with it.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+
+/// Longer than two looks at what is silent.
+const SILENCE: Duration = Duration::from_millis(3500);
+
+impl Stage {
+    /// What is registered at both ends.
+    fn regions(&self) -> usize {
+        self.fake.alive()["memory regions"]
+    }
+
+    /// Turns both engines until so much is registered, or time is up. Returns whether it
+    /// was.
+    fn settles_at(&self, regions: usize) -> bool {
+        let start = Instant::now();
+        while self.regions() != regions && start.elapsed() < 2 * SILENCE {
+            self.settle();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        self.regions() == regions
+    }
+
+    fn stays_at(&self, regions: usize) {
+        let start = Instant::now();
+        while start.elapsed() < SILENCE {
+            self.settle();
+            assert_eq!(self.regions(), regions);
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_ring_goes_back_although_its_last_sends_asked_for_no_completion() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("rests", WINDOW);
+    let before = stage.regions();
+    for number in 1..4 {
+        send(&mut sender, number, 100);
+        stage.settle();
+        let message = take(&mut receiver).unwrap().remove(0);
+        assert_eq!(message.bytes(), payload(number, 100));
+        message.acknowledge();
+        assert_eq!(stage.regions(), before + 1);
+        assert!(stage.settles_at(before));
+    }
+}
+
+#[test]
+fn a_ring_stays_while_the_device_has_not_said_that_it_is_done_with_it() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("rests", WINDOW);
+    let before = stage.regions();
+    send(&mut sender, 1, 100);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+    // What asks the device waits in its queue.
+    stage.fake.hold_sends(true);
+    stage.stays_at(before + 1);
+    stage.fake.hold_sends(false);
+    assert!(stage.settles_at(before));
+}
+
+#[test]
+fn a_ring_goes_back_while_another_channel_of_the_session_is_busy() {
+    let stage = Stage::new();
+    let (mut silent, mut receiver) = stage.channel("silent", WINDOW);
+    let (mut busy, mut taker) = stage.channel("busy", WINDOW);
+    send(&mut busy, 0, 100);
+    let before = stage.regions();
+    send(&mut silent, 1, 100);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+    let start = Instant::now();
+    while stage.regions() > before {
+        send(&mut busy, 1, 100);
+        stage.settle();
+        consume(&mut taker);
+        assert!(start.elapsed() < 2 * SILENCE, "the ring stays");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(stage.regions(), before);
+}
