@@ -145,7 +145,7 @@ impl State {
 
     /// The site of this choice, opened if there is none.
     fn site(&mut self, choice: Choice, settings: &RdmaSettings) -> Result<Arc<Site>, VerbsError> {
-        if let Some((_, site)) = &self.site {
+        if let Some((_, site)) = self.present_site() {
             return Ok(site.clone());
         }
         let site = Site::open(self.provider()?, &choice, settings.site())?;
@@ -154,9 +154,17 @@ impl State {
         Ok(site)
     }
 
+    /// What is open and works. Of a lost one nothing is kept.
+    fn present_site(&mut self) -> Option<&(Choice, Arc<Site>)> {
+        if self.site.take_if(|(_, site)| site.is_lost()).is_some() {
+            self.inventory = None;
+        }
+        self.site.as_ref()
+    }
+
     /// Why sessions cannot use this place, where the node's is another.
-    fn taken_elsewhere(&self, choice: &Choice) -> Result<(), String> {
-        match &self.site {
+    fn taken_elsewhere(&mut self, choice: &Choice) -> Result<(), String> {
+        match self.present_site() {
             Some((ours, _)) if (&ours.device, ours.port) != (&choice.device, choice.port) => {
                 Err(format!(
                     "its route leads over {} port {}, and this node's sessions go over {} port \

@@ -14,7 +14,10 @@ use super::{
 use crate::{
     channel::EndCause,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
-    fabric::verbs::{AsyncEvent, PortEvent, Site, SiteQueues, VerbsError, WorkCompletion},
+    fabric::verbs::{
+        AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
+        WorkCompletion,
+    },
 };
 
 /// A site and who lives on it.
@@ -125,23 +128,21 @@ impl SiteInCare {
 impl Engine {
     /// Takes a site into our care, unless it is there.
     pub(super) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
+        self.let_go_of_lost_sites();
+        if site.is_lost() {
+            let device = site.device();
+            return Err(io::Error::other(format!(
+                "RDMA device {device} failed under earlier sessions; open its site anew"
+            )));
+        }
         let mut sites = self.sites.iter();
-        match sites.find(|care| Arc::ptr_eq(&care.site, site)) {
-            Some(care) if care.is_lost => {
-                let device = site.device();
-                return Err(io::Error::other(format!(
-                    "RDMA device {device} failed under earlier sessions; open its site anew"
-                )));
-            }
-            Some(_) => return Ok(()),
-            None => {}
+        if sites.any(|care| Arc::ptr_eq(&care.site, site)) {
+            return Ok(());
         }
         let queues = site.take_into_care().map_err(io::Error::other)?;
-        let index = self.sites.len() as u64;
-        let add = |fd, which| {
-            let token = EventData::new_u64((2 * index + which) << 2 | SITE_WIRE);
-            epoll::add(&self.tools.epoll, fd, token, EventFlags::IN)
-        };
+        let index = self.sites.len();
+        let add =
+            |fd, which| epoll::add(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
         add(queues.wait.fd(), COMPLETIONS)?;
         if let Some(events) = &queues.events {
             add(events.as_fd(), EVENTS)?;
@@ -206,6 +207,7 @@ impl Engine {
                 broker.leave(session);
             }
         }
+        self.let_go_of_lost_sites();
     }
 
     /// Whether an earlier look has found completions.
@@ -331,8 +333,17 @@ impl Engine {
 
     #[inline(never)]
     fn refill_shared(&mut self, at: usize, context: &mut Context<'_>) {
+        self.refill_with(at, SharedReceives::refill, context);
+    }
+
+    fn refill_with(
+        &mut self,
+        at: usize,
+        refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
+        context: &mut Context<'_>,
+    ) {
         if let Some(shared) = &mut self.sites[at].queues.shared
-            && let Err(error) = shared.refill()
+            && let Err(error) = refill(shared)
         {
             let why = error.to_string();
             self.lose_site(at, &EndCause::DeviceLost { why }, context);
@@ -392,6 +403,11 @@ impl Engine {
     // ---- What epoll says -------------------------------------------------------------
 
     pub(super) fn site_is_ready(&mut self, index: u64, context: &mut Context<'_>) {
+        self.take_site_news(index, context);
+        self.let_go_of_lost_sites();
+    }
+
+    fn take_site_news(&mut self, index: u64, context: &mut Context<'_>) {
         let at = (index / 2) as usize;
         if at >= self.sites.len() {
             return;
@@ -426,10 +442,10 @@ impl Engine {
         }
     }
 
-    /// What the device said unasked, and what is done about it.
+    /// What the device said unasked, and what is done about it. It names what it means of
+    /// this context, so that a queue it names is ours.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
         let care = &self.sites[at];
-        let device = care.site.device();
         let shared = care.queues.shared.as_ref();
         match *event {
             AsyncEvent::QueuePair(number, _) => {
@@ -440,25 +456,114 @@ impl Engine {
                     self.heat(session);
                 }
             }
-            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.queue().tag() => {
-                self.lose_site_by(at, event, context);
+            AsyncEvent::CompletionQueueError(tag) => {
+                if tag == care.queues.wait.queue().tag() {
+                    self.lose_site_by(at, event, context);
+                }
             }
-            AsyncEvent::ReceiveQueueError(tag)
-                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) =>
-            {
-                self.lose_site_by(at, event, context);
+            AsyncEvent::ReceiveQueueError(tag) => {
+                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) {
+                    self.lose_site_by(at, event, context);
+                }
+            }
+            AsyncEvent::ReceiveQueueLimit(tag) => {
+                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) {
+                    self.take_all_found(at, context);
+                    self.refill_with(at, SharedReceives::run_low, context);
+                }
             }
             AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
-            // Connections survive a pause of the link, or die of it by themselves.
-            AsyncEvent::Port(_, PortEvent::Error | PortEvent::Active) => {
-                tracing::warn!(device, %event, "the state of the RDMA port changed");
+            AsyncEvent::Port(port, said) => {
+                if port == care.site.port() {
+                    self.port_said(at, said, event, context);
+                }
             }
-            AsyncEvent::Port(..)
-            | AsyncEvent::CompletionQueueError(_)
-            | AsyncEvent::ReceiveQueueError(_)
-            | AsyncEvent::ReceiveQueueLimit(_)
-            | AsyncEvent::Unknown(_) => {
-                tracing::debug!(device, %event, "an event of no consequence");
+            AsyncEvent::WorkQueueFatal | AsyncEvent::Unknown(_) => {
+                tracing::debug!(device = care.site.device(), %event, "an event of nothing of ours");
+            }
+        }
+    }
+
+    /// Connections survive a pause of the link, or die of it by themselves, and then tell
+    /// of it. What cuts them off for certain ends them.
+    fn port_said(
+        &mut self,
+        at: usize,
+        said: PortEvent,
+        event: &AsyncEvent,
+        context: &mut Context<'_>,
+    ) {
+        let site = &self.sites[at].site;
+        let device = site.device();
+        tracing::info!(device, %event, "the RDMA port changed");
+        let news = match said {
+            // It may be up again before we ask.
+            PortEvent::Error => Ok(PortNews::Doubtful(format!("RDMA device {device}: {event}"))),
+            PortEvent::Active
+            | PortEvent::GidChange
+            | PortEvent::LidChange
+            | PortEvent::PkeyChange
+            | PortEvent::SubnetManagerChange
+            | PortEvent::ReregisterWanted => site.look_at_port(),
+            // Nothing of ours goes by it.
+            PortEvent::SpeedChange => return,
+        };
+        match news {
+            Ok(PortNews::AsBefore) => self.doubt_port(at, None),
+            Ok(PortNews::Doubtful(why)) => self.doubt_port(at, Some(why.into())),
+            Ok(PortNews::Moved(why)) => {
+                for session in self.sites[at].sessions.clone().into_values() {
+                    if let Some(link) = self.links.get_mut(session) {
+                        link.port_moved(&why);
+                        self.heat(session);
+                    }
+                }
+            }
+            Err(error) => self.lose_site(at, &lost(&error), context),
+        }
+    }
+
+    /// Sessions of the site may die of its port, or no more.
+    fn doubt_port(&mut self, at: usize, doubt: Option<Arc<str>>) {
+        for &session in self.sites[at].sessions.values() {
+            if let Some(link) = self.links.get_mut(session) {
+                link.doubt_port(doubt.clone());
+            }
+        }
+    }
+
+    /// Hands on everything that is in the completion queue.
+    fn take_all_found(&mut self, at: usize, context: &mut Context<'_>) {
+        for _ in 0..LAST_POLLS {
+            self.sites[at].look_around();
+            if self.sites[at].is_lost || !self.take_found_at(at, context) {
+                break;
+            }
+        }
+    }
+
+    /// What is lost and has no session any more goes, so that its device is closed.
+    fn let_go_of_lost_sites(&mut self) {
+        let is_over = |care: &SiteInCare| care.is_lost && care.sessions.is_empty();
+        if !self.sites.iter().any(is_over) {
+            return;
+        }
+        self.sites.retain(|care| {
+            if is_over(care) {
+                let _ = epoll::delete(&self.tools.epoll, care.queues.wait.fd());
+                if let Some(events) = &care.queues.events {
+                    let _ = epoll::delete(&self.tools.epoll, events.as_fd());
+                }
+            }
+            !is_over(care)
+        });
+        for (index, care) in self.sites.iter().enumerate() {
+            let modify = |fd, which| {
+                let _ = epoll::modify(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
+            };
+            modify(care.queues.wait.fd(), COMPLETIONS);
+            if let Some(events) = &care.queues.events {
+                modify(events.as_fd(), EVENTS);
             }
         }
     }
@@ -467,12 +572,7 @@ impl Engine {
         let device = self.sites[at].site.device();
         let why = format!("RDMA device {device}: {event}");
         // What had arrived before is handed out first.
-        for _ in 0..LAST_POLLS {
-            self.sites[at].look_around();
-            if self.sites[at].is_lost || !self.take_found_at(at, context) {
-                break;
-            }
-        }
+        self.take_all_found(at, context);
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
@@ -482,6 +582,7 @@ impl Engine {
         if mem::replace(&mut care.is_lost, true) {
             return;
         }
+        care.site.lose();
         for session in care.sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
                 link.end_broken(cause.clone(), context);
@@ -495,6 +596,11 @@ fn lost(error: &VerbsError) -> EndCause {
     EndCause::DeviceLost {
         why: error.to_string(),
     }
+}
+
+/// What epoll says of a site's descriptor.
+fn token(index: usize, which: u64) -> EventData {
+    EventData::new_u64((2 * index as u64 + which) << 2 | SITE_WIRE)
 }
 
 /// Which of a site's two descriptors.

@@ -42,6 +42,8 @@ pub(super) struct Pair {
     number: u32,
     /// The device said that it died, before we knew.
     died: Option<AsyncEvent>,
+    /// What is wrong with its port, which it may die of.
+    doubt: Option<Arc<str>>,
     /// The site tells it that the completion queue is empty.
     leaver: Option<Leaver>,
 }
@@ -81,6 +83,7 @@ impl Pair {
         Ok(Self {
             number: pair.number(),
             died: None,
+            doubt: None,
             leaver: None,
             sending: PairSending::new(seat.site.send_requests(), heads),
             state: PairState::Live(pair),
@@ -187,13 +190,29 @@ impl Link {
             return;
         }
         let why = failure.to_string();
-        self.drain_then_end(match failure.fault() {
-            Fault::Ours | Fault::Device => EndCause::DeviceLost { why },
-            Fault::Protocol => EndCause::PeerGone {
+        self.drain_then_end(match (failure.fault(), &pair.doubt) {
+            (Fault::Ours | Fault::Device, _) => EndCause::DeviceLost { why },
+            (Fault::Protocol, _) => EndCause::PeerGone {
                 why: format!("the protocol was broken: {why}"),
             },
-            Fault::Link | Fault::Flushed => EndCause::PeerGone { why },
+            (Fault::Link | Fault::Flushed, Some(doubt)) => EndCause::DeviceLost {
+                why: format!("{doubt}; {why}"),
+            },
+            (Fault::Link | Fault::Flushed, None) => EndCause::PeerGone { why },
         });
+    }
+
+    /// Something is wrong with the port of our queue pair, or nothing any more.
+    pub(crate) fn doubt_port(&mut self, doubt: Option<Arc<str>>) {
+        if let Wires::Pair(pair) = &mut self.wires {
+            pair.doubt = doubt;
+        }
+    }
+
+    /// The peer does not reach our queue pair any more.
+    pub(crate) fn port_moved(&mut self, why: &str) {
+        let why = why.to_owned();
+        self.drain_then_end(EndCause::DeviceLost { why });
     }
 
     /// The device said something of our queue pair.
@@ -220,9 +239,11 @@ impl Link {
                 pair.died = Some(*event);
                 pair.leaver = Some(pair.seat.site.leaves());
             }
+            // It was connected before, is never drained alive, and has one path.
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
-            | QueuePairEvent::PathMigration => {
+            | QueuePairEvent::PathMigrated
+            | QueuePairEvent::PathMigrationFailed => {
                 tracing::debug!(peer = %self.shared.peer().address, %event, "of no consequence");
             }
         }

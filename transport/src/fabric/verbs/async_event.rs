@@ -79,6 +79,8 @@ pub enum AsyncEvent {
     Port(u8, PortEvent),
     /// The device is broken: everything on it is lost.
     DeviceFatal,
+    /// A work queue has broken, of which this library makes none.
+    WorkQueueFatal,
     /// A number that this version does not know. Without consequence here.
     Unknown(u32),
 }
@@ -98,8 +100,10 @@ pub enum QueuePairEvent {
     SendQueueDrained,
     /// It is dead and takes no more from the shared receive queue.
     LastRequestReached,
-    /// It changed to its alternate path, or could not.
-    PathMigration,
+    /// It changed to its alternate path. Ours have none.
+    PathMigrated,
+    /// It could not change to its alternate path.
+    PathMigrationFailed,
 }
 
 /// What happened to a port.
@@ -115,8 +119,10 @@ pub enum PortEvent {
     LidChange,
     /// Its partitions have changed.
     PkeyChange,
-    /// The subnet manager has changed, or wants everybody to register again.
-    SubnetManager,
+    /// The subnet manager has changed.
+    SubnetManagerChange,
+    /// The subnet manager wants everybody to register again.
+    ReregisterWanted,
     /// Its speed has changed.
     SpeedChange,
 }
@@ -133,17 +139,20 @@ impl AsyncEvent {
             3 => pair(Pair::AccessViolation),
             4 => pair(Pair::Established),
             5 => pair(Pair::SendQueueDrained),
-            6 | 7 => pair(Pair::PathMigration),
+            6 => pair(Pair::PathMigrated),
+            7 => pair(Pair::PathMigrationFailed),
             8 => Self::DeviceFatal,
             9 => port(PortEvent::Active),
             10 => port(PortEvent::Error),
             11 => port(PortEvent::LidChange),
             12 => port(PortEvent::PkeyChange),
-            13 | 17 => port(PortEvent::SubnetManager),
+            13 => port(PortEvent::SubnetManagerChange),
             14 => Self::ReceiveQueueError(raw.element),
             15 => Self::ReceiveQueueLimit(raw.element),
             16 => pair(Pair::LastRequestReached),
+            17 => port(PortEvent::ReregisterWanted),
             18 => port(PortEvent::GidChange),
+            19 => Self::WorkQueueFatal,
             20 => port(PortEvent::SpeedChange),
             other => Self::Unknown(other),
         }
@@ -161,6 +170,7 @@ impl fmt::Display for AsyncEvent {
             }
             Self::Port(number, event) => write!(f, "port {number}: {event:?}"),
             Self::DeviceFatal => f.write_str("the device is broken"),
+            Self::WorkQueueFatal => f.write_str("a work queue is lost"),
             Self::Unknown(raw) => write!(f, "unknown event {raw}"),
         }
     }

@@ -174,6 +174,11 @@ impl ConnectionSettings {
         self
     }
 
+    /// That index.
+    pub(super) fn partition(&self) -> u16 {
+        self.pkey_index
+    }
+
     /// The time-out as the device takes it: exactly this.
     #[must_use]
     pub fn actual_timeout(&self) -> Duration {

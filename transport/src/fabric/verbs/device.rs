@@ -153,19 +153,24 @@ impl Device {
     /// As [`Device::query_port`].
     pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
         let length = self.query_port(port)?.pkey_table_len;
-        (0..length)
-            .map(|index| {
-                // SAFETY: the context is open while `self` lives.
-                unsafe {
-                    self.provider()
-                        .query_pkey(self.context.handle(), port, index)
-                }
-                .map_err(|errno| {
-                    self.context
-                        .failed("ibv_query_pkey", errno, "the partition cannot be used")
-                })
-            })
-            .collect()
+        (0..length).map(|index| self.pkey(port, index)).collect()
+    }
+
+    /// One of them.
+    ///
+    /// # Errors
+    /// The same, and if there is none at that index.
+    pub fn pkey(&self, port: u8, index: u16) -> Result<u16, VerbsError> {
+        self.check_port(port)?;
+        // SAFETY: the context is open while `self` lives.
+        unsafe {
+            self.provider()
+                .query_pkey(self.context.handle(), port, index)
+        }
+        .map_err(|errno| {
+            self.context
+                .failed("ibv_query_pkey", errno, "the partition cannot be used")
+        })
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

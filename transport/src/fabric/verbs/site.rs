@@ -10,7 +10,7 @@
 //! buffers do not cover is refused.
 
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arrival_buffers::ArrivalBuffers;
@@ -21,6 +21,7 @@ use super::device::{Device, new_tag};
 use super::discovery::Choice;
 use super::error::VerbsError;
 use super::gid::GidEntry;
+use super::port::PortState;
 use super::prepared_pair::PreparedPair;
 use super::protection_domain::ProtectionDomain;
 use super::provider::Provider;
@@ -42,6 +43,10 @@ pub struct Site {
     device: Device,
     port: u8,
     gid: GidEntry,
+    /// By what its sessions are reached, as far as the port can change it under them.
+    standing: Mutex<Standing>,
+    /// Nothing of it works any more.
+    is_lost: AtomicBool,
     domain: ProtectionDomain,
     /// By which memory knows what is registered for this site.
     number: u64,
@@ -63,6 +68,26 @@ pub struct Site {
     /// What an engine polls, until one takes it into its care.
     queues: Mutex<Option<SiteQueues>>,
     pub(crate) counters: SiteCounters,
+}
+
+/// What a port has been given by its network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Standing {
+    /// 0 on RoCE.
+    lid: u16,
+    /// Of the partition that queue pairs are in.
+    pkey: Option<u16>,
+}
+
+/// What a port is like beside what its sessions stand on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum PortNews {
+    /// As it was.
+    AsBefore,
+    /// Sessions may die of it, or not.
+    Doubtful(String),
+    /// It is reached in another way: the sessions of before are cut off.
+    Moved(String),
 }
 
 /// What a site counts, for all sessions together. Written by who has the engine.
@@ -145,13 +170,14 @@ impl Site {
                 settings.held_buffers,
                 settings.buffer_bytes as usize,
             )?;
-            let mut receives = SharedReceives { queue, buffers };
+            let mut receives = SharedReceives::new(queue, buffers, settings.receive_buffers);
             receives
                 .refill()
                 .map_err(|error| refused(&device, &error))?;
             shared = Some(receives);
         }
         let events = AsyncEvents::of(&device)?;
+        let standing = Standing::of(&device, choice.port, &settings)?;
         #[cfg(test)]
         let arrival_memory = shared.as_ref().map_or(0..0, |shared| {
             let slab = shared.buffers.slab();
@@ -166,6 +192,8 @@ impl Site {
         Ok(Arc::new(Self {
             port: choice.port,
             gid: choice.gid,
+            standing: Mutex::new(standing),
+            is_lost: AtomicBool::new(false),
             domain,
             number: new_tag(),
             builder,
@@ -180,6 +208,52 @@ impl Site {
             settings,
             device,
         }))
+    }
+
+    /// Whether nothing of it works any more: whoever wants sessions opens another.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        // Relaxed: who reads it late meets an error.
+        self.is_lost.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn lose(&self) {
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// The port's number.
+    pub(crate) fn port(&self) -> u8 {
+        self.port
+    }
+
+    /// Looks at the port, which has changed.
+    ///
+    /// # Errors
+    /// [`VerbsError`] if the device is gone.
+    pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
+        let now = Standing::of(&self.device, self.port, &self.settings)?;
+        let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *standing, now);
+        if before != now {
+            let why = format!("its {before} became {now}");
+            return Ok(PortNews::Moved(self.of_port(&why)));
+        }
+        let state = self.device.query_port(self.port)?.state;
+        if state != PortState::Active {
+            return Ok(PortNews::Doubtful(self.of_port(&format!("it is {state}"))));
+        }
+        let ours =
+            |entry: &GidEntry| (entry.gid, entry.gid_type) == (self.gid.gid, self.gid.gid_type);
+        // It may have another index now.
+        if !self.device.gids(self.port)?.iter().any(ours) {
+            let why = format!("its GID {} is gone", self.gid.gid);
+            return Ok(PortNews::Doubtful(self.of_port(&why)));
+        }
+        Ok(PortNews::AsBefore)
+    }
+
+    fn of_port(&self, what: &str) -> String {
+        format!("RDMA device {} port {}: {what}", self.device(), self.port)
     }
 
     /// Whether a queue pair waits for its last completion.
@@ -313,6 +387,25 @@ impl Site {
     /// What [`register_message`](Self::register_message) has made of it.
     pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
         RegisteredMessage::of(self.number, lease.attachments())
+    }
+}
+
+impl Standing {
+    fn of(device: &Device, port: u8, settings: &SiteSettings) -> Result<Self, VerbsError> {
+        Ok(Self {
+            lid: device.query_port(port)?.lid,
+            pkey: device.pkey(port, settings.connection.partition()).ok(),
+        })
+    }
+}
+
+impl std::fmt::Display for Standing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "LID {}, partition ", self.lid)?;
+        match self.pkey {
+            Some(pkey) => write!(f, "{pkey:#06x}"),
+            None => f.write_str("none"),
+        }
     }
 }
 

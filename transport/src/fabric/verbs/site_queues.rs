@@ -22,9 +22,23 @@ pub(crate) struct SiteQueues {
 pub(crate) struct SharedReceives {
     pub(crate) queue: ReceiveQueue,
     pub(crate) buffers: ArrivalBuffers,
+    /// The device tells when fewer than this many are posted; 0 if it cannot.
+    limit: u32,
+    /// It will tell.
+    is_armed: bool,
 }
 
 impl SharedReceives {
+    /// Of `posted` buffers that are to be posted.
+    pub(crate) fn new(queue: ReceiveQueue, buffers: ArrivalBuffers, posted: u32) -> Self {
+        Self {
+            queue,
+            buffers,
+            limit: posted / LIMIT_PART,
+            is_armed: false,
+        }
+    }
+
     /// Takes notice that a receive has completed; `None` if it is none of this queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
@@ -33,8 +47,34 @@ impl SharedReceives {
         Some(buffer)
     }
 
-    /// Posts what is missing.
+    /// Posts what is missing, and asks to be told when little is left.
     pub(crate) fn refill(&mut self) -> Result<(), PostError> {
-        self.buffers.refill(&mut self.queue)
+        self.buffers.refill(&mut self.queue)?;
+        // Asked earlier it would tell with each message.
+        if !self.is_armed && self.limit > 0 && self.queue.outstanding() >= 2 * self.limit {
+            self.arm();
+        }
+        Ok(())
+    }
+
+    #[inline(never)]
+    fn arm(&mut self) {
+        match self.queue.arm_limit(self.limit) {
+            Ok(()) => self.is_armed = true,
+            // What is posted is counted here as well.
+            Err(error) => {
+                tracing::debug!(%error, "receives are counted without the device");
+                self.limit = 0;
+            }
+        }
+    }
+
+    /// The device has told that little is left: posts what is missing.
+    pub(crate) fn run_low(&mut self) -> Result<(), PostError> {
+        self.is_armed = false;
+        self.refill()
     }
 }
+
+/// Of so many parts that are posted the last is little.
+const LIMIT_PART: u32 = 8;

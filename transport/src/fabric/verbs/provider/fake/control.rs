@@ -384,6 +384,7 @@ impl Provider for FakeProvider {
     ) -> Result<(), Errno> {
         let mut state = self.world.lock();
         state.grant(Call::ArmSharedReceiveLimit)?;
+        state.limits_armed += 1;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(queue.as_ptr()) };
         let queue = state.shared.get_mut(&id).ok_or(Errno::BADF)?;

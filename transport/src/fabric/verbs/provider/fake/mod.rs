@@ -193,6 +193,30 @@ impl FakeProvider {
             .fail_next(queue_pair, status, vendor_error);
     }
 
+    /// Fails the oldest receive that a queue pair may take with a status; the queue pair dies
+    /// of it.
+    ///
+    /// # Panics
+    /// If it has none.
+    pub fn fail_receive(&self, queue_pair: u32, status: u32, vendor_error: u32) {
+        self.world
+            .lock()
+            .fail_receive(queue_pair, status, vendor_error);
+    }
+
+    /// The tags of the completion queues and of the shared receive queues, in the order in
+    /// which they were made.
+    #[must_use]
+    pub fn tags(&self) -> (Vec<u64>, Vec<u64>) {
+        self.world.lock().tags()
+    }
+
+    /// How often a shared receive queue was asked to tell when little is left.
+    #[must_use]
+    pub fn limits_armed(&self) -> u64 {
+        self.world.lock().limits_armed
+    }
+
     /// Puts any completion into the completion queue with that tag.
     pub fn complete(&self, queue_tag: u64, completion: Wc) {
         self.world.lock().complete_by_tag(queue_tag, completion);

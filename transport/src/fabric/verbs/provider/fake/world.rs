@@ -48,6 +48,7 @@ pub(super) struct State {
     pub(super) hold: bool,
     /// A queue pair that dies says nothing of its last request.
     pub(super) loses_last_events: bool,
+    pub(super) limits_armed: u64,
 
     // What the test is told.
     pub(super) posted: Vec<PostedSend>,
@@ -307,6 +308,32 @@ impl State {
         };
         self.complete(completions, failed, false);
         self.die(number.into());
+    }
+
+    /// Fails the oldest receive that a queue pair may take.
+    pub(super) fn fail_receive(&mut self, number: u32, status: u32, vendor_err: u32) {
+        let id = number.into();
+        let receive = self.receives_of(id).pop_front().expect("a receive to fail");
+        let failed = Wc {
+            wr_id: receive.wr_id,
+            status,
+            vendor_err,
+            qp_num: number,
+            ..Wc::default()
+        };
+        self.complete(self.pairs[&id].receive_completions, failed, false);
+        self.die(id);
+    }
+
+    pub(super) fn tags(&self) -> (Vec<u64>, Vec<u64>) {
+        let mut tags = (
+            self.completions.values().map(|queue| queue.tag).collect(),
+            self.shared.values().map(|queue| queue.tag).collect(),
+        );
+        let sort = |tags: &mut Vec<u64>| tags.sort_unstable();
+        sort(&mut tags.0);
+        sort(&mut tags.1);
+        tags
     }
 
     /// Moves a queue pair to ERR and flushes what it has.

@@ -244,6 +244,41 @@ fn a_broken_device_ends_every_session_and_a_port_event_none() {
 }
 
 #[test]
+fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_another() {
+    let mut stage = Stage::new();
+    assert_eq!(stage.fake.alive()["contexts"], 2);
+    let fatal = RawEvent {
+        event_type: DEVICE_FATAL,
+        element: 0,
+    };
+    stage.fake.raise(DEVICE, fatal);
+    let start = std::time::Instant::now();
+    while !stage.nodes.iter().all(|node| node.session.is_gone()) {
+        stage.settle();
+        assert!(start.elapsed() < std::time::Duration::from_secs(20));
+    }
+    // The drain of its queue pairs waits for what never comes.
+    std::thread::sleep(crate::fabric::verbs::DEFAULT_DRAIN_TIMEOUT);
+    stage.settle();
+    let sites = [(); 2].map(|()| open_site(&stage.fake, settings()));
+    let [one, other] = pairs([&sites[0], &sites[1]]).unwrap();
+    let [stream, peer_stream] = connection();
+    let again = [(0, stream, one), (1, peer_stream, other)].map(|(node, stream, pair)| {
+        let runtime = &stage.nodes[node].runtime;
+        runtime.admit(admission(stream, pair)).unwrap()
+    });
+    stage.settle();
+    assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
+    assert!(!again[0].is_gone() && !again[1].is_gone());
+    // Handles of the first session are all that keeps the first devices open.
+    for (node, (site, session)) in stage.nodes.iter_mut().zip(sites.into_iter().zip(again)) {
+        node.site = site;
+        node.session = session;
+    }
+    assert_eq!(stage.fake.alive()["contexts"], 2);
+}
+
+#[test]
 fn a_completion_queue_that_cannot_be_polled_or_armed_ends_its_sessions() {
     for call in [Call::PollQueue, Call::RequestNotify] {
         let stage = Stage::new();
