@@ -12,10 +12,11 @@ use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use ibex::rdma::{RdmaSettings, discover};
-use ibex::{Driver, Fabric, ListenError, Node, NodeBuilder, Policy};
+use ibex::{Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Sender};
 
 /// Nothing here takes long; a guest under emulation may.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -368,6 +369,108 @@ fn a_port_that_is_down() {
         "RDMA device rxe0 port 1 is DOWN, not ACTIVE; check the cable and `ip link set <netdev> \
          up`; `rdma link` shows the state",
     );
+}
+
+/// Two nodes that insist on verbs, and a channel from the second to the first.
+struct Met {
+    nodes: [Node; 2],
+    _peers: [Peer; 2],
+    sender: Sender<[u8], Raw>,
+    receiver: Receiver<[u8], Raw>,
+}
+
+impl Met {
+    fn new() -> Self {
+        let server = builder(Policy::Require).listen("127.0.0.1:0").build();
+        let client = builder(Policy::Require).build();
+        Self::of([server.expect("a node"), client.expect("a node")])
+    }
+
+    fn of(nodes: [Node; 2]) -> Self {
+        let address = nodes[0].local_addr().expect("it listens");
+        let dialed = nodes[1].connect(address).expect("a session");
+        let accepted = nodes[0].accept().expect("a peer");
+        let sender = dialed.channel("said").codec::<Raw>().sender();
+        let receiver = accepted.channel("said").codec::<Raw>().receiver();
+        let mut met = Self {
+            nodes,
+            _peers: [accepted, dialed],
+            sender: sender.expect("an end"),
+            receiver: receiver.expect("an end"),
+        };
+        met.carry();
+        met
+    }
+
+    fn carry(&mut self) {
+        self.sender.send(&[7; 64]).expect("sent");
+        assert_eq!(self.receiver.recv().expect("a message")[..], [7; 64]);
+    }
+
+    /// Sends until the session is over; why it is.
+    fn cause(&mut self) -> String {
+        let start = Instant::now();
+        while start.elapsed() < PATIENCE {
+            if let Err(error) = self.sender.send(&[7; 64]) {
+                return error.to_string();
+            }
+            thread::sleep(Duration::from_millis(10));
+        }
+        panic!("the session goes on");
+    }
+
+    /// The same nodes, once more.
+    fn meet_again(self) -> Self {
+        let Self { nodes, .. } = self;
+        Self::of(nodes)
+    }
+}
+
+#[test]
+fn a_port_that_goes_down_under_a_session_is_its_cause_and_the_next_one_works() {
+    let Some(_guest) = guest() else { return };
+    let mut met = Met::new();
+    let changed = Changed::by("ip link set v0 down", "ip link set v0 up");
+    let cause = met.cause();
+    assert!(cause.contains("rxe0"), "{cause}");
+    assert!(
+        cause.contains("port 1: Error") || cause.contains("it is DOWN"),
+        "{cause}"
+    );
+    drop(changed);
+    met.meet_again().carry();
+}
+
+#[test]
+fn an_idle_session_outlives_a_port_that_was_down() {
+    let Some(_guest) = guest() else { return };
+    let mut met = Met::new();
+    drop(Changed::by("ip link set v0 down", "ip link set v0 up"));
+    // Its port becomes active a moment later.
+    thread::sleep(Duration::from_secs(1));
+    met.carry();
+}
+
+#[test]
+fn an_address_that_goes_and_comes_back_at_another_index() {
+    let Some(_guest) = guest() else { return };
+    let met = Met::new();
+    // The other takes its place in the table.
+    let _changed = Changed::by(
+        "ip address del 192.0.2.1/24 dev v0; ip address add 198.51.100.9/24 dev v0; \
+         ip address add 192.0.2.1/24 dev v0",
+        "ip address del 198.51.100.9/24 dev v0",
+    );
+    met.meet_again().carry();
+}
+
+#[test]
+fn another_mtu_under_a_session() {
+    let Some(_guest) = guest() else { return };
+    let mut met = Met::new();
+    let _changed = Changed::by("ip link set v0 mtu 4200", "ip link set v0 mtu 1500");
+    met.carry();
+    met.meet_again().carry();
 }
 
 #[test]
