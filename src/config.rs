@@ -40,6 +40,7 @@ use crate::{
 /// | `IBEX_RDMA_PORT` | 1 to 255 | `RdmaSettings::port` |
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
 /// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
+/// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `RdmaSettings::completion_polling` |
 ///
 /// Those of RDMA are read, and have no effect, in a build without `verbs`. A value that
 /// cannot be used is an error of [`build`](Self::build); another name that begins with

@@ -6,6 +6,8 @@
 
 use std::{env, fmt};
 
+use ibex_transport::fabric::verbs::CompletionPolling;
+
 use crate::Fabric;
 
 /// What a node took from `IBEX_*` variables when it was made, and what it could not use.
@@ -70,6 +72,7 @@ pub(crate) struct Site {
     pub(crate) gid_index: Option<u32>,
     /// In bytes; one that a port can have.
     pub(crate) mtu_bytes: Option<u32>,
+    pub(crate) completion_polling: Option<CompletionPolling>,
     pub(crate) environment: Environment,
 }
 
@@ -117,6 +120,19 @@ const VARIABLES: &[Variable] = &[
             let bytes = value.parse().ok();
             site.mtu_bytes = bytes.filter(|bytes| [256, 512, 1024, 2048, 4096].contains(bytes));
             site.mtu_bytes.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_COMPLETIONS",
+        range: "plain, extended or one-by-one",
+        take: |site, value| {
+            site.completion_polling = match value {
+                "plain" => Some(CompletionPolling::Plain),
+                "extended" => Some(CompletionPolling::Extended),
+                "one-by-one" => Some(CompletionPolling::ExtendedOneByOne),
+                _ => None,
+            };
+            site.completion_polling.is_some().then_some(())
         },
     },
 ];
@@ -282,6 +298,7 @@ mod tests {
             ("IBEX_RDMA_PORT", "2"),
             ("IBEX_RDMA_GID_INDEX", "0"),
             ("IBEX_RDMA_MTU", "1024"),
+            ("IBEX_RDMA_COMPLETIONS", "one-by-one"),
         ];
         assert_eq!(all.len(), VARIABLES.len());
         let site = parsed(&all).unwrap();
@@ -289,6 +306,8 @@ mod tests {
         assert_eq!(site.device.as_deref(), Some("mlx5_1"));
         assert_eq!((site.port, site.gid_index), (Some(2), Some(0)));
         assert_eq!(site.mtu_bytes, Some(1024));
+        let polling = Some(CompletionPolling::ExtendedOneByOne);
+        assert_eq!(site.completion_polling, polling);
         let told: Vec<_> = site
             .environment
             .overrides
@@ -308,7 +327,7 @@ mod tests {
         assert_eq!(site.environment.overrides[0].value, "tcp, shm");
         let of_rdma = match cfg!(feature = "verbs") {
             true => 0,
-            false => 4,
+            false => 5,
         };
         assert_eq!(site.environment.warnings.len(), of_rdma, "not compiled in");
     }
@@ -337,6 +356,11 @@ mod tests {
             ("IBEX_RDMA_GID_INDEX", "-1", "0 to 255"),
             ("IBEX_RDMA_GID_INDEX", "256", "0 to 255"),
             ("IBEX_RDMA_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
+            (
+                "IBEX_RDMA_COMPLETIONS",
+                "auto",
+                "plain, extended or one-by-one",
+            ),
         ];
         for (variable, value, range) in cases {
             let error = parsed(&[(variable, value)]).unwrap_err();

@@ -82,6 +82,18 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
         self.raw.sequence()
     }
 
+    /// When the RDMA device had the whole message, by its own clock: before anybody looked
+    /// for it, so what an application took until it received it is not in there. A message
+    /// that came with others or in pieces has the time of its last piece. `None` unless
+    /// [`RdmaSettings::completion_times`](crate::rdma::RdmaSettings::completion_times) asked
+    /// for it and the device has such a clock.
+    #[cfg(feature = "verbs")]
+    #[must_use]
+    pub fn received_at(&self) -> Option<std::time::SystemTime> {
+        let since = std::time::Duration::from_nanos(self.raw.received_at()?.get());
+        Some(std::time::UNIX_EPOCH + since)
+    }
+
     /// The bytes as they were sent.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

@@ -59,7 +59,7 @@ pub use ibex_transport::fabric::verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,
 };
-pub use ibex_transport::fabric::verbs::{Mtu, VerbsError};
+pub use ibex_transport::fabric::verbs::{CompletionPolling, Mtu, VerbsError};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
 

@@ -42,6 +42,8 @@ pub struct NodeSession {
     /// What the session's data goes over.
     #[cfg_attr(feature = "serde", serde(serialize_with = "as_text"))]
     pub fabric: Fabric,
+    /// How its completions are polled, and why so (verbs).
+    pub completion_polling: Option<String>,
     /// Whether it has not ended.
     pub is_up: bool,
     /// What it counted.
@@ -76,6 +78,7 @@ impl NodeSession {
             peer: PeerId::of(peer),
             address: peer.address,
             fabric: fabric_of(peer.fabric),
+            completion_polling: link.session.completion_polling(),
             is_up: link.is_up,
             counters: link.session.stats(),
             channels: link.channels,
@@ -117,6 +120,7 @@ impl fmt::Display for NodeSession {
             peer,
             address,
             fabric,
+            completion_polling,
             is_up,
             counters,
             channels,
@@ -133,6 +137,9 @@ impl fmt::Display for NodeSession {
             write!(f, " credit_stalled {:?}", counters.credit_stalled)?;
         }
         writeln!(f)?;
+        if let Some(polling) = completion_polling {
+            writeln!(f, "    completions {polling}")?;
+        }
         if channels.is_empty() {
             return Ok(());
         }

@@ -4,7 +4,9 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use ibex_transport::fabric::verbs::{ConnectionSettings, Mtu, SiteSettings, VerbsError};
+use ibex_transport::fabric::verbs::{
+    CompletionPolling, ConnectionSettings, Mtu, SiteSettings, VerbsError,
+};
 
 use crate::{SettingConflict, SettingError, environment::Site};
 
@@ -204,6 +206,25 @@ impl RdmaSettings {
         self
     }
 
+    /// How completions are polled. Default: on a device of hardware what its self-test
+    /// says, else plain; [`NodeStats`](crate::NodeStats) and the log say which and why. One
+    /// that is set here is taken without a test, and a device that does not have it gives
+    /// an error: for a device on which the other is measured to be faster, and for tests.
+    pub fn completion_polling(mut self, polling: CompletionPolling) -> Self {
+        self.site.completion_polling = Some(polling);
+        self
+    }
+
+    /// Whether messages have the time at which the device had them whole
+    /// ([`Message::received_at`](crate::Message::received_at)), where it has a clock for
+    /// that: soft-RoCE has none. Default: false. It takes an extended completion queue,
+    /// a call per receive to read the clock's ticks, and a multiplication to turn them
+    /// into time.
+    pub fn completion_times(mut self, wanted: bool) -> Self {
+        self.site.completion_times = wanted;
+        self
+    }
+
     // ---- The connection --------------------------------------------------------------
 
     /// Bytes per packet. Default: the smaller of what both ports carry. A session whose
@@ -283,6 +304,15 @@ impl RdmaSettings {
 
     /// How the settings go together.
     pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
+        if self.site.completion_times
+            && self.site.completion_polling == Some(CompletionPolling::Plain)
+        {
+            return Err(SettingConflict {
+                settings: ["completion_times", "completion_polling"],
+                values: ["true".to_owned(), "plain".to_owned()],
+                rule: "plain completions have no times; leave one of the two out".to_owned(),
+            });
+        }
         let (given, least) = (self.site.receive_buffers, self.site.least_receive_buffers());
         if given >= least {
             return Ok(());
@@ -308,11 +338,13 @@ impl RdmaSettings {
             port,
             gid_index,
             mtu_bytes,
+            completion_polling,
             ..
         } = variables;
         self.device = device.clone().or(self.device.take());
         self.port = port.or(self.port);
         self.gid_index = gid_index.or(self.gid_index);
+        self.site.completion_polling = completion_polling.or(self.site.completion_polling);
         if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
             self.connection = self.connection.path_mtu(mtu);
         }
@@ -380,6 +412,14 @@ mod tests {
             .retry_count(6);
         assert_eq!((again.error(), again.check_relations()), (None, Ok(())));
         assert_eq!(again.site(), site);
+    }
+
+    #[test]
+    fn times_and_plain_completions_do_not_go_together() {
+        let plain = RdmaSettings::new().completion_polling(CompletionPolling::Plain);
+        assert_eq!(plain.check_relations(), Ok(()));
+        let conflict = plain.completion_times(true).check_relations().unwrap_err();
+        assert!(conflict.to_string().contains("have no times"), "{conflict}");
     }
 
     #[test]

@@ -11,13 +11,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, hint, thread};
 
-use ibex_transport::fabric::verbs::discovery::{Choice, Sysfs, Wish, discover};
+use ibex_transport::fabric::verbs::discovery::{Choice, DeviceKind, Sysfs, Wish, discover};
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
-    AsyncEvents, CompletionKind, CompletionQueue, CompletionStatus, CompletionWait,
-    ConnectionSettings, Device, Fault, FirstSequence, LocalPort, MemoryRegion, Operation,
-    ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,
-    ScatterEntry, SendRequest, Teardown, VerbsError, Verdict, WorkCompletion, WorkId,
+    AsyncEvents, CompletionKind, CompletionPolling, CompletionQueue, CompletionStatus,
+    CompletionWait, ConnectionSettings, Device, Fault, FirstSequence, LocalPort, MemoryRegion,
+    Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest,
+    RegionAccess, ScatterEntry, SendRequest, Site, SiteSettings, Teardown, VerbsError, Verdict,
+    WorkCompletion, WorkId,
 };
 use ibex_transport::memory::{Mapping, MemoryUse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -68,10 +69,12 @@ impl End {
         provider: &Arc<dyn Provider>,
         choice: &Choice,
         shared: bool,
+        polling: CompletionPolling,
     ) -> Result<Self, VerbsError> {
         let device = Device::open(provider, &choice.device)?;
         let domain = ProtectionDomain::new(&device)?;
-        let completions = CompletionWait::open(&device, 256)?;
+        let queue = CompletionQueue::of_kind(&device, 256, polling, false)?;
+        let completions = CompletionWait::over(queue);
         let mut builder = QueuePairBuilder::new(&domain, completions.queue())
             .send_requests(32)
             .receives(32, 1)
@@ -162,8 +165,17 @@ impl End {
 }
 
 fn connected(provider: &Arc<dyn Provider>, choice: &Choice, shared: bool) -> (End, End) {
-    let mut one = End::new(provider, choice, shared).unwrap();
-    let mut other = End::new(provider, choice, shared).unwrap();
+    polled(provider, choice, shared, CompletionPolling::Plain)
+}
+
+fn polled(
+    provider: &Arc<dyn Provider>,
+    choice: &Choice,
+    shared: bool,
+    polling: CompletionPolling,
+) -> (End, End) {
+    let mut one = End::new(provider, choice, shared, polling).unwrap();
+    let mut other = End::new(provider, choice, shared, polling).unwrap();
     let (local_one, local_other) = (one.local(), other.local());
     let psn = FirstSequence::from_random(std::process::id().wrapping_mul(0x9e37_79b9));
     let endpoint_one = one.pair.endpoint(psn, &local_one);
@@ -207,13 +219,29 @@ fn tear_down(end: End) {
     assert_eq!(verdict, Verdict::Drained);
 }
 
+/// What the self-test says of the device, as if it were of hardware.
+fn tested(provider: &Arc<dyn Provider>, choice: &Choice) -> CompletionPolling {
+    let mut choice = choice.clone();
+    choice.kind = DeviceKind::Hardware;
+    let site = Site::open(provider, &choice, SiteSettings::default()).unwrap();
+    println!("{}: completions {}", choice.device, site.polling());
+    site.polling().polling
+}
+
 #[test]
-fn messages_arrive_through_either_kind_of_receive_queue() {
+fn messages_arrive_through_either_kind_of_receive_and_completion_queue() {
     let Some((provider, choice)) = chosen() else {
         return;
     };
-    for shared in [true, false] {
-        let (mut one, mut other) = connected(&provider, &choice, shared);
+    let tested = tested(&provider, &choice);
+    let plain = CompletionPolling::Plain;
+    for (shared, polling) in [
+        (true, plain),
+        (false, plain),
+        (true, tested),
+        (false, tested),
+    ] {
+        let (mut one, mut other) = polled(&provider, &choice, shared, polling);
         other.post_receives(8);
         one.put(40_000, b"over the seam");
         let seam = [
@@ -437,7 +465,7 @@ fn a_gid_index_that_is_not_there_ends_the_connection_with_all_there_is() {
     let Some((provider, choice)) = chosen() else {
         return;
     };
-    let mut one = End::new(&provider, &choice, false).unwrap();
+    let mut one = End::new(&provider, &choice, false, CompletionPolling::Plain).unwrap();
     let mut local = one.local();
     if !local.attributes.needs_global_route {
         return;

@@ -1,7 +1,7 @@
 //! A message that was handed out: where its bytes lie, and the cell that says when it
 //! is done.
 
-use std::{alloc, mem, ptr::NonNull, slice, sync::Mutex};
+use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex};
 
 use crate::ring::{CellBlock, CellState};
 
@@ -16,6 +16,8 @@ pub struct RawMessage {
     length: usize,
     cells: &'static CellBlock,
     sequence: u64,
+    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    time: u64,
     units: u32,
     /// The payload lies in a buffer of our own.
     is_detached: bool,
@@ -38,12 +40,14 @@ impl RawMessage {
         cells: &'static CellBlock,
         sequence: u64,
         units: u32,
+        time: u64,
     ) -> Self {
         Self {
             payload,
             length,
             cells,
             sequence,
+            time,
             units,
             is_detached: false,
         }
@@ -62,6 +66,12 @@ impl RawMessage {
     #[must_use]
     pub fn sequence(&self) -> u64 {
         self.sequence
+    }
+
+    /// When the device had it whole, in nanoseconds since 1970, if it said so.
+    #[must_use]
+    pub fn received_at(&self) -> Option<NonZero<u64>> {
+        NonZero::new(self.time)
     }
 
     /// Whether the bytes were copied out of the ring.

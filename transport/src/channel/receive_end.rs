@@ -92,6 +92,8 @@ pub(crate) struct Frame {
     pub(crate) base: NonNull<u8>,
     pub(crate) bytes: usize,
     pub(crate) last_sequence: u64,
+    /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
+    pub(crate) time: u64,
     #[allow(dead_code, reason = "held for its drop")]
     pub(crate) memory: FrameMemory,
 }
@@ -128,6 +130,8 @@ unsafe impl Send for Frame {}
 pub(crate) struct LargeArrival {
     pub(crate) sequence: u64,
     pub(crate) length: usize,
+    /// As [`Frame::time`], of its last piece.
+    pub(crate) time: u64,
     pub(crate) place: LargePlace,
 }
 

@@ -95,7 +95,7 @@ impl Frames {
 
     /// The record at the front; it stays there.
     fn find(&self) -> Option<Found> {
-        let (_, payload, word) = self.front()?;
+        let (frame, payload, word) = self.front()?;
         let header = match RecordHeader::from_word(word) {
             Some(Ok(header)) => header,
             _ => unreachable!("the engine let a malformed record through"),
@@ -106,19 +106,20 @@ impl Frames {
             payload,
             length,
             size: record::record_size(length, self.alignment),
+            time: frame.time,
         })
     }
 
     /// Takes the record at the front if it is an ordinary one: its payload, the payload's
-    /// length and the record's size.
+    /// length, the record's size and when it arrived.
     #[inline(always)]
-    fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize)> {
+    fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
         let (frame, payload, word) = self.front()?;
         let length = RecordHeader::of_data(word)?.length as usize;
         let size = record::record_size(length, self.alignment);
-        let frame_bytes = frame.bytes;
+        let (frame_bytes, time) = (frame.bytes, frame.time);
         self.move_on(size, frame_bytes);
-        Some((payload, length, size))
+        Some((payload, length, size, time))
     }
 
     /// Moves behind the record at the front, in a frame of so many bytes.
@@ -138,7 +139,12 @@ struct Found {
     payload: NonNull<u8>,
     length: usize,
     size: usize,
+    /// As [`Frame::time`].
+    time: u64,
 }
+
+/// Payload, length and memory of a large message, and when it arrived.
+type FoundLarge = (NonNull<u8>, usize, LargeMemory, u64);
 
 impl ReceiveHandle {
     pub(crate) fn new(end: Arc<ReceiveEnd>) -> Self {
@@ -202,22 +208,22 @@ impl ReceiveHandle {
         if self.handed_out == self.last_cell {
             return None;
         }
-        let (payload, length, size) = match &mut self.source {
+        let (payload, length, size, time) = match &mut self.source {
             Source::Ring(ring) => {
-                let found = ring.peek_data()?;
-                ring.advance_by(found.2, 1);
-                found
+                let (payload, length, size) = ring.peek_data()?;
+                ring.advance_by(size, 1);
+                (payload, length, size, 0)
             }
             // Looked at here, since who receives in a loop finds none each time before it waits.
             Source::Frames(frames) if frames.arrivals.is_empty() => return None,
             Source::Frames(_) => self.take_from_frame()?,
             Source::None => return None,
         };
-        Some(self.hand_out(payload, length, size))
+        Some(self.hand_out(payload, length, size, time))
     }
 
     #[inline(never)]
-    fn take_from_frame(&mut self) -> Option<(NonNull<u8>, usize, usize)> {
+    fn take_from_frame(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
         let Source::Frames(frames) = &mut self.source else {
             return None;
         };
@@ -267,6 +273,7 @@ impl ReceiveHandle {
                     },
                     length: record.length,
                     size: record.size,
+                    time: 0,
                 })),
                 Err(malformed) => {
                     self.end.session.misbehaved(&malformed.to_string());
@@ -293,7 +300,13 @@ impl ReceiveHandle {
     }
 
     #[inline(always)]
-    fn hand_out(&mut self, payload: NonNull<u8>, length: usize, size: usize) -> RawMessage {
+    fn hand_out(
+        &mut self,
+        payload: NonNull<u8>,
+        length: usize,
+        size: usize,
+        time: u64,
+    ) -> RawMessage {
         self.handed_out += 1;
         self.handed_out_bytes += size as u64;
         let sequence = self.handed_out;
@@ -306,7 +319,7 @@ impl ReceiveHandle {
         // SAFETY: the bytes stay until the prefix passes this cell, which is held from
         // here on; a trusted sender does not write into a published record, and arrival
         // memory is ours.
-        unsafe { RawMessage::new(payload, length, self.cells, sequence, units) }
+        unsafe { RawMessage::new(payload, length, self.cells, sequence, units, time) }
     }
 
     #[cold]
@@ -348,7 +361,12 @@ impl ReceiveHandle {
             return self.poll_large(found, over);
         }
         self.move_on(found.size);
-        Ok(Some(self.hand_out(found.payload, found.length, found.size)))
+        Ok(Some(self.hand_out(
+            found.payload,
+            found.length,
+            found.size,
+            found.time,
+        )))
     }
 
     /// Whether the next call has something to return: a message, or the end.
@@ -413,7 +431,7 @@ impl ReceiveHandle {
     /// Hands a large message out once all of it is here.
     fn poll_large(&mut self, found: Found, over: bool) -> Result<Option<RawMessage>, RecvError> {
         let sequence = self.handed_out + 1;
-        let Some((payload, length, memory)) = self.find_large(&found, sequence)? else {
+        let Some((payload, length, memory, time)) = self.find_large(&found, sequence)? else {
             return if over {
                 Err(self.end.error())
             } else {
@@ -431,15 +449,15 @@ impl ReceiveHandle {
         // waits for it, or its pool, which would get the next from the kernel.
         self.advance_at_bytes = 0;
         self.move_on(found.size);
-        Ok(Some(self.hand_out(payload, length, found.size)))
+        Ok(Some(self.hand_out(payload, length, found.size, time)))
     }
 
-    /// Where an announced message lies, if all of it is here.
+    /// Where an announced message lies and when it arrived, if all of it is here.
     fn find_large(
         &mut self,
         found: &Found,
         sequence: u64,
-    ) -> Result<Option<(NonNull<u8>, usize, LargeMemory)>, RecvError> {
+    ) -> Result<Option<FoundLarge>, RecvError> {
         if matches!(self.source, Source::Ring(_)) {
             if found.length != LargeAnnouncement::MAX_BYTES {
                 return Err(self.refused("an announcement of a large message is malformed"));
@@ -458,13 +476,22 @@ impl ReceiveHandle {
             .is_some_and(|arrival| arrival.sequence == sequence);
         let arrival = is_here.then(|| large.pop_front()).flatten();
         drop(large);
-        let Some(LargeArrival { length, place, .. }) = arrival else {
+        let Some(LargeArrival {
+            length,
+            time,
+            place,
+            ..
+        }) = arrival
+        else {
             return Ok(None);
         };
         match place {
-            LargePlace::Granted(lease) => {
-                Ok(Some((lease.base(), length, LargeMemory::Granted(lease))))
-            }
+            LargePlace::Granted(lease) => Ok(Some((
+                lease.base(),
+                length,
+                LargeMemory::Granted(lease),
+                time,
+            ))),
             LargePlace::Segment { slot, capacity, fd } => {
                 self.in_segment(slot, length as u64, capacity, fd).map(Some)
             }
@@ -477,7 +504,7 @@ impl ReceiveHandle {
         length: u64,
         capacity: u64,
         fd: Option<OwnedFd>,
-    ) -> Result<(NonNull<u8>, usize, LargeMemory), RecvError> {
+    ) -> Result<FoundLarge, RecvError> {
         let limit = self
             .end
             .state
@@ -490,7 +517,7 @@ impl ReceiveHandle {
         match accepted {
             Ok(segment) => {
                 let payload = segment.memory().0;
-                Ok((payload, length as usize, LargeMemory::Segment(segment)))
+                Ok((payload, length as usize, LargeMemory::Segment(segment), 0))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }

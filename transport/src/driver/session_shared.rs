@@ -275,6 +275,12 @@ impl SessionShared {
         }
     }
 
+    /// How its completions are polled, and why so, if it has any.
+    #[must_use]
+    pub fn completion_polling(&self) -> Option<String> {
+        self.site().map(|site| site.polling().to_string())
+    }
+
     /// Names of channels that the peer opened and we did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, crate::engine::control::Role)> {

@@ -412,6 +412,7 @@ impl Link {
                 large.push_back(LargeArrival {
                     sequence,
                     length: length as usize,
+                    time: 0,
                     place,
                 });
                 drop(large);

@@ -40,6 +40,8 @@ pub(super) struct Pair {
 
     // Who it is and how it is.
     number: u32,
+    /// Its completions have times.
+    pub(super) has_times: bool,
     /// The device said that it died, before we knew.
     died: Option<AsyncEvent>,
     /// What is wrong with its port, which it may die of.
@@ -82,6 +84,7 @@ impl Pair {
         } = prepared;
         Ok(Self {
             number: pair.number(),
+            has_times: seat.site.polling().times,
             died: None,
             doubt: None,
             leaver: None,

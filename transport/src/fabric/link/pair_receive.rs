@@ -47,7 +47,8 @@ impl Link {
             && let Some(buffer) = pair.arrived(completion, shared.as_deref_mut())
         {
             self.shared.counters.completions.add(1);
-            let follows = self.frame_arrived(buffer, bytes as usize, tools, context);
+            let time = pair.time_of(completion);
+            let follows = self.frame_arrived(buffer, bytes as usize, time, tools, context);
             self.refill_own();
             follows
         } else {
@@ -82,7 +83,8 @@ impl Link {
                             CompletionKind::Receive => done.bytes as usize,
                             _ => 0,
                         };
-                        self.frame_arrived(buffer, bytes, tools, context);
+                        let time = pair.time_of(completion);
+                        self.frame_arrived(buffer, bytes, time, tools, context);
                     }
                     true
                 }
@@ -131,6 +133,7 @@ impl Link {
         &mut self,
         buffer: ArrivedBuffer,
         bytes: usize,
+        time: u64,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> bool {
@@ -150,11 +153,11 @@ impl Link {
         let (taken, follows) = match self.session.handle_lone_record(frame, 0) {
             Some(lone) => {
                 let (range, last) = (lone.offset..lone.offset + lone.bytes, lone.sequence);
-                let arrived = arrived(buffer, range, last);
+                let arrived = arrived(buffer, range, last, time);
                 let placed = self.place_records(lone.end, arrived, tools, context);
                 (placed, false)
             }
-            None => (self.take_frame(frame, buffer, tools, context), true),
+            None => (self.take_frame(frame, buffer, time, tools, context), true),
         };
         if let Err(fault) = taken {
             self.frame_is_refused(&fault, context);
@@ -176,6 +179,7 @@ impl Link {
         &mut self,
         frame: &[u8],
         buffer: ArrivedBuffer,
+        time: u64,
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> Result<(), Fault> {
@@ -200,7 +204,7 @@ impl Link {
                 records,
             } => {
                 let (range, last) = (offset..offset + bytes, first_sequence + records - 1);
-                self.place_records(end, arrived(buffer, range, last), tools, context)?;
+                self.place_records(end, arrived(buffer, range, last, time), tools, context)?;
             }
             Arrival::Chunk {
                 end,
@@ -209,7 +213,7 @@ impl Link {
             } => {
                 self.place_chunk(end, chunk, &frame[header.body_offset()..]);
                 if complete {
-                    self.large_arrived(end, context);
+                    self.large_arrived(end, time, context);
                 }
             }
         }
@@ -235,12 +239,18 @@ impl Link {
 
 /// Records of a frame, at `range` of the buffer that it lies in.
 #[inline(always)]
-fn arrived(buffer: ArrivedBuffer, range: Range<usize>, last_sequence: u64) -> Arrived<BufferLease> {
+fn arrived(
+    buffer: ArrivedBuffer,
+    range: Range<usize>,
+    last_sequence: u64,
+    time: u64,
+) -> Arrived<BufferLease> {
     Arrived {
         // SAFETY: the session found them inside the frame.
         base: unsafe { buffer.lease.base().add(range.start) },
         bytes: range.len(),
         last_sequence,
+        time,
         memory: buffer.lease,
         refills: buffer.refills,
         is_scarce: buffer.is_scarce,
@@ -248,6 +258,15 @@ fn arrived(buffer: ArrivedBuffer, range: Range<usize>, last_sequence: u64) -> Ar
 }
 
 impl Pair {
+    /// When a receive was done, in nanoseconds since 1970; 0 where nobody says so.
+    #[inline(always)]
+    fn time_of(&self, completion: &WorkCompletion) -> u64 {
+        match self.has_times {
+            true => completion.time(),
+            false => 0,
+        }
+    }
+
     /// The buffer of a receive that completed; `None` if it is none of ours.
     #[inline(always)]
     fn arrived(

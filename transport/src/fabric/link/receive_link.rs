@@ -52,6 +52,8 @@ pub(super) struct Arrived<M> {
     pub(super) base: NonNull<u8>,
     pub(super) bytes: usize,
     pub(super) last_sequence: u64,
+    /// As [`Frame::time`].
+    pub(super) time: u64,
     /// What it lies in, which is one thing or the other where it is handed on: before, it
     /// would be moved from place to place for the sake of its drop.
     pub(super) memory: M,
@@ -144,6 +146,7 @@ impl Link {
             base,
             bytes,
             last_sequence,
+            time,
             memory,
             refills,
             is_scarce,
@@ -156,9 +159,9 @@ impl Link {
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
             let copied = unsafe { receiver.copy(base, bytes, &mut tools.compact_blocks) };
             let (base, block) = copied?;
-            receiver.push(base, bytes, last_sequence, block);
+            receiver.push(base, bytes, last_sequence, time, block);
         } else {
-            receiver.push(base, bytes, last_sequence, memory);
+            receiver.push(base, bytes, last_sequence, time, memory);
         }
         if receiver.end.waiters.is_waiting() {
             receiver.end.waiters.take(&mut context.wakers);
@@ -251,7 +254,7 @@ impl Link {
     }
 
     /// The last byte of a large message is in its place.
-    pub(super) fn large_arrived(&mut self, end: u32, context: &mut Context<'_>) {
+    pub(super) fn large_arrived(&mut self, end: u32, time: u64, context: &mut Context<'_>) {
         let Some(receiver) = self.receivers.get_mut(end) else {
             return;
         };
@@ -266,6 +269,7 @@ impl Link {
             receiver.end.large().push_back(LargeArrival {
                 sequence,
                 length,
+                time,
                 place,
             });
             receiver.end.waiters.take(&mut context.wakers);
@@ -282,6 +286,7 @@ impl ReceiveLink {
         base: NonNull<u8>,
         bytes: usize,
         last_sequence: u64,
+        time: u64,
         memory: impl Into<FrameMemory>,
     ) {
         self.arrived = last_sequence;
@@ -297,6 +302,7 @@ impl ReceiveLink {
             base,
             bytes,
             last_sequence,
+            time,
             memory: memory.into(),
         });
     }

@@ -183,7 +183,7 @@ impl Link {
         if let Some(chunk) = inbound.chunk.take_if(|chunk| chunk.left == 0) {
             inbound.skip = chunk.fill;
             if chunk.complete {
-                self.large_arrived(chunk.end, context);
+                self.large_arrived(chunk.end, 0, context);
             }
         }
         let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
@@ -234,6 +234,7 @@ impl Link {
                     base: unsafe { block.base().add(inbound.parsed() + offset) },
                     bytes,
                     last_sequence: first_sequence + records - 1,
+                    time: 0,
                     memory: BlockLease::new(block),
                     refills: inbound.refills(),
                     is_scarce: false,

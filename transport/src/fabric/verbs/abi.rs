@@ -122,6 +122,14 @@ pub struct Wc {
     pub dlid_path_bits: u8,
 }
 
+/// `ibv_poll_cq_attr`: nothing yet.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PollAttributes {
+    /// Which of its members are set: none.
+    pub comp_mask: u32,
+}
+
 /// `enum ibv_send_flags`.
 pub mod send_flags {
     /// Wait for earlier RDMA reads.

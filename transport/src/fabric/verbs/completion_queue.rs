@@ -1,5 +1,8 @@
 //! A completion queue: where the device says what became of work requests.
 //!
+//! A queue is plain or, where a device has such, extended: polled in batches, and told by
+//! its provider only what is asked ([`completion_batch`](super::completion_batch)).
+//!
 //! One owner polls and arms it, by `&mut`; queue pairs that complete into it only keep it
 //! alive. [`CompletionWait`](super::CompletionWait) sleeps on it without losing a wake-up.
 //!
@@ -13,18 +16,28 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rustix::io::Errno;
 
+use super::completion_batch::BatchPolling;
 use super::completion_channel::CompletionChannel;
+use super::completion_polling::CompletionPolling;
 use super::device::{Asked, Context, Device, new_tag};
+use super::device_clock::DeviceClock;
 use super::error::VerbsError;
-use super::provider::{CompletionHandle, PollQueue, RequestNotify};
+use super::provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]
 pub struct CompletionQueue {
     inner: Arc<Completions>,
-    poll: PollQueue,
+    polling: Polling,
     notify: RequestNotify,
+}
+
+/// By what it is polled.
+#[derive(Debug)]
+enum Polling {
+    Plain(PollQueue),
+    Batches(Box<BatchPolling>),
 }
 
 /// What queue pairs keep alive.
@@ -44,42 +57,63 @@ pub(super) struct Completions {
 const ACKNOWLEDGE_EVERY: u32 = 64;
 
 impl CompletionQueue {
-    /// A queue that can only be polled.
+    /// A plain queue that can only be polled.
     ///
     /// # Errors
     /// [`VerbsError`], with the device's limit where that is what stops it.
     pub fn polled(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        Self::create(device.context(), entries, None)
+        Self::create(device, entries, None, CompletionPolling::Plain, false)
     }
 
-    /// A queue that can be slept on too.
+    /// A plain queue that can be slept on too.
     ///
     /// # Errors
     /// As [`CompletionQueue::polled`].
     pub fn with_channel(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        let channel = CompletionChannel::new(device.context())?;
-        Self::create(device.context(), entries, Some(channel))
+        Self::of_kind(device, entries, CompletionPolling::Plain, false)
     }
 
-    fn create(
-        context: &Arc<Context>,
+    /// A queue that can be slept on, polled like this, and with the time of each
+    /// completion if `times` are wanted.
+    ///
+    /// # Errors
+    /// As [`CompletionQueue::polled`], and if the device has no such queue.
+    pub fn of_kind(
+        device: &Device,
+        entries: u32,
+        kind: CompletionPolling,
+        times: bool,
+    ) -> Result<Self, VerbsError> {
+        let channel = CompletionChannel::new(device.context())?;
+        Self::create(device, entries, Some(channel), kind, times)
+    }
+
+    pub(super) fn create(
+        device: &Device,
         entries: u32,
         channel: Option<CompletionChannel>,
+        kind: CompletionPolling,
+        times: bool,
     ) -> Result<Self, VerbsError> {
+        let context = device.context();
         let tag = new_tag();
-        // SAFETY: context and channel are alive.
-        let made = unsafe {
-            context.provider().create_completion_queue(
-                context.handle(),
-                entries,
-                channel.as_ref().map(|channel| channel.handle),
-                tag,
-            )
+        let by_channel = channel.as_ref().map(|channel| channel.handle);
+        let made = match kind {
+            CompletionPolling::Plain => plain(context, entries, by_channel, tag),
+            CompletionPolling::Extended | CompletionPolling::ExtendedOneByOne => {
+                let init = ExtendedInit {
+                    entries,
+                    channel: by_channel,
+                    tag,
+                    times,
+                };
+                extended(device, &init, kind)
+            }
         };
-        let (handle, entries) = made.map_err(|errno| {
+        let (handle, entries, polling) = made.map_err(|(call, errno)| {
             let limit = context.attributes().max_completions;
             context.refused(
-                "ibv_create_cq",
+                call,
                 errno,
                 &[Asked::new(
                     "a completion queue",
@@ -98,9 +132,18 @@ impl CompletionQueue {
                 channel,
                 context: Arc::clone(context),
             }),
-            poll: context.opened().hot.poll_queue,
+            polling,
             notify: context.opened().hot.request_notify,
         })
+    }
+
+    /// Whether its completions have times.
+    #[must_use]
+    pub fn has_times(&self) -> bool {
+        match &self.polling {
+            Polling::Plain(_) => false,
+            Polling::Batches(polling) => polling.has_times(),
+        }
     }
 
     /// How many completions it holds; at least what was asked for.
@@ -124,15 +167,33 @@ impl CompletionQueue {
         &mut self,
         into: &'array mut [WorkCompletion],
     ) -> Result<&'array [WorkCompletion], VerbsError> {
+        let poll = match &mut self.polling {
+            Polling::Plain(poll) => *poll,
+            Polling::Batches(_) => return self.poll_batches(into),
+        };
         let room = c_int::try_from(into.len()).unwrap_or(c_int::MAX);
         // SAFETY:
         // 1. The queue is alive while `inner` is.
         // 2. `WorkCompletion` is `Wc` (repr(transparent)), and `into` has `room` of them.
-        let found =
-            unsafe { (self.poll)(self.inner.handle.as_ptr(), room, into.as_mut_ptr().cast()) };
+        let found = unsafe { poll(self.inner.handle.as_ptr(), room, into.as_mut_ptr().cast()) };
         match usize::try_from(found) {
             Ok(found) if found <= into.len() => Ok(&into[..found]),
-            _ => Err(self.lost(found)),
+            _ => Err(self.lost("ibv_poll_cq", found.saturating_neg())),
+        }
+    }
+
+    #[inline(never)]
+    fn poll_batches<'array>(
+        &mut self,
+        into: &'array mut [WorkCompletion],
+    ) -> Result<&'array [WorkCompletion], VerbsError> {
+        let Polling::Batches(polling) = &mut self.polling else {
+            return Ok(&[]);
+        };
+        // SAFETY: the queue is alive while `inner` is.
+        match unsafe { polling.poll(into) } {
+            Ok(found) => Ok(&into[..found]),
+            Err(errno) => Err(self.lost("ibv_start_poll", errno)),
         }
     }
 
@@ -220,18 +281,54 @@ impl CompletionQueue {
     }
 
     #[cold]
-    fn lost(&self, found: c_int) -> VerbsError {
+    fn lost(&self, call: &'static str, errno: c_int) -> VerbsError {
         // ibv_poll_cq promises a negative number and no particular one.
-        let errno = match found {
-            ..0 if found > -4096 => Errno::from_raw_os_error(-found),
+        let errno = match errno {
+            1..4096 => Errno::from_raw_os_error(errno),
             _ => Errno::IO,
         };
         self.inner.context.failed(
-            "ibv_poll_cq",
+            call,
             errno,
             "the completion queue is lost, and with it every connection that completes into it",
         )
     }
+}
+
+/// What making a queue gives, or which call refused it.
+type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
+
+fn plain(context: &Context, entries: u32, channel: Option<ChannelHandle>, tag: u64) -> Made {
+    // SAFETY: context and channel are alive.
+    let made = unsafe {
+        let handle = context.handle();
+        let provider = context.provider();
+        provider.create_completion_queue(handle, entries, channel, tag)
+    };
+    let (handle, entries) = made.map_err(|errno| ("ibv_create_cq", errno))?;
+    let poll = context.opened().hot.poll_queue;
+    Ok((handle, entries, Polling::Plain(poll)))
+}
+
+fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Made {
+    let context = device.context();
+    let clock = match init.times {
+        true => Some(DeviceClock::of(device).map_err(|errno| ("ibv_query_rt_values_ex", errno))?),
+        false => None,
+    };
+    // SAFETY: context and channel are alive.
+    let made = unsafe {
+        let handle = context.handle();
+        context.provider().create_extended_queue(handle, init)
+    };
+    let made = made.map_err(|errno| ("ibv_create_cq_ex", errno))?;
+    let most = (kind == CompletionPolling::ExtendedOneByOne).then_some(1);
+    let polling = BatchPolling::new(made.handle, made.calls, most, clock);
+    Ok((
+        made.handle,
+        made.entries,
+        Polling::Batches(Box::new(polling)),
+    ))
 }
 
 impl Completions {

@@ -33,15 +33,20 @@ pub struct CompletionWait {
 }
 
 impl CompletionWait {
-    /// A completion queue of so many entries, with a channel.
+    /// A plain completion queue of so many entries, with a channel.
     ///
     /// # Errors
     /// As [`CompletionQueue::with_channel`].
     pub fn open(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        let queue = CompletionQueue::with_channel(device, entries)?;
-        Ok(Self {
+        CompletionQueue::with_channel(device, entries).map(Self::over)
+    }
+
+    /// Sleeps on this queue, which has a channel.
+    #[must_use]
+    pub fn over(queue: CompletionQueue) -> Self {
+        Self {
             armed: ArmedQueue::new(queue),
-        })
+        }
     }
 
     /// The queue, for queue pairs to complete into.

@@ -15,10 +15,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arrival_buffers::ArrivalBuffers;
 use super::async_event::AsyncEvents;
+use super::completion_polling::{PollingChoice, PollingWish};
+use super::completion_queue::CompletionQueue;
 use super::completion_wait::CompletionWait;
 use super::connection::{FirstSequence, LocalPort};
 use super::device::{Device, new_tag};
-use super::discovery::Choice;
+use super::discovery::{Choice, DeviceKind};
 use super::error::VerbsError;
 use super::gid::GidEntry;
 use super::port::PortState;
@@ -50,6 +52,7 @@ pub struct Site {
     domain: ProtectionDomain,
     /// By which memory knows what is registered for this site.
     number: u64,
+    polling: PollingChoice,
 
     // What sessions are made of.
     /// With `shared_receives` only where the device can.
@@ -153,7 +156,10 @@ impl Site {
         }
         let completions = for_all + max_sessions * per_session;
         let domain = ProtectionDomain::new(&device)?;
-        let wait = CompletionWait::open(&device, completions)?;
+        let polling = choose_polling(&device, &domain, choice, &settings);
+        let queue = CompletionQueue::of_kind(&device, completions, polling.polling, polling.times)?;
+        tracing::info!(device = device.name(), %polling, "completion queue");
+        let wait = CompletionWait::over(queue);
         let mut builder = QueuePairBuilder::new(&domain, wait.queue())
             .send_requests(settings.send_requests)
             .send_entries(SEND_ENTRIES)
@@ -196,6 +202,7 @@ impl Site {
             is_lost: AtomicBool::new(false),
             domain,
             number: new_tag(),
+            polling,
             builder,
             max_sessions,
             sessions: AtomicU32::new(0),
@@ -290,6 +297,12 @@ impl Site {
     #[must_use]
     pub fn device(&self) -> &str {
         self.device.name()
+    }
+
+    /// How completions are polled, and why so.
+    #[must_use]
+    pub fn polling(&self) -> &PollingChoice {
+        &self.polling
     }
 
     /// Sessions that it has room for.
@@ -447,6 +460,25 @@ impl Drop for Seat {
     fn drop(&mut self) {
         self.site.sessions.fetch_sub(self.seats, Ordering::Relaxed);
     }
+}
+
+fn choose_polling(
+    device: &Device,
+    domain: &ProtectionDomain,
+    choice: &Choice,
+    settings: &SiteSettings,
+) -> PollingChoice {
+    let wish = PollingWish {
+        forced: settings.completion_polling,
+        times: settings.completion_times,
+        is_hardware: choice.kind == DeviceKind::Hardware,
+    };
+    let local = || {
+        LocalPort::with_gid(device, choice.port, |entry| {
+            entry.gid == choice.gid.gid && entry.gid_type == choice.gid.gid_type
+        })
+    };
+    PollingChoice::make(domain, device, choice.port, local, wish)
 }
 
 fn refused(device: &Device, error: &PostError) -> VerbsError {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::arrival_buffers::REPOST_BATCH;
+use super::completion_polling::CompletionPolling;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
 use crate::engine::carriage::LEAST_BUFFER_BYTES;
@@ -43,6 +44,12 @@ pub struct SiteSettings {
     /// One receive queue for all sessions, where the device can; else one for each, which
     /// costs memory for each. Default: true.
     pub shared_receives: bool,
+    /// How completions are polled, without a test whether that works. Default: what the
+    /// [self-test](super::PollingChoice) says.
+    pub completion_polling: Option<CompletionPolling>,
+    /// Whether messages have the time of their completion, where the device has a clock.
+    /// Default: false.
+    pub completion_times: bool,
 }
 
 impl Default for SiteSettings {
@@ -57,6 +64,8 @@ impl Default for SiteSettings {
             inline_bytes: 220,
             connection: ConnectionSettings::default(),
             shared_receives: true,
+            completion_polling: None,
+            completion_times: false,
         }
     }
 }

@@ -54,6 +54,23 @@ impl WorkCompletion {
         (self.0.status == 0 && self.0.opcode == wc_opcode::RECV).then_some(self.0.byte_len)
     }
 
+    /// When it came, in nanoseconds since 1970, of a receive that was done in a queue with
+    /// times; of another queue's, anything.
+    #[inline]
+    #[must_use]
+    pub fn time(&self) -> u64 {
+        let low = u64::from(self.0.src_qp);
+        low | u64::from(self.0.pkey_index) << 32 | u64::from(self.0.slid) << 48
+    }
+
+    /// Writes it where only datagrams have something, so that an entry is no longer than
+    /// the provider's.
+    pub(super) fn set_time(wc: &mut Wc, nanoseconds: u64) {
+        wc.src_qp = nanoseconds as u32;
+        wc.pkey_index = (nanoseconds >> 32) as u16;
+        wc.slid = (nanoseconds >> 48) as u16;
+    }
+
     /// What became of it.
     ///
     /// # Errors

@@ -4,6 +4,8 @@
 //! of operations; for the data path that table's own entries are handed out, so that a
 //! call costs one indirection less than through a wrapper.
 
+mod extended_queue;
+
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::{MaybeUninit, offset_of, size_of, transmute, zeroed};
 use std::os::fd::RawFd;
@@ -12,16 +14,17 @@ use std::ptr::{self, NonNull};
 use rdma_sys as sys;
 use rustix::io::Errno;
 
-use super::super::abi::{RecvWr, SendWr, Sge, Wc};
+use super::super::abi::{PollAttributes, RecvWr, SendWr, Sge, Wc};
 use super::super::async_event::EventElement;
 use super::super::error::VerbsError;
 use super::super::gid::{Gid, GidEntry, GidType};
 use super::super::port::{LinkLayer, Mtu, PortAttributes, PortState};
 use super::super::queue_pair_state::{AddressVector, AttributeMask, QueuePairAttributes};
 use super::{
-    ChannelHandle, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry,
-    DomainHandle, HotCalls, OpenedContext, PairHandle, Provider, QueuePairInit, QueuePairSizes,
-    RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle, Transport, sealed,
+    ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes,
+    DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, HotCalls, OpenedContext, PairHandle,
+    Provider, QueuePairInit, QueuePairSizes, RawEvent, RegionHandle, RegisteredRegion,
+    SharedReceiveHandle, Transport, sealed,
 };
 
 /// The system's library.
@@ -342,6 +345,41 @@ impl Provider for Libibverbs {
         Ok((handle, count(unsafe { (*raw).cqe })))
     }
 
+    unsafe fn create_extended_queue(
+        &self,
+        context: ContextHandle,
+        init: &ExtendedInit,
+    ) -> Result<ExtendedQueue, Errno> {
+        // SAFETY: the trait's contract.
+        unsafe { extended_queue::create(context, init) }
+    }
+
+    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
+        // SAFETY: integers and byte arrays, for which zeros are a value.
+        let mut raw: sys::ibv_device_attr_ex = unsafe { zeroed() };
+        // SAFETY: the trait's contract; `raw` is written to, and without a wish there is
+        // none.
+        status(unsafe { sys::ibv_query_device_ex(context.as_ptr(), ptr::null(), &raw mut raw) })?;
+        let clock = ClockAttributes {
+            kilohertz: raw.hca_core_clock,
+            mask: raw.completion_timestamp_mask,
+        };
+        Ok((clock.kilohertz != 0 && clock.mask != 0).then_some(clock))
+    }
+
+    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
+        // SAFETY: integers, for which zeros are a value.
+        let mut raw: sys::ibv_values_ex = unsafe { zeroed() };
+        raw.comp_mask = sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0;
+        // SAFETY: the trait's contract; `raw` is written to.
+        status(unsafe { sys::ibv_query_rt_values_ex(context.as_ptr(), &raw mut raw) })?;
+        if raw.comp_mask & sys::ibv_values_mask::IBV_VALUES_MASK_RAW_CLOCK.0 == 0 {
+            return Err(Errno::OPNOTSUPP);
+        }
+        // Ticks, whatever the field is called.
+        Ok(raw.raw_clock.tv_nsec as u64)
+    }
+
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
         // SAFETY: the trait's contract.
         unsafe { sys::ibv_ack_cq_events(queue.as_ptr(), events) };
@@ -655,6 +693,9 @@ same_layout!(Wc, sys::ibv_wc {
     sl = sl,
     dlid_path_bits = dlid_path_bits,
 });
+
+same_layout!(PollAttributes, sys::ibv_poll_cq_attr { comp_mask = comp_mask });
+const _: () = assert!(size_of::<sys::ibv_wc_status::Type>() == size_of::<u32>());
 
 #[cfg(test)]
 mod tests {

@@ -14,7 +14,8 @@
 //! 1. A handle stays valid until the call that destroys it has returned 0.
 //! 2. The hot calls follow the contracts of ibv_post_send(3), ibv_post_recv(3),
 //!    ibv_post_srq_recv(3), ibv_poll_cq(3) and ibv_req_notify_cq(3), also as to which
-//!    threads may call them at a time: all of them.
+//!    threads may call them at a time: all of them. Those of an extended completion queue
+//!    ([`BatchCalls`]) follow ibv_create_cq_ex(3), and one thread calls them at a time.
 //! 3. After `deregister` has returned `Ok`, the device reads and writes no byte of the
 //!    region any more.
 
@@ -30,7 +31,7 @@ use std::ptr::NonNull;
 
 use rustix::io::Errno;
 
-use super::abi::{RecvWr, SendWr, Wc};
+use super::abi::{PollAttributes, RecvWr, SendWr, Wc};
 use super::error::VerbsError;
 use super::gid::GidEntry;
 use super::port::PortAttributes;
@@ -67,6 +68,91 @@ impl fmt::Debug for HotCalls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("HotCalls")
     }
+}
+
+/// `ibv_start_poll`.
+pub type StartPoll = unsafe extern "C" fn(*mut c_void, *mut PollAttributes) -> c_int;
+/// `ibv_next_poll`.
+pub type NextPoll = unsafe extern "C" fn(*mut c_void) -> c_int;
+/// `ibv_end_poll`.
+pub type EndPoll = unsafe extern "C" fn(*mut c_void);
+/// `ibv_wc_read_opcode` and its like.
+pub type ReadField = unsafe extern "C" fn(*mut c_void) -> u32;
+/// `ibv_wc_read_completion_ts`.
+pub type ReadTime = unsafe extern "C" fn(*mut c_void) -> u64;
+
+/// The calls of one extended completion queue, and where it shows the completion that it
+/// stands at. A provider sets them when it makes the queue and never again.
+#[derive(Clone, Copy)]
+pub struct BatchCalls {
+    /// Begins a batch, at its first completion.
+    pub start: StartPoll,
+    /// Goes on to the next.
+    pub next: NextPoll,
+    /// Ends the batch.
+    pub end: EndPoll,
+    /// Its identity.
+    pub wr_id: NonNull<u64>,
+    /// Its status.
+    pub status: NonNull<u32>,
+    /// `enum ibv_wc_opcode`.
+    pub opcode: ReadField,
+    /// The device's own word for what went wrong.
+    pub vendor_err: ReadField,
+    /// Bits of `enum ibv_wc_flags`.
+    pub flags: ReadField,
+    /// Bytes received.
+    pub byte_len: ReadField,
+    /// Immediate data, in network byte order.
+    pub imm_data: ReadField,
+    /// The local queue pair.
+    pub qp_num: ReadField,
+    /// Its time by the device's clock; only where it was asked for.
+    pub time: Option<ReadTime>,
+}
+
+// SAFETY: functions, and places that the queue's one owner reads between them (rule 2).
+unsafe impl Send for BatchCalls {}
+// SAFETY: as above.
+unsafe impl Sync for BatchCalls {}
+
+impl fmt::Debug for BatchCalls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BatchCalls")
+    }
+}
+
+/// What an extended completion queue is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtendedInit {
+    /// Entries wanted.
+    pub entries: u32,
+    /// What it wakes.
+    pub channel: Option<ChannelHandle>,
+    /// By which events name it.
+    pub tag: u64,
+    /// Whether each completion has a time.
+    pub times: bool,
+}
+
+/// An extended completion queue.
+#[derive(Clone, Copy, Debug)]
+pub struct ExtendedQueue {
+    /// The queue, for all calls that take a completion queue.
+    pub handle: CompletionHandle,
+    /// The size it came out with.
+    pub entries: u32,
+    /// By what it is polled.
+    pub calls: BatchCalls,
+}
+
+/// The clock that completions are stamped by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockAttributes {
+    /// Its ticks in a millisecond.
+    pub kilohertz: u64,
+    /// The bits of a stamp that count.
+    pub mask: u64,
 }
 
 macro_rules! handles {
@@ -344,6 +430,17 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
         channel: Option<ChannelHandle>,
         tag: u64,
     ) -> Result<(CompletionHandle, u32), Errno>;
+    /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.
+    /// `EOPNOTSUPP` where there is none, or none with times.
+    unsafe fn create_extended_queue(
+        &self,
+        context: ContextHandle,
+        init: &ExtendedInit,
+    ) -> Result<ExtendedQueue, Errno>;
+    /// `ibv_query_device_ex`, as far as it is about the clock; `None` where there is none.
+    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno>;
+    /// `ibv_query_rt_values_ex`: the clock, now.
+    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno>;
     /// `ibv_ack_cq_events`.
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32);
     /// `ibv_destroy_cq`.

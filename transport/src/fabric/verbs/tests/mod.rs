@@ -5,6 +5,7 @@ mod completions;
 mod connecting;
 mod discovery;
 mod errors;
+mod extended;
 mod lifetimes;
 mod posting;
 mod sessions;

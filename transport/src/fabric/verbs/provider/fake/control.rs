@@ -17,17 +17,18 @@ use super::super::super::queue_pair_state::{
     AttributeMask, QueuePairAttributes, QueuePairState, check_transition,
 };
 use super::super::{
-    ChannelHandle, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes, DeviceEntry,
-    DomainHandle, OpenedContext, PairHandle, Provider, QueuePairInit, RawEvent, RegionHandle,
-    RegisteredRegion, SharedReceiveHandle, sealed,
+    ChannelHandle, ClockAttributes, CompletionHandle, ContextHandle, CreatedPair, DeviceAttributes,
+    DeviceEntry, DomainHandle, ExtendedInit, ExtendedQueue, OpenedContext, PairHandle, Provider,
+    QueuePairInit, RawEvent, RegionHandle, RegisteredRegion, SharedReceiveHandle, sealed,
 };
+use super::batch::batch_calls;
 use super::handle::{id_of, take_back};
 use super::hot::HOT;
 use super::world::{
-    FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State, bell,
-    unring,
+    Batch, FakeChannel, FakeCompletions, FakeContext, FakePair, FakeReceives, FakeRegion, State,
+    bell, unring,
 };
-use super::{Call, FakeProvider, Modification};
+use super::{Call, FakeExtended, FakeProvider, Modification};
 
 fn refuse_if(busy: bool) -> Result<(), Errno> {
     if busy { Err(Errno::BUSY) } else { Ok(()) }
@@ -286,25 +287,57 @@ impl Provider for FakeProvider {
         let context = unsafe { id_of(context.as_ptr()) };
         // SAFETY: the trait's contract.
         let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
-        if entries == 0 || entries > state.device_of(context).attributes.max_completions {
-            return Err(Errno::INVAL);
-        }
-        let capacity = rounded(entries);
-        let id = state.new_id();
-        state.completions.insert(
-            id,
-            FakeCompletions {
-                context,
-                tag,
-                capacity: capacity as usize,
-                ready: VecDeque::new(),
-                channel,
-                armed: None,
-                unacknowledged: 0,
-            },
-        );
+        let (id, capacity) = state.new_completions(context, entries, channel, tag, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
         Ok((handle, capacity))
+    }
+
+    unsafe fn create_extended_queue(
+        &self,
+        context: ContextHandle,
+        init: &ExtendedInit,
+    ) -> Result<ExtendedQueue, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::CreateExtendedQueue)?;
+        // SAFETY: the trait's contract.
+        let context = unsafe { id_of(context.as_ptr()) };
+        // SAFETY: the trait's contract.
+        let channel = init.channel.map(|one| unsafe { id_of(one.as_ptr()) });
+        let device = state.device_of(context);
+        let (kind, has_clock) = (device.extended, device.clock.is_some());
+        if kind == FakeExtended::Absent || init.times && !has_clock {
+            return Err(Errno::OPNOTSUPP);
+        }
+        let made = state.new_completions(context, init.entries, channel, init.tag, Some(kind));
+        let (id, entries) = made?;
+        let handle = self.handle(id);
+        // SAFETY: it was just made.
+        let calls = unsafe { batch_calls(&*handle, init.times) };
+        Ok(ExtendedQueue {
+            handle: CompletionHandle::new(handle).expect("a box"),
+            entries,
+            calls,
+        })
+    }
+
+    unsafe fn query_clock(&self, context: ContextHandle) -> Result<Option<ClockAttributes>, Errno> {
+        let state = self.world.lock();
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let clock = state.device_of(id).clock;
+        Ok(clock.map(|clock| ClockAttributes {
+            kilohertz: clock.kilohertz,
+            mask: clock.mask,
+        }))
+    }
+
+    unsafe fn read_clock(&self, context: ContextHandle) -> Result<u64, Errno> {
+        let mut state = self.world.lock();
+        state.grant(Call::ReadClock)?;
+        // SAFETY: the trait's contract.
+        let id = unsafe { id_of(context.as_ptr()) };
+        let clock = state.device_of(id).clock.ok_or(Errno::OPNOTSUPP)?;
+        Ok(state.ticks & clock.mask)
     }
 
     unsafe fn acknowledge(&self, queue: CompletionHandle, events: u32) {
@@ -491,7 +524,9 @@ impl Provider for FakeProvider {
             // (ibv_destroy_qp(3)).
             for queue in [pair.send_completions, pair.receive_completions] {
                 if let Some(queue) = state.completions.get_mut(&queue) {
-                    queue.ready.retain(|wc| u64::from(wc.qp_num) != id);
+                    queue
+                        .ready
+                        .retain(|one| u64::from(one.completion.qp_num) != id);
                 }
             }
         }
@@ -544,6 +579,38 @@ impl State {
             }
         }
         Ok(())
+    }
+}
+
+impl State {
+    fn new_completions(
+        &mut self,
+        context: u64,
+        entries: u32,
+        channel: Option<u64>,
+        tag: u64,
+        extended: Option<FakeExtended>,
+    ) -> Result<(u64, u32), Errno> {
+        if entries == 0 || entries > self.device_of(context).attributes.max_completions {
+            return Err(Errno::INVAL);
+        }
+        let capacity = rounded(entries);
+        let id = self.new_id();
+        self.completions.insert(
+            id,
+            FakeCompletions {
+                context,
+                tag,
+                capacity: capacity as usize,
+                ready: VecDeque::new(),
+                extended,
+                batch: Batch::None,
+                channel,
+                armed: None,
+                unacknowledged: 0,
+            },
+        );
+        Ok((id, capacity))
     }
 }
 

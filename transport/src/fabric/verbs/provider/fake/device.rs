@@ -16,8 +16,35 @@ pub struct FakeDevice {
     pub attributes: DeviceAttributes,
     /// The longest inline send; asking for more is `EINVAL`.
     pub max_inline_bytes: u32,
+    /// What its extended completion queues are like.
+    pub extended: FakeExtended,
+    /// Its clock.
+    pub clock: Option<FakeClock>,
     /// Its ports, from number 1.
     pub ports: Vec<FakePort>,
+}
+
+/// What extended completion queues are like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FakeExtended {
+    /// There are none.
+    Absent,
+    /// As the manual has them.
+    Works,
+    /// A batch that is drained shows what nobody put there afterwards, as soft-RoCE's does
+    /// before rdma-core 55.
+    DrainsBeyond,
+    /// They lose completions.
+    Loses,
+}
+
+/// A device's clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FakeClock {
+    /// Its ticks in a millisecond.
+    pub kilohertz: u64,
+    /// The bits that it has.
+    pub mask: u64,
 }
 
 /// A port of a device.
@@ -83,6 +110,8 @@ impl FakeDevice {
                 ports: 1,
             },
             max_inline_bytes: 512,
+            extended: FakeExtended::Works,
+            clock: None,
             ports: vec![port],
         }
     }

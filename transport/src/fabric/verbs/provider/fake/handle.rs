@@ -1,8 +1,11 @@
 //! What a handle of the fake is: a pointer to a box with the number of its object.
 //!
 //! 1. A handle is made here, from a leaked box, and taken back by the call that destroys
-//!    the object. In between nobody writes to it.
+//!    the object. In between nobody writes to it, but for the place where an extended
+//!    completion queue shows its completion: that one is its poller's alone.
 
+use std::cell::UnsafeCell;
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::FakeProvider;
@@ -12,6 +15,38 @@ use super::world::World;
 pub(super) struct Handle {
     pub(super) world: Arc<World>,
     pub(super) id: u64,
+    shown: UnsafeCell<Shown>,
+}
+
+/// What an extended completion queue shows without being asked.
+#[derive(Default)]
+struct Shown {
+    wr_id: u64,
+    status: u32,
+}
+
+impl Handle {
+    /// Shows a completion.
+    ///
+    /// # Safety
+    /// By the poller of an extended completion queue (rule 1).
+    pub(super) unsafe fn show(&self, wr_id: u64, status: u32) {
+        // SAFETY: the caller's contract.
+        unsafe { *self.shown.get() = Shown { wr_id, status } };
+    }
+
+    /// Where it is shown.
+    pub(super) fn shown(&self) -> (NonNull<u64>, NonNull<u32>) {
+        let shown = self.shown.get();
+        // SAFETY: fields of a box.
+        unsafe {
+            let (wr_id, status) = (&raw mut (*shown).wr_id, &raw mut (*shown).status);
+            (
+                NonNull::new_unchecked(wr_id),
+                NonNull::new_unchecked(status),
+            )
+        }
+    }
 }
 
 impl FakeProvider {
@@ -19,6 +54,7 @@ impl FakeProvider {
         Box::into_raw(Box::new(Handle {
             world: Arc::clone(&self.world),
             id,
+            shown: UnsafeCell::default(),
         }))
     }
 }

@@ -130,7 +130,7 @@ unsafe extern "C" fn poll_queue(queue: *mut c_void, room: c_int, into: *mut Wc) 
         && let Some(completion) = queue.ready.pop_front()
     {
         // SAFETY: the caller's contract: `into` has `room` places.
-        unsafe { into.add(found as usize).write(completion) };
+        unsafe { into.add(found as usize).write(completion.completion) };
         found += 1;
     }
     found

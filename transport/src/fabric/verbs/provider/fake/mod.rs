@@ -11,6 +11,7 @@
 //! Numbers follow what was measured on soft-RoCE where devices differ: a message longer
 //! than its receive is status 2 at the receiver and 11 at the sender.
 
+mod batch;
 mod control;
 mod device;
 mod handle;
@@ -26,7 +27,7 @@ use super::super::abi::{Sge, Wc};
 use super::super::queue_pair_state::{AttributeMask, QueuePairAttributes};
 use super::{Provider, RawEvent};
 
-pub use device::{FakeDevice, FakePort};
+pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
 
 use world::World;
 
@@ -69,6 +70,10 @@ pub enum Call {
     PostSend,
     PostReceive,
     PollQueue,
+    StartPoll,
+    NextPoll,
+    CreateExtendedQueue,
+    ReadClock,
     RequestNotify,
 }
 
@@ -220,6 +225,18 @@ impl FakeProvider {
     /// Puts any completion into the completion queue with that tag.
     pub fn complete(&self, queue_tag: u64, completion: Wc) {
         self.world.lock().complete_by_tag(queue_tag, completion);
+    }
+
+    /// What the devices' clocks show from now on.
+    pub fn set_clock(&self, ticks: u64) {
+        self.world.lock().ticks = ticks;
+    }
+
+    /// Batches of completions that were begun, and completions that were shown in them.
+    #[must_use]
+    pub fn batches(&self) -> (u64, u64) {
+        let state = self.world.lock();
+        (state.batches, state.shown)
     }
 
     /// Raises an asynchronous event at every open context of a device.

@@ -14,7 +14,7 @@ use rustix::io::{Errno, read, write};
 use super::super::super::abi::{Sge, Wc, access_flags, send_flags, wc_flags, wc_opcode, wr_opcode};
 use super::super::super::queue_pair_state::QueuePairState;
 use super::super::{QueuePairSizes, RawEvent};
-use super::{Call, FakeDevice, Modification, PostedReceive, PostedSend};
+use super::{Call, FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend};
 
 /// All devices.
 #[derive(Debug)]
@@ -49,6 +49,8 @@ pub(super) struct State {
     /// A queue pair that dies says nothing of its last request.
     pub(super) loses_last_events: bool,
     pub(super) limits_armed: u64,
+    /// What all clocks show.
+    pub(super) ticks: u64,
 
     // What the test is told.
     pub(super) posted: Vec<PostedSend>,
@@ -58,6 +60,8 @@ pub(super) struct State {
     pub(super) rnr_naks: u64,
     pub(super) acknowledged: u64,
     pub(super) acknowledgements: u64,
+    pub(super) batches: u64,
+    pub(super) shown: u64,
 
     // What exists.
     next_id: u64,
@@ -97,11 +101,32 @@ pub(super) struct FakeCompletions {
     pub(super) context: u64,
     pub(super) tag: u64,
     pub(super) capacity: usize,
-    pub(super) ready: VecDeque<Wc>,
+    pub(super) ready: VecDeque<Stamped>,
+    /// How it behaves as an extended one, and where its batch stands.
+    pub(super) extended: Option<FakeExtended>,
+    pub(super) batch: Batch,
     pub(super) channel: Option<u64>,
     /// Armed, and whether for solicited completions only.
     pub(super) armed: Option<bool>,
     pub(super) unacknowledged: u32,
+}
+
+/// A completion and when it came.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Stamped {
+    pub(super) completion: Wc,
+    pub(super) ticks: u64,
+}
+
+/// Where an extended queue's batch stands.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) enum Batch {
+    #[default]
+    None,
+    /// At this completion, which is taken when the batch moves on or ends.
+    At(Stamped),
+    /// Behind the last one.
+    Drained,
 }
 
 #[derive(Debug)]
@@ -381,6 +406,7 @@ impl State {
 
     /// Puts a completion into a queue and wakes whoever asked for that.
     pub(super) fn complete(&mut self, queue_id: u64, completion: Wc, solicited: bool) {
+        let ticks = self.ticks;
         let Some(queue) = self.completions.get_mut(&queue_id) else {
             return;
         };
@@ -395,7 +421,7 @@ impl State {
             }
             return;
         }
-        queue.ready.push_back(completion);
+        queue.ready.push_back(Stamped { completion, ticks });
         let wakes =
             |solicited_only: bool| !solicited_only || solicited || completion.status != SUCCESS;
         if queue.armed.is_some_and(wakes) {

@@ -1,6 +1,7 @@
 //! What sessions over queue pairs carry, and what it costs.
 
 use super::*;
+use crate::fabric::verbs::provider::fake::FakeClock;
 
 #[test]
 fn records_arrive_in_order_several_to_a_frame_and_are_read_in_place() {
@@ -60,6 +61,38 @@ fn a_stream_of_small_records_costs_few_doorbells_and_fewer_completions() {
         "{flagged} of {}",
         posted.len()
     );
+}
+
+#[test]
+fn messages_have_the_time_at_which_the_device_had_them_if_it_is_wanted() {
+    let lengths = [40, 1000, 300_000];
+    for times in [true, false] {
+        let fake = one_device();
+        fake.change(DEVICE, |device| {
+            let (kilohertz, mask) = (1_000_000, u64::MAX);
+            device.clock = Some(FakeClock { kilohertz, mask });
+        });
+        let wanted = SiteSettings {
+            completion_times: times,
+            ..settings()
+        };
+        let stage = Stage::on(fake, wanted);
+        let (mut sender, mut receiver) = stage.channel("times", WINDOW);
+        let mut told = Vec::new();
+        for (number, length) in lengths.into_iter().enumerate() {
+            stage.fake.set_clock(1000 * number as u64);
+            send(&mut sender, number as u64, length);
+            stage.settle();
+            let mut message = receiver.poll().unwrap().unwrap();
+            message.detach();
+            told.extend(message.received_at());
+        }
+        let apart: Vec<_> = told
+            .windows(2)
+            .map(|two| two[1].get() - two[0].get())
+            .collect();
+        assert_eq!(apart, if times { vec![1000; 2] } else { Vec::new() });
+    }
 }
 
 #[test]
