@@ -10,6 +10,8 @@ pub(crate) mod device;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod log;
+#[cfg(feature = "verbs")]
+pub(crate) mod mask;
 pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod stage;

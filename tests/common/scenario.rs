@@ -1,6 +1,6 @@
 //! A scenario, and the matrix that it is played in.
 
-use std::fmt;
+use std::{env, fmt};
 
 use ibex::{Driver, Fabric};
 
@@ -43,6 +43,12 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
+}
+
+/// Whether `IBEX_TEST_SHORT` asks for a short list of scenarios, with fewer messages: for
+/// what is played once more on a device that is used in another way.
+pub(crate) fn is_short_list() -> bool {
+    env::var_os("IBEX_TEST_SHORT").is_some()
 }
 
 /// The fabrics of this build. That there is a device for verbs is not asked here.

@@ -14,7 +14,7 @@ use rustix::{
 use super::{
     device, kernel,
     line::Line,
-    scenario::{Cell, Side},
+    scenario::{self, Cell, Side},
 };
 
 /// One side's settings, its line to the other side, and how the two meet.
@@ -71,7 +71,9 @@ impl Stage {
     /// as it does where the kernel does a device's work.
     pub(crate) fn count(&self, full: u64) -> u64 {
         let is_software = self.port.as_ref().is_some_and(VerbsPort::is_software);
-        if cfg!(debug_assertions) || is_software {
+        if scenario::is_short_list() {
+            full / 50
+        } else if cfg!(debug_assertions) || is_software {
             full / 10
         } else {
             full
@@ -89,7 +91,9 @@ impl Stage {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
                 let settings = ibex::rdma::RdmaSettings::new();
-                builder.rdma(settings.device(self.port().device()))
+                builder.rdma(super::mask::of_this_run(
+                    settings.device(self.port().device()),
+                ))
             }
             _ => builder,
         }

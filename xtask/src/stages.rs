@@ -119,7 +119,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "verbs",
         about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
-        budget: seconds(720),
+        budget: seconds(840),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),

@@ -35,6 +35,12 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
         let program = Step::of_line(line).build_program(watchdog)?;
         commands.push(format!("{program} {arguments}").trim_end().to_string());
     }
+    let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
+    for variable in USED_IN_ANOTHER_WAY {
+        commands.push(format!(
+            "IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller"
+        ));
+    }
     let commands: Vec<_> = commands.iter().map(String::as_str).collect();
     on_a_device("vm/on_device", &commands, watchdog)?;
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
@@ -93,10 +99,7 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "cargo test -p ibex --release --features verbs --test rdma_crowd",
         "--nocapture",
     ),
-    (
-        "cargo test -p ibex --release --features verbs --test conformance",
-        "/verbs/",
-    ),
+    (CONFORMANCE, "/verbs/"),
     (
         "cargo test -p ibex --release --features verbs --test no_copy",
         "/verbs/",
@@ -117,6 +120,20 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "cargo test -p ibex --release --features verbs --test leaves_nothing",
         "/verbs/",
     ),
+];
+
+const CONFORMANCE: &str = "cargo test -p ibex --release --features verbs --test conformance";
+
+/// How the device is used for a short list of the same promises: polled in the other ways,
+/// and as if it lacked something.
+const USED_IN_ANOTHER_WAY: &[&str] = &[
+    "IBEX_RDMA_COMPLETIONS=extended",
+    "IBEX_RDMA_COMPLETIONS=one-by-one",
+    "IBEX_TEST_MASK=no-shared-receives",
+    "IBEX_TEST_MASK=no-inline",
+    "IBEX_TEST_MASK=one-piece",
+    "IBEX_TEST_MASK=tiny-queues",
+    "IBEX_TEST_MASK=small-mtu",
 ];
 
 /// How often to sleep over the fake device.

@@ -75,6 +75,8 @@ impl Pair {
         session.dialed = prepared.dialed();
         session.our_credit = prepared.endpoint().credit.into();
         session.peer_credit = peer_credit.into();
+        let frame_bytes = prepared.carriage().frame_bytes();
+        let max_entries = prepared.endpoint().max_send_entries.into();
         let PreparedPair {
             pair,
             own,
@@ -88,7 +90,13 @@ impl Pair {
             died: None,
             doubt: None,
             leaver: None,
-            sending: PairSending::new(seat.site.send_requests(), heads),
+            sending: PairSending::new(
+                seat.site.send_requests(),
+                &pair,
+                max_entries,
+                heads,
+                frame_bytes,
+            ),
             state: PairState::Live(pair),
             own,
             seat,

@@ -18,7 +18,10 @@ use crate::{
         session::{Body, Session},
         signal_cadence::SignalCadence,
     },
-    fabric::verbs::{MemoryRegion, PostError, SEND_BATCH, ScatterEntry, SendRequest, SendSlots},
+    fabric::verbs::{
+        MemoryRegion, PostError, QueuePair, SEND_BATCH, SEND_ENTRIES, ScatterEntry, SendRequest,
+        SendSlots,
+    },
     memory::Mapping,
 };
 
@@ -34,6 +37,13 @@ pub(super) struct PairSending {
     /// frames, their bodies.
     head: Vec<u8>,
     planned: Vec<Planned>,
+    /// Pieces that the device takes of one send.
+    max_entries: usize,
+    /// The longest record with its head that goes at once, inline: none where that would be
+    /// more pieces than the device takes.
+    max_lone: usize,
+    /// What has to be free in the head slab before a frame is taken out of the session.
+    longest_stage: usize,
     /// The head of a frame that goes alone; behind its header there are zeros for ever.
     lone_head: [u8; LONE_HEAD_BYTES],
 }
@@ -53,15 +63,33 @@ enum Place {
     Inline(Range<usize>),
     /// The head in the head slab, the body where it was.
     Staged(Range<usize>),
+    /// All of them in the head slab: the device takes fewer pieces than they are.
+    Copied(Range<usize>),
 }
 
 /// The longest frame that goes inline, if the device takes so much.
 const INLINE_BYTES: usize = 256;
 
 impl PairSending {
-    /// For so many requests outstanding, with `heads` for those that do not go inline.
-    pub(super) fn new(requests: u32, heads: MemoryRegion<Mapping>) -> Self {
+    /// For so many requests outstanding on `pair`, each of up to `max_entries` pieces, with
+    /// `heads` for those that do not go inline, and frames of up to `frame_bytes`.
+    pub(super) fn new(
+        requests: u32,
+        pair: &QueuePair,
+        max_entries: usize,
+        heads: MemoryRegion<Mapping>,
+        frame_bytes: usize,
+    ) -> Self {
         Self {
+            max_entries,
+            max_lone: match max_entries {
+                0..LONE_ENTRIES => 0,
+                _ => pair.max_inline_bytes() as usize,
+            },
+            longest_stage: match max_entries {
+                0..MOST_ENTRIES => frame_bytes.max(LONGEST_HEAD),
+                _ => LONGEST_HEAD,
+            },
             slots: SendSlots::new(requests, heads.bytes()),
             heads,
             cadence: SignalCadence::default(),
@@ -139,7 +167,7 @@ impl Pair {
         let max_inline = INLINE_BYTES.min(queue_pair.max_inline_bytes() as usize);
         let head = &mut sending.head;
         head.clear();
-        while sending.planned.len() < room && sending.slots.has_stage(LONGEST_HEAD) {
+        while sending.planned.len() < room && sending.slots.has_stage(sending.longest_stage) {
             let start = head.len();
             let Some(body) = session.poll_transmit(&mut Rings(senders), 0, head) else {
                 return false;
@@ -154,6 +182,14 @@ impl Pair {
                 }
                 Place::Inline(start..head.len())
             } else {
+                let is_copied = sending.max_entries < MOST_ENTRIES
+                    && 1 + pieces(senders, body).into_iter().flatten().count()
+                        > sending.max_entries;
+                if is_copied && let Some((base, length)) = locate(senders, body) {
+                    // SAFETY: as above.
+                    let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                    head.extend_from_slice(body);
+                }
                 let at = sending.slots.stage(head.len() - start);
                 let staged = at..at + head.len() - start;
                 // SAFETY: `stage` gave a range of the slab that no outstanding request
@@ -165,7 +201,10 @@ impl Pair {
                         staged.len(),
                     );
                 }
-                Place::Staged(staged)
+                match is_copied {
+                    true => Place::Copied(staged),
+                    false => Place::Staged(staged),
+                }
             };
             sending.planned.push(Planned {
                 place,
@@ -182,7 +221,8 @@ impl Pair {
         let sending = &mut self.sending;
         let was_blocked = std::mem::replace(&mut sending.is_blocked, session.is_out_of_credit());
         if sending.is_blocked && !was_blocked {
-            let is_full = sending.slots.room() == 0 || !sending.slots.has_stage(LONGEST_HEAD);
+            let is_full =
+                sending.slots.room() == 0 || !sending.slots.has_stage(sending.longest_stage);
             match is_full {
                 true => counters.queue_stalls.add(1),
                 false => counters.credit_is_out(),
@@ -217,12 +257,16 @@ impl Pair {
         let mut batch = queue_pair.send_batch();
         for frame in &*planned {
             let id = slots.post(frame.staged);
-            let (mut entries, mut count) = ([ScatterEntry::EMPTY; 3], 1);
+            let (mut entries, mut count) = ([ScatterEntry::EMPTY; MOST_ENTRIES], 1);
             let mut request = match &frame.place {
                 Place::Inline(range) => {
                     entries[0] = ScatterEntry::unregistered(&head[range.clone()]);
                     inline += 1;
                     SendRequest::send(id, &entries[..1]).inline()
+                }
+                Place::Copied(range) => {
+                    entries[0] = heads.entry(range.clone());
+                    SendRequest::send(id, &entries[..1])
                 }
                 Place::Staged(range) => {
                     entries[0] = heads.entry(range.clone());
@@ -275,7 +319,7 @@ impl Pair {
         };
         let has_room = sending.slots.room() > 0 && queue_pair.send_room() > 0;
         let longest = LONE_HEAD_BYTES + record.len();
-        if !has_room || longest > queue_pair.max_inline_bytes() as usize {
+        if !has_room || longest > sending.max_lone {
             return Ok(false);
         }
         let Some(header) = session.poll_lone_record(end, record.len(), 0) else {
@@ -349,6 +393,10 @@ fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2
     }
 }
 
+/// Pieces of one frame at most: its head, and records over their ring's seam.
+const MOST_ENTRIES: usize = SEND_ENTRIES as usize;
+/// Pieces of a frame that goes alone.
+const LONE_ENTRIES: usize = 2;
 /// The longest head of a frame that goes alone.
 const LONE_HEAD_BYTES: usize = HEADER_BYTES + BLOCK_ALIGNMENT;
 /// The longest head: of records and chunks, or a control message as a whole.

@@ -85,7 +85,7 @@ pub use receive_queue::{PostError, RECEIVE_BATCH, ReceiveBatch, ReceiveQueue};
 pub use registered_memory::{RegisteredMessage, RegisteredRing};
 pub(crate) use send_slots::SendSlots;
 pub use site::Site;
-pub(crate) use site::{Leaver, PortNews, SEND_BATCH, Seat};
+pub(crate) use site::{Leaver, PortNews, SEND_BATCH, SEND_ENTRIES, Seat};
 pub(crate) use site_queues::{SharedReceives, SiteQueues};
 pub use site_settings::SiteSettings;
 pub use teardown::{DEFAULT_DRAIN_TIMEOUT, Teardown, Verdict};

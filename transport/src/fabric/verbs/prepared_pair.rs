@@ -12,8 +12,10 @@ use super::memory_region::{MemoryRegion, RegionAccess};
 use super::pair_endpoint::PairEndpoint;
 use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
+use super::site_settings::SiteSettings;
 use super::unjoined::Ticket;
 use crate::engine::carriage::Carriage;
+use crate::engine::signal_cadence::INTERVAL;
 use crate::memory::{Mapping, MemoryUse};
 
 /// The queue pair.
@@ -36,7 +38,11 @@ pub struct PreparedPair {
 
 /// Memory for the heads of frames that are not inline, for each session: a send queue's
 /// worth of the usual 64 to 128 bytes, and some control messages of up to 4 KiB.
-pub(super) const HEADS_BYTES: usize = 32 << 10;
+const HEADS_BYTES: usize = 32 << 10;
+/// Frames for which there is room there where a device takes so few pieces that they are
+/// copied: those between two completions twice, or the room of the first would be waited
+/// for while no completion was asked for, and what has to be free before another is taken.
+const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 
 impl PreparedPair {
     pub(super) fn new(
@@ -49,7 +55,11 @@ impl PreparedPair {
     ) -> Result<Self, VerbsError> {
         let site = &seat.site;
         let settings = site.settings();
-        let heads = Mapping::anonymous(MemoryUse::FrameHeads, HEADS_BYTES)?;
+        let heads_bytes = match pieces(&pair, settings) {
+            SEND_ENTRIES.. => HEADS_BYTES,
+            _ => COPIED_FRAMES * settings.buffer_bytes as usize,
+        };
+        let heads = Mapping::anonymous(MemoryUse::FrameHeads, heads_bytes)?;
         let heads = MemoryRegion::register(site.domain(), heads, RegionAccess::SEND)?;
         let own = match pair.receive_queue() {
             None => None,
@@ -92,7 +102,7 @@ impl PreparedPair {
             buffer_bytes: settings.buffer_bytes,
             credit: self.own.as_ref().map_or(0, |_| settings.session_credit),
             max_inline_bytes: self.pair.max_inline_bytes(),
-            max_send_entries: SEND_ENTRIES as u16,
+            max_send_entries: pieces(&self.pair, settings) as u16,
             max_receive_entries: 1,
         }
     }
@@ -137,4 +147,9 @@ impl PreparedPair {
     pub(crate) fn peer_credit(&self) -> Option<u32> {
         self.theirs.map(|theirs| theirs.credit)
     }
+}
+
+/// Pieces of one send: no more than were asked for, though devices round up.
+fn pieces(pair: &QueuePair, settings: &SiteSettings) -> u32 {
+    pair.max_send_entries().min(settings.send_entries)
 }

@@ -113,8 +113,9 @@ impl SiteCounters {
     }
 }
 
-/// Pieces of one send: a head, and records that may lie over a ring's seam.
-pub(super) const SEND_ENTRIES: u32 = 3;
+/// Pieces of one send: a head, and records that may lie over a ring's seam. Where a device
+/// takes fewer, they are put together first.
+pub(crate) const SEND_ENTRIES: u32 = 3;
 /// Sends that go out with one doorbell at most.
 pub(crate) const SEND_BATCH: usize = 32;
 
@@ -162,7 +163,7 @@ impl Site {
         let wait = CompletionWait::over(queue);
         let mut builder = QueuePairBuilder::new(&domain, wait.queue())
             .send_requests(settings.send_requests)
-            .send_entries(SEND_ENTRIES)
+            .send_entries(settings.send_entries.min(limits.max_entries).max(1))
             .inline_bytes(settings.inline_bytes)
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);

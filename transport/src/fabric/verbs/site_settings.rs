@@ -5,6 +5,7 @@ use super::arrival_buffers::REPOST_BATCH;
 use super::completion_polling::CompletionPolling;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
+use super::site::SEND_ENTRIES;
 use crate::engine::carriage::LEAST_BUFFER_BYTES;
 use crate::engine::credit_broker::BrokerSettings;
 use crate::engine::reserved_buffer::reserved_buffers;
@@ -39,6 +40,9 @@ pub struct SiteSettings {
     pub send_requests: u32,
     /// Bytes of an inline send to ask for. Default: 220; the device may give less.
     pub inline_bytes: u32,
+    /// Pieces of one send to ask for. Default and most: 3; the device may take fewer. With
+    /// fewer, frames that are more are copied before they are sent.
+    pub send_entries: u32,
     /// How queue pairs behave.
     pub connection: ConnectionSettings,
     /// One receive queue for all sessions, where the device can; else one for each, which
@@ -62,6 +66,7 @@ impl Default for SiteSettings {
             session_credit: 64,
             send_requests: 128,
             inline_bytes: 220,
+            send_entries: SEND_ENTRIES,
             connection: ConnectionSettings::default(),
             shared_receives: true,
             completion_polling: None,
@@ -105,6 +110,9 @@ impl SiteSettings {
         }
         if self.send_requests < LEAST_SEND_REQUESTS || self.send_requests > 1 << 15 {
             return wrong("send_requests", self.send_requests, "64 to 32768");
+        }
+        if !(1..=SEND_ENTRIES).contains(&self.send_entries) {
+            return wrong("send_entries", self.send_entries, "1 to 3");
         }
         let (least, most) = (self.least_receive_buffers(), Self::MOST_BUFFERS);
         if !(least..=most).contains(&self.receive_buffers) {

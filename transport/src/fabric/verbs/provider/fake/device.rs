@@ -16,6 +16,8 @@ pub struct FakeDevice {
     pub attributes: DeviceAttributes,
     /// The longest inline send; asking for more is `EINVAL`.
     pub max_inline_bytes: u32,
+    /// Whether it takes immediate data; else requests with some are `EINVAL`.
+    pub has_immediate: bool,
     /// What its extended completion queues are like.
     pub extended: FakeExtended,
     /// Its clock.
@@ -110,6 +112,7 @@ impl FakeDevice {
                 ports: 1,
             },
             max_inline_bytes: 512,
+            has_immediate: true,
             extended: FakeExtended::Works,
             clock: None,
             ports: vec![port],

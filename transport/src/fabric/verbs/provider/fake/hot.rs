@@ -9,7 +9,7 @@ use std::slice;
 
 use rustix::io::Errno;
 
-use super::super::super::abi::{RecvWr, SendWr, Sge, Wc, send_flags};
+use super::super::super::abi::{RecvWr, SendWr, Sge, Wc, send_flags, wr_opcode};
 use super::super::super::queue_pair_state::QueuePairState;
 use super::super::HotCalls;
 use super::handle::{Handle, id_of};
@@ -155,6 +155,14 @@ impl State {
     fn post_send(&mut self, id: u64, request: &SendWr) -> Result<(), Errno> {
         self.grant(Call::PostSend)?;
         let doorbell = self.send_doorbells;
+        let context = self.pairs.get(&id).ok_or(Errno::BADF)?.context;
+        let with_immediate = matches!(
+            request.opcode,
+            wr_opcode::SEND_WITH_IMM | wr_opcode::RDMA_WRITE_WITH_IMM
+        );
+        if with_immediate && !self.device_of(context).has_immediate {
+            return Err(Errno::INVAL);
+        }
         let pair = self.pairs.get_mut(&id).ok_or(Errno::BADF)?;
         if !matches!(
             pair.state,

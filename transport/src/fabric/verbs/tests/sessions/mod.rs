@@ -8,6 +8,7 @@ mod early;
 mod ending;
 mod hostile;
 mod limits;
+mod masks;
 mod reactions;
 mod resting;
 mod waiting;

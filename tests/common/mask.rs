@@ -1,0 +1,28 @@
+//! What a device is used without, to see that everything works without it too.
+//!
+//! `IBEX_TEST_MASK` names it. How completions are polled has a variable of its own,
+//! `IBEX_RDMA_COMPLETIONS`.
+
+use std::env;
+
+use ibex::rdma::{Mtu, RdmaSettings};
+
+/// Uses a device as the mask of this run says.
+pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
+    let Ok(mask) = env::var("IBEX_TEST_MASK") else {
+        return settings;
+    };
+    match mask.as_str() {
+        "no-shared-receives" => settings.shared_receives(false),
+        "no-inline" => settings.inline_bytes(0),
+        "one-piece" => settings.send_entries(1).inline_bytes(0),
+        "small-mtu" => settings.path_mtu(Mtu::Bytes256),
+        "tiny-queues" => settings
+            .max_sessions(2)
+            .receive_buffers(19)
+            .held_buffers(0)
+            .session_credit(2)
+            .send_requests(64),
+        unknown => panic!("there is no mask \"{unknown}\""),
+    }
+}

@@ -1,0 +1,262 @@
+//! Devices that cannot do this or that: each carries the same, over either kind of
+//! completion queue.
+
+use super::*;
+use crate::fabric::verbs::CompletionPolling;
+use crate::fabric::verbs::abi::{send_flags, wr_opcode};
+use crate::fabric::verbs::provider::fake::FakeDevice;
+
+/// What a device lacks, and with which settings it is used.
+struct Mask {
+    name: &'static str,
+    device: fn(&mut FakeDevice),
+    settings: fn(&mut SiteSettings),
+}
+
+const NOTHING: fn(&mut SiteSettings) = |_| ();
+
+const MASKS: &[Mask] = &[
+    Mask {
+        name: "nothing is missing",
+        device: |_| (),
+        settings: NOTHING,
+    },
+    Mask {
+        name: "no shared receive queue",
+        device: |device| device.attributes.max_shared_receive_queues = 0,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "no inline data",
+        device: |device| device.max_inline_bytes = 0,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "one piece",
+        device: |device| device.attributes.max_entries = 1,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "two pieces",
+        device: |device| device.attributes.max_entries = 2,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "tiny queues",
+        device: |device| {
+            device.attributes.max_queue_pair_requests = 65;
+            device.attributes.max_shared_receive_requests = 19;
+            device.attributes.max_completions = 160;
+        },
+        settings: |settings| {
+            settings.max_sessions = 2;
+            settings.receive_buffers = 19;
+            settings.held_buffers = 0;
+            settings.session_credit = 2;
+            settings.send_requests = 64;
+        },
+    },
+    Mask {
+        name: "no immediate data",
+        device: |device| device.has_immediate = false,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "a small MTU",
+        device: |device| device.ports[0].attributes.active_mtu = Mtu::Bytes256,
+        settings: NOTHING,
+    },
+    Mask {
+        name: "all of it",
+        device: |device| {
+            device.attributes.max_shared_receive_queues = 0;
+            device.attributes.max_entries = 1;
+            device.attributes.max_queue_pair_requests = 65;
+            device.max_inline_bytes = 0;
+            device.has_immediate = false;
+            device.ports[0].attributes.active_mtu = Mtu::Bytes256;
+        },
+        settings: |settings| {
+            settings.max_sessions = 2;
+            settings.receive_buffers = 20;
+            settings.held_buffers = 0;
+            settings.session_credit = 2;
+            settings.send_requests = 64;
+        },
+    },
+];
+
+const POLLINGS: [CompletionPolling; 3] = [
+    CompletionPolling::Plain,
+    CompletionPolling::Extended,
+    CompletionPolling::ExtendedOneByOne,
+];
+
+/// Plays a scenario on each device, polled in each way.
+fn on_each(play: fn(&Stage)) {
+    for mask in MASKS {
+        // One by one is how the queue is asked, whatever else the device is like.
+        let pollings = match mask.name {
+            "nothing is missing" => &POLLINGS[..],
+            _ => &POLLINGS[..2],
+        };
+        for &polling in pollings {
+            println!("{}, {polling}", mask.name);
+            let fake = one_device();
+            fake.change(DEVICE, mask.device);
+            let mut wanted = SiteSettings {
+                completion_polling: Some(polling),
+                ..settings()
+            };
+            (mask.settings)(&mut wanted);
+            let stage = Stage::on(fake, wanted);
+            play(&stage);
+            assert_eq!(
+                stage.fake.batches().0 > 0,
+                polling != CompletionPolling::Plain
+            );
+            check_posted(&stage, mask);
+        }
+    }
+}
+
+/// What was posted is what the device can do: the fake refuses more, which ends the session.
+/// Here that it is not less.
+fn check_posted(stage: &Stage, mask: &Mask) {
+    let posted = stage.fake.posted();
+    let some = |flag| posted.iter().any(|send| send.flags & flag != 0);
+    if mask.name == "nothing is missing" {
+        assert!(some(send_flags::INLINE));
+        assert!(posted.iter().any(|send| send.entries.len() > 1));
+    }
+    if mask.name == "no immediate data" {
+        let plain = |send: &crate::fabric::verbs::provider::fake::PostedSend| {
+            send.opcode == wr_opcode::SEND || send.opcode == wr_opcode::RDMA_WRITE
+        };
+        assert!(posted.iter().all(plain));
+    }
+}
+
+/// Sends all, taking each message as it comes.
+fn carry(stage: &Stage, sender: &mut SendHandle, receiver: &mut ReceiveHandle, lengths: &[usize]) {
+    let (mut sent, mut taken, mut idle) = (0, 0, 0);
+    while taken < lengths.len() {
+        while sent < lengths.len() && try_send(sender, &payload(sent as u64, lengths[sent])).is_ok()
+        {
+            sent += 1;
+        }
+        stage.settle();
+        let before = taken;
+        while let Some(message) = receiver.poll().unwrap() {
+            assert_eq!(message.sequence(), taken as u64 + 1);
+            assert!(
+                message.bytes() == payload(taken as u64, lengths[taken]),
+                "message {taken}"
+            );
+            taken += 1;
+        }
+        stage.settle();
+        // A long one takes some rounds.
+        idle = if taken > before { 0 } else { idle + 1 };
+        assert!(idle < 100, "nothing comes behind message {taken}");
+    }
+}
+
+#[test]
+fn every_size_arrives_whole() {
+    on_each(|stage| {
+        let (mut sender, mut receiver) = stage.channel("sizes", WINDOW);
+        let around = |border: usize| border.saturating_sub(70)..border + 70;
+        let mut lengths: Vec<usize> = (0..300).step_by(7).collect();
+        for border in [4096, 8192, 65_536] {
+            lengths.extend(around(border).step_by(9));
+        }
+        lengths.extend([100_000, (1 << 20) + 1, 1]);
+        carry(stage, &mut sender, &mut receiver, &lengths);
+    });
+}
+
+#[test]
+fn many_messages_arrive_in_order_and_once() {
+    on_each(|stage| {
+        let window = ChannelWindow {
+            messages: 64,
+            bytes: 64 << 10,
+        };
+        let (mut sender, mut receiver) = stage.channel("order", window);
+        let lengths: Vec<usize> = (0..800).map(|number| number * 37 % 3000).collect();
+        carry(stage, &mut sender, &mut receiver, &lengths);
+    });
+}
+
+#[test]
+fn both_ways_and_many_channels_share_the_queues() {
+    on_each(|stage| {
+        let mut ends: Vec<_> = (0..64)
+            .map(|number| stage.open(number % 2, &format!("channel {number}"), WINDOW))
+            .collect();
+        stage.settle();
+        for round in 0..4 {
+            for (sender, _) in &mut ends {
+                send(sender, round, 200 + 100 * round as usize);
+            }
+            stage.settle();
+            for (_, receiver) in &mut ends {
+                let message = receiver.poll().unwrap().unwrap();
+                assert_eq!(message.bytes(), payload(round, 200 + 100 * round as usize));
+            }
+        }
+    });
+}
+
+#[test]
+fn who_holds_messages_holds_back_their_sender_alone() {
+    on_each(|stage| {
+        let window = ChannelWindow {
+            messages: 16,
+            bytes: 64 << 10,
+        };
+        let (mut sender, mut receiver) = stage.channel("held", window);
+        let (mut other, mut others) = stage.channel("other", window);
+        let mut sent = 0;
+        let mut held = Vec::new();
+        for _ in 0..40 {
+            while try_send(&mut sender, &payload(sent, 900)).is_ok() {
+                sent += 1;
+            }
+            stage.settle();
+            held.extend(take(&mut receiver).unwrap());
+        }
+        assert_eq!((sent, held.len()), (16, 16));
+        send(&mut other, 7, 900);
+        stage.settle();
+        assert_eq!(consume(&mut others), 1);
+        for (number, message) in held.iter().enumerate() {
+            assert_eq!(message.bytes(), payload(number as u64, 900));
+        }
+        held.clear();
+        stage.settle();
+        // Who looks gives back what was released.
+        assert!(receiver.receive(Patience::None).is_err());
+        stage.settle();
+        send(&mut sender, 16, 900);
+    });
+}
+
+#[test]
+fn a_channel_ends_behind_its_last_message() {
+    on_each(|stage| {
+        let (mut sender, mut receiver) = stage.channel("end", WINDOW);
+        for number in 0..50 {
+            send(&mut sender, number, 2000);
+        }
+        drop(sender);
+        stage.settle();
+        assert_eq!(consume_until_over(&mut receiver), 50);
+
+        let (mut sender, receiver) = stage.channel("left", WINDOW);
+        drop(receiver);
+        stage.settle();
+        assert!(try_send(&mut sender, &[1; 8]).is_err());
+    });
+}
