@@ -515,6 +515,7 @@ fn admission(established: Established, our_channels: u32) -> Admission {
             pid: peer.pid,
             knows_versions: peer.features & features::CHANNEL_VERSIONS != 0,
             rests: peer.features & features::RESTING_RINGS != 0,
+            knows_writes: peer.features & features::REMOTE_WRITES != 0,
             fabric: match fabric {
                 FabricKind::Shm => Fabric::Shm,
                 FabricKind::Tcp => Fabric::Tcp,

@@ -190,7 +190,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 19] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 23] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -205,6 +205,10 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 19] {
         queue_stalls,
         inline_sends,
         eager_sends,
+        rdma_writes,
+        rdma_bytes,
+        rendezvous_sent,
+        rendezvous_received,
         work_requests,
         signaled,
         doorbells,
@@ -226,6 +230,10 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 19] {
         ("queue_stalls", queue_stalls),
         ("inline_sends", inline_sends),
         ("eager_sends", eager_sends),
+        ("rdma_writes", rdma_writes),
+        ("rdma_bytes", rdma_bytes),
+        ("rendezvous_sent", rendezvous_sent),
+        ("rendezvous_received", rendezvous_received),
         ("work_requests", work_requests),
         ("signaled", signaled),
         ("doorbells", doorbells),

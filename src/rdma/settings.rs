@@ -149,6 +149,16 @@ impl RdmaSettings {
         self
     }
 
+    /// Whether peers are trusted to write to memory of this node: large messages then arrive
+    /// by RDMA writes where they are read, without a copy. Each is granted memory of its own,
+    /// and none that holds anything else; but a peer keeps the key and could change a message
+    /// while it is read, or one of another peer. Default: false, since nothing proves who a
+    /// peer is; large messages then come in pieces that are copied once.
+    pub fn trust_peers(mut self, trust: bool) -> Self {
+        self.site.grants_memory = trust;
+        self
+    }
+
     /// The length of a receive buffer. Default: 4 KiB, range 4 KiB to 64 KiB, rounded up
     /// to a multiple of 64. Sessions send no longer pieces than the smaller of both ends'
     /// buffers; small messages that arrive alone take a whole one.

@@ -54,7 +54,7 @@ impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 2 },
+        newest: Version { major: 1, minor: 3 },
     };
 }
 
@@ -70,8 +70,11 @@ pub mod features {
     /// 1.2.
     pub const RESTING_RINGS: u64 = 1 << 1;
 
+    /// Over verbs memory may be granted for large messages to be written to. Since 1.3.
+    pub const REMOTE_WRITES: u64 = 1 << 2;
+
     /// What this crate knows.
-    pub const SUPPORTED: u64 = CHANNEL_VERSIONS | RESTING_RINGS;
+    pub const SUPPORTED: u64 = CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES;
 }
 
 /// How a connection is protected after the Hellos.

@@ -208,9 +208,13 @@ impl Setup {
         let builder = builder
             .connect_timeout(PATIENCE)
             .handshake_timeout(PATIENCE);
-        // There is one peer, and the limit has a receive queue to itself, too.
+        // There is one peer, and the limit has a receive queue to itself, too. Both ends are
+        // run by whoever measures.
         #[cfg(feature = "verbs")]
-        let builder = builder.rdma(ibex::rdma::RdmaSettings::new().shared_receives(false));
+        let builder = {
+            let settings = ibex::rdma::RdmaSettings::new().shared_receives(false);
+            builder.rdma(settings.trust_peers(true))
+        };
         match self.fabric {
             Some(fabric) => builder.fabric(fabric.into(), Policy::Require),
             None => builder,

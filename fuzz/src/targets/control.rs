@@ -5,6 +5,7 @@
 
 use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Control, Role};
+use ibex_transport::engine::large::RemoteMemory;
 use ibex_transport::engine::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 
 use crate::Seed;
@@ -81,6 +82,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
             Control::Grant {
                 channel: 1,
                 sequence: 2,
+            },
+        ),
+        (
+            "grant_memory",
+            Control::GrantMemory {
+                channel: 1,
+                sequence: 2,
+                memory: RemoteMemory::new(0x7f00_0000_1000, 3, 1 << 20).expect("memory"),
             },
         ),
         ("goodbye", Control::Goodbye),

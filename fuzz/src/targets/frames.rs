@@ -11,6 +11,7 @@ use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_transport::engine::counters::Counters;
 use ibex_transport::engine::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_transport::engine::large::RemoteMemory;
 use ibex_transport::engine::message_version::MessageVersion;
 use ibex_transport::engine::record::{RecordHeader, RecordKind, first_position, record_size};
 use ibex_transport::engine::session::{
@@ -47,7 +48,11 @@ pub(crate) fn seeds() -> Vec<Seed> {
         },
         Seed {
             name: "large",
-            bytes: Meeting::large(),
+            bytes: Meeting::large(LARGE_BYTES),
+        },
+        Seed {
+            name: "written",
+            bytes: Meeting::large(LARGE_BYTES + 1),
         },
         Seed {
             name: "ask",
@@ -92,11 +97,11 @@ impl Meeting {
         peer.transmit()
     }
 
-    /// A large message in both parts: its announcement, and its chunk after
-    /// the grant.
-    fn large() -> Vec<u8> {
+    /// A large message in both parts: its announcement, and after the grant its
+    /// chunk, or that it is written.
+    fn large(length: u64) -> Vec<u8> {
         let Self { mut ours, mut peer } = Self::new(true);
-        peer.announce_large(LARGE_BYTES);
+        peer.announce_large(length);
         let mut recorded = peer.transmit();
         assert!(ours.feed(&recorded) && peer.feed(&ours.transmit()));
         recorded.extend(peer.transmit());
@@ -128,6 +133,7 @@ impl Node {
             peer_credit: 1 << 20,
             max_channels: 8,
             data_in_band,
+            writes: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");
@@ -193,6 +199,7 @@ impl Node {
                 assert!(end <= MAX_MESSAGE_BYTES, "a chunk beyond its message");
                 assert!(!complete || end > 0);
             }
+            Arrival::Written { .. } => assert_eq!(header.body_bytes(), 0),
             Arrival::Nothing | Arrival::Unwanted => {}
         }
         while let Some(event) = self.session.poll_event() {
@@ -203,7 +210,12 @@ impl Node {
                     length,
                 } => {
                     assert!(length <= MAX_MESSAGE_BYTES);
-                    self.session.grant(end, sequence);
+                    // Those of odd lengths are to be written.
+                    let memory = RemoteMemory::new(0x1000, 7, length);
+                    match memory.filter(|_| length % 2 == 1) {
+                        Some(memory) => self.session.grant_memory(end, sequence, memory),
+                        None => self.session.grant(end, sequence),
+                    }
                 }
                 Event::Counted { counters, .. } => {
                     assert!(counters.received <= self.ring.published);
@@ -232,6 +244,11 @@ impl Node {
                     sent.extend_from_slice(self.ring.run(position, bytes));
                 }
                 Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
+                // No frame.
+                Some(Body::Write { .. }) => {
+                    self.session.writes_are_done(1);
+                    continue;
+                }
             }
             let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
             let header = header.expect("a frame of ours is whole");

@@ -158,7 +158,7 @@ impl LargeWanted {
         if session.runtime.on_link(session.id, |_, _| ()).is_none() {
             return;
         }
-        let memory = session.large_pool().take(length as usize);
+        let memory = session.lease_for_arrival(length as usize);
         session.runtime.on_link(session.id, |link, context| {
             link.large_memory(end, sequence, memory, context);
         });

@@ -217,6 +217,7 @@ mod tests {
             reason: "tcp: a test".to_owned(),
             knows_versions: true,
             rests: true,
+            knows_writes: true,
         }
     }
 

@@ -37,7 +37,7 @@ use crate::{
         link::{Link, LinkStats},
         shm::ControlSegments,
     },
-    memory::{LargePool, RingArena, orphans},
+    memory::{DEFAULT_KEPT_BYTES, LargePool, RingArena, orphans},
     ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
 };
@@ -92,6 +92,9 @@ pub struct Runtime {
     pub(crate) ring_arena: RingArena,
     pub(crate) control_segments: ControlSegments,
     pub(crate) large_pool: LargePool,
+    /// The same for large messages that peers write themselves: nothing else is ever in it,
+    /// since they keep the keys.
+    pub(crate) granted_pool: LargePool,
 }
 
 /// What a closed node could not deliver.
@@ -144,6 +147,7 @@ impl Runtime {
             ring_arena: RingArena::new(),
             control_segments: ControlSegments::default(),
             large_pool: LargePool::default(),
+            granted_pool: LargePool::new(KEPT_GRANTS, DEFAULT_KEPT_BYTES),
             driving: Driving::of(&config),
             config,
         });
@@ -600,6 +604,11 @@ impl fmt::Debug for Runtime {
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// Free buffers for large messages that peers write which are kept: registering one takes
+/// longer than what it is for, and a stream of messages has several in use, which come back
+/// together.
+const KEPT_GRANTS: usize = 32;
 
 /// How long closing sleeps before it looks again whether all is delivered.
 const CLOSE_POLL: Duration = Duration::from_millis(2);

@@ -17,6 +17,7 @@ use crate::{
     engine::{
         carriage::Carriage,
         control::{Ask, CloseReason},
+        large::RemoteMemory,
         record::Layout,
     },
     fabric::{
@@ -68,6 +69,8 @@ pub struct PeerDescription {
     pub knows_versions: bool,
     /// Whether it knows of rings in shared memory that rest.
     pub rests: bool,
+    /// Whether it knows of memory that is granted to be written to (verbs).
+    pub knows_writes: bool,
     /// What carries the data.
     pub fabric: Fabric,
     /// Why this fabric.
@@ -93,6 +96,10 @@ pub(crate) struct SessionCounters {
     credit_stalled: Counter,
     pub(crate) queue_stalls: Counter,
     pub(crate) inline_sends: Counter,
+    pub(crate) rdma_writes: Counter,
+    pub(crate) rdma_bytes: Counter,
+    pub(crate) rendezvous_sent: Counter,
+    pub(crate) rendezvous_received: Counter,
     pub(crate) work_requests: Counter,
     pub(crate) signaled: Counter,
     pub(crate) doorbells: Counter,
@@ -155,7 +162,8 @@ pub struct SessionStats {
     pub bytes_received: u64,
     /// Message bytes that were copied after they arrived: frames cut by the end of an
     /// arrival block, small frames of a channel that holds old ones, and over verbs large
-    /// messages, and frames that came when messages held all spare receive buffers.
+    /// messages of a peer that is granted no memory, and frames that came when messages held
+    /// all spare receive buffers.
     pub bytes_copied: u64,
     /// System calls that wrote.
     pub writes: u64,
@@ -173,6 +181,14 @@ pub struct SessionStats {
     pub inline_sends: u64,
     /// Frames that the device read from registered memory (verbs).
     pub eager_sends: u64,
+    /// Writes into the peer's memory (verbs).
+    pub rdma_writes: u64,
+    /// Bytes that went so.
+    pub rdma_bytes: u64,
+    /// Large messages that were written into memory that the peer granted (verbs).
+    pub rendezvous_sent: u64,
+    /// Large messages that the peer wrote into memory of ours, where they are read (verbs).
+    pub rendezvous_received: u64,
     /// Requests posted to the send queue (verbs).
     pub work_requests: u64,
     /// Those of them that asked for a completion (verbs).
@@ -250,6 +266,7 @@ impl SessionShared {
         let counters = &self.counters;
         let polls = self.site().map_or((0, 0), |site| site.counters.polls());
         let inline_sends = counters.inline_sends.get();
+        let rdma_writes = counters.rdma_writes.get();
         let work_requests = counters.work_requests.get();
         SessionStats {
             frames_sent: counters.frames_sent.get(),
@@ -264,7 +281,11 @@ impl SessionShared {
             credit_stalled: Duration::from_nanos(counters.credit_stalled.get()),
             queue_stalls: counters.queue_stalls.get(),
             inline_sends,
-            eager_sends: work_requests.saturating_sub(inline_sends),
+            eager_sends: work_requests.saturating_sub(inline_sends + rdma_writes),
+            rdma_writes,
+            rdma_bytes: counters.rdma_bytes.get(),
+            rendezvous_sent: counters.rendezvous_sent.get(),
+            rendezvous_received: counters.rendezvous_received.get(),
             work_requests,
             signaled: counters.signaled.get(),
             doorbells: counters.doorbells.get(),
@@ -324,6 +345,47 @@ impl SessionShared {
             site.register_message(&mut lease, bytes)?;
         }
         Ok(lease)
+    }
+
+    /// Memory for a large message to come of `bytes`, if some is kept: registered where the
+    /// peer may be granted it. Costs no system call.
+    pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
+        let Some(site) = self.granting_site() else {
+            return self.large_pool().take_kept(bytes);
+        };
+        let lease = self.runtime.granted_pool.take_kept(bytes)?;
+        site.granted_memory(&lease, bytes)
+            .is_some()
+            .then_some(lease)
+    }
+
+    /// The same, mapped and registered now if it has to be. Takes long: off the turn.
+    pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        if let Some(site) = self.granting_site() {
+            let mut lease = self.runtime.granted_pool.take(bytes)?;
+            match site.register_grant(&mut lease, bytes) {
+                Ok(()) => return Ok(lease),
+                Err(error) => tracing::debug!(
+                    peer = %self.peer.address,
+                    %error,
+                    "a large message comes in chunks: its memory cannot be granted"
+                ),
+            }
+        }
+        self.large_pool().take(bytes)
+    }
+
+    /// What the peer has to know of memory that it may write a message of `bytes` to; `None`
+    /// if it may not.
+    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
+        self.granting_site()?.granted_memory(lease, bytes)
+    }
+
+    /// The site, if the peer is granted memory of ours.
+    fn granting_site(&self) -> Option<&Arc<Site>> {
+        self.site
+            .as_ref()
+            .filter(|site| self.peer.knows_writes && site.grants_memory())
     }
 
     pub(crate) fn peer_name(&self) -> String {

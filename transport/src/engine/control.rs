@@ -11,6 +11,7 @@ use std::{fmt, sync::Arc};
 use super::{
     channel_window::ChannelWindow,
     frame::HEAD_BYTES,
+    large::RemoteMemory,
     message_version::{MAX_OLDER_VERSIONS, MessageVersion},
     session_credit::CONTROL_RESERVE_BYTES,
 };
@@ -139,6 +140,15 @@ pub enum Control {
         /// The message.
         sequence: u64,
     },
+    /// The same, and the sender's device is to write the message there.
+    GrantMemory {
+        /// The sending end.
+        channel: u32,
+        /// The message.
+        sequence: u64,
+        /// Where it goes.
+        memory: RemoteMemory,
+    },
     /// The peer closes the session; nothing follows.
     Goodbye,
     /// The peer waits for credit.
@@ -191,6 +201,7 @@ const GOODBYE: u8 = 5;
 const WANT: u8 = 6;
 const RECALL: u8 = 7;
 const SURRENDER: u8 = 8;
+const GRANT_MEMORY: u8 = 9;
 
 impl Control {
     /// Appends the message to `out`.
@@ -253,6 +264,18 @@ impl Control {
                 out.extend_from_slice(&channel.to_le_bytes());
                 out.extend_from_slice(&sequence.to_le_bytes());
             }
+            Control::GrantMemory {
+                channel,
+                sequence,
+                memory,
+            } => {
+                out.push(GRANT_MEMORY);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(&memory.address().to_le_bytes());
+                out.extend_from_slice(&memory.key().to_le_bytes());
+                out.extend_from_slice(&memory.bytes().to_le_bytes());
+            }
             Control::Goodbye => out.push(GOODBYE),
             Control::Want { granted } => {
                 out.push(WANT);
@@ -314,6 +337,11 @@ impl Control {
             GRANT => Control::Grant {
                 channel: reader.end()?,
                 sequence: reader.u64()?,
+            },
+            GRANT_MEMORY => Control::GrantMemory {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                memory: reader.memory()?,
             },
             GOODBYE => Control::Goodbye,
             WANT => Control::Want {
@@ -410,8 +438,19 @@ impl<'a> Reader<'a> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
+    fn u32(&mut self) -> Result<u32, MalformedControl> {
+        Ok(u32::from_le_bytes(self.array()?))
+    }
+
+    fn memory(&mut self) -> Result<RemoteMemory, MalformedControl> {
+        let (address, key, bytes) = (self.u64()?, self.u32()?, self.u64()?);
+        RemoteMemory::new(address, key, bytes).ok_or(MalformedControl {
+            what: "memory is granted where none can be",
+        })
+    }
+
     fn end(&mut self) -> Result<u32, MalformedControl> {
-        match u32::from_le_bytes(self.array()?) {
+        match self.u32()? {
             0 => Err(MalformedControl {
                 what: "0 is no channel",
             }),
@@ -464,7 +503,7 @@ impl<'a> Reader<'a> {
         let version = MessageVersion {
             fingerprint: self.array()?,
             schema: self.text(schema_limit)?,
-            alignment: u32::from_le_bytes(self.array()?),
+            alignment: self.u32()?,
         };
         if !version.alignment.is_power_of_two() || !(8..=64).contains(&version.alignment) {
             return Err(MalformedControl {
@@ -536,6 +575,25 @@ mod tests {
         }
     }
 
+    fn some_memory() -> RemoteMemory {
+        RemoteMemory::new(0x7f00_0000_1000, 0xabcd, 1 << 28).unwrap()
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_not_granted() {
+        let grant = encoded(&Control::GrantMemory {
+            channel: 4,
+            sequence: 77,
+            memory: some_memory(),
+        });
+        // Type, channel, sequence; then address, key, length.
+        for (at, value) in [(13, 0), (13, u64::MAX - 9), (25, 0), (25, u64::MAX)] {
+            let mut lie = grant.clone();
+            lie[at..at + 8].copy_from_slice(&value.to_le_bytes());
+            assert!(Control::decode(&lie).is_err(), "{value:#x} at {at}");
+        }
+    }
+
     #[test]
     fn every_message_survives_the_wire_and_no_prefix_does() {
         for message in [
@@ -557,6 +615,11 @@ mod tests {
             Control::Grant {
                 channel: 4,
                 sequence: 77,
+            },
+            Control::GrantMemory {
+                channel: 4,
+                sequence: 77,
+                memory: some_memory(),
             },
             Control::Goodbye,
             Control::Want { granted: 1 << 40 },

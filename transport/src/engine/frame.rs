@@ -63,6 +63,9 @@ pub enum FrameKind {
     Records,
     /// A part of a large message that was announced and granted before.
     Chunk,
+    /// Nothing: a large message that was announced, and whose memory was granted, is
+    /// written.
+    Written,
     /// A control message, or nothing but an extension.
     Control,
 }
@@ -113,6 +116,7 @@ const FLAG_RECORDS: u16 = 1;
 const FLAG_CHUNK: u16 = 2;
 const FLAG_CONTROL: u16 = 4;
 const FLAG_EXTENSION: u16 = 8;
+const FLAG_WRITTEN: u16 = 16;
 
 impl FrameHeader {
     /// Reads the header at the front of `bytes`; `None` while it is not whole.
@@ -126,6 +130,7 @@ impl FrameHeader {
             FLAG_RECORDS => FrameKind::Records,
             FLAG_CHUNK => FrameKind::Chunk,
             FLAG_CONTROL => FrameKind::Control,
+            FLAG_WRITTEN => FrameKind::Written,
             _ => return Err(MalformedFrame::Flags { flags }),
         };
         let header = Self {
@@ -180,6 +185,7 @@ impl FrameHeader {
             FrameKind::Records => FLAG_RECORDS,
             FrameKind::Chunk => FLAG_CHUNK,
             FrameKind::Control => FLAG_CONTROL,
+            FrameKind::Written => FLAG_WRITTEN,
         };
         let flags = kind | if self.extension { FLAG_EXTENSION } else { 0 };
         let mut bytes = [0; HEADER_BYTES];

@@ -6,6 +6,10 @@
 //! chunks of one go out, the memory of the next is granted. Frames keep their order, so
 //! what is announced behind a message's last chunk finds that message complete, and both
 //! ends count alike without a word.
+//!
+//! Where the wires can, the receiver grants the memory itself: the sender's device writes
+//! the message there, in pieces, and a frame behind the last says that it is whole. Wires
+//! keep the order of writes and frames, so that frame is all that the receiver needs.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -13,6 +17,15 @@ use std::collections::VecDeque;
 /// How many large messages of one channel may be announced, or about to be, and not yet
 /// sent whole.
 pub const LARGE_PER_CHANNEL: usize = 2;
+
+/// The longest piece that is written at once into granted memory. Between two pieces
+/// frames of other channels go out.
+pub const WRITE_BYTES: usize = 256 << 10;
+
+/// Pieces of all channels of a session that may be on their way: one that moves, and the
+/// next behind it, so that the wire never waits for us; a frame waits for no more than
+/// these.
+pub const WRITES_UNDER_WAY: u32 = 3;
 
 /// A chunk to send: `bytes` from `offset` of large message `sequence`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,12 +38,97 @@ pub struct Chunk {
     pub bytes: usize,
 }
 
+/// Memory of the receiver's for one message, which the sender's device writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    address: u64,
+    key: u32,
+    bytes: u64,
+}
+
+impl RemoteMemory {
+    /// So many bytes at an address of the receiver's, with the key to them; `None` where no
+    /// memory can be.
+    #[must_use]
+    pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
+        let is_possible = address > 0 && bytes > 0 && address.checked_add(bytes).is_some();
+        is_possible.then_some(Self {
+            address,
+            key,
+            bytes,
+        })
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The key that lets a device write there.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its length: that of the message.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// How a granted message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// In chunks, which the receiver puts into their place.
+    Chunks,
+    /// Its bytes are written there.
+    Memory(RemoteMemory),
+}
+
+/// What is next of a large message. Sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// A frame with these bytes.
+    Chunk(Chunk),
+    /// These bytes are to be written into the memory of their message.
+    Write(Chunk, RemoteMemory),
+    /// A frame that says that all of this message is written.
+    Written {
+        /// The message.
+        sequence: u64,
+    },
+}
+
 #[derive(Debug)]
 struct Transfer {
     sequence: u64,
     length: u64,
-    granted: bool,
+    granted: Option<Way>,
     done: u64,
+}
+
+impl Transfer {
+    fn has_piece(&self, may_write: bool) -> bool {
+        match self.granted {
+            None => false,
+            Some(Way::Chunks) => true,
+            Some(Way::Memory(_)) => may_write || self.done == self.length,
+        }
+    }
+
+    /// The next bytes, now under way.
+    fn advance(&mut self, longest: usize) -> Chunk {
+        let bytes = (self.length - self.done).min(longest as u64) as usize;
+        let chunk = Chunk {
+            sequence: self.sequence,
+            offset: self.done,
+            bytes,
+        };
+        self.done += bytes as u64;
+        chunk
+    }
 }
 
 /// One end's large messages under way, in order.
@@ -45,7 +143,7 @@ impl Transfers {
         self.under_way.push_back(Transfer {
             sequence,
             length,
-            granted: false,
+            granted: None,
             done: 0,
         });
     }
@@ -64,19 +162,15 @@ impl Transfers {
         self.under_way.is_empty()
     }
 
-    /// Marks `sequence` as granted; false if it was not announced or already granted.
-    pub(super) fn grant(&mut self, sequence: u64) -> bool {
-        match self
+    /// Marks `sequence` as granted; gives its length, or `None` if it was not announced or
+    /// already granted.
+    pub(super) fn grant(&mut self, sequence: u64, way: Way) -> Option<u64> {
+        let transfer = self
             .under_way
             .iter_mut()
-            .find(|transfer| transfer.sequence == sequence)
-        {
-            Some(transfer) if !transfer.granted => {
-                transfer.granted = true;
-                true
-            }
-            _ => false,
-        }
+            .find(|transfer| transfer.sequence == sequence && transfer.granted.is_none())?;
+        transfer.granted = Some(way);
+        Some(transfer.length)
     }
 
     /// The oldest message that is not complete.
@@ -84,31 +178,36 @@ impl Transfers {
         self.under_way.front().map(|transfer| transfer.sequence)
     }
 
-    /// Whether the message at the front may move.
-    pub(super) fn has_chunk(&self) -> bool {
-        self.under_way
-            .front()
-            .is_some_and(|transfer| transfer.granted)
+    /// Whether the message at the front may move. `may_write` says whether another piece
+    /// may be on its way into granted memory.
+    pub(super) fn has_piece(&self, may_write: bool) -> bool {
+        let front = self.under_way.front();
+        front.is_some_and(|transfer| transfer.has_piece(may_write))
     }
 
-    /// The next chunk of the message at the front, now under way, of at most `longest`
-    /// bytes. Sending side.
-    pub(super) fn next_chunk(&mut self, longest: usize) -> Option<Chunk> {
+    /// The next piece of the message at the front, now under way, as a chunk of at most
+    /// `longest` bytes. Sending side.
+    pub(super) fn next_piece(&mut self, longest: usize, may_write: bool) -> Option<Piece> {
         let transfer = self
             .under_way
             .front_mut()
-            .filter(|transfer| transfer.granted)?;
-        let bytes = (transfer.length - transfer.done).min(longest as u64) as usize;
-        let chunk = Chunk {
-            sequence: transfer.sequence,
-            offset: transfer.done,
-            bytes,
+            .filter(|transfer| transfer.has_piece(may_write))?;
+        let (sequence, length) = (transfer.sequence, transfer.length);
+        let (piece, is_last) = match transfer.granted? {
+            Way::Chunks => {
+                let chunk = transfer.advance(longest);
+                (Piece::Chunk(chunk), transfer.done == length)
+            }
+            Way::Memory(_) if transfer.done == length => (Piece::Written { sequence }, true),
+            Way::Memory(memory) => {
+                let chunk = transfer.advance(WRITE_BYTES);
+                (Piece::Write(chunk, memory), false)
+            }
         };
-        transfer.done += bytes as u64;
-        if transfer.done == transfer.length {
+        if is_last {
             self.under_way.pop_front();
         }
-        Some(chunk)
+        Some(piece)
     }
 
     /// Places `bytes` that arrived for the message at the front. Receiving side.
@@ -118,18 +217,28 @@ impl Transfers {
         let transfer = self
             .under_way
             .front_mut()
-            .filter(|transfer| transfer.granted)?;
+            .filter(|transfer| transfer.granted == Some(Way::Chunks))?;
         let fits = bytes as u64 <= transfer.length - transfer.done && bytes > 0;
         if transfer.sequence as u32 != sequence_low || !fits {
             return None;
         }
-        let chunk = Chunk {
-            sequence: transfer.sequence,
-            offset: transfer.done,
-            bytes,
-        };
-        transfer.done += bytes as u64;
+        let chunk = transfer.advance(bytes);
         Some((chunk, transfer.done == transfer.length))
+    }
+
+    /// The message at the front was written into its memory, all of it. Receiving side.
+    ///
+    /// `None` if no memory was granted, another message is meant, or it was said before.
+    pub(super) fn written(&mut self, sequence_low: u32) -> Option<u64> {
+        let transfer = self.under_way.front_mut()?;
+        let is_due = matches!(transfer.granted, Some(Way::Memory(_)))
+            && transfer.done < transfer.length
+            && transfer.sequence as u32 == sequence_low;
+        if !is_due {
+            return None;
+        }
+        transfer.done = transfer.length;
+        Some(transfer.sequence)
     }
 
     /// The bytes of the last chunk that was placed are there. Receiving side.
@@ -152,21 +261,32 @@ mod tests {
     use super::*;
     use crate::engine::frame::MAX_CHUNK_BYTES;
 
+    fn next_chunk(sender: &mut Transfers) -> Option<Chunk> {
+        match sender.next_piece(MAX_CHUNK_BYTES, true)? {
+            Piece::Chunk(chunk) => Some(chunk),
+            other => panic!("{other:?}"),
+        }
+    }
+
     #[test]
     fn a_message_travels_in_chunks_once_granted() {
         let length = 2 * MAX_CHUNK_BYTES as u64 + 5;
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
         sender.announce(9, length);
         receiver.announce(9, length);
-        assert_eq!(sender.next_chunk(MAX_CHUNK_BYTES), None);
+        assert_eq!(next_chunk(&mut sender), None);
         assert!(
             receiver.place(9, 1).is_none(),
             "nothing may arrive before the grant"
         );
-        assert!(sender.grant(9) && receiver.grant(9));
-        assert!(!sender.grant(9), "a grant counts once");
+        assert_eq!(sender.grant(9, Way::Chunks), Some(length));
+        assert_eq!(receiver.grant(9, Way::Chunks), Some(length));
+        assert!(
+            sender.grant(9, Way::Chunks).is_none(),
+            "a grant counts once"
+        );
         let mut arrived = 0;
-        while let Some(chunk) = sender.next_chunk(MAX_CHUNK_BYTES) {
+        while let Some(chunk) = next_chunk(&mut sender) {
             let (placed, complete) = receiver.place(9, chunk.bytes).unwrap();
             assert_eq!(placed, chunk);
             arrived += chunk.bytes as u64;
@@ -182,12 +302,54 @@ mod tests {
     fn a_chunk_too_many_is_refused() {
         let mut receiver = Transfers::default();
         receiver.announce(1, 10);
-        assert!(receiver.grant(1));
+        assert!(receiver.grant(1, Way::Chunks).is_some());
         assert!(receiver.place(2, 5).is_none());
         assert!(receiver.place(1, 11).is_none());
         assert!(receiver.place(1, 10).is_some());
         assert!(receiver.place(1, 1).is_none());
         receiver.finish();
         assert!(receiver.place(1, 1).is_none());
+    }
+
+    #[test]
+    fn a_message_is_written_in_pieces_and_then_said_to_be_whole() {
+        let length = WRITE_BYTES as u64 + 5;
+        let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
+        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
+        for end in [&mut sender, &mut receiver] {
+            end.announce(9, length);
+            assert_eq!(end.grant(9, Way::Memory(memory)), Some(length));
+        }
+        assert!(!sender.has_piece(false) && sender.has_piece(true));
+        assert_eq!(sender.next_piece(100, false), None);
+        let write = |offset, bytes| {
+            let chunk = Chunk {
+                sequence: 9,
+                offset,
+                bytes,
+            };
+            Some(Piece::Write(chunk, memory))
+        };
+        assert_eq!(sender.next_piece(100, true), write(0, WRITE_BYTES));
+        assert_eq!(sender.next_piece(100, true), write(WRITE_BYTES as u64, 5));
+        assert!(!sender.is_empty(), "nobody has said that it is whole");
+        let written = Some(Piece::Written { sequence: 9 });
+        assert_eq!(sender.next_piece(100, false), written);
+        assert!(sender.is_empty());
+
+        assert!(receiver.place(9, 5).is_none(), "no chunk was granted");
+        assert!(receiver.written(8).is_none());
+        assert_eq!(receiver.written(9), Some(9));
+        assert!(receiver.written(9).is_none(), "once is enough");
+        receiver.finish();
+        assert!(receiver.is_empty());
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_none() {
+        assert!(RemoteMemory::new(0, 7, 10).is_none());
+        assert!(RemoteMemory::new(0x1000, 7, 0).is_none());
+        assert!(RemoteMemory::new(u64::MAX - 9, 7, 10).is_none());
+        assert!(RemoteMemory::new(u64::MAX - 10, 0, 10).is_some());
     }
 }

@@ -27,6 +27,7 @@ use super::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     id_map::IdMap,
+    large::{RemoteMemory, Way},
     receive_channel::ReceiveChannel,
     reserved_buffer::ReservedBuffer,
     send_channel::SendChannel,
@@ -51,7 +52,10 @@ pub struct SessionConfig {
     /// Records travel in frames; else through shared memory, and frames carry control
     /// alone.
     pub data_in_band: bool,
+    /// Memory may be granted for large messages to be written to, at both ends.
+    pub writes: bool,
 }
+
 /// A session's channels and queues. See the [module](self).
 #[derive(Debug)]
 pub struct Session {
@@ -81,6 +85,10 @@ pub struct Session {
     /// Something other than records may have to go out, or to ride on the next frame. Set
     /// by whatever may lead to that, cleared when a look finds nothing.
     has_errands: bool,
+    /// Pieces on their way into the peer's memory.
+    writes_under_way: u32,
+    /// Sending ends that wait for one of them to be there.
+    awaiting_writes: Vec<u32>,
 
     // Receiving.
     credit_grant: CreditGrant,
@@ -153,6 +161,8 @@ impl Session {
             has_waited: false,
             goodbye: Goodbye::NotDue,
             has_errands: false,
+            writes_under_way: 0,
+            awaiting_writes: Vec::new(),
             credit_grant: CreditGrant::new(config.our_credit),
             events: VecDeque::new(),
         }
@@ -346,18 +356,42 @@ impl Session {
 
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
+        self.grant_by(end, sequence, Way::Chunks);
+    }
+
+    /// The same, and the peer's device writes there. Until
+    /// [the message is written](Arrival::Written), the peer's end is gone or nothing of the
+    /// peer can come any more, the memory is the peer's.
+    pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
+        debug_assert!(self.config.writes);
+        self.grant_by(end, sequence, Way::Memory(memory));
+    }
+
+    fn grant_by(&mut self, end: u32, sequence: u64, way: Way) {
         let Some(entry) = self.ends.get_mut(end) else {
             return;
         };
-        let peer = entry.peer.unwrap_or_default();
-        if let EndState::Receiver(Some(channel)) = &mut entry.state
-            && channel.large.grant(sequence)
+        let channel = entry.peer.unwrap_or_default();
+        if let EndState::Receiver(Some(receiver)) = &mut entry.state
+            && receiver.large.grant(sequence, way).is_some()
         {
             self.has_errands = true;
-            self.control.push_back(Control::Grant {
-                channel: peer,
-                sequence,
+            self.control.push_back(match way {
+                Way::Chunks => Control::Grant { channel, sequence },
+                Way::Memory(memory) => Control::GrantMemory {
+                    channel,
+                    sequence,
+                    memory,
+                },
             });
+        }
+    }
+
+    /// So many pieces, the oldest ones, have come to the peer's memory.
+    pub fn writes_are_done(&mut self, writes: u32) {
+        self.writes_under_way -= writes;
+        while let Some(end) = self.awaiting_writes.pop() {
+            self.mark_ready(end);
         }
     }
 

@@ -180,22 +180,31 @@ impl Default for LargePool {
 /// A buffer that goes back to its pool when it is dropped.
 #[derive(Debug)]
 pub struct LargeLease {
-    /// Taken by `drop` alone.
+    /// Taken by `drop` and `withdraw` alone.
     buffer: Option<LargeBuffer>,
     stock: Arc<Stock>,
+}
+
+impl LargeLease {
+    /// The buffer itself, which then goes back to no pool: with it goes what is attached to
+    /// it, and then its memory. That takes long.
+    #[must_use]
+    pub fn withdraw(mut self) -> LargeBuffer {
+        self.buffer.take().expect("only the end takes the buffer")
+    }
 }
 
 impl Deref for LargeLease {
     type Target = LargeBuffer;
 
     fn deref(&self) -> &LargeBuffer {
-        self.buffer.as_ref().expect("only `drop` takes the buffer")
+        self.buffer.as_ref().expect("only the end takes the buffer")
     }
 }
 
 impl DerefMut for LargeLease {
     fn deref_mut(&mut self) -> &mut LargeBuffer {
-        self.buffer.as_mut().expect("only `drop` takes the buffer")
+        self.buffer.as_mut().expect("only the end takes the buffer")
     }
 }
 

@@ -4,6 +4,7 @@ use ibex_transport::engine::{
     carriage::Carriage,
     channel_window::ChannelWindow,
     control::{ChannelSpec, Role},
+    large::RemoteMemory,
     message_version::MessageVersion,
     record::{RecordHeader, RecordKind, first_position, record_size},
     session::SessionConfig,
@@ -29,6 +30,7 @@ pub(crate) fn config() -> SessionConfig {
         peer_credit: CREDIT,
         max_channels: MAX_CHANNELS,
         data_in_band: true,
+        writes: true,
     }
 }
 
@@ -64,3 +66,9 @@ pub(crate) const WINDOW: u64 = 8;
 pub(crate) const LIMIT: u64 = 400;
 pub(crate) const CREDIT: u64 = 1 << 12;
 pub(crate) const MAX_CHANNELS: usize = 6;
+
+/// What is granted for a large message: memory to write to if its length is odd.
+pub(crate) fn memory_for(length: u64) -> Option<RemoteMemory> {
+    let is_written = length % 2 == 1;
+    is_written.then(|| RemoteMemory::new(0x1000, 7, length).expect("memory that can be"))
+}

@@ -60,6 +60,6 @@ fn an_honest_transcript_is_believed() {
         victim.take(&bytes).unwrap();
         victim.transmit();
     }
-    assert_eq!(victim.receivers[0].arrived, 5);
+    assert_eq!(victim.receivers[0].arrived, 6);
     assert!(victim.has_heard_goodbye);
 }

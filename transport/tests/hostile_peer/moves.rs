@@ -21,7 +21,7 @@ pub(crate) enum Move {
         skew: u64,
         records: Vec<(u64, bool)>,
     },
-    /// A part of the large message that is under way, or of another.
+    /// A part of the large message that is under way, or of another, or that it is written.
     Chunk {
         end: u32,
         skew: u64,
@@ -47,6 +47,7 @@ pub(crate) enum Move {
     Grant {
         end: u32,
         sequence: u64,
+        length: u64,
     },
     /// News of what we published: bounded by it, or not.
     News {
@@ -76,7 +77,8 @@ impl Move {
                 let mut body = Vec::new();
                 for (index, (length, is_large)) in records.into_iter().enumerate() {
                     let sequence = first.wrapping_add(index as u64);
-                    let announced = (length * 10).to_le_bytes();
+                    // Those of the second sender are written.
+                    let announced = (length * 10 + u64::from(end == 3)).to_le_bytes();
                     body.extend(match is_large {
                         true => record(RecordKind::Large, sequence, &announced),
                         false => record(RecordKind::Data, sequence, &vec![7; length as usize]),
@@ -97,9 +99,13 @@ impl Move {
                     return Move::Records { end, skew, records }.frame(victim);
                 }
                 let sequence = under_way.unwrap_or_default().wrapping_add(skew) as u32;
+                let (kind, bytes) = match end {
+                    3 => (FrameKind::Written, 0),
+                    _ => (FrameKind::Chunk, bytes),
+                };
                 let body = vec![0; bytes];
                 Frame {
-                    kind: FrameKind::Chunk,
+                    kind,
                     channel: end,
                     sequence,
                     extension: None,
@@ -136,9 +142,17 @@ impl Move {
                 })
             }
             Move::Ask { end, ask } => Frame::control(&Control::Ask { channel: end, ask }),
-            Move::Grant { end, sequence } => Frame::control(&Control::Grant {
-                channel: end,
+            Move::Grant {
+                end: channel,
                 sequence,
+                length,
+            } => Frame::control(&match memory_for(length) {
+                Some(memory) => Control::GrantMemory {
+                    channel,
+                    sequence,
+                    memory,
+                },
+                None => Control::Grant { channel, sequence },
             }),
             Move::News {
                 end,
@@ -194,7 +208,8 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
         16 => (1..8_u32, ask).prop_map(|(end, [received, released, acknowledged])| {
             Move::Ask { end, ask: Ask { received, released, acknowledged } }
         }),
-        4 => (1..8_u32, 0..4_u64).prop_map(|(end, sequence)| Move::Grant { end, sequence }),
+        4 => (1..8_u32, 0..4_u64, 0..9_u64)
+            .prop_map(|(end, sequence, length)| Move::Grant { end, sequence, length }),
         16 => (1..3_u32, news).prop_map(|(end, (one, other, third, position, credit))| {
             let mut steps = [one, other, third];
             steps.sort_unstable();

@@ -12,7 +12,7 @@ use ibex_transport::engine::{
 
 use super::{agreed::*, frame::Frame};
 
-/// The frames of a peer that sends on end 2, of which one message is large, releases what
+/// The frames of a peer that sends on end 2, of which one message goes in chunks and one is written, releases what
 /// it got on end 1, and leaves.
 pub(crate) fn transcript() -> Vec<Vec<u8>> {
     let mut peer = Session::new(config());
@@ -66,6 +66,8 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
                     bytes.extend_from_slice(&ring.0.bytes[(position - FIRST) as usize..][..count]);
                 }
                 Body::Chunk { chunk, .. } => bytes.resize(bytes.len() + chunk.bytes, 0xcc),
+                // Which is no frame.
+                Body::Write { .. } => continue,
             }
             bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
             landing = (landing + bytes.len()) % 64;
@@ -85,6 +87,8 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
     peer.announce_large(2, 4, 100);
     ring.0.announce(100);
     ring.0.publish(&[b"behind it"]);
+    peer.announce_large(2, 6, 101);
+    ring.0.announce(101);
     peer.mark_ready(2);
     peer.ask(
         2,
@@ -102,9 +106,17 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
             sequence: 4,
         }),
     );
+    hand(
+        &mut peer,
+        &Frame::control(&Control::GrantMemory {
+            channel: 2,
+            sequence: 6,
+            memory: memory_for(101).unwrap(),
+        }),
+    );
     send(&mut peer, &mut ring);
     peer.close_receiver(1, &released, CloseReason::Dropped);
-    peer.close_sender(2, 5, CloseReason::Dropped);
+    peer.close_sender(2, 6, CloseReason::Dropped);
     peer.close_sender(3, 0, CloseReason::SlotLeaked);
     peer.say_goodbye();
     send(&mut peer, &mut ring);

@@ -125,6 +125,12 @@ impl Victim {
                     self.session.handle_large_complete(end);
                 }
             }
+            Arrival::Written { end, sequence } => {
+                assert_eq!(header.body_bytes(), 0);
+                let large = &mut self.receivers[end as usize - 2].large;
+                assert_eq!(large.pop_front(), Some(sequence));
+                self.session.handle_large_complete(end);
+            }
             Arrival::Nothing | Arrival::Unwanted => {}
         }
         self.check_footprint();
@@ -143,7 +149,10 @@ impl Victim {
                     let large = &mut self.receivers[end as usize - 2].large;
                     large.push_back(sequence);
                     assert!(large.len() <= LARGE_PER_CHANNEL);
-                    self.session.grant(end, sequence);
+                    match memory_for(length) {
+                        Some(memory) => self.session.grant_memory(end, sequence, memory),
+                        None => self.session.grant(end, sequence),
+                    }
                 }
                 Event::Counted { end, counters } => {
                     assert_eq!(end, 1);
@@ -210,7 +219,7 @@ impl Victim {
                 self.granted = self.granted.max(told.credit.unwrap_or_default());
             }
             assert!(
-                !matches!(body, Body::Chunk { .. }),
+                !matches!(body, Body::Chunk { .. } | Body::Write { .. }),
                 "we announced no large message"
             );
             head.clear();

@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Context, Engine, report_credit};
-use crate::fabric::link::Link;
+use crate::{fabric::link::Link, memory::LargePool};
 
 /// Sessions that are looked at.
 #[derive(Debug, Default)]
@@ -113,12 +113,13 @@ impl Engine {
     fn rest_pools(&mut self, context: &mut Context<'_>) -> bool {
         // The rings that this turn takes go back to them behind it.
         let will_keep = !context.leftovers.is_empty();
-        let (rings, large) = (&context.runtime.ring_arena, &context.runtime.large_pool);
-        let surplus = (rings.take_surplus(), large.take_surplus());
-        if !surplus.0.is_empty() || !surplus.1.is_empty() {
+        let rings = &context.runtime.ring_arena;
+        let large = [&context.runtime.large_pool, &context.runtime.granted_pool];
+        let surplus = (rings.take_surplus(), large.map(LargePool::take_surplus));
+        if !surplus.0.is_empty() || surplus.1.iter().any(|buffers| !buffers.is_empty()) {
             context.leftovers.push(Box::new(surplus));
         }
-        let has_kept = rings.kept() + large.kept() > 0;
+        let has_kept = rings.kept() + large.map(LargePool::kept).iter().sum::<usize>() > 0;
         let is_warm = self.tools.blocks.rest() | self.tools.compact_blocks.rest();
         is_warm || has_kept || will_keep
     }

@@ -11,7 +11,7 @@ use crate::engine::{
     control::{ChannelSpec, CloseReason, MalformedControl, Role},
     counters::{Counters, ImpossibleCounters},
     frame::MalformedFrame,
-    large::Chunk,
+    large::{Chunk, RemoteMemory},
     reserved_buffer::ReserveOverrun,
     session_credit::{BadSurrender, CONTROL_RESERVE_BYTES, CreditOverrun, CreditShrank},
 };
@@ -58,6 +58,17 @@ pub enum Body {
         /// Which bytes.
         chunk: Chunk,
     },
+    /// Bytes of a large message, to be written into the peer's memory before any frame
+    /// that is built after this: they are no frame, and have no head. When they are there,
+    /// the session wants to [know](Session::writes_are_done).
+    Write {
+        /// Whose message.
+        end: u32,
+        /// Which bytes.
+        chunk: Chunk,
+        /// Where the message goes.
+        memory: RemoteMemory,
+    },
 }
 
 impl Body {
@@ -67,7 +78,7 @@ impl Body {
         match self {
             Body::Inline => 0,
             Body::Records { bytes, .. } => *bytes,
-            Body::Chunk { chunk, .. } => chunk.bytes,
+            Body::Chunk { chunk, .. } | Body::Write { chunk, .. } => chunk.bytes,
         }
     }
 }
@@ -100,6 +111,14 @@ pub enum Arrival {
         chunk: Chunk,
         /// They are the message's last.
         complete: bool,
+    },
+    /// The next large message of a receiving end lies whole in the memory that was granted
+    /// for it.
+    Written {
+        /// The receiving end.
+        end: u32,
+        /// The message.
+        sequence: u64,
     },
 }
 
@@ -170,7 +189,8 @@ pub enum Event {
         /// For a receiving end: the sequence of the last message.
         final_sequence: u64,
     },
-    /// A large message was announced: memory is wanted, then [`Session::grant`].
+    /// A large message was announced: memory is wanted, then [`Session::grant`] or
+    /// [`Session::grant_memory`].
     LargeAnnounced {
         /// The receiving end.
         end: u32,
@@ -252,6 +272,18 @@ pub enum PeerMisbehaved {
     TooManyLarge { sequence: u64 },
     #[error("a chunk came that was not granted")]
     UngrantedChunk,
+    #[error("large message {sequence} was granted, which waits for no grant")]
+    UnwantedGrant { sequence: u64 },
+    #[error("memory was granted, which this session did not agree on")]
+    UnknownGrant,
+    #[error("large message {sequence} of {length} bytes was granted memory for {granted}")]
+    GrantedLength {
+        sequence: u64,
+        length: u64,
+        granted: u64,
+    },
+    #[error("a message was said to be written into memory that was not granted for it")]
+    UngrantedWrite,
     #[error("{arrived} messages came although only {released} were released")]
     WindowOverrun { arrived: u64, released: u64 },
     #[error("a channel was closed behind message {last} when {received} had been received")]

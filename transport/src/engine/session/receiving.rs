@@ -12,6 +12,7 @@ use crate::engine::{
     control::{ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     id_map::IdMap,
+    large::Way,
     message_version::settle,
     receive_channel::ReceiveChannel,
     record::{self, RecordHeader},
@@ -129,6 +130,7 @@ impl Session {
             }
             FrameKind::Records => self.handle_records(header, &frame[offset..], landing + offset),
             FrameKind::Chunk => self.handle_chunk(header),
+            FrameKind::Written => self.handle_written(header),
         }
     }
 
@@ -227,7 +229,24 @@ impl Session {
         })
     }
 
-    /// The bytes of a large message's last chunk are in place: only now is it received.
+    fn handle_written(&mut self, header: &FrameHeader) -> Result<Arrival, PeerMisbehaved> {
+        let Addressee {
+            end,
+            is_closed,
+            channel,
+        } = Self::addressee(&self.paired, &mut self.ends, header.channel)?;
+        if is_closed {
+            return Ok(Arrival::Unwanted);
+        }
+        let sequence = channel
+            .large
+            .written(header.sequence)
+            .filter(|_| header.body_bytes() == 0)
+            .ok_or(PeerMisbehaved::UngrantedWrite)?;
+        Ok(Arrival::Written { end, sequence })
+    }
+
+    /// The bytes of a large message's last chunk are in place, or it is written: only now is it received.
     /// Call it before the next frame is handled.
     pub fn handle_large_complete(&mut self, end: u32) {
         if let Some(channel) = self.receiver_mut(end) {
@@ -319,15 +338,13 @@ impl Session {
                 Ok(())
             }
             Control::Grant { channel, sequence } => {
-                let Some(sender) = self.sender_mut(channel) else {
-                    return Ok(());
-                };
-                if !sender.large.grant(sequence) {
-                    return Err(PeerMisbehaved::UngrantedChunk);
-                }
-                self.mark_ready(channel);
-                Ok(())
+                self.handle_grant(channel, sequence, Way::Chunks)
             }
+            Control::GrantMemory {
+                channel,
+                sequence,
+                memory,
+            } => self.handle_grant(channel, sequence, Way::Memory(memory)),
             Control::Goodbye => {
                 self.events.push_back(Event::Goodbye);
                 Ok(())
@@ -342,6 +359,36 @@ impl Session {
             Control::Recall { credit, must_ask } => Ok(self.credit_use.recall(credit, must_ask)?),
             Control::Surrender { credit } => Ok(self.credit_grant.surrendered(credit)?),
         }
+    }
+
+    fn handle_grant(
+        &mut self,
+        channel: u32,
+        sequence: u64,
+        way: Way,
+    ) -> Result<(), PeerMisbehaved> {
+        if matches!(way, Way::Memory(_)) && !self.config.writes {
+            return Err(PeerMisbehaved::UnknownGrant);
+        }
+        // For an end that is gone here it was under way when that went.
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
+        let length = sender
+            .large
+            .grant(sequence, way)
+            .ok_or(PeerMisbehaved::UnwantedGrant { sequence })?;
+        if let Way::Memory(memory) = way
+            && memory.bytes() != length
+        {
+            return Err(PeerMisbehaved::GrantedLength {
+                sequence,
+                length,
+                granted: memory.bytes(),
+            });
+        }
+        self.mark_ready(channel);
+        Ok(())
     }
 
     fn handle_open(

@@ -9,6 +9,7 @@ use crate::engine::{
         EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES,
         HEADER_BYTES, TALK, pad_for,
     },
+    large::{Piece, WRITES_UNDER_WAY},
 };
 
 impl Session {
@@ -225,7 +226,9 @@ impl Session {
             return None;
         };
         let is_live = entry.peer.is_some() && !entry.closed_there;
-        let is_their_turn = channel.chunk_went_last || !channel.large.has_chunk();
+        let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+        let has_piece = channel.large.has_piece(may_write);
+        let is_their_turn = channel.chunk_went_last || !has_piece;
         if !is_live || !is_their_turn || !self.config.data_in_band {
             return None;
         }
@@ -235,8 +238,7 @@ impl Session {
         let sequence = (channel.sent + 1) as u32;
         channel.records_went(run.records, run.bytes);
         // With nothing behind these it leaves the ready ones.
-        channel.queued =
-            channel.large.has_chunk() || channel.closing.is_some() || source.has_records(end);
+        channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
             self.ready.push_back(end);
         }
@@ -301,19 +303,18 @@ impl Session {
             return Served::Empty;
         };
         if is_live && in_band {
-            if let Some(chunk) = channel.large.next_chunk(self.config.carriage.chunk_bytes()) {
+            let longest = self.config.carriage.chunk_bytes();
+            let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+            if let Some(piece) = channel.large.next_piece(longest, may_write) {
                 channel.chunk_went_last = true;
                 self.ready.push_back(end);
-                let frame = FrameHeader {
-                    length: 0,
-                    channel: end,
-                    kind: FrameKind::Chunk,
-                    extension: false,
-                    pad: 0,
-                    sequence: chunk.sequence as u32,
-                };
-                self.build_head(frame, chunk.bytes, 8, landing, head);
-                return Served::Frame(Body::Chunk { end, chunk });
+                return Served::Frame(self.frame_piece(end, piece, landing, head));
+            }
+            if !channel.large.has_piece(may_write)
+                && channel.large.has_piece(true)
+                && !self.awaiting_writes.contains(&end)
+            {
+                self.awaiting_writes.push(end);
             }
             if source.has_records(end) {
                 return Served::OutOfCredit;
@@ -336,6 +337,37 @@ impl Session {
             }
             _ => Served::Empty,
         }
+    }
+
+    /// What carries a piece of a large message.
+    fn frame_piece(&mut self, end: u32, piece: Piece, landing: usize, head: &mut Vec<u8>) -> Body {
+        let (kind, sequence, body) = match piece {
+            Piece::Write(chunk, memory) => {
+                self.writes_under_way += 1;
+                return Body::Write { end, chunk, memory };
+            }
+            Piece::Chunk(chunk) => {
+                let body = Body::Chunk { end, chunk };
+                (FrameKind::Chunk, chunk.sequence, body)
+            }
+            Piece::Written { sequence } => (FrameKind::Written, sequence, Body::Inline),
+        };
+        let frame = FrameHeader {
+            length: 0,
+            channel: end,
+            kind,
+            extension: false,
+            pad: 0,
+            sequence: sequence as u32,
+        };
+        let start = head.len();
+        self.build_head(frame, body.bytes(), 8, landing, head);
+        if body == Body::Inline {
+            // The whole frame, which ends where a multiple of 8 does.
+            let padded = (head.len() - start).next_multiple_of(FRAME_ALIGNMENT);
+            head.resize(start + padded, 0);
+        }
+        body
     }
 
     fn build_control(&mut self, control: Option<&Control>, landing: usize, head: &mut Vec<u8>) {

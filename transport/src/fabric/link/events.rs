@@ -91,7 +91,10 @@ impl Link {
                 } => {
                     self.large_announced(end, sequence, length, context);
                 }
-                Event::Forgotten { end } => self.forget_sender(end),
+                Event::Forgotten { end } => {
+                    self.forget_sender(end);
+                    self.grants_are_over(end);
+                }
                 Event::Goodbye => self.peer_said_goodbye(context),
             }
         }

@@ -94,7 +94,7 @@ impl Link {
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.receivers.remove(end) {
             self.abandon_chunk(end);
-            receiver.forget_large();
+            self.keep_granted(end, receiver.forget_large());
             self.session.close_receiver(end, counters, reason);
         }
     }

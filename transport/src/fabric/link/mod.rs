@@ -154,6 +154,7 @@ impl Link {
             peer_credit: 0,
             max_channels,
             data_in_band: local.is_none(),
+            writes: pair.is_some() && shared.peer().knows_writes,
         };
         let wires = match pair {
             None => Wires::Stream(Stream::new(leftover, &mut tools.blocks)?),

@@ -13,12 +13,17 @@
 //!    ring may be written again earlier, when the peer has released them: it has them
 //!    then, and if our device repeats a packet whose acknowledgement was lost, the peer's
 //!    drops it by its number, whatever it carries.
-//! 4. A queue pair never just goes: it is moved to ERR, and what arrived until then is
+//! 4. A large message goes as writes into memory that the peer granted for it, if it did,
+//!    and a frame behind them. Memory that we granted is the peer's until that frame comes,
+//!    or the end that sends is gone: both come behind all its writes. If neither comes, the
+//!    memory is used for nothing more. Once the queue pair is destroyed it is deregistered,
+//!    which lets no write in that is late, and unmapped.
+//! 5. A queue pair never just goes: it is moved to ERR, and what arrived until then is
 //!    handed on before the link ends and before it is destroyed.
 
 use std::{io, mem, sync::Arc, time::Instant};
 
-use super::{Link, Phase, Wires, pair_send::PairSending};
+use super::{Link, Phase, Wires, pair_send::PairSending, receive_link::ReceiveLink};
 use crate::{
     channel::EndCause,
     driver::Context,
@@ -27,6 +32,7 @@ use crate::{
         ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
         PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
     },
+    memory::LargeLease,
 };
 
 /// The queue pair of one link.
@@ -36,6 +42,9 @@ pub(super) struct Pair {
     /// The buffers of its own receive queue, where it shares none.
     pub(super) own: Option<ArrivalBuffers>,
     pub(super) sending: PairSending,
+    /// Memory that the peer was granted for a message that nobody wants any more, by the
+    /// receiving end: the peer may be writing there.
+    limbo: Vec<(u32, LargeLease)>,
     seat: Seat,
 
     // Who it is and how it is.
@@ -99,6 +108,7 @@ impl Pair {
             ),
             state: PairState::Live(pair),
             own,
+            limbo: Vec::new(),
             seat,
         })
     }
@@ -126,14 +136,48 @@ impl Pair {
 impl Link {
     /// Requests up to a signaled one are done.
     pub(super) fn sends_are_done(&mut self, context: &mut Context<'_>) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        if let Some(writes) = pair.sending.take_done_writes() {
+            self.session.writes_are_done(writes);
+        }
         if self.parting.is_empty() {
             return;
         }
-        let Wires::Pair(pair) = &self.wires else {
-            return;
-        };
         let done = pair.sending.slots.done();
         self.frames_are_gone(done, context);
+    }
+
+    // ---- Granted memory --------------------------------------------------------------
+
+    /// Keeps what the peer may be writing to, of an end that nobody has any more.
+    pub(super) fn keep_granted(&mut self, end: u32, granted: impl Iterator<Item = LargeLease>) {
+        if let Wires::Pair(pair) = &mut self.wires {
+            pair.limbo.extend(granted.map(|memory| (end, memory)));
+        }
+    }
+
+    /// The peer's end is gone, and everything that it wrote is there.
+    pub(super) fn grants_are_over(&mut self, end: u32) {
+        if let Wires::Pair(pair) = &mut self.wires {
+            pair.limbo.retain(|(granted, _)| *granted != end);
+        }
+    }
+
+    /// Nothing of the peer comes any more. What it was in the middle of writing to goes, and
+    /// its key with it.
+    fn withdraw_grants(&mut self, context: &mut Context<'_>) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
+        let limbo = pair.limbo.drain(..).map(|(_, memory)| memory);
+        let receivers = self.receivers.values_mut();
+        let granted = limbo.chain(receivers.flat_map(ReceiveLink::forget_large));
+        let withdrawn: Vec<_> = granted.map(LargeLease::withdraw).collect();
+        if !withdrawn.is_empty() {
+            context.leftovers.push(Box::new(withdrawn));
+        }
     }
 
     // ---- The end ---------------------------------------------------------------------
@@ -180,6 +224,7 @@ impl Link {
         pair.state = PairState::Gone;
         pair.leaver = None;
         self.parting.clear();
+        self.withdraw_grants(context);
         if self.phase == Phase::Gone {
             return;
         }

@@ -216,6 +216,10 @@ impl Link {
                     self.large_arrived(end, time, context);
                 }
             }
+            Arrival::Written { end, .. } => {
+                self.shared.counters.rendezvous_received.add(1);
+                self.large_arrived(end, time, context);
+            }
         }
         self.handle_events(context);
         Ok(())

@@ -1,7 +1,7 @@
 //! The sending half of a queue pair: frames are planned, a batch of them, and posted with one
 //! doorbell; a record that is alone goes at once.
 
-use std::{ops::Range, ptr, slice};
+use std::{collections::VecDeque, ops::Range, ptr, slice};
 
 use super::{
     Link, Phase, Wires,
@@ -15,12 +15,13 @@ use crate::{
         carriage::LEAST_BUFFER_BYTES,
         frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
         id_map::IdMap,
+        large::{Chunk, RemoteMemory},
         session::{Body, Session},
         signal_cadence::SignalCadence,
     },
     fabric::verbs::{
-        MemoryRegion, PostError, QueuePair, SEND_BATCH, SEND_ENTRIES, ScatterEntry, SendRequest,
-        SendSlots,
+        MemoryRegion, PostError, QueuePair, RemoteAddress, SEND_BATCH, SEND_ENTRIES, ScatterEntry,
+        SendRequest, SendSlots,
     },
     memory::Mapping,
 };
@@ -30,6 +31,8 @@ pub(super) struct PairSending {
     heads: MemoryRegion<Mapping>,
     pub(super) slots: SendSlots,
     cadence: SignalCadence,
+    /// The numbers of writes that are not done.
+    writes: VecDeque<u64>,
     /// Frames are due and cannot go before a completion comes: of a send, for a place in
     /// the queue, or of a receive, with credit.
     pub(super) is_blocked: bool,
@@ -65,6 +68,8 @@ enum Place {
     Staged(Range<usize>),
     /// All of them in the head slab: the device takes fewer pieces than they are.
     Copied(Range<usize>),
+    /// No frame: a write into memory of the peer's.
+    Write(RemoteAddress),
 }
 
 /// The longest frame that goes inline, if the device takes so much.
@@ -93,11 +98,21 @@ impl PairSending {
             slots: SendSlots::new(requests, heads.bytes()),
             heads,
             cadence: SignalCadence::default(),
+            writes: VecDeque::new(),
             is_blocked: false,
             head: Vec::with_capacity(SEND_BATCH * INLINE_BYTES + LONGEST_HEAD),
             planned: Vec::with_capacity(SEND_BATCH),
             lone_head: [0; LONE_HEAD_BYTES],
         }
+    }
+
+    /// How many writes were done since the last time, if any.
+    #[inline]
+    pub(super) fn take_done_writes(&mut self) -> Option<u32> {
+        let done = self.slots.done();
+        let writes = self.writes.partition_point(|number| *number <= done);
+        self.writes.drain(..writes);
+        (writes > 0).then_some(writes as u32)
     }
 }
 
@@ -173,7 +188,9 @@ impl Pair {
                 return false;
             };
             let ends_something = ends_something(&head[start..], body, senders);
-            let place = if head.len() - start + body.bytes() <= max_inline {
+            let place = if let Body::Write { chunk, memory, .. } = body {
+                Place::Write(place_of(chunk, memory))
+            } else if head.len() - start + body.bytes() <= max_inline {
                 if let Some((base, length)) = locate(senders, body) {
                     // SAFETY: bytes of a ring or a message that are not released, and
                     // nobody writes there.
@@ -245,6 +262,7 @@ impl Pair {
                 is_blocked,
                 head,
                 planned,
+                writes: unfinished,
                 ..
             },
         ) = (&mut self.state, &mut self.sending)
@@ -254,6 +272,7 @@ impl Pair {
         *is_blocked = false;
         counters.credit_is_there();
         let (mut inline, mut signaled, mut bytes) = (0, 0, 0);
+        let (mut writes, mut written) = (0, 0);
         let mut batch = queue_pair.send_batch();
         for frame in &*planned {
             let id = slots.post(frame.staged);
@@ -276,28 +295,51 @@ impl Pair {
                     }
                     SendRequest::send(id, &entries[..count])
                 }
+                Place::Write(remote) => {
+                    if let [Some(piece), _] = pieces(senders, frame.body) {
+                        entries[0] = piece;
+                    }
+                    SendRequest::write(id, &entries[..1], *remote)
+                }
             };
             if frame.is_signaled {
                 request = request.signaled();
                 signaled += 1;
             }
-            bytes += request.bytes();
+            if matches!(frame.place, Place::Write(_)) {
+                writes += 1;
+                written += request.bytes();
+            } else {
+                bytes += request.bytes();
+            }
             // Room, pieces and inline bytes were asked for before.
             batch.push(&request).expect("a planned frame fits");
         }
         let posted = batch.post();
-        let frames = planned.len() as u64;
-        let numbers = slots.posted() - frames + 1..;
+        let requests = planned.len() as u64;
+        let numbers = slots.posted() - requests + 1..;
         for (frame, number) in planned.drain(..).zip(numbers) {
-            if let Body::Chunk { end, chunk } = frame.body
-                && let Some(sender) = senders.get_mut(end)
-            {
-                sender.chunk_went(chunk, number, parting);
+            let (end, chunk) = match frame.body {
+                Body::Chunk { end, chunk } => (end, chunk),
+                Body::Write { end, chunk, .. } => {
+                    unfinished.push_back(number);
+                    (end, chunk)
+                }
+                Body::Inline | Body::Records { .. } => continue,
+            };
+            if let Some(sender) = senders.get_mut(end) {
+                let is_last = sender.chunk_went(chunk, number, parting);
+                let is_written = matches!(frame.place, Place::Write(_));
+                counters.rendezvous_sent.add((is_last && is_written).into());
             }
         }
-        counters.frames_sent.add(frames);
+        if writes > 0 {
+            counters.rdma_writes.add(writes);
+            counters.rdma_bytes.add(written);
+        }
+        counters.frames_sent.add(requests - writes);
         counters.bytes_sent.add(bytes);
-        counters.work_requests.add(frames);
+        counters.work_requests.add(requests);
         counters.inline_sends.add(inline);
         counters.signaled.add(signaled);
         counters.doorbells.add(1);
@@ -359,10 +401,20 @@ fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
             matches!(FrameHeader::parse(head), Ok(Some(header)) if header.body_bytes() > 0)
         }
         Body::Records { .. } => false,
+        // The next may go when it is done.
+        Body::Write { .. } => true,
         Body::Chunk { end, chunk } => senders
             .get(end)
             .and_then(|sender| sender.large_out(chunk.sequence))
             .is_some_and(|large| large.ends_with(chunk)),
+    }
+}
+
+/// Where a piece goes.
+fn place_of(chunk: Chunk, memory: RemoteMemory) -> RemoteAddress {
+    RemoteAddress {
+        address: memory.address() + chunk.offset,
+        rkey: memory.key(),
     }
 }
 
@@ -380,7 +432,7 @@ fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2
             let registered = ring.and_then(|ring| ring.registered.as_ref());
             registered.expect(unregistered).pieces(position, bytes)
         }
-        Body::Chunk { end, chunk } => {
+        Body::Chunk { end, chunk } | Body::Write { end, chunk, .. } => {
             let sender = senders.get(end);
             let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
             let registered = large.and_then(|large| large.registered.as_ref());

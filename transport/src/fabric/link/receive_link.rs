@@ -44,6 +44,9 @@ pub(super) struct LargeIn {
     /// Its memory is wanted, or here.
     is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
+    /// The peer writes it: until it says that it is done, or can write no more, the memory
+    /// is nobody else's.
+    is_the_peers: bool,
 }
 
 /// A frame of records where it arrived.
@@ -124,8 +127,11 @@ impl ReceiveLink {
         Some((next.sequence, next.length))
     }
 
-    pub(super) fn forget_large(&mut self) {
-        self.large.clear();
+    /// Forgets the large messages that are not complete; gives the memory that the peer may
+    /// be writing to.
+    pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
+        let large = self.large.drain(..).filter(|large| large.is_the_peers);
+        large.filter_map(|large| large.memory)
     }
 }
 
@@ -187,6 +193,7 @@ impl Link {
             length,
             is_wanted: false,
             memory: None,
+            is_the_peers: false,
         });
         self.want_large(end, context);
     }
@@ -197,7 +204,7 @@ impl Link {
         while let Some(receiver) = self.receivers.get_mut(end)
             && let Some((sequence, length)) = receiver.next_wanted()
         {
-            match self.shared.large_pool().take_kept(length as usize) {
+            match self.shared.kept_for_arrival(length as usize) {
                 Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
                 None => context.wanted.push(LargeWanted {
                     session: self.shared.clone(),
@@ -236,8 +243,13 @@ impl Link {
         };
         match memory {
             Ok(memory) => {
+                let granted = self.shared.granted_memory(&memory, large.length as usize);
+                large.is_the_peers = granted.is_some();
                 large.memory = Some(memory);
-                self.session.grant(end, sequence);
+                match granted {
+                    Some(granted) => self.session.grant_memory(end, sequence, granted),
+                    None => self.session.grant(end, sequence),
+                }
             }
             Err(error) => {
                 let cause = crate::channel::EndCause::Memory(error.to_string());
@@ -253,7 +265,7 @@ impl Link {
         }
     }
 
-    /// The last byte of a large message is in its place.
+    /// The last byte of a large message is in its place: nobody writes there any more.
     pub(super) fn large_arrived(&mut self, end: u32, time: u64, context: &mut Context<'_>) {
         let Some(receiver) = self.receivers.get_mut(end) else {
             return;

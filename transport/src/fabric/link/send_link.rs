@@ -70,9 +70,15 @@ impl SendLink {
         }
     }
 
-    /// A chunk is in frame `until`, as [`in_flight`](super::Wires::in_flight) counts. With
+    /// A chunk is in frame (or write) `until`, as [`in_flight`](super::Wires::in_flight) counts. With
     /// a message's last chunk its memory parts.
-    pub(super) fn chunk_went(&mut self, chunk: Chunk, until: u64, parting: &mut Vec<Parting>) {
+    /// Returns whether it was that.
+    pub(super) fn chunk_went(
+        &mut self,
+        chunk: Chunk,
+        until: u64,
+        parting: &mut Vec<Parting>,
+    ) -> bool {
         let is_last = |large: &LargeOut| large.ends_with(chunk);
         if self.large.front().is_some_and(is_last)
             && let Some(large) = self.large.pop_front()
@@ -80,7 +86,9 @@ impl SendLink {
             let end = self.end.clone();
             let memory = PartingMemory::Large { end, large };
             parting.push(Parting { until, memory });
+            return true;
         }
+        false
     }
 
     /// A large message of which not every byte is in a frame.
@@ -399,7 +407,7 @@ pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u
             let ring = senders.get(end)?.ring.as_ref()?;
             Some((ring.at(position), bytes))
         }
-        Body::Chunk { end, chunk } => {
+        Body::Chunk { end, chunk } | Body::Write { end, chunk, .. } => {
             let large = senders.get(end)?.large_out(chunk.sequence)?;
             debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
             // SAFETY: the chunk lies inside the message's memory.

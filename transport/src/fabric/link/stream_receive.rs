@@ -250,6 +250,7 @@ impl Link {
                 inbound.consume(needed);
                 self.begin_chunk(end, chunk.sequence, chunk.offset, &header, complete);
             }
+            Arrival::Written { .. } => unreachable!("no memory is granted over a stream"),
         }
         Ok(true)
     }

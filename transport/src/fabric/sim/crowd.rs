@@ -114,6 +114,7 @@ impl Crowd {
             peer_credit,
             max_channels: 2,
             data_in_band: true,
+            writes: false,
         };
         // The way back has all the room that it needs.
         let mut there = Session::new(config(true, PLENTY, 0));

@@ -80,6 +80,7 @@ impl Node {
             peer_credit: options.credit,
             max_channels: options.max_channels,
             data_in_band: options.data_in_band,
+            writes: false,
         };
         Self {
             side,

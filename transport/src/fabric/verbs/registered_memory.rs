@@ -1,5 +1,8 @@
-//! Memory that senders encode into, registered for a site and attached to itself, so that
-//! it is registered once however often it is leased.
+//! Memory that senders encode into, and that peers write large messages to, registered for
+//! a site and attached to itself, so that it is registered once however often it is leased.
+//!
+//! What we send from carries no rights of a peer. What a peer was granted once it keeps the
+//! key to, so such memory is leased for nothing else than to be granted again.
 //!
 //! Of a ring one of the two windows is registered: locked memory is counted for each
 //! registration, so both would cost twice the ring, and a device needs no window where it
@@ -11,6 +14,7 @@ use std::sync::Arc;
 use super::error::VerbsError;
 use super::memory_region::{DeviceMemory, MemoryRegion, RegionAccess, ScatterEntry};
 use super::protection_domain::ProtectionDomain;
+use crate::engine::large::RemoteMemory;
 use crate::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
 
 /// A ring that a site's queue pairs send from.
@@ -70,7 +74,7 @@ struct Beginning {
 }
 
 // SAFETY: the first bytes of a mapping, which stays where it is behind its `Arc`, and
-// `bytes` is at most its length (`RegisteredMessage::ensure`).
+// `bytes` is at most its length (`Beginning::register`).
 unsafe impl DeviceMemory for Beginning {
     fn base(&self) -> std::ptr::NonNull<u8> {
         self.memory.base()
@@ -78,6 +82,19 @@ unsafe impl DeviceMemory for Beginning {
 
     fn bytes(&self) -> usize {
         self.bytes
+    }
+}
+
+impl Beginning {
+    fn register(
+        domain: &ProtectionDomain,
+        lease: &LargeLease,
+        bytes: usize,
+        access: RegionAccess,
+    ) -> Result<MemoryRegion<Self>, VerbsError> {
+        let memory = lease.memory().clone();
+        let bytes = bytes.min(memory.bytes());
+        MemoryRegion::register(domain, Self { memory, bytes }, access)
     }
 }
 
@@ -95,13 +112,10 @@ impl RegisteredMessage {
         {
             return Ok(message);
         }
-        let memory = lease.memory().clone();
-        let bytes = bytes.min(memory.bytes());
         let attachments = lease.attachments_mut();
         attachments.detach(|message: &Self| message.site == site);
-        let beginning = Beginning { memory, bytes };
-        let region = MemoryRegion::register(domain, beginning, RegionAccess::SEND)?;
-        Ok(attachments.attach(Self { site, region }))
+        let region = Beginning::register(domain, lease, bytes, RegionAccess::SEND)?;
+        Ok(lease.attachments_mut().attach(Self { site, region }))
     }
 
     /// What [`ensure`](Self::ensure) has attached.
@@ -114,5 +128,44 @@ impl RegisteredMessage {
     #[must_use]
     pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
         self.region.entry(range)
+    }
+}
+
+/// Memory that peers of a site may write large messages to, each when it is granted it.
+#[derive(Debug)]
+pub(crate) struct GrantedMemory {
+    site: u64,
+    region: MemoryRegion<Beginning>,
+}
+
+impl GrantedMemory {
+    /// Registers the first `bytes` of a leased buffer, unless they are already. Takes
+    /// long: off the turn.
+    pub(super) fn ensure(
+        site: u64,
+        domain: &ProtectionDomain,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<Arc<Self>, VerbsError> {
+        if let Some(granted) = Self::of(site, lease.attachments())
+            && granted.region.bytes() >= bytes
+        {
+            return Ok(granted);
+        }
+        let attachments = lease.attachments_mut();
+        attachments.detach(|granted: &Self| granted.site == site);
+        let region = Beginning::register(domain, lease, bytes, RegionAccess::REMOTE_WRITE)?;
+        Ok(lease.attachments_mut().attach(Self { site, region }))
+    }
+
+    /// What [`ensure`](Self::ensure) has attached.
+    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
+        attachments.find(|granted: &Self| granted.site == site)
+    }
+
+    /// Its first `bytes` as a peer knows them, if there are so many.
+    pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
+        let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;
+        RemoteMemory::new(start.address, start.rkey, bytes as u64)
     }
 }

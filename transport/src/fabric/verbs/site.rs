@@ -23,18 +23,20 @@ use super::device::{Device, new_tag};
 use super::discovery::{Choice, DeviceKind};
 use super::error::VerbsError;
 use super::gid::GidEntry;
+use super::memory_region::RegionAccess;
 use super::port::PortState;
 use super::prepared_pair::PreparedPair;
 use super::protection_domain::ProtectionDomain;
 use super::provider::Provider;
 use super::queue_pair::QueuePairBuilder;
 use super::receive_queue::{PostError, ReceiveQueue};
-use super::registered_memory::{RegisteredMessage, RegisteredRing};
+use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use super::unjoined::Unjoined;
 use crate::driver::Counter;
 use crate::engine::credit_broker::CreditBroker;
+use crate::engine::large::RemoteMemory;
 use crate::engine::reserved_buffer::reserved_buffers;
 use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 
@@ -167,6 +169,9 @@ impl Site {
             .inline_bytes(settings.inline_bytes)
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
+        if settings.grants_memory {
+            builder = builder.remote_access(RegionAccess::REMOTE_WRITE);
+        }
         let mut shared = None;
         if settings.shared_receives {
             let queue = ReceiveQueue::shared(&domain, settings.receive_buffers, 1)?;
@@ -391,6 +396,28 @@ impl Site {
         RegisteredMessage::ensure(self.number, &self.domain, lease, bytes)
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// The same for the memory of a large message that a peer is to write.
+    pub(crate) fn register_grant(
+        &self,
+        lease: &mut LargeLease,
+        bytes: usize,
+    ) -> Result<(), MemoryError> {
+        GrantedMemory::ensure(self.number, &self.domain, lease, bytes)
+            .map(drop)
+            .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
+    }
+
+    /// What a peer has to know to write `bytes` there; `None` if it is not registered for
+    /// that.
+    pub(crate) fn granted_memory(&self, lease: &LargeLease, bytes: usize) -> Option<RemoteMemory> {
+        GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
+    }
+
+    /// Whether peers are granted memory to write to.
+    pub(crate) fn grants_memory(&self) -> bool {
+        self.settings.grants_memory
     }
 
     /// What [`register_ring`](Self::register_ring) has made of it.

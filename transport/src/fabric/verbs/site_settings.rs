@@ -45,6 +45,10 @@ pub struct SiteSettings {
     pub send_entries: u32,
     /// How queue pairs behave.
     pub connection: ConnectionSettings,
+    /// Peers that know how are granted memory to write large messages to, each the memory
+    /// of its own messages. For peers that are trusted only: who has a key can write there
+    /// again, while a message is read and when others lie there. Default: false.
+    pub grants_memory: bool,
     /// One receive queue for all sessions, where the device can; else one for each, which
     /// costs memory for each. Default: true.
     pub shared_receives: bool,
@@ -68,6 +72,7 @@ impl Default for SiteSettings {
             inline_bytes: 220,
             send_entries: SEND_ENTRIES,
             connection: ConnectionSettings::default(),
+            grants_memory: false,
             shared_receives: true,
             completion_polling: None,
             completion_times: false,

@@ -97,7 +97,7 @@ fn a_grant_counts_once_and_only_for_what_was_announced() {
         channel: 1,
         sequence: 1,
     });
-    let refused = Err(PeerMisbehaved::UngrantedChunk);
+    let refused = Err(PeerMisbehaved::UnwantedGrant { sequence: 1 });
     assert_eq!(
         deliver(&mut sending(), &grant),
         refused,
@@ -127,4 +127,173 @@ fn a_grant_counts_once_and_only_for_what_was_announced() {
         sequence: 1,
     });
     assert_eq!(deliver(&mut sending(), &late), Ok(Arrival::Nothing));
+}
+
+/// A session that agreed on writes.
+fn writing(role: Role) -> Session {
+    let mut session = Session::new(SessionConfig {
+        writes: true,
+        ..config()
+    });
+    pair(&mut session, role);
+    session
+}
+
+fn memory(bytes: u64) -> RemoteMemory {
+    RemoteMemory::new(0x1000, 7, bytes).unwrap()
+}
+
+fn memory_grant(bytes: u64) -> Vec<u8> {
+    control(&Control::GrantMemory {
+        channel: 1,
+        sequence: 1,
+        memory: memory(bytes),
+    })
+}
+
+fn written(sequence: u64) -> Vec<u8> {
+    frame(FrameKind::Written, PEER, sequence, None, &[])
+}
+
+/// A sending end whose message 1 of 100 bytes is announced.
+fn announcing() -> Session {
+    let mut session = writing(Role::Sender);
+    session.announce_large(1, 1, 100);
+    publish(&mut session, 1);
+    session
+}
+
+/// Everything that goes out: the kinds of frames, and the pieces written between them.
+fn sent(session: &mut Session) -> Vec<(Option<FrameKind>, Body)> {
+    let mut sent = Vec::new();
+    let mut head = Vec::new();
+    while let Some(body) = session.poll_transmit(&mut Ring::default(), 0, &mut head) {
+        let header = FrameHeader::parse(&head).unwrap();
+        sent.push((header.map(|header| header.kind), body));
+        head.clear();
+    }
+    sent
+}
+
+#[test]
+fn a_message_is_whole_when_its_sender_says_that_it_is_written() {
+    let mut session = writing(Role::Receiver);
+    let announcement = frame(FrameKind::Records, PEER, 1, None, &large(1, 100));
+    deliver(&mut session, &announcement).unwrap();
+    drain(&mut session);
+    session.grant_memory(1, 1, memory(100));
+    let (_, said) = drain(&mut session);
+    let granted = Control::GrantMemory {
+        channel: PEER,
+        sequence: 1,
+        memory: memory(100),
+    };
+    assert_eq!(said, [granted]);
+    let arrival = Arrival::Written {
+        end: 1,
+        sequence: 1,
+    };
+    assert_eq!(deliver(&mut session, &written(1)), Ok(arrival));
+    session.handle_large_complete(1);
+    assert_eq!(
+        deliver(&mut session, &written(1)),
+        Err(PeerMisbehaved::UngrantedWrite),
+        "it was said before"
+    );
+}
+
+#[test]
+fn what_was_not_granted_so_is_not_written() {
+    let refused = Err(PeerMisbehaved::UngrantedWrite);
+    assert_eq!(deliver(&mut announced(), &written(1)), refused, "no grant");
+    let mut session = announced();
+    session.grant(1, 1);
+    assert_eq!(deliver(&mut session, &written(1)), refused, "of chunks");
+
+    let granted = || {
+        let mut session = writing(Role::Receiver);
+        let announcement = frame(FrameKind::Records, PEER, 1, None, &large(1, 100));
+        deliver(&mut session, &announcement).unwrap();
+        session.grant_memory(1, 1, memory(100));
+        session
+    };
+    assert_eq!(deliver(&mut granted(), &written(2)), refused, "another");
+    let with_body = frame(FrameKind::Written, PEER, 1, None, &[0; 8]);
+    assert_eq!(deliver(&mut granted(), &with_body), refused, "with a body");
+    assert_eq!(
+        deliver(&mut granted(), &chunk(1, 100)),
+        Err(PeerMisbehaved::UngrantedChunk),
+        "its memory is the device's to fill"
+    );
+}
+
+#[test]
+fn granted_memory_is_written_in_order_and_a_few_pieces_at_a_time() {
+    let length = 4 * WRITE_BYTES as u64 + 1;
+    let mut session = writing(Role::Sender);
+    session.announce_large(1, 1, length);
+    publish(&mut session, 1);
+    deliver(&mut session, &memory_grant(length)).unwrap();
+    let first = sent(&mut session);
+    assert_eq!(first.len(), WRITES_UNDER_WAY as usize);
+    assert!(sent(&mut session).is_empty() && !session.is_due());
+    session.writes_are_done(1);
+    assert_eq!(sent(&mut session).len(), 1);
+    session.writes_are_done(WRITES_UNDER_WAY);
+    let rest = sent(&mut session);
+    let (last, said) = (rest[0].1, rest[1]);
+    let Body::Write { chunk, .. } = last else {
+        panic!("{last:?}");
+    };
+    assert_eq!((chunk.offset, chunk.bytes), (4 * WRITE_BYTES as u64, 1));
+    assert_eq!(said, (Some(FrameKind::Written), Body::Inline));
+    assert_eq!(rest.len(), 2);
+}
+
+#[test]
+fn records_do_not_wait_for_pieces_that_are_on_their_way() {
+    let length = 8 * WRITE_BYTES as u64;
+    let mut session = writing(Role::Sender);
+    session.announce_large(1, 1, length);
+    publish(&mut session, 1);
+    deliver(&mut session, &memory_grant(length)).unwrap();
+    sent(&mut session);
+    let mut ring = Ring(std::collections::VecDeque::from(vec![16; 3]));
+    session.mark_ready(1);
+    let mut records = 0;
+    while let Some(body) = session.poll_transmit(&mut ring, 0, &mut Vec::new()) {
+        assert!(matches!(body, Body::Records { .. }), "{body:?}");
+        records += 1;
+    }
+    assert_eq!(records, 3);
+}
+
+#[test]
+fn a_grant_of_memory_is_checked() {
+    let deliver = |session: &mut Session, grant: &[u8]| deliver(session, grant);
+    assert_eq!(
+        deliver(&mut announcing(), &memory_grant(100)),
+        Ok(Arrival::Nothing)
+    );
+    for granted in [99, 101] {
+        assert_eq!(
+            deliver(&mut announcing(), &memory_grant(granted)),
+            Err(PeerMisbehaved::GrantedLength {
+                sequence: 1,
+                length: 100,
+                granted
+            })
+        );
+    }
+    let mut twice = announcing();
+    deliver(&mut twice, &memory_grant(100)).unwrap();
+    let unwanted = Err(PeerMisbehaved::UnwantedGrant { sequence: 1 });
+    assert_eq!(deliver(&mut twice, &memory_grant(100)), unwanted);
+    let early = deliver(&mut writing(Role::Sender), &memory_grant(100));
+    assert_eq!(early, unwanted, "nothing is announced");
+    assert_eq!(
+        deliver(&mut sending(), &memory_grant(100)),
+        Err(PeerMisbehaved::UnknownGrant),
+        "the handshake did not agree on it"
+    );
 }

@@ -29,6 +29,7 @@ pub(super) fn config() -> SessionConfig {
         peer_credit: 1 << 20,
         max_channels: MAX_CHANNELS,
         data_in_band: true,
+        writes: false,
     }
 }
 

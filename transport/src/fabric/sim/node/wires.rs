@@ -136,6 +136,7 @@ impl Node {
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 out.extend_from_slice(part);
             }
+            Body::Write { .. } => return Err("nobody granted memory".into()),
         }
         self.finish_frame(start)?;
         Ok(true)
@@ -279,6 +280,7 @@ impl Node {
                     fill,
                 });
             }
+            Arrival::Written { .. } => return Err("nobody granted memory".into()),
         }
         self.inbound.consume(needed);
         Ok(true)

@@ -293,6 +293,12 @@ impl FakeProvider {
         (state.acknowledged, state.acknowledgements)
     }
 
+    /// Whether a key lets a peer write to an address.
+    #[must_use]
+    pub fn is_registered(&self, key: u32, address: u64) -> bool {
+        self.world.lock().lets_in(key, address)
+    }
+
     /// Objects that exist, by kind; empty when everything has been destroyed.
     #[must_use]
     pub fn alive(&self) -> BTreeMap<&'static str, usize> {

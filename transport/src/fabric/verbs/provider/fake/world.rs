@@ -554,6 +554,11 @@ impl State {
         true
     }
 
+    pub(super) fn lets_in(&self, key: u32, address: u64) -> bool {
+        let access = access_flags::REMOTE_WRITE;
+        self.region(key, address, 1, access).is_some()
+    }
+
     /// Whether a key covers a range with these rights. Local and remote keys are the same.
     fn region(&self, key: u32, address: u64, length: u32, access: u32) -> Option<()> {
         let region = self.regions.get(&key.into())?;

@@ -10,6 +10,7 @@ mod hostile;
 mod limits;
 mod masks;
 mod reactions;
+mod rendezvous;
 mod resting;
 mod waiting;
 
@@ -113,6 +114,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         peer: PeerDescription {
             knows_versions: true,
             rests: true,
+            knows_writes: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -145,6 +147,26 @@ impl Stage {
     }
 
     fn driven(driver: Driver, fake: FakeProvider, settings: SiteSettings) -> Self {
+        Self::met(driver, fake, settings, |_| {})
+    }
+
+    /// With what either end takes the other for changed.
+    fn between(
+        fake: FakeProvider,
+        settings: SiteSettings,
+        known: impl Fn(&mut PeerDescription),
+    ) -> Self {
+        let stage = Self::met(Driver::Caller, fake, settings, known);
+        stage.settle();
+        stage
+    }
+
+    fn met(
+        driver: Driver,
+        fake: FakeProvider,
+        settings: SiteSettings,
+        known: impl Fn(&mut PeerDescription),
+    ) -> Self {
         let sites = [open_site(&fake, settings), open_site(&fake, settings)];
         let pairs = pairs([&sites[0], &sites[1]]).unwrap();
         let queue_pairs = [0, 1].map(|end| pairs[end].endpoint().pair.queue_pair);
@@ -152,9 +174,12 @@ impl Stage {
         let nodes = [(); 2].map(|()| {
             let ((site, pair), tcp) = parts.next().unwrap();
             let runtime = runtime(driver);
+            let kept = tcp.try_clone().unwrap();
+            let mut admission = admission(tcp, pair);
+            known(&mut admission.peer);
             Node {
-                tcp: tcp.try_clone().unwrap(),
-                session: runtime.admit(admission(tcp, pair)).unwrap(),
+                tcp: kept,
+                session: runtime.admit(admission).unwrap(),
                 runtime,
                 site,
             }
@@ -176,6 +201,19 @@ impl Stage {
             }
         }
         panic!("the two nodes never come to rest");
+    }
+
+    /// Turns one engine after the other until it has come to something, does `then`, and
+    /// settles.
+    fn settle_until(&self, has_come: impl Fn() -> bool, then: impl FnOnce()) {
+        for turn in 0..100_000 {
+            if has_come() {
+                then();
+                return self.settle();
+            }
+            self.nodes[turn % 2].runtime.poll_ready();
+        }
+        panic!("it never comes");
     }
 
     /// A channel from the first node to the second.
