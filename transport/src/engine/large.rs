@@ -185,6 +185,13 @@ impl Transfers {
         front.is_some_and(|transfer| transfer.has_piece(may_write))
     }
 
+    /// Whether the message at the front is written and nobody has said so.
+    pub(super) fn owes_word(&self) -> bool {
+        self.under_way.front().is_some_and(|transfer| {
+            matches!(transfer.granted, Some(Way::Memory(_))) && transfer.done == transfer.length
+        })
+    }
+
     /// The next piece of the message at the front, now under way, as a chunk of at most
     /// `longest` bytes. Sending side.
     pub(super) fn next_piece(&mut self, longest: usize, may_write: bool) -> Option<Piece> {

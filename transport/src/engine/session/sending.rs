@@ -228,7 +228,9 @@ impl Session {
         let is_live = entry.peer.is_some() && !entry.closed_there;
         let may_write = self.writes_under_way < WRITES_UNDER_WAY;
         let has_piece = channel.large.has_piece(may_write);
-        let is_their_turn = channel.chunk_went_last || !has_piece;
+        // Its handle may announce another when the last piece of one is there. The peer has to
+        // hear of that one first.
+        let is_their_turn = !channel.large.owes_word() && (channel.chunk_went_last || !has_piece);
         if !is_live || !is_their_turn || !self.config.data_in_band {
             return None;
         }

@@ -14,6 +14,7 @@ use super::{
 use crate::engine::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, Role},
+    large::RemoteMemory,
     message_version::MessageVersion,
     session::{CannotOpen, Event, Session, SessionConfig},
 };
@@ -58,6 +59,8 @@ pub(super) struct Counts {
     pub(super) frames: u64,
     pub(super) handed_out: u64,
     pub(super) large: u64,
+    /// Those of them that were written.
+    pub(super) written: u64,
     pub(super) out_of_credit: u64,
     /// Records that went out alone, past the queue of ready channels.
     pub(super) lone: u64,
@@ -80,7 +83,7 @@ impl Node {
             peer_credit: options.credit,
             max_channels: options.max_channels,
             data_in_band: options.data_in_band,
-            writes: false,
+            writes: options.writes,
         };
         Self {
             side,
@@ -200,8 +203,14 @@ impl Node {
     pub(super) fn grant(&mut self, at: usize) {
         let (end, sequence) = self.wanted.swap_remove(at);
         if let Some(receiver) = self.receivers.get_mut(&end) {
-            receiver.grant(sequence);
-            self.session.grant(end, sequence);
+            let is_written = self.options.writes && sequence % 2 == 0;
+            let length = receiver.grant(sequence, is_written);
+            // At the address the wire finds the end.
+            let memory = length.and_then(|length| RemoteMemory::new(end.into(), 0, length));
+            match memory.filter(|_| is_written) {
+                Some(memory) => self.session.grant_memory(end, sequence, memory),
+                None => self.session.grant(end, sequence),
+            }
         }
     }
 

@@ -40,6 +40,8 @@ pub struct SimOptions {
     /// An engine lends nothing of what it recalled before that has come back. If not, the
     /// run has to break a rule.
     pub lender_waits_for_surrender: bool,
+    /// Large messages of even sequences are written into memory that was granted.
+    pub writes: bool,
     /// The alignment of payloads in each version of the message type, the oldest first. Every
     /// end knows the oldest, some know the next one or all.
     pub alignments: [u32; 3],
@@ -145,6 +147,8 @@ impl SimOptions {
             acknowledge_per_mille: random.pick(&[0, 500, 990, 1000]),
             goodbye_per_mille: random.pick(&[0, 0, 0, 1]),
             busy_steps,
+            // Drawn last: the other options of a seed stay what they were.
+            writes: random.chance(500),
         }
     }
 }

@@ -59,6 +59,8 @@ struct Large {
     length: u64,
     is_granted: bool,
     placed: u64,
+    /// The sender is to say when it is written.
+    awaits_word: bool,
 }
 
 #[derive(Debug)]
@@ -173,6 +175,7 @@ impl Receiver {
                         length,
                         is_granted: false,
                         placed: 0,
+                        awaits_word: false,
                     })
                 }
             };
@@ -210,11 +213,27 @@ impl Receiver {
         Ok(())
     }
 
-    /// Memory for a large message was granted.
-    pub(super) fn grant(&mut self, sequence: u64) {
-        if let Some(large) = self.large_mut(sequence) {
-            large.is_granted = true;
-        }
+    /// Memory for a large message was granted, for chunks or to be written to; gives its
+    /// length.
+    pub(super) fn grant(&mut self, sequence: u64, is_written: bool) -> Option<u64> {
+        let large = self.large_mut(sequence)?;
+        large.is_granted = true;
+        large.awaits_word = is_written;
+        Some(large.length)
+    }
+
+    /// The sender says that a large message is written.
+    pub(super) fn written(&mut self, sequence: u64) -> Checked {
+        let message = self.message(sequence);
+        let large = self.large_mut(sequence).ok_or("nothing is to be written")?;
+        ensure!(
+            large.placed == large.length,
+            "{message:?} is said to be written at {} of {}",
+            large.placed,
+            large.length
+        );
+        large.awaits_word = false;
+        Ok(())
     }
 
     /// Takes bytes of a large message.
@@ -366,6 +385,6 @@ impl Arrived {
     fn is_whole(&self) -> bool {
         self.large
             .as_ref()
-            .is_none_or(|large| large.placed == large.length)
+            .is_none_or(|large| large.placed == large.length && !large.awaits_word)
     }
 }

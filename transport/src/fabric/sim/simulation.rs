@@ -55,6 +55,8 @@ pub struct Summary {
     pub messages: u64,
     /// Large ones that arrived whole.
     pub large: u64,
+    /// Those of them that were written into granted memory.
+    pub written: u64,
     /// Times that sending waited for credit.
     pub out_of_credit: u64,
     /// Records that went out alone.
@@ -405,6 +407,7 @@ impl Simulation {
             frames: l.frames + r.frames,
             messages: l.handed_out + r.handed_out,
             large: l.large + r.large,
+            written: l.written + r.written,
             out_of_credit: l.out_of_credit + r.out_of_credit,
             lone: l.lone + r.lone,
             lone_in: l.lone_in + r.lone_in,

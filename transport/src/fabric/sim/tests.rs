@@ -19,6 +19,7 @@ fn no_seed_breaks_a_rule() {
         sum.mismatched += run.mismatched;
         sum.messages += run.messages;
         sum.large += run.large;
+        sum.written += run.written;
         sum.out_of_credit += run.out_of_credit;
         sum.lone += run.lone;
         sum.lone_in += run.lone_in;
@@ -29,6 +30,7 @@ fn no_seed_breaks_a_rule() {
         "{sum:?}"
     );
     assert!(sum.messages > 50 * SEEDS && sum.large > SEEDS, "{sum:?}");
+    assert!(sum.written > SEEDS / 8, "{sum:?}");
     assert!(sum.out_of_credit > SEEDS, "{sum:?}");
     assert!(sum.lone > SEEDS && sum.lone_in > SEEDS, "{sum:?}");
 }
@@ -233,6 +235,7 @@ fn busy() -> SimOptions {
         stall_per_mille: 1,
         stall_steps: 50,
         crash: None,
+        writes: true,
         data_in_band: true,
         max_channels: 8,
         carriage: Carriage::Stream,

@@ -297,3 +297,20 @@ fn a_grant_of_memory_is_checked() {
         "the handshake did not agree on it"
     );
 }
+
+#[test]
+fn what_is_announced_behind_a_written_message_finds_it_whole() {
+    let mut session = announcing();
+    deliver(&mut session, &memory_grant(100)).unwrap();
+    let mut ring = Ring::default();
+    let mut next = |ring: &mut Ring| {
+        let body = session.poll_transmit(ring, 0, &mut Vec::new());
+        session.mark_ready(1);
+        body
+    };
+    assert!(matches!(next(&mut ring), Some(Body::Write { .. })));
+    // The handle published more as soon as that was there.
+    ring.0.push_back(16);
+    assert_eq!(next(&mut ring), Some(Body::Inline), "the word goes first");
+    assert!(matches!(next(&mut ring), Some(Body::Records { .. })));
+}

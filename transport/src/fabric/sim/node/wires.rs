@@ -38,6 +38,8 @@ pub(super) struct Outbound {
     bytes: Vec<u8>,
     written: usize,
     landing: usize,
+    /// Writes into the peer's memory among the bytes.
+    writes: u32,
 }
 
 impl Inbound {
@@ -76,6 +78,10 @@ impl Node {
             }
             outbound.bytes.clear();
             outbound.written = 0;
+            let writes = std::mem::take(&mut outbound.writes);
+            if writes > 0 {
+                self.session.writes_are_done(writes);
+            }
         }
     }
 
@@ -108,6 +114,7 @@ impl Node {
         let Outbound {
             bytes: out,
             landing,
+            writes,
             ..
         } = &mut self.outbound;
         let start = out.len();
@@ -136,7 +143,22 @@ impl Node {
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 out.extend_from_slice(part);
             }
-            Body::Write { .. } => return Err("nobody granted memory".into()),
+            Body::Write { end, chunk, memory } => {
+                ensure!(out.len() == start, "a write has a head");
+                let sender = self.senders.get_mut(&end).ok_or(gone)?;
+                let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
+                let (sequence, offset) = (chunk.sequence, chunk.offset);
+                let bytes = part.len() as u64;
+                let words = [WRITE, memory.address(), sequence, offset, bytes];
+                for word in words {
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+                out.extend_from_slice(part);
+                out.resize(out.len().next_multiple_of(FRAME_ALIGNMENT), 0);
+                *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+                *writes += 1;
+                return Ok(true);
+            }
         }
         self.finish_frame(start)?;
         Ok(true)
@@ -202,7 +224,14 @@ impl Node {
                 return Ok(false);
             }
         }
+        if let Some(write) = self.parse_write() {
+            self.inbound.chunk = Some(write);
+            return Ok(true);
+        }
         let bytes = self.inbound.unparsed();
+        if bytes.starts_with(&WRITE.to_le_bytes()) {
+            return Ok(false);
+        }
         let header = FrameHeader::parse(bytes).map_err(|error| error.to_string())?;
         let Some(header) = header else {
             return Ok(false);
@@ -280,10 +309,34 @@ impl Node {
                     fill,
                 });
             }
-            Arrival::Written { .. } => return Err("nobody granted memory".into()),
+            Arrival::Written { end, sequence } => {
+                let receiver = self.receivers.get_mut(&end);
+                let receiver = receiver.ok_or("a message for no receiver is written")?;
+                receiver.written(sequence)?;
+                self.session.handle_large_complete(end);
+                self.counts.large += 1;
+                self.counts.written += 1;
+            }
         }
         self.inbound.consume(needed);
         Ok(true)
+    }
+
+    /// The head of a write, if one is here: its bytes go where those of a chunk do.
+    fn parse_write(&mut self) -> Option<ChunkIn> {
+        let bytes = self.inbound.unparsed().first_chunk::<WRITE_HEAD_BYTES>()?;
+        let (words, _) = bytes.as_chunks::<8>();
+        let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
+        words.next().filter(|mark| *mark == WRITE)?;
+        let mut word = || words.next().unwrap_or_default();
+        let (end, sequence, offset, left) = (word() as u32, word(), word(), word() as usize);
+        self.inbound.consume(WRITE_HEAD_BYTES);
+        Some(ChunkIn {
+            place: Some((end, sequence, offset)),
+            is_last: false,
+            left,
+            fill: left.next_multiple_of(FRAME_ALIGNMENT) - left,
+        })
     }
 
     /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
@@ -325,5 +378,10 @@ impl Node {
     }
 }
 
+/// What a write begins with on the simulated wire: as the head of a frame it would be
+/// malformed.
+const WRITE: u64 = u64::MAX;
+/// With that: end, sequence, offset and length.
+const WRITE_HEAD_BYTES: usize = 5 * 8;
 /// Bytes that are built ahead of a wire that takes no more.
 const FULL_BYTES: usize = 1 << 16;
