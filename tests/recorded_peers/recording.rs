@@ -139,7 +139,7 @@ impl Said {
                 _ => {}
             },
             FrameKind::Records => self.take_records(body),
-            FrameKind::Chunk => panic!("nothing here is large"),
+            FrameKind::Chunk | FrameKind::Written => panic!("nothing here is large"),
         }
     }
 
