@@ -60,7 +60,7 @@ use crate::{
 /// | all sessions | | `node_credit_bytes` | (`receive_buffers` + `held_buffers`) * `receive_buffer_bytes` |
 /// | each sending end that was used | *W* + 6 *m* | *W* + 3 *m* | *W* + 3 *m* |
 /// | each receiving end | 4 *n* | 52 *n* + 16 *W* + 3 MiB + *L* | 52 *n* + 2 *W* + *L* |
-/// | kept for what comes next | | 592 MiB | 592 MiB |
+/// | kept for what comes next | | 592 MiB | 592 MiB, 1104 MiB with `trust_peers` |
 ///
 /// What is in shared memory is counted at its sender. The terms with *m* and *L* are for
 /// messages longer than half of *W* (over tcp also than 128 KiB, over verbs than a receive

@@ -15,7 +15,9 @@ use crate::{SettingConflict, SettingError, environment::Site};
 ///
 /// A node has one device port, from its first session over RDMA on. Locked in memory are
 /// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 32 MiB, plus
-/// 32 KiB for each session and the rings of its senders.
+/// 32 KiB for each session, the rings of its senders, and what holds messages longer than a
+/// receive buffer while they are sent or, with [`trust_peers`](Self::trust_peers), until
+/// they are released.
 ///
 /// ```
 /// use std::time::Duration;

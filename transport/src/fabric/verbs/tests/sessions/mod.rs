@@ -225,6 +225,17 @@ impl Stage {
 
     /// A channel from one of the two nodes, announced.
     fn open(&self, from: usize, name: &str, window: ChannelWindow) -> (SendHandle, ReceiveHandle) {
+        self.open_for(from, name, window, 64 << 20)
+    }
+
+    /// The same for messages of up to `longest` bytes.
+    fn open_for(
+        &self,
+        from: usize,
+        name: &str,
+        window: ChannelWindow,
+        longest: u64,
+    ) -> (SendHandle, ReceiveHandle) {
         let (from, to) = (&self.nodes[from], &self.nodes[1 - from]);
         let spec = ChannelSpec {
             newest: MessageVersion {
@@ -234,7 +245,7 @@ impl Stage {
             },
             older: Vec::new(),
             window,
-            max_message_bytes: 64 << 20,
+            max_message_bytes: longest,
         };
         let timeout = std::time::Duration::from_secs(1);
         let (one, other) = (spec.clone(), spec);

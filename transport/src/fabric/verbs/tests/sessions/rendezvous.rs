@@ -72,20 +72,23 @@ fn a_large_message_is_written_where_it_is_read() {
 }
 
 #[test]
-fn the_longest_message_of_a_channel_arrives_in_place() {
+fn a_message_of_256_mib_arrives_in_place() {
     let stage = Stage::with(trusting());
-    let (mut sender, mut receiver) = stage.channel("longest", WINDOW);
-    let bytes = 64 << 20;
+    let bytes = 256 << 20;
+    let (mut sender, mut receiver) = stage.open_for(0, "longest", WINDOW, bytes as u64);
+    stage.settle();
     sender
         .send(Some(bytes), Patience::None, |slot| {
-            slot[..bytes].fill(MaybeUninit::new(0x5a));
+            slot[bytes - 1].write(0x5a);
             Ok(bytes)
         })
         .unwrap();
     stage.settle();
     let messages = take(&mut receiver).unwrap();
     assert_eq!(messages[0].bytes().len(), bytes);
-    assert!(messages[0].bytes().iter().all(|byte| *byte == 0x5a));
+    assert_eq!(messages[0].bytes().last(), Some(&0x5a));
+    let landed = writes(&stage)[0].remote.0 as usize;
+    assert_eq!(messages[0].bytes().as_ptr().addr(), landed);
     let [ours, theirs] = stage.stats();
     assert_eq!(ours.rdma_writes, (bytes / WRITE_BYTES) as u64);
     assert_eq!(theirs.bytes_copied, 0);
