@@ -109,6 +109,9 @@ impl PairSending {
     /// How many writes were done since the last time, if any.
     #[inline]
     pub(super) fn take_done_writes(&mut self) -> Option<u32> {
+        if self.writes.is_empty() {
+            return None;
+        }
         let done = self.slots.done();
         let writes = self.writes.partition_point(|number| *number <= done);
         self.writes.drain(..writes);
