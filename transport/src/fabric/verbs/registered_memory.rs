@@ -8,6 +8,8 @@
 //! registration, so both would cost twice the ring, and a device needs no window where it
 //! can send a record over the seam as two pieces.
 
+use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -59,12 +61,40 @@ impl RegisteredRing {
     }
 }
 
-/// A large message that a site's queue pairs send from.
+/// The beginning of a large buffer, registered at a site for one use.
 #[derive(Debug)]
-pub struct RegisteredMessage {
+pub struct LargeRegion<U> {
     site: u64,
     region: MemoryRegion<Beginning>,
+    used: PhantomData<U>,
 }
+
+/// What a large buffer is registered for.
+pub trait LargeUse: fmt::Debug + Send + Sync + 'static {
+    /// What the device may do with it, and for whom.
+    const ACCESS: RegionAccess;
+}
+
+/// The site's queue pairs send from it.
+#[derive(Debug)]
+pub enum Sent {}
+
+impl LargeUse for Sent {
+    const ACCESS: RegionAccess = RegionAccess::SEND;
+}
+
+/// Peers write to it, each when it is granted it.
+#[derive(Debug)]
+pub enum Granted {}
+
+impl LargeUse for Granted {
+    const ACCESS: RegionAccess = RegionAccess::REMOTE_WRITE;
+}
+
+/// A large message that a site's queue pairs send from.
+pub type RegisteredMessage = LargeRegion<Sent>;
+/// Memory that peers of a site may write large messages to.
+pub(crate) type GrantedMemory = LargeRegion<Granted>;
 
 /// As much of a large buffer as messages have reached: the rest has no pages.
 #[derive(Debug)]
@@ -98,47 +128,7 @@ impl Beginning {
     }
 }
 
-impl RegisteredMessage {
-    /// Registers the first `bytes` of a leased buffer, unless they are already. Takes
-    /// long: for a handle's thread.
-    pub(super) fn ensure(
-        site: u64,
-        domain: &ProtectionDomain,
-        lease: &mut LargeLease,
-        bytes: usize,
-    ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(message) = Self::of(site, lease.attachments())
-            && message.region.bytes() >= bytes
-        {
-            return Ok(message);
-        }
-        let attachments = lease.attachments_mut();
-        attachments.detach(|message: &Self| message.site == site);
-        let region = Beginning::register(domain, lease, bytes, RegionAccess::SEND)?;
-        Ok(lease.attachments_mut().attach(Self { site, region }))
-    }
-
-    /// What [`ensure`](Self::ensure) has attached.
-    pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
-        attachments.find(|message: &Self| message.site == site)
-    }
-
-    /// A part of it.
-    #[inline]
-    #[must_use]
-    pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
-        self.region.entry(range)
-    }
-}
-
-/// Memory that peers of a site may write large messages to, each when it is granted it.
-#[derive(Debug)]
-pub(crate) struct GrantedMemory {
-    site: u64,
-    region: MemoryRegion<Beginning>,
-}
-
-impl GrantedMemory {
+impl<U: LargeUse> LargeRegion<U> {
     /// Registers the first `bytes` of a leased buffer, unless they are already. Takes
     /// long: off the turn.
     pub(super) fn ensure(
@@ -147,22 +137,37 @@ impl GrantedMemory {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<Arc<Self>, VerbsError> {
-        if let Some(granted) = Self::of(site, lease.attachments())
-            && granted.region.bytes() >= bytes
+        if let Some(registered) = Self::of(site, lease.attachments())
+            && registered.region.bytes() >= bytes
         {
-            return Ok(granted);
+            return Ok(registered);
         }
         let attachments = lease.attachments_mut();
-        attachments.detach(|granted: &Self| granted.site == site);
-        let region = Beginning::register(domain, lease, bytes, RegionAccess::REMOTE_WRITE)?;
-        Ok(lease.attachments_mut().attach(Self { site, region }))
+        attachments.detach(|registered: &Self| registered.site == site);
+        let region = Beginning::register(domain, lease, bytes, U::ACCESS)?;
+        Ok(lease.attachments_mut().attach(Self {
+            site,
+            region,
+            used: PhantomData,
+        }))
     }
 
     /// What [`ensure`](Self::ensure) has attached.
     pub(super) fn of(site: u64, attachments: &Attachments) -> Option<Arc<Self>> {
-        attachments.find(|granted: &Self| granted.site == site)
+        attachments.find(|registered: &Self| registered.site == site)
     }
+}
 
+impl RegisteredMessage {
+    /// A part of it.
+    #[inline]
+    #[must_use]
+    pub fn piece(&self, range: Range<usize>) -> ScatterEntry<'_> {
+        self.region.entry(range)
+    }
+}
+
+impl GrantedMemory {
     /// Its first `bytes` as a peer knows them, if there are so many.
     pub(super) fn remote(&self, bytes: usize) -> Option<RemoteMemory> {
         let start = (bytes <= self.region.bytes()).then(|| self.region.remote(0))?;

@@ -7,11 +7,8 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::fabric::verbs::abi::Wc;
-use crate::fabric::verbs::discovery::{Choice, DeviceKind};
 use crate::fabric::verbs::provider::fake::{Call, FakeClock, FakeExtended};
-use crate::fabric::verbs::{
-    CompletionPolling, Gid, GidEntry, GidType, Mtu, PollingChoice, Site, SiteSettings,
-};
+use crate::fabric::verbs::{CompletionPolling, PollingChoice, Site, SiteSettings};
 
 fn queue(fake: &FakeProvider, kind: CompletionPolling) -> CompletionQueue {
     let device = Device::open(&fake.provider(), DEVICE).unwrap();
@@ -114,23 +111,6 @@ fn of_a_failed_completion_only_what_means_something_is_asked() {
 }
 
 // ---- The self-test ---------------------------------------------------------------------
-
-fn choice(kind: DeviceKind) -> Choice {
-    Choice {
-        device: DEVICE.to_owned(),
-        kind,
-        port: 1,
-        gid: GidEntry {
-            index: 1,
-            gid: Gid::of(ADDRESS.into()),
-            gid_type: GidType::RoceV2,
-            interface_index: 7,
-        },
-        netdev: None,
-        mtu: Mtu::Bytes1024,
-        reason: "the test says so".to_owned(),
-    }
-}
 
 fn decided(fake: &FakeProvider, settings: SiteSettings) -> PollingChoice {
     let choice = choice(DeviceKind::Hardware);

@@ -16,12 +16,13 @@ mod teardown;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::discovery::{Choice, DeviceKind};
 use super::provider::Provider;
 use super::provider::fake::{FakeDevice, FakeProvider};
 use super::{
-    CompletionQueue, ConnectionSettings, Device, FirstSequence, LocalPort, MemoryRegion, Operation,
-    ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest, RegionAccess,
-    WorkCompletion, WorkId,
+    CompletionQueue, ConnectionSettings, Device, FirstSequence, Gid, GidEntry, GidType, LocalPort,
+    MemoryRegion, Mtu, Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue,
+    ReceiveRequest, RegionAccess, WorkCompletion, WorkId,
 };
 use crate::memory::{Mapping, MemoryUse};
 
@@ -30,6 +31,24 @@ const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
 fn one_device() -> FakeProvider {
     FakeProvider::new(vec![FakeDevice::soft_roce(DEVICE, 7, ADDRESS)])
+}
+
+/// The port of `one_device`.
+fn choice(kind: DeviceKind) -> Choice {
+    Choice {
+        device: DEVICE.to_owned(),
+        kind,
+        port: 1,
+        gid: GidEntry {
+            index: 1,
+            gid: Gid::of(ADDRESS.into()),
+            gid_type: GidType::RoceV2,
+            interface_index: 7,
+        },
+        netdev: None,
+        mtu: Mtu::Bytes1024,
+        reason: "the test says so".to_owned(),
+    }
 }
 
 fn memory() -> Mapping {

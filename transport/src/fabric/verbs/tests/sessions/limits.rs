@@ -183,7 +183,7 @@ fn buffers_for_a_shared_queue_may_be_too_few_where_there_is_none() {
     fake.change(DEVICE, |device| {
         device.attributes.max_shared_receive_queues = 0;
     });
-    let error = Site::open(&fake.provider(), &choice(), few).unwrap_err();
+    let error = Site::open(&fake.provider(), &choice(DeviceKind::Software), few).unwrap_err();
     assert_eq!(
         error.to_string(),
         "receive_buffers is 40, and can be 50 (session_credit and 18, for one session) to 1048576"
@@ -273,7 +273,7 @@ fn sizes_beyond_the_device_end_a_site_with_the_setting_to_lower() {
     let refused = |change: fn(&mut FakeDevice), settings| {
         let fake = one_device();
         fake.change(DEVICE, change);
-        let opened = Site::open(&fake.provider(), &choice(), settings);
+        let opened = Site::open(&fake.provider(), &choice(DeviceKind::Software), settings);
         assert!(fake.alive().is_empty(), "{:?}", fake.alive());
         opened.unwrap_err().to_string()
     };
@@ -340,7 +340,8 @@ fn a_ring_is_registered_once_however_often_it_is_leased() {
 fn settings_and_peers_that_no_session_can_work_with_are_refused() {
     let fake = one_device();
     let refused = |settings| {
-        let error = Site::open(&fake.provider(), &choice(), settings).unwrap_err();
+        let error =
+            Site::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap_err();
         error.to_string()
     };
     let wrong = [

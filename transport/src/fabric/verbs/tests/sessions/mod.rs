@@ -18,7 +18,7 @@ use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use super::{ADDRESS, DEVICE, one_device};
+use super::{DEVICE, choice, one_device};
 use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
 use crate::driver::{
     Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,
@@ -27,11 +27,9 @@ use crate::driver::{
 use crate::engine::channel_window::{ChannelWindow, HALF_WINDOW};
 use crate::engine::{control::ChannelSpec, message_version::MessageVersion};
 use crate::fabric::Fabric;
-use crate::fabric::verbs::discovery::{Choice, DeviceKind};
+use crate::fabric::verbs::discovery::DeviceKind;
 use crate::fabric::verbs::provider::fake::FakeProvider;
-use crate::fabric::verbs::{
-    Gid, GidEntry, GidType, Mtu, PreparedPair, Site, SiteSettings, VerbsError,
-};
+use crate::fabric::verbs::{Mtu, PreparedPair, Site, SiteSettings, VerbsError};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {
@@ -61,25 +59,8 @@ fn settings() -> SiteSettings {
     }
 }
 
-fn choice() -> Choice {
-    Choice {
-        device: DEVICE.to_owned(),
-        kind: DeviceKind::Software,
-        port: 1,
-        gid: GidEntry {
-            index: 1,
-            gid: Gid::of(ADDRESS.into()),
-            gid_type: GidType::RoceV2,
-            interface_index: 7,
-        },
-        netdev: None,
-        mtu: Mtu::Bytes1024,
-        reason: "the test says so".to_owned(),
-    }
-}
-
 fn open_site(fake: &FakeProvider, settings: SiteSettings) -> Arc<Site> {
-    Site::open(&fake.provider(), &choice(), settings).unwrap()
+    Site::open(&fake.provider(), &choice(DeviceKind::Software), settings).unwrap()
 }
 
 fn runtime(driver: Driver) -> Arc<Runtime> {
