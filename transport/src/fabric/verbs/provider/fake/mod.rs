@@ -299,6 +299,13 @@ impl FakeProvider {
         self.world.lock().lets_in(key, address)
     }
 
+    /// Bytes of all memory regions.
+    #[must_use]
+    pub fn registered_bytes(&self) -> u64 {
+        let state = self.world.lock();
+        state.regions.values().map(|region| region.bytes).sum()
+    }
+
     /// Objects that exist, by kind; empty when everything has been destroyed.
     #[must_use]
     pub fn alive(&self) -> BTreeMap<&'static str, usize> {

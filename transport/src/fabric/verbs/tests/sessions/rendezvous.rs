@@ -1,5 +1,7 @@
 //! Large messages that are written into granted memory, and what can become of them.
 
+use std::collections::VecDeque;
+
 use rustix::io::Errno;
 
 use super::*;
@@ -158,6 +160,46 @@ fn memory_is_registered_once_and_used_again() {
         regions.push(stage.fake.alive()["memory regions"]);
     }
     assert_eq!(regions[10], regions[49], "{regions:?}");
+}
+
+/// Of whatever lengths, and with some of them held for a while.
+#[test]
+fn churn_keeps_what_is_registered_bounded() {
+    const MESSAGES: u64 = 10_000;
+    const LONGEST: usize = 300_000;
+    const HELD: usize = 5;
+    let stage = Stage::with(trusting());
+    let (mut sender, mut receiver) = stage.channel("churn", WINDOW);
+    let opened = stage.fake.registered_bytes();
+    let (mut regions, mut regions_at_first) = (0, 0);
+    let mut held = VecDeque::new();
+    for number in 1..=MESSAGES {
+        let length = 65_000 + (number as usize * 7919) % (LONGEST - 65_000);
+        let encode = |slot: &mut [MaybeUninit<u8>]| {
+            slot[length - 1].write(number as u8);
+            Ok(length)
+        };
+        sender.send(Some(length), Patience::None, encode).unwrap();
+        stage.settle();
+        let message = receiver.poll().unwrap().expect("it was sent");
+        assert_eq!(message.bytes().len(), length);
+        assert_eq!(message.bytes()[length - 1], number as u8);
+        held.push_back(message);
+        if held.len() > HELD {
+            held.pop_front();
+        }
+        regions = regions.max(stage.fake.alive()["memory regions"]);
+        if number == MESSAGES / 10 {
+            regions_at_first = regions;
+        }
+        // No more than pools keep, at either side.
+        let large = stage.fake.registered_bytes() - opened;
+        assert!(large <= (2 * 32 * LONGEST) as u64, "{large}");
+    }
+    assert_eq!(regions, regions_at_first, "more behind the first tenth");
+    let [ours, theirs] = stage.stats();
+    assert_eq!(ours.rendezvous_sent, MESSAGES);
+    assert_eq!(theirs.rendezvous_received, MESSAGES);
 }
 
 #[test]
