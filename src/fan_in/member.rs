@@ -2,9 +2,11 @@
 
 use std::task::Waker;
 
-use ibex_transport::channel::{ReceiveHandle, TaskWait};
+use ibex_codec::Codec;
+use ibex_transport::channel::{RawMessage, ReceiveHandle, TaskWait};
 
-use crate::{Counts, PeerId};
+use super::FanInEvent;
+use crate::{Counts, PeerId, receiver};
 
 /// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
 #[derive(Clone, Debug)]
@@ -54,6 +56,26 @@ impl Member {
             silent: 0,
             wait: TaskWait::default(),
             waker,
+        }
+    }
+
+    /// Whose end has been opened since the last look, if it has.
+    #[inline]
+    pub(super) fn joins(&mut self) -> Option<PeerId> {
+        let joins = !self.has_joined && self.handle.is_open();
+        joins.then(|| {
+            self.has_joined = true;
+            self.peer
+        })
+    }
+
+    /// What it sent.
+    #[inline]
+    pub(super) fn sent<T: ?Sized, C: Codec<T>>(&mut self, raw: RawMessage) -> FanInEvent<T, C> {
+        self.silent = 0;
+        match receiver::open(&self.handle, raw) {
+            Ok(message) => FanInEvent::Message(self.peer, message),
+            Err(error) => FanInEvent::Lost(self.peer, error.into()),
         }
     }
 }

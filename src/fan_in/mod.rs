@@ -23,7 +23,7 @@ pub use self::{
     member::FanInPeer,
 };
 use crate::{
-    Node, OpenFailure, PeerId, Receiver, SettingError, message::DefaultCodec, receiver,
+    Node, OpenFailure, PeerId, Receiver, SettingError, message::DefaultCodec,
     template::ChannelTemplate,
 };
 
@@ -268,19 +268,13 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             self.hot.swap_remove(self.turn);
             return None;
         };
-        if !member.has_joined && member.handle.is_open() {
-            member.has_joined = true;
-            return Some(FanInEvent::Joined(member.peer));
+        if let Some(peer) = member.joins() {
+            return Some(FanInEvent::Joined(peer));
         }
         match member.handle.poll() {
             Ok(Some(raw)) => {
-                member.silent = 0;
                 self.turn += 1;
-                let opened = receiver::open(&member.handle, raw);
-                Some(match opened {
-                    Ok(message) => FanInEvent::Message(member.peer, message),
-                    Err(error) => FanInEvent::Lost(member.peer, error.into()),
-                })
+                Some(member.sent(raw))
             }
             Ok(None) => {
                 member.silent += 1;
@@ -307,22 +301,13 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
                 member.is_hot = false;
                 self.hot.swap_remove(at);
                 // It may have opened before it had a waker to tell by.
-                let has_come = !member.has_joined && member.handle.is_open();
-                has_come.then(|| {
-                    member.has_joined = true;
-                    FanInEvent::Joined(member.peer)
-                })
+                member.joins().map(FanInEvent::Joined)
             }
             Poll::Ready(Ok(raw)) => {
-                member.silent = 0;
-                let peer = member.peer;
                 if !mem::replace(&mut member.has_joined, true) {
-                    self.events.push_back(FanInEvent::Joined(peer));
+                    self.events.push_back(FanInEvent::Joined(member.peer));
                 }
-                let event = match receiver::open(&member.handle, raw) {
-                    Ok(message) => FanInEvent::Message(peer, message),
-                    Err(error) => FanInEvent::Lost(peer, error.into()),
-                };
+                let event = member.sent(raw);
                 self.events.push_back(event);
                 self.events.pop_front()
             }
