@@ -227,14 +227,6 @@ impl ReceiveEnd {
         self.tell(idle, moved);
     }
 
-    /// Sums the cells where the sender reads the sums in memory, which may be looking there for
-    /// what the handle, which is idle, has not told. On other fabrics it would be a frame.
-    pub(super) fn tell_in_memory(&self) {
-        if self.session.is_shm() {
-            self.advance(true);
-        }
-    }
-
     /// The sender waits: sums now, and makes the next settled guard ring.
     pub(crate) fn answer_ask(&self) {
         let mut moved = false;

@@ -246,24 +246,12 @@ impl SendHandle {
                 Err(self.end.error().into())
             };
         }
-        self.end.wait_news(
-            Ask {
-                received: sequence,
-                ..Ask::default()
-            },
-            patience,
-        )
+        self.end.wait_news(Ask::received(sequence), patience)
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.
     pub fn wait_acked(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
-        self.end.wait_news(
-            Ask {
-                acknowledged: sequence,
-                ..Ask::default()
-            },
-            patience,
-        )
+        self.end.wait_news(Ask::acknowledged(sequence), patience)
     }
 
     /// The last message's sequence; 0 before the first.

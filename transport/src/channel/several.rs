@@ -44,9 +44,10 @@ impl Awaited<'_> {
     fn is_there(&mut self) -> bool {
         match self {
             Self::Message(handle) => handle.is_ready(),
-            Self::Acknowledgement(handle, sequence) => {
-                handle.end().look_for(&acknowledgement(*sequence)).is_some()
-            }
+            Self::Acknowledgement(handle, sequence) => handle
+                .end()
+                .look_for(&Ask::acknowledged(*sequence))
+                .is_some(),
         }
     }
 
@@ -61,7 +62,7 @@ impl Awaited<'_> {
         if let Self::Acknowledgement(handle, sequence) = self
             && handle.is_shm() == in_memory
         {
-            let ask = acknowledgement(*sequence);
+            let ask = Ask::acknowledged(*sequence);
             handle.end().ask_for(&ask, &mut wait.asked);
         }
     }
@@ -79,13 +80,6 @@ impl Awaited<'_> {
             Self::Message(handle) => handle.leave(wait),
             Self::Acknowledgement(handle, _) => handle.leave(wait),
         }
-    }
-}
-
-fn acknowledgement(sequence: u64) -> Ask {
-    Ask {
-        acknowledged: sequence,
-        ..Ask::default()
     }
 }
 

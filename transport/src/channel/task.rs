@@ -138,10 +138,7 @@ impl SendHandle {
             // Publishing is delivery: it answers at once.
             return Poll::Ready(self.wait_received(sequence, Patience::None));
         }
-        let ask = Ask {
-            received: sequence,
-            ..Ask::default()
-        };
+        let ask = Ask::received(sequence);
         self.poll_news(wait, waker, ask)
     }
 
@@ -152,10 +149,7 @@ impl SendHandle {
         waker: &Waker,
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
-        let ask = Ask {
-            acknowledged: sequence,
-            ..Ask::default()
-        };
+        let ask = Ask::acknowledged(sequence);
         self.poll_news(wait, waker, ask)
     }
 

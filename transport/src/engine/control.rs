@@ -93,6 +93,24 @@ pub struct Ask {
 }
 
 impl Ask {
+    /// To hear that message `sequence` is received.
+    #[must_use]
+    pub fn received(sequence: u64) -> Self {
+        Self {
+            received: sequence,
+            ..Self::default()
+        }
+    }
+
+    /// To hear that message `sequence` is acknowledged, or never will be.
+    #[must_use]
+    pub fn acknowledged(sequence: u64) -> Self {
+        Self {
+            acknowledged: sequence,
+            ..Self::default()
+        }
+    }
+
     /// Wants what `other` wants as well.
     pub fn join(&mut self, other: Ask) {
         self.received = self.received.max(other.received);

@@ -210,10 +210,7 @@ impl<P: Copy> SendGroup<P> {
                 && member.standing(sequence) == Standing::May
                 && is_asked(member)
             {
-                let question = Ask {
-                    acknowledged,
-                    ..Ask::default()
-                };
+                let question = Ask::acknowledged(acknowledged);
                 member
                     .handle
                     .end()

@@ -121,7 +121,9 @@ impl ReceiveHandle {
     /// Who waits has found nothing at once: the sender, who may wait for what was released or
     /// acknowledged, is told where that takes no frame.
     pub fn keep_nothing_back(&self) {
-        self.end.tell_in_memory();
+        if self.end.session.is_shm() {
+            self.end.advance(true);
+        }
     }
 
     /// Who waits is about to sleep: has itself woken. A look follows.

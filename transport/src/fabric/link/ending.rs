@@ -38,13 +38,7 @@ impl Link {
             }
             let sent = sender.end.sent.load(Ordering::Acquire);
             if self.local.is_none() && sent > sender.end.counts().received {
-                self.session.ask(
-                    id,
-                    Ask {
-                        received: sent,
-                        ..Ask::default()
-                    },
-                );
+                self.session.ask(id, Ask::received(sent));
             }
         }
         for receiver in self.receivers.values() {

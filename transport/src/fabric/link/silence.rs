@@ -123,10 +123,7 @@ impl Link {
                     // peer would watch it stall. Where acknowledgement has ended the answer
                     // comes before the last guard goes, and the ring stays until there is
                     // other news.
-                    let ask = Ask {
-                        acknowledged: sender.end.sent.load(Ordering::Acquire),
-                        ..Ask::default()
-                    };
+                    let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
                     self.session.ask(id, ask);
                 }
             }

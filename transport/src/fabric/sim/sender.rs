@@ -146,13 +146,7 @@ impl Sender {
     pub(super) fn flush(&mut self, session: &mut Session) {
         if self.waits.received == 0 && self.heard.received < self.published {
             self.waits.received = self.published;
-            session.ask(
-                self.end,
-                Ask {
-                    received: self.published,
-                    ..Ask::default()
-                },
-            );
+            session.ask(self.end, Ask::received(self.published));
         }
     }
 
@@ -161,13 +155,7 @@ impl Sender {
         let is_open = self.heard.acknowledged < self.published && !self.heard.acknowledgement_ended;
         if self.waits.acknowledged == 0 && is_open {
             self.waits.acknowledged = self.published;
-            session.ask(
-                self.end,
-                Ask {
-                    acknowledged: self.published,
-                    ..Ask::default()
-                },
-            );
+            session.ask(self.end, Ask::acknowledged(self.published));
         }
     }
 

@@ -57,14 +57,7 @@ fn a_chunk_of_another_message_or_beyond_its_end_is_refused() {
 fn a_large_message_is_received_when_its_last_byte_is_in_place() {
     let mut session = announced();
     session.grant(1, 1);
-    deliver(
-        &mut session,
-        &ask(Ask {
-            received: 1,
-            ..Ask::default()
-        }),
-    )
-    .unwrap();
+    deliver(&mut session, &ask(Ask::received(1))).unwrap();
     deliver(&mut session, &chunk(1, 100)).unwrap();
     // The chunk's head came, its bytes are on their way: the sender needs them still.
     assert_eq!(told(&mut session), None);

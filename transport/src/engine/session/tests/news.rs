@@ -87,12 +87,7 @@ fn granted(credit: u64) -> Vec<u8> {
 
 #[test]
 fn an_ask_is_answered_when_it_is_reached() {
-    let wants = |received| {
-        ask(Ask {
-            received,
-            ..Ask::default()
-        })
-    };
+    let wants = |received| ask(Ask::received(received));
     let mut session = receiving();
     deliver(&mut session, &records(1, &[b"one", b"two"])).unwrap();
     assert_eq!(told(&mut session), None, "nobody asked");
@@ -116,13 +111,7 @@ fn an_ask_is_answered_when_it_is_reached() {
 fn asks_that_wait_to_go_out_go_out_as_one() {
     let mut session = sending();
     for received in 1..100 {
-        session.ask(
-            1,
-            Ask {
-                received,
-                ..Ask::default()
-            },
-        );
+        session.ask(1, Ask::received(received));
         session.ask(
             1,
             Ask {
@@ -149,14 +138,7 @@ fn asks_that_wait_to_go_out_go_out_as_one() {
 fn an_ask_for_what_only_the_application_can_do_reaches_it() {
     let mut session = receiving();
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
-    deliver(
-        &mut session,
-        &ask(Ask {
-            acknowledged: 1,
-            ..Ask::default()
-        }),
-    )
-    .unwrap();
+    deliver(&mut session, &ask(Ask::acknowledged(1))).unwrap();
     assert_eq!(drain(&mut session).0, [Event::Asked { end: 1 }]);
     assert!(session.is_asked(1));
     session.released(

@@ -318,10 +318,7 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
     assert_eq!(session.take_credit_report().returned, cost);
 
     let mut session = receiving();
-    let receipt = Ask {
-        received: 1,
-        ..Ask::default()
-    };
+    let receipt = Ask::received(1);
     deliver(&mut session, &ask(receipt)).unwrap();
     drain(&mut session);
     assert_eq!(session.handle_lone_record(&one, 0), None);
