@@ -42,7 +42,7 @@ use crate::{
 /// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
 /// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `RdmaSettings::completion_polling` |
 ///
-/// Those of RDMA are read, and have no effect, in a build without `verbs`. A value that
+/// Those of RDMA are read, and are warnings, in a build without `verbs`. A value that
 /// cannot be used is an error of [`build`](Self::build); another name that begins with
 /// `IBEX_` is a warning, with the name that may have been meant, but for those of ibex's own
 /// tests and tools (`IBEX_TEST_` and others).

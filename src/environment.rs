@@ -41,7 +41,7 @@ pub enum EnvironmentWarning {
         /// The one that may have been meant.
         nearest: Option<&'static str>,
     },
-    /// It names a fabric that this build does not have.
+    /// It is about a fabric that this build does not have.
     NotCompiledIn {
         /// Its name.
         variable: &'static str,
