@@ -61,6 +61,7 @@ pub(crate) fn compare<'a>(
     let ratio = |of: fn(&Turn) -> f64| Ratio::of(turns.iter().map(of));
     let rate = ratio(|turn| turn.ibex.records_per_second() / turn.sockets.records_per_second());
     let p50 = ratio(|turn| turn.ibex.latency_us(0.5) / turn.sockets.latency_us(0.5));
+    let processor = ratio(|turn| turn.ibex.processor_us() / turn.sockets.processor_us());
     let limit = ratio(|turn| turn.sockets.bytes_per_second() / turn.raw);
     let with_logs = ratio(|turn| turn.sockets.bytes_per_second() / turn.raw_into_logs);
     let raw = ratio(|turn| turn.raw);
@@ -74,6 +75,7 @@ pub(crate) fn compare<'a>(
             "carrier": carrier,
             "records_per_s_to_sockets": rate,
             "p50_to_sockets": p50,
+            "processor_to_sockets": processor,
             "sockets_to_raw_copy": limit,
             "sockets_to_raw_copy_into_logs": with_logs,
             "raw_copy_bytes_per_s": raw,
@@ -82,7 +84,7 @@ pub(crate) fn compare<'a>(
     } else {
         let mib = raw.median / f64::from(1 << 20);
         progress.print(&format!(
-            "\n{carrier} to sockets: records/s {rate}, p50 {p50}\n\
+            "\n{carrier} to sockets: records/s {rate}, p50 {p50}, CPU/record {processor}\n\
              sockets to a raw copy of the same bytes ({mib:.0} MiB/s): {limit}\n\
              sockets to a raw copy into logs in memory: {with_logs}\n{}",
             Logs(&turns[turns.len() - 1].ibex)

@@ -49,7 +49,7 @@ pub(crate) struct Options {
     pub(crate) compare: bool,
 
     /// Times that --compare runs each.
-    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    #[arg(long, default_value_t = 9, value_parser = clap::value_parser!(u8).range(1..))]
     pub(crate) pairs: u8,
 
     /// The fabric that ibex has to use.
