@@ -11,6 +11,7 @@ use ibex_transport::{
         control::{ChannelSpec, MAX_NAME_BYTES, Role},
         message_version::MessageVersion,
     },
+    fork,
     memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
 };
 
@@ -670,6 +671,9 @@ impl<C> ChannelBuilder<C> {
     }
 
     fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
+        if fork::is_child() {
+            return Err(self.session.used_after_fork(None).into());
+        }
         let bytes = self.name.len();
         if !(1..=MAX_NAME_BYTES).contains(&bytes) {
             return Err(OpenFailure::Name { bytes });

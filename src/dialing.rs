@@ -18,7 +18,7 @@ use std::{
     thread,
 };
 
-use ibex_transport::driver::Admission;
+use ibex_transport::{driver::Admission, fork};
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
 
@@ -151,6 +151,7 @@ impl Future for ConnectAsync<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
+        this.node.check_fork()?;
         let call = match mem::replace(&mut this.state, State::Done) {
             State::New => this.start()?,
             State::Dialing(call) => call,
@@ -171,6 +172,10 @@ impl Future for ConnectAsync<'_> {
 
 impl Drop for ConnectAsync<'_> {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // What was dialed stays.
+            mem::forget(mem::replace(&mut self.state, State::Done));
+        }
         if let State::Dialing(call) = &self.state {
             call.is_dropped.store(true, Ordering::Relaxed);
         }

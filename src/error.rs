@@ -8,6 +8,7 @@ use ibex_transport::{
         control::{MAX_NAME_BYTES, Role},
         session::CannotOpen,
     },
+    fork::UsedAfterFork,
 };
 
 use crate::{Fabric, SettingConflict, SettingError, VariableError};
@@ -62,6 +63,9 @@ pub enum ListenError {
         /// What stands in the way.
         source: crate::rdma::VerbsError,
     },
+    /// This process is a fork of one that has made a node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
     /// The process cannot have another node: threads, descriptors or memory are lacking.
     #[error("cannot start the node: {0}")]
     Environment(#[from] io::Error),
@@ -82,6 +86,9 @@ pub enum ConnectError {
         /// What was lacking.
         source: io::Error,
     },
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 /// No peer was accepted, and none will be.
@@ -97,6 +104,9 @@ pub enum AcceptError {
     /// Nobody connected within the time-out.
     #[error("nobody connected within the time-out")]
     Timeout,
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 /// A channel's end could not be opened.
@@ -161,6 +171,9 @@ pub enum OpenFailure {
     /// A setting is out of its range.
     #[error(transparent)]
     Setting(#[from] SettingError),
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 impl From<CannotOpen> for OpenFailure {

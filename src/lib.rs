@@ -184,5 +184,6 @@ pub use ibex_transport::{
         control::{ChannelSpec, CloseReason, Role},
         message_version::MessageVersion,
     },
+    fork::UsedAfterFork,
     memory::{MemoryError, MemoryUse},
 };

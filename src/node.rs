@@ -3,7 +3,7 @@
 use std::{
     collections::VecDeque,
     error::Error,
-    fmt, io,
+    fmt, io, mem,
     net::SocketAddr,
     os::fd::BorrowedFd,
     sync::Arc,
@@ -22,6 +22,7 @@ use ibex_transport::{
     },
     engine::channel_window::{ChannelWindow, HALF_WINDOW},
     fabric::Fabric,
+    fork::{self, UsedAfterFork},
 };
 
 #[cfg(feature = "verbs")]
@@ -167,6 +168,7 @@ impl Node {
         environment: Environment,
         address: Option<SocketAddr>,
     ) -> Result<Self, ListenError> {
+        fork::check(|| "ibex, as it runs here,".to_owned())?;
         let mut random = [0; 24];
         getrandom::fill(&mut random).map_err(|error| io::Error::other(error.to_string()))?;
         let (identity, incarnation) = random.split_at(16);
@@ -250,6 +252,7 @@ impl Node {
     /// [`ConnectError`]: nobody came in time, what answered is not ibex or of another
     /// version, or no fabric suits both ends. A failed attempt leaves nothing behind.
     pub fn connect(&self, address: impl ToAddress) -> Result<Peer, ConnectError> {
+        self.check_fork()?;
         let address = address::text_of(&address);
         let established = dial(
             &address,
@@ -330,7 +333,13 @@ impl Node {
         }
     }
 
+    /// Whether the node is this process's.
+    pub(crate) fn check_fork(&self) -> Result<(), UsedAfterFork> {
+        fork::check(|| "this node".to_owned())
+    }
+
     pub(crate) fn check_listening(&self) -> Result<(), AcceptError> {
+        self.check_fork()?;
         match self.local_addr {
             None => Err(AcceptError::NotListening),
             Some(_) if self.runtime.is_closed() => Err(AcceptError::Closed),
@@ -424,6 +433,17 @@ impl Node {
 
 impl Drop for Node {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // What they hold stays.
+            let Self {
+                runtime,
+                dialers,
+                local,
+                ..
+            } = self;
+            mem::forget((runtime.clone(), dialers.clone(), local.clone()));
+            return;
+        }
         // Nobody is there to be told what was not delivered.
         let _ = self.close(self.settings.linger);
     }

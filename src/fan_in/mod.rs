@@ -14,6 +14,7 @@ use ibex_codec::Codec;
 use ibex_transport::{
     channel::RecvError,
     driver::{Condition, Gathering, SessionShared},
+    fork,
 };
 
 use self::member::Member;
@@ -241,6 +242,9 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     // ---- Looking ---------------------------------------------------------------------
 
     fn find(&mut self) -> Option<FanInEvent<T, C>> {
+        if fork::is_child() {
+            return self.find_after_fork();
+        }
         if self.gathering.is_told() {
             self.take_told();
         }
@@ -378,6 +382,21 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             RecvError::Disconnected(_) if !member.has_joined => None,
             error => Some(FanInEvent::Lost(member.peer, error.into())),
         }
+    }
+
+    /// In a fork of the process all peers are lost, and nothing else comes.
+    #[cold]
+    fn find_after_fork(&mut self) -> Option<FanInEvent<T, C>> {
+        if self.live > 0 {
+            self.live = 0;
+            self.hot.clear();
+            self.events.clear();
+            for member in self.members.drain(..).flatten() {
+                let lost = FanInEvent::Lost(member.peer, member.handle.used_after_fork().into());
+                self.events.push_back(lost);
+            }
+        }
+        self.events.pop_front()
     }
 
     fn is_over(&self) -> bool {

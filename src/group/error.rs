@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use ibex_transport::channel::{GroupFailure, QuorumFailure, SendError};
+use ibex_transport::{
+    channel::{GroupFailure, QuorumFailure, SendError},
+    fork::UsedAfterFork,
+};
 
 use crate::{PeerId, Sequence};
 
@@ -38,6 +41,9 @@ pub enum GroupSendError {
         #[source]
         error: SendError,
     },
+    /// This process is a fork of the one that made the group.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 impl GroupSendError {
@@ -56,6 +62,7 @@ impl GroupSendError {
             GroupFailure::Full(peer) => GroupSendError::Full { peer },
             GroupFailure::NotOpen(peer) => GroupSendError::NotOpen { peer },
             GroupFailure::Failed(peer, error) => GroupSendError::Failed { peer, error },
+            GroupFailure::UsedAfterFork(error) => GroupSendError::UsedAfterFork(error),
         }
     }
 }
@@ -97,12 +104,16 @@ pub enum QuorumError {
         /// The last message.
         last: Sequence,
     },
+    /// This process is a fork of the one that made the group.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 impl QuorumError {
     pub(super) fn of(sequence: Sequence, needed: usize, failure: QuorumFailure<PeerId>) -> Self {
         match failure {
             QuorumFailure::NotSent(last) => QuorumError::NotSent { sequence, last },
+            QuorumFailure::UsedAfterFork(error) => QuorumError::UsedAfterFork(error),
             QuorumFailure::TimedOut(acknowledged) => QuorumError::Timeout {
                 sequence,
                 needed,

@@ -11,6 +11,7 @@ pub mod driver;
 pub mod engine;
 #[cfg(not(loom))]
 pub mod fabric;
+pub mod fork;
 #[cfg(not(loom))]
 pub mod memory;
 pub mod ring;

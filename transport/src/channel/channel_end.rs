@@ -16,6 +16,7 @@ use super::{
 use crate::{
     driver::{Patience, SessionShared},
     engine::control::{ChannelSpec, Role},
+    fork::{self, UsedAfterFork},
     ring::WaitSlot,
 };
 
@@ -43,6 +44,7 @@ pub(super) enum Unusable {
     NotOpened(Box<NotOpened>),
     Mismatch(Box<SchemaMismatch>),
     Disconnected(Box<Disconnected>),
+    Forked(UsedAfterFork),
 }
 
 /// How a wait for the peer's open ended without it.
@@ -106,6 +108,12 @@ impl ChannelEnd {
         }))
     }
 
+    /// What calls answer in a fork of the process.
+    #[cold]
+    pub(super) fn used_after_fork(&self) -> UsedAfterFork {
+        self.session.used_after_fork(Some(&self.name))
+    }
+
     /// Waits until the peer has opened its end: for as long as `patience` says, and not
     /// beyond `open_timeout`.
     pub(super) fn wait_open(
@@ -113,6 +121,9 @@ impl ChannelEnd {
         patience: Patience,
         counts: impl Fn() -> Counts,
     ) -> Result<(), Unopened> {
+        if fork::is_child() {
+            return Err(Unopened::Failed(self.used_after_fork().into()));
+        }
         let look = || match (self.state.is_over(), self.state.is_pending()) {
             (true, _) => Some(Err(Unopened::Failed(self.unusable(&counts)))),
             (false, true) => None,
@@ -156,12 +167,19 @@ impl ChannelEnd {
     }
 }
 
+impl From<UsedAfterFork> for Unusable {
+    fn from(error: UsedAfterFork) -> Self {
+        Unusable::Forked(error)
+    }
+}
+
 impl From<Unusable> for SendError {
     fn from(unusable: Unusable) -> Self {
         match unusable {
             Unusable::NotOpened(error) => SendError::NotOpened(error),
             Unusable::Mismatch(error) => SendError::Mismatch(error),
             Unusable::Disconnected(error) => SendError::Disconnected(error),
+            Unusable::Forked(error) => SendError::UsedAfterFork(error),
         }
     }
 }
@@ -172,6 +190,7 @@ impl From<Unusable> for RecvError {
             Unusable::NotOpened(error) => RecvError::NotOpened(error),
             Unusable::Mismatch(error) => RecvError::Mismatch(error),
             Unusable::Disconnected(error) => RecvError::Disconnected(error),
+            Unusable::Forked(error) => RecvError::UsedAfterFork(error),
         }
     }
 }

@@ -8,6 +8,7 @@ use std::{error::Error, fmt, time::Duration};
 pub use super::disconnected::{Counts, Disconnected, EndCause};
 use crate::{
     engine::control::{ChannelSpec, Role},
+    fork::UsedAfterFork,
     memory::MemoryError,
 };
 
@@ -165,6 +166,9 @@ pub enum SendError {
          reservation of another clone or in a value's serializer; finish that first"
     )]
     Nested,
+    /// This process is a fork of the one that opened the channel.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 /// How an attempt to send ended without sending.
@@ -244,6 +248,9 @@ pub enum RecvError {
         /// What the codec found.
         why: String,
     },
+    /// This process is a fork of the one that opened the channel.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
 }
 
 /// How an attempt to receive ended without a message.

@@ -3,7 +3,10 @@
 
 use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex};
 
-use crate::ring::{CellBlock, CellState};
+use crate::{
+    fork,
+    ring::{CellBlock, CellState},
+};
 
 /// A received message's bytes, in the ring, the arrival block or, detached, in a buffer
 /// of its own.
@@ -89,7 +92,7 @@ impl RawMessage {
 
     /// Copies the bytes into a pooled buffer and gives the ring's space back.
     pub fn detach(&mut self) {
-        if self.is_detached {
+        if self.is_detached || fork::is_child() {
             return;
         }
         let copy = buffers::take(self.length);
@@ -104,7 +107,7 @@ impl RawMessage {
 
     #[inline]
     fn finish(&mut self, state: CellState) {
-        if self.is_detached {
+        if self.is_detached && !fork::is_child() {
             buffers::give_back(self.payload, self.length);
         }
         self.cells.settle(self.sequence as u32, self.units, state);

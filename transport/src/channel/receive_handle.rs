@@ -8,6 +8,7 @@ mod waiting;
 
 use std::sync::atomic::Ordering;
 use std::{
+    mem,
     os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Arc, PoisonError},
@@ -31,6 +32,7 @@ use crate::{
         session::Agreed,
     },
     fabric::shm::RingSegment,
+    fork,
     memory::orphans::{self, Orphan},
     ring::{Arm, ArrivalReader, CellBlock, Consumer, Mapped},
 };
@@ -183,7 +185,9 @@ impl ReceiveHandle {
     /// Messages handed out, released and acknowledged so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        self.end.advance(false);
+        if !fork::is_child() {
+            self.end.advance(false);
+        }
         self.end.counters()
     }
 
@@ -373,7 +377,7 @@ impl ReceiveHandle {
 
     /// Whether the next call has something to return: a message, or the end.
     pub(super) fn is_ready(&mut self) -> bool {
-        if self.has_plain() {
+        if fork::is_child() || self.has_plain() {
             return true;
         }
         // In this order, as in `poll_slow`.
@@ -615,6 +619,13 @@ impl ReceiveHandle {
         Ok(end.wait_open(patience, || end.counts())?)
     }
 
+    /// What calls answer in a fork of the process.
+    #[cold]
+    #[must_use]
+    pub fn used_after_fork(&self) -> RecvError {
+        self.end.used_after_fork().into()
+    }
+
     /// The error for a message whose bytes are not valid.
     #[cold]
     #[must_use]
@@ -630,6 +641,12 @@ impl ReceiveHandle {
 
 impl Drop for ReceiveHandle {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // What they hold stays.
+            mem::forget(self.end.clone());
+            mem::forget(mem::replace(&mut self.source, Source::None));
+            return;
+        }
         self.end.advance(true);
         if let Some(ours) = self.end.ours.get() {
             ours.close();

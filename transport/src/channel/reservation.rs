@@ -6,6 +6,7 @@ use super::{
     error::SendError,
     send_handle::{Entered, Reserved, SendHandle},
 };
+use crate::fork;
 
 /// Room for one payload, to be built in place and then published.
 ///
@@ -44,6 +45,9 @@ impl RawReservation<'_> {
     /// Publishes the payload. If the channel has ended since, nothing is published.
     #[inline(always)]
     pub fn publish(self) -> Result<u64, SendError> {
+        if fork::is_child() {
+            return Err(self.handle.end.used_after_fork());
+        }
         if self.handle.end.state.is_over() {
             return Err(self.handle.end.error());
         }
@@ -60,6 +64,9 @@ impl RawReservation<'_> {
 impl Drop for RawReservation<'_> {
     #[inline]
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // Leaves as `enter` came in.
         let entered = self.handle.reserved_entry();
         if let Some(producer) = entered.producer() {

@@ -30,6 +30,7 @@ use super::{
 use crate::{
     driver::{Counter, Patience},
     fabric::shm::{MessageSegmentPool, RingSegment},
+    fork,
     memory::RingLease,
     ring::{
         Arm, Asymmetry, BiasedLock, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker,
@@ -158,7 +159,7 @@ impl SendEnd {
     /// How far the channel came.
     pub(crate) fn counts(&self) -> Counts {
         let sent = self.sent.load(Ordering::Acquire);
-        let Some(theirs) = self.theirs.get() else {
+        let Some(theirs) = self.theirs.get().filter(|_| !fork::is_child()) else {
             return Counts {
                 sent,
                 ..Counts::default()
@@ -176,6 +177,12 @@ impl SendEnd {
     /// Why the channel is over, as an error for the one who wanted to send.
     pub(super) fn error(&self) -> SendError {
         self.unusable(|| self.counts()).into()
+    }
+
+    /// What calls answer in a fork of the process.
+    #[cold]
+    pub(super) fn used_after_fork(&self) -> SendError {
+        self.common.used_after_fork().into()
     }
 }
 

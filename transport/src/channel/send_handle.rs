@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 use std::{
-    mem::{ManuallyDrop, MaybeUninit},
+    mem::{self, ManuallyDrop, MaybeUninit},
     slice,
     sync::Arc,
     thread,
@@ -28,6 +28,7 @@ use crate::{
         record::{LargeAnnouncement, Layout, RecordKind},
     },
     fabric::shm::{MESSAGE_SLOTS, MessageSegmentPool, RingSegment, SHORT_MESSAGE_BYTES},
+    fork,
     memory::{LargeLease, MemoryError},
     ring::{Doorbell, Mapped, Producer, Released},
 };
@@ -127,7 +128,7 @@ impl SendHandle {
         let entered = self.enter(patience)?;
         entered.place(length, patience)?;
         let in_turn = entered.in_turn;
-        std::mem::forget(entered); // The reservation keeps what entering gave.
+        mem::forget(entered); // The reservation keeps what entering gave.
         self.reserved = if in_turn {
             Reserved::InTurn
         } else {
@@ -141,6 +142,9 @@ impl SendHandle {
 
     #[inline(always)]
     fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
+        if fork::is_child() {
+            return Err(self.end.used_after_fork().into());
+        }
         self.end_if_leaked();
         // The favour is withdrawn before a second handle exists, and getting one to another
         // thread orders it (rule 2 of the sending end).
@@ -200,6 +204,9 @@ impl SendHandle {
 
     #[cold]
     fn reservation_was_leaked(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // Not by whether the end is cloned now: the first clone may have been made since.
         let in_turn = self.reserved == Reserved::InTurn;
         self.reserved = Reserved::No;
@@ -236,6 +243,9 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`.
     pub fn wait_received(&self, sequence: u64, patience: Patience) -> Result<(), WaitAckedError> {
+        if fork::is_child() {
+            return Err(self.end.used_after_fork().into());
+        }
         if self.is_shm() {
             // shm: publishing is delivery while the peer lives; afterwards, what it took.
             self.end.session.poll();
@@ -274,6 +284,11 @@ impl Clone for SendHandle {
 
 impl Drop for SendHandle {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // What it holds stays.
+            mem::forget(self.end.clone());
+            return;
+        }
         self.end_if_leaked();
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.end.close(CloseReason::Dropped);

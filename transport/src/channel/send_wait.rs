@@ -11,6 +11,7 @@ use super::{
 use crate::{
     driver::{Condition, Patience, Stalled, What},
     engine::control::{Ask, CloseReason, Role},
+    fork,
 };
 
 impl SendEnd {
@@ -21,6 +22,9 @@ impl SendEnd {
 
     /// Waits for counters.
     pub(super) fn wait_news(&self, ask: Ask, patience: Patience) -> Result<(), WaitAckedError> {
+        if fork::is_child() {
+            return Err(self.used_after_fork().into());
+        }
         if ask == Ask::default() {
             return Ok(());
         }
@@ -97,7 +101,7 @@ impl SendEnd {
     /// Up to where the receiver has acknowledged, and whether it will not go on, having
     /// dropped a message unacknowledged.
     pub(super) fn acknowledged(&self) -> (u64, bool) {
-        let (acknowledged, ended) = match self.theirs.get() {
+        let (acknowledged, ended) = match self.theirs.get().filter(|_| !fork::is_child()) {
             Some(theirs) => theirs.acknowledged(),
             None => (0, false),
         };

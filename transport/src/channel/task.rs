@@ -15,7 +15,10 @@
 //! what it left, and so does a future that is dropped. One that is leaked leaves a waker that
 //! is used once, and a question that is answered once.
 
-use std::task::{Poll, Waker};
+use std::{
+    mem,
+    task::{Poll, Waker},
+};
 
 use super::{
     Abort, RawMessage, ReceiveHandle, RecvError, RecvFailure, SendError, SendFailure, SendHandle,
@@ -24,6 +27,7 @@ use super::{
 use crate::{
     driver::{Condition, Gathering, Patience, Runtime},
     engine::control::Ask,
+    fork,
 };
 
 /// What a task left where it waits. Give it back to the same handle when the task ends.
@@ -41,6 +45,9 @@ impl ReceiveHandle {
         wait: &mut TaskWait,
         waker: &Waker,
     ) -> Poll<Result<RawMessage, RecvError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.used_after_fork()));
+        }
         self.leave(wait);
         if let Some(found) = settled_receive(self.receive(Patience::None)) {
             return Poll::Ready(found);
@@ -64,6 +71,10 @@ impl ReceiveHandle {
 
     /// Takes back what a task left that waits no more.
     pub fn leave(&mut self, wait: &mut TaskWait) {
+        if fork::is_child() {
+            // Nobody will use it.
+            return mem::forget(mem::take(wait));
+        }
         if let Some(waker) = wait.waker.take() {
             self.end().waiters.deregister(&waker);
             self.disarm();
@@ -91,6 +102,9 @@ impl SendHandle {
         size: Option<usize>,
         mut encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Poll<Result<u64, SendError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.end().used_after_fork()));
+        }
         self.leave(wait);
         if let Some(sent) = settled_send(self.send(size, Patience::None, &mut encode)) {
             return Poll::Ready(sent);
@@ -113,6 +127,9 @@ impl SendHandle {
 
     /// Waits until the peer has opened its end, for a task.
     pub fn poll_opened(&self, wait: &mut TaskWait, waker: &Waker) -> Poll<Result<(), SendError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.end().used_after_fork()));
+        }
         self.leave(wait);
         if let Some(opened) = settled_send(self.end().opened(Patience::None)) {
             return Poll::Ready(opened);
@@ -159,6 +176,9 @@ impl SendHandle {
         waker: &Waker,
         ask: Ask,
     ) -> Poll<Result<(), WaitAckedError>> {
+        if fork::is_child() {
+            return Poll::Ready(Err(self.end().used_after_fork().into()));
+        }
         self.leave(wait);
         if ask == Ask::default() {
             return Poll::Ready(Ok(()));
@@ -194,6 +214,10 @@ impl SendHandle {
 
     /// Takes back what a task left that waits no more.
     pub fn leave(&self, wait: &mut TaskWait) {
+        if fork::is_child() {
+            // Nobody will use it.
+            return mem::forget(mem::take(wait));
+        }
         let end = self.end();
         if let Some(waker) = wait.waker.take() {
             end.waiters.deregister(&waker);
@@ -241,6 +265,10 @@ impl Runtime {
 
     /// Takes back what a task left that waits no more.
     pub fn leave_accept(&self, wait: &mut TaskWait) {
+        if fork::is_child() {
+            // Nobody will use it.
+            return mem::forget(mem::take(wait));
+        }
         if let Some(waker) = wait.waker.take() {
             self.accept_waiters().deregister(&waker);
         }
@@ -275,6 +303,10 @@ impl Gathering {
 
     /// Takes back what a task left that waits no more.
     pub fn leave(&self, wait: &mut TaskWait) {
+        if fork::is_child() {
+            // Nobody will use it.
+            return mem::forget(mem::take(wait));
+        }
         if let Some(waker) = wait.waker.take() {
             self.slot().deregister(&waker);
         }

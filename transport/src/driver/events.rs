@@ -24,6 +24,7 @@ use crate::{
     channel::EndCause,
     engine::control::Role,
     fabric::Fabric,
+    fork,
     ring::{WaitSlot, Wakers},
 };
 
@@ -138,6 +139,9 @@ impl Runtime {
     /// The next event, waiting as long as `patience` says; `None` if there is none by then, or
     /// there will be none as the node was closed.
     pub fn next_event(&self, patience: Patience) -> Option<Event> {
+        if fork::is_child() {
+            return None;
+        }
         let deadline = match patience {
             Patience::None => {
                 self.turn_in_passing(Self::poll_ready);
@@ -154,6 +158,9 @@ impl Runtime {
     /// Events that were dropped because nobody took them.
     #[must_use]
     pub fn events_dropped(&self) -> u64 {
+        if fork::is_child() {
+            return 0;
+        }
         lock(&self.events.state).dropped
     }
 }

@@ -14,7 +14,10 @@ use std::{
 };
 
 use super::{Condition, Runtime, SessionShared, TimedOut, waiting::Looks};
-use crate::ring::{WaitSlot, Wakers};
+use crate::{
+    fork,
+    ring::{WaitSlot, Wakers},
+};
 
 /// Who waits for all peers of a node, and what it was told.
 #[derive(Clone, Debug)]
@@ -112,14 +115,17 @@ impl Gathering {
         sessions.append(&mut news.sessions);
     }
 
-    /// Whether the node was closed.
+    /// Whether the node was closed, or is another process's.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.runtime.is_closed()
+        fork::is_child() || self.runtime.is_closed()
     }
 
     /// Runs a turn, where callers do.
     pub fn poll(&self) {
+        if fork::is_child() {
+            return;
+        }
         self.runtime.turn_in_passing(Runtime::poll);
     }
 

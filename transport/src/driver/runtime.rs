@@ -37,6 +37,7 @@ use crate::{
         link::{Link, LinkStats},
         shm::ControlSegments,
     },
+    fork,
     memory::{DEFAULT_KEPT_BYTES, LargePool, RingArena, orphans},
     ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
@@ -121,6 +122,7 @@ pub struct Undelivered {
 impl Runtime {
     /// A runtime with its I/O thread, if the driver has one.
     pub fn start(config: RuntimeConfig) -> io::Result<Arc<Self>> {
+        fork::claim().map_err(io::Error::other)?;
         orphans::sweep();
         let bell = Bell::lease()?;
         let engine = Engine::new(bell.bell(), &config)?;
@@ -194,6 +196,9 @@ impl Runtime {
     /// tell of completions.
     #[must_use]
     pub fn watch(&self) -> BorrowedFd<'_> {
+        if fork::is_child() {
+            return self.as_fd();
+        }
         let is_watched = self.watched.swap(true, Ordering::Relaxed);
         if !is_watched && self.driver() == Driver::Caller {
             // Whoever polled before asking has armed nothing, and has to poll once more.
@@ -225,6 +230,9 @@ impl Runtime {
     /// Turns so far, and what the sessions counted, those that have not been forgotten.
     #[must_use]
     pub fn stats(&self) -> (u64, Vec<LinkStats>) {
+        if fork::is_child() {
+            return (0, Vec::new());
+        }
         self.with_engine(|engine, _| engine.stats())
     }
 
@@ -255,6 +263,9 @@ impl Runtime {
 
     /// `told` hears of all sessions, those first that are there.
     pub(super) fn gather(&self, told: &Arc<Told>) {
+        if fork::is_child() {
+            return;
+        }
         self.with_engine(|engine, _| self.gatherings.add(told, engine.sessions()));
     }
 
@@ -308,6 +319,9 @@ impl Runtime {
     /// Asks epoll and runs a turn, unless someone is running one now. Returns whether there
     /// was anything to do: when it says no, the epoll set tells of whatever comes.
     pub fn poll_ready(&self) -> bool {
+        if fork::is_child() {
+            return false;
+        }
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // Who polls like this may sleep on the set afterwards.
             let is_told = engine.join_epoll();
@@ -411,6 +425,9 @@ impl Runtime {
         session: u64,
         act: impl FnOnce(&mut Link, &mut Context<'_>) -> T,
     ) -> Option<T> {
+        if fork::is_child() {
+            return None;
+        }
         self.with_engine(|engine, context| engine.on_link(session, context, act))
     }
 
@@ -520,6 +537,9 @@ impl Runtime {
     /// Closing again gives the same report, at once or as soon as the first call has it;
     /// if it is still under way, the earlier of the two deadlines counts for both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
+        if fork::is_child() {
+            return CloseReport::default();
+        }
         let is_first = !self.closed.swap(true, Ordering::AcqRel);
         // A time that the clock cannot express is for ever.
         let deadline = Instant::now().checked_add(timeout);

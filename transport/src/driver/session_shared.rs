@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
-    fmt,
+    fmt, mem,
     net::SocketAddr,
     os::fd::OwnedFd,
     sync::{Arc, OnceLock},
@@ -24,6 +24,7 @@ use crate::{
         Fabric,
         verbs::{PreparedPair, Site},
     },
+    fork::{self, UsedAfterFork},
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
     ring::{Asymmetry, Released, WaitSlot},
 };
@@ -302,6 +303,17 @@ impl SessionShared {
         self.site().map(|site| site.polling().to_string())
     }
 
+    /// What a call answers in a fork of the process, about a `channel` or the session.
+    #[cold]
+    #[must_use]
+    pub fn used_after_fork(&self, channel: Option<&str>) -> UsedAfterFork {
+        let peer = self.peer.address;
+        UsedAfterFork::new(match channel {
+            Some(channel) => format!("channel \"{channel}\" with {peer}"),
+            None => format!("the session with {peer}"),
+        })
+    }
+
     /// Names of channels that the peer opened and we did not.
     #[must_use]
     pub fn incoming(&self) -> Vec<(String, crate::engine::control::Role)> {
@@ -552,6 +564,15 @@ impl SessionShared {
         let why = format!("it broke the protocol: {what}");
         self.runtime
             .on_link(self.id, |link, context| link.fail(&why, context));
+    }
+}
+
+impl Drop for SessionShared {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // What they hold stays.
+            mem::forget((self.runtime.clone(), self.site.clone()));
+        }
     }
 }
 

@@ -18,7 +18,10 @@ use super::{
     engine::{self, Context, Engine, Ready},
     runtime::Runtime,
 };
-use crate::ring::{Parker, WaitSlot, Wakers, thread_waker};
+use crate::{
+    fork,
+    ring::{Parker, WaitSlot, Wakers, thread_waker},
+};
 
 /// What a call that waits looks at, and so what a look costs; of several what is asked more
 /// often counts.
@@ -41,6 +44,10 @@ impl Runtime {
         looks: Looks,
         mut condition: C,
     ) -> Result<C::Output, TimedOut> {
+        if fork::is_child() {
+            // Nobody would come.
+            return condition.look().ok_or(TimedOut);
+        }
         let wait = if looks == Looks::Memory {
             self.config.wait
         } else {

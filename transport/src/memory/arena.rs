@@ -6,12 +6,14 @@
 //! maps nothing; and with each ring what fabrics have [attached](Attachments) to it.
 //! What nobody leases for a while goes back to the system.
 
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::io::Errno;
 
 use super::{Attachments, MemoryError, MemoryUse, MirroredMapping};
+use crate::fork;
 
 /// The smallest size class.
 pub const SMALLEST_RING_BYTES: usize = 64 << 10;
@@ -141,6 +143,11 @@ impl RingLease {
 
 impl Drop for RingLease {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // The stock may be locked for ever.
+            mem::forget(self.ring.take());
+            return;
+        }
         let mut free = self.stock.lock(self.class);
         if free.len() < KEPT_PER_CLASS
             && let Some(ring) = self.ring.take()

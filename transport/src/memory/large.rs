@@ -5,7 +5,7 @@
 //! than sending what they hold (256 MiB are 65 536 faults), so a pool keeps the
 //! last few buffers for messages of a similar size.
 
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::io::Errno;
 
 use super::{Access, Attachments, Mapping, MemoryError, MemoryUse};
+use crate::fork;
 
 /// Free buffers that a pool keeps.
 pub const DEFAULT_KEPT_BUFFERS: usize = 2;
@@ -210,6 +211,11 @@ impl DerefMut for LargeLease {
 
 impl Drop for LargeLease {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // The stock may be locked for ever.
+            mem::forget(self.buffer.take());
+            return;
+        }
         if let Some(buffer) = self.buffer.take() {
             self.stock.put(buffer);
         }

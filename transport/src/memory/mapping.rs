@@ -2,7 +2,8 @@
 //!
 //! Rules:
 //! 1. `base..base + bytes` is mapped, by this value alone, from construction to
-//!    drop; nobody else unmaps or remaps any part of it.
+//!    drop; nobody else unmaps or remaps any part of it. In a fork of the process it may be
+//!    a hole, or what the child has put there.
 //! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
 //!    decided by whoever holds it, and argued there.
 
@@ -13,6 +14,7 @@ use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
 
 use super::{MemoryError, MemoryUse};
+use crate::fork;
 
 /// What the mapping's own process may do with its bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,7 +40,8 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Private zeroed memory of this process, not yet backed by any page.
+    /// Private zeroed memory of this process, not yet backed by any page. A child does not
+    /// have it: a device may write there.
     ///
     /// It is accounted (no MAP_NORESERVE), so that a range that the machine could
     /// never back is refused here and not by the OOM killer, page by page.
@@ -46,6 +49,16 @@ impl Mapping {
     /// # Errors
     /// [`MemoryError`] if the kernel refuses the range.
     pub fn anonymous(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = Self::inherited(what, bytes)?;
+        mapping.keep_from_children();
+        Ok(mapping)
+    }
+
+    /// The same, but that a child has a copy of it, for what drops touch.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub(crate) fn inherited(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
         // SAFETY: a null hint without MAP_FIXED takes a range that nobody uses.
         let base = unsafe {
             mmap_anonymous(
@@ -63,7 +76,7 @@ impl Mapping {
     }
 
     /// The first `bytes` of a memory file, shared with whoever else maps it, with
-    /// its page tables filled.
+    /// its page tables filled. A child does not have it.
     ///
     /// # Errors
     /// [`MemoryError`] if the kernel refuses the range or its pages.
@@ -89,6 +102,7 @@ impl Mapping {
             base: non_null(base),
             bytes,
         };
+        mapping.keep_from_children();
         mapping.populate(what, bytes, access)?;
         Ok(mapping)
     }
@@ -139,6 +153,17 @@ impl Mapping {
             )
         }?;
         Ok(())
+    }
+
+    /// A fork of this process has a hole here. So it cannot write what a peer reads, and a
+    /// page that a device writes to stays ours: before Linux 5.12 the kernel gave the child
+    /// the one that the device has, and us a copy at the next store.
+    pub(super) fn keep_from_children(&self) {
+        // SAFETY: the advice changes no byte in this process, and the range is mapped
+        // (rule 1). A child does not touch it (`fork`, rule 3).
+        let advised =
+            unsafe { madvise(self.base.as_ptr().cast(), self.bytes, Advice::LinuxDontFork) };
+        debug_assert!(advised.is_ok(), "madvise of our own range: {advised:?}");
     }
 
     /// Fills the page tables of the first `bytes`, so that touching them faults no more.
@@ -227,6 +252,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // What is there by now may be somebody else's.
+            return;
+        }
         // SAFETY: the range is ours (rule 1), and whoever handed its address on
         // keeps this value alive for as long as the address is used (rule 2).
         let unmapped = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };

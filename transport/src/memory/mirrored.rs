@@ -53,6 +53,7 @@ impl MirroredMapping {
         windows
             .place(capacity, fd, capacity, access)
             .map_err(refused)?;
+        windows.keep_from_children();
         windows.populate(MemoryUse::Ring, 2 * capacity, access)?;
         Ok(Self { windows, capacity })
     }

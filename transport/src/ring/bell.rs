@@ -15,6 +15,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError, Weak};
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, retry_on_intr, write};
 
+use crate::fork;
+
 /// Wakes one engine: an eventfd in its epoll set or, where no thread waits, a
 /// turn of the engine on the ringing thread.
 pub struct Bell {
@@ -53,6 +55,9 @@ impl Bell {
     /// Wakes the engine, or drives it here if it has no thread.
     #[cold]
     pub fn ring(&self) {
+        if fork::is_child() {
+            return;
+        }
         let caller = self.caller().as_ref().map(Weak::upgrade);
         match caller {
             Some(Some(engine)) => engine.drive(),
@@ -64,6 +69,9 @@ impl Bell {
 
     /// Makes the eventfd readable, whoever drives the engine.
     pub fn wake(&self) {
+        if fork::is_child() {
+            return;
+        }
         // The only failure is a full counter, and then it is readable already.
         let _ = retry_on_intr(|| write(&self.fd, &1u64.to_ne_bytes()));
     }
@@ -126,6 +134,10 @@ impl Deref for BellLease {
 
 impl Drop for BellLease {
     fn drop(&mut self) {
+        if fork::is_child() {
+            // The parent still sleeps on it.
+            return;
+        }
         let caller = self.bell.caller().take();
         // Not under the lock: it may be the last reference to a `Weak`.
         drop(caller);

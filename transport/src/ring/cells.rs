@@ -36,6 +36,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::barrier::Asymmetry;
 use super::bell::Bell;
 use super::pages::Pages;
+use crate::fork;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering, unless_weakened};
 
 /// The release cells of one receiver.
@@ -315,6 +316,9 @@ impl Deref for CellLease {
 
 impl Drop for CellLease {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         self.block.hush();
         // Under loom an atomic belongs to one run of the model.
         if self.is_settled() && !cfg!(loom) {

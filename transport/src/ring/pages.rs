@@ -68,7 +68,7 @@ impl<T: Initial> Pages<T> {
         use crate::memory::{Mapping, MemoryUse};
         use std::alloc::{Layout, handle_alloc_error};
         let layout = Layout::array::<T>(count).expect("a window fits the address space");
-        let memory = Mapping::anonymous(MemoryUse::Window, layout.size())
+        let memory = Mapping::inherited(MemoryUse::Window, layout.size())
             .unwrap_or_else(|_| handle_alloc_error(layout));
         // With huge pages the first value could cost 2 MiB.
         memory.prefer_huge_pages(false);

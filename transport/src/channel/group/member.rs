@@ -12,6 +12,7 @@ use crate::{
         TaskWait, channel_end::Unusable,
     },
     driver::Patience,
+    fork::UsedAfterFork,
 };
 
 /// A sending end in a group.
@@ -76,6 +77,8 @@ pub enum LossReason {
     Mismatch(Box<SchemaMismatch>),
     /// Its channel has ended.
     Disconnected(Box<Disconnected>),
+    /// It is another process's, of which this one is a fork.
+    UsedAfterFork(UsedAfterFork),
 }
 
 /// Why a member has no place for a message.
@@ -218,6 +221,7 @@ impl<P: Copy> Member<P> {
     pub(super) fn failed(&self, error: SendError) -> LossReason {
         match error {
             SendError::NotOpened(error) => LossReason::NotOpened(error),
+            SendError::UsedAfterFork(error) => LossReason::UsedAfterFork(error),
             _ => self.end(),
         }
     }
@@ -229,6 +233,7 @@ impl<P: Copy> Member<P> {
             Unusable::NotOpened(error) => LossReason::NotOpened(error),
             Unusable::Mismatch(error) => LossReason::Mismatch(error),
             Unusable::Disconnected(error) => LossReason::Disconnected(error),
+            Unusable::Forked(error) => LossReason::UsedAfterFork(error),
         }
     }
 }
@@ -256,6 +261,7 @@ impl fmt::Display for LossReason {
             LossReason::NotOpened(error) => error.fmt(f),
             LossReason::Mismatch(error) => error.fmt(f),
             LossReason::Disconnected(error) => error.fmt(f),
+            LossReason::UsedAfterFork(error) => error.fmt(f),
         }
     }
 }

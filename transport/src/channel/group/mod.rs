@@ -28,7 +28,10 @@ use super::{
     Abort, SendError, SendFailure, SendHandle, WaitAckedError,
     several::{Place, place},
 };
-use crate::driver::{Looks, Patience, Runtime};
+use crate::{
+    driver::{Looks, Patience, Runtime},
+    fork::{self, UsedAfterFork},
+};
 
 mod building;
 mod member;
@@ -81,6 +84,8 @@ pub enum GroupFailure<P> {
     NotOpen(P),
     /// It will not work with this message, or for lack of memory.
     Failed(P, SendError),
+    /// This process is a fork of the one that made the group.
+    UsedAfterFork(UsedAfterFork),
 }
 
 impl<P> GroupFailure<P> {
@@ -162,12 +167,15 @@ impl<P: Copy> SendGroup<P> {
     /// Drops a member that is not of use any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
         let member = self.take_out(index);
-        tracing::warn!(
-            channel = member.handle.name(),
-            peer = %member.handle.session().peer().address,
-            %reason,
-            "a member of the group is dropped"
-        );
+        // In a fork of the process a thread that is not there may have the log.
+        if !fork::is_child() {
+            tracing::warn!(
+                channel = member.handle.name(),
+                peer = %member.handle.session().peer().address,
+                %reason,
+                "a member of the group is dropped"
+            );
+        }
         keep(&mut self.lost, (Parted::of(&member), reason));
     }
 
@@ -191,6 +199,7 @@ impl<P: Copy> SendGroup<P> {
         patience: Patience,
         encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, GroupFailure<P>> {
+        check_fork().map_err(GroupFailure::UsedAfterFork)?;
         let mut building = Building::new(self, size, encode);
         match building.attempt() {
             Err(failure) if failure.is_transient() => building.wait(patience, failure),
@@ -205,6 +214,7 @@ impl<P: Copy> SendGroup<P> {
         size: Option<usize>,
         encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Poll<Result<u64, GroupFailure<P>>> {
+        check_fork().map_err(GroupFailure::UsedAfterFork)?;
         self.leave_waits();
         let mut building = Building::new(self, size, encode);
         let settled = building.attempt_watched(waker);
@@ -304,10 +314,19 @@ impl<P: Copy> SendGroup<P> {
 
     /// Takes back whatever a thread or task left at the members that waits no more.
     pub fn leave_waits(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         for member in &mut self.members {
             member.handle.leave(&mut member.wait);
         }
     }
+}
+
+/// Whether the group is this process's.
+#[inline]
+fn check_fork() -> Result<(), UsedAfterFork> {
+    fork::check(|| "a group".to_owned())
 }
 
 /// Keeps the newest.

@@ -7,12 +7,13 @@
 use std::task::{Poll, Waker};
 
 use super::{
-    SendGroup,
+    SendGroup, check_fork,
     member::{Member, Parted},
 };
 use crate::{
     driver::{Condition, Patience, TimedOut},
     engine::control::Ask,
+    fork::UsedAfterFork,
 };
 
 /// A message is not acknowledged by as many as were asked for.
@@ -33,6 +34,8 @@ pub enum QuorumFailure<P> {
     },
     /// The time was up; this many have.
     TimedOut(usize),
+    /// This process is a fork of the one that made the group.
+    UsedAfterFork(UsedAfterFork),
 }
 
 /// How a member stands to a message.
@@ -90,6 +93,7 @@ impl<P: Copy> SendGroup<P> {
         quorum: usize,
         patience: Patience,
     ) -> Result<(), QuorumFailure<P>> {
+        check_fork().map_err(QuorumFailure::UsedAfterFork)?;
         if let Some(answer) = self.answer(sequence, quorum) {
             return answer;
         }
@@ -117,6 +121,7 @@ impl<P: Copy> SendGroup<P> {
         sequence: u64,
         quorum: usize,
     ) -> Poll<Result<(), QuorumFailure<P>>> {
+        check_fork().map_err(QuorumFailure::UsedAfterFork)?;
         self.leave_waits();
         if let Some(answer) = self.answer(sequence, quorum) {
             return Poll::Ready(answer);

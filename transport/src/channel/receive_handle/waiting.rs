@@ -4,12 +4,16 @@ use super::{CoarseTime, ReceiveHandle, Source};
 use crate::{
     channel::{error::RecvFailure, message::RawMessage},
     driver::{Condition, Patience, TimedOut},
+    fork,
 };
 
 impl ReceiveHandle {
     /// The next message, waiting as long as `patience` says.
     #[inline(always)]
     pub fn receive(&mut self, patience: Patience) -> Result<RawMessage, RecvFailure> {
+        if fork::is_child() {
+            return Err(self.used_after_fork().into());
+        }
         let is_early = self.reply_delay != 0 && patience != Patience::None;
         if !is_early && let Some(message) = self.take() {
             return Ok(message);

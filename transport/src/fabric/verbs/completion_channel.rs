@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::device::Context;
 use super::error::VerbsError;
 use super::provider::ChannelHandle;
+use crate::fork;
 
 /// A completion channel; a completion queue made with one owns it.
 #[derive(Debug)]
@@ -66,6 +67,9 @@ impl AsFd for CompletionChannel {
 
 impl Drop for CompletionChannel {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // SAFETY: the one queue on this channel owned it, and is destroyed.
         if let Err(errno) = unsafe { self.context.provider().destroy_channel(self.handle) } {
             self.context.undestroyed("ibv_destroy_comp_channel", errno);

@@ -24,6 +24,7 @@ use super::device_clock::DeviceClock;
 use super::error::VerbsError;
 use super::provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
+use crate::fork;
 
 /// The owner's end of a completion queue.
 #[derive(Debug)]
@@ -342,6 +343,9 @@ impl Completions {
 
 impl Drop for Completions {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         self.acknowledge(self.unacknowledged.load(Ordering::Relaxed));
         // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed;
         // its channel goes after it, as a field.

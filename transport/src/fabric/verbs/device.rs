@@ -17,6 +17,7 @@ use super::port::{PortAttributes, PortState};
 use super::provider::{
     ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
 };
+use crate::fork;
 
 /// An open device. Clones are the same device.
 #[derive(Clone, Debug)]
@@ -282,6 +283,9 @@ impl Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // SAFETY: every object of this context held an `Arc` of it, so all are destroyed.
         if let Err(errno) = unsafe { self.provider.close(self.opened.handle) } {
             self.undestroyed("ibv_close_device", errno);

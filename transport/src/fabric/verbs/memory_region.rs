@@ -23,6 +23,7 @@ use super::error::VerbsError;
 use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::RegionHandle;
+use crate::fork;
 use crate::memory::{BufferSlab, Mapping, MirroredMapping};
 
 /// Memory that can be registered.
@@ -228,6 +229,9 @@ impl<M: DeviceMemory> MemoryRegion<M> {
 
 impl<M: DeviceMemory> Drop for MemoryRegion<M> {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         let context = &self.domain.context;
         // SAFETY: the region is registered; nobody uses its handle after this.
         match unsafe { context.provider().deregister(self.handle) } {

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::device::{Context, Device};
 use super::error::VerbsError;
 use super::provider::DomainHandle;
+use crate::fork;
 
 /// A protection domain. Clones are the same domain.
 #[derive(Clone, Debug)]
@@ -43,6 +44,9 @@ impl ProtectionDomain {
 
 impl Drop for Domain {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         // SAFETY: regions, shared receive queues and queue pairs of this domain held an
         // `Arc` of it, so all are destroyed.
         if let Err(errno) = unsafe { self.context.provider().destroy_domain(self.handle) } {

@@ -29,6 +29,7 @@ use super::queue_pair_state::{
 use super::receive_queue::{PostError, ReceiveQueue, SharedReceives};
 use super::work_id::{Operation, WorkId};
 use super::work_request::{PushError, ReceiveRequest, RequestTable, SendRequest};
+use crate::fork;
 
 /// What a queue pair is made with; ends in [`build`](QueuePairBuilder::build).
 #[derive(Clone, Debug)]
@@ -472,6 +473,9 @@ impl QueuePair {
 
 impl Drop for Pair {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         let context = &self.domain.context;
         // SAFETY: nothing is made from a queue pair but its own receive queue, which held
         // an `Arc` of it. What it was made from is held by fields, and goes after it.

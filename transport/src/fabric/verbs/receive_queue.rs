@@ -17,6 +17,7 @@ use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::{PostReceive, SharedReceiveHandle};
 use super::queue_pair::Pair;
 use super::work_request::{PushError, ReceiveRequest, RequestTable};
+use crate::fork;
 
 /// A queue of receives.
 #[derive(Debug)]
@@ -227,6 +228,9 @@ impl ReceiveQueue {
 
 impl Drop for SharedReceives {
     fn drop(&mut self) {
+        if fork::is_child() {
+            return;
+        }
         let context = &self.domain.context;
         // SAFETY: queue pairs on this queue held an `Arc` of it, so all are destroyed.
         if let Err(errno) = unsafe { context.provider().destroy_shared_receive(self.handle) } {

@@ -1,0 +1,604 @@
+//! A fork of a process that has nodes: the child is told so by every call, and whatever it
+//! drops and however it ends, the parent and the parent's peer notice nothing.
+//!
+//! On every fabric under every driver. The process that plays here forks, in the middle of
+//! sessions, with messages that are held and futures that wait.
+
+mod processes;
+
+use std::{
+    env, fs,
+    future::Future,
+    net::TcpListener,
+    os::unix::{fs::FileExt, process::CommandExt},
+    pin::Pin,
+    process::{Command, ExitCode},
+    ptr,
+    sync::OnceLock,
+    task::{Context, Poll, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crc_fast::CrcAlgorithm;
+use futures_core::Stream;
+use futures_sink::Sink;
+use ibex::{
+    AcceptError, ConnectError, FanIn, FanInError, FanInEvent, Group, GroupSendError, ListenError,
+    LossReason, Node, OpenFailure, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError,
+    Select, SendError, SendTimeoutError, Sender, TryRecvError, TrySendError, WaitAckedError,
+};
+use processes::{Party, Proof, Setup};
+
+/// Set for the program that says which descriptors it has.
+const LIST: &str = "IBEX_TEST_LIST_DESCRIPTORS";
+
+fn main() -> ExitCode {
+    if env::var_os(LIST).is_some() {
+        print!("{}", descriptors().join("\n"));
+        return ExitCode::SUCCESS;
+    }
+    INHERITED.get_or_init(descriptors);
+    let proofs = Setup::all().flat_map(|setup| {
+        [
+            Proof::new("dropped", setup, let_children_drop, answer),
+            Proof::new("called", setup, let_a_child_call, answer),
+            Proof::new("in_traffic", setup, fork_in_traffic, answer),
+            Proof::new("exec", setup, exec, answer),
+        ]
+    });
+    processes::run(proofs.collect())
+}
+
+// ---- The proofs ----------------------------------------------------------------------
+
+/// Children drop everything, or nothing, and end in either way.
+fn let_children_drop(party: &mut Party) {
+    let mut all = All::open(party);
+    all.exchange(1..=50);
+    all.sender.send(&payload(51)).expect("sent");
+    let held = all.receiver.recv().expect("a message");
+    let building = party.peer.channel("building").codec::<Raw>();
+    let mut building = building.sender::<[u8]>().expect("opened");
+    let reservation = building.reserve(100).expect("room");
+    let mut waiting = Box::pin(all.receiver.recv_async());
+    assert!(poll(waiting.as_mut()).is_pending());
+    let mut accepting = Box::pin(party.node.accept_async());
+    assert!(poll(accepting.as_mut()).is_pending());
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a socket");
+    let address = silent.local_addr().expect("it is bound");
+    let mut dialing = Box::pin(party.node.connect_async(address));
+    assert!(poll(dialing.as_mut()).is_pending());
+
+    let before = Seen::at_rest(party);
+    for end in [libc::exit, libc::_exit] {
+        for drops in [true, false] {
+            let child = match fork() {
+                Forked::Parent(child) => child,
+                Forked::Child(ending) => {
+                    if drops {
+                        drop((waiting, accepting, dialing, reservation));
+                        drop((held, building, all));
+                        // SAFETY: this process ends before anybody uses its copies again.
+                        unsafe {
+                            ptr::drop_in_place(&raw mut party.peer);
+                            ptr::drop_in_place(&raw mut party.node);
+                        }
+                    }
+                    ending.by(end)
+                }
+            };
+            child.has_succeeded();
+            assert_eq!(Seen::now(party), before, "dropped: {drops}");
+        }
+    }
+
+    drop((waiting, accepting, dialing));
+    reservation.send().expect("sent");
+    held.ack();
+    all.take_gathered(51);
+    all.exchange(52..=100);
+    all.sender.wait_acked(100).expect("acknowledged");
+}
+
+/// A child makes every call that there is.
+fn let_a_child_call(party: &mut Party) {
+    let mut all = All::open(party);
+    all.exchange(1..=50);
+    let versions = party.peer.channel("versions").codec::<Raw>();
+    let before = Seen::at_rest(party);
+    match fork() {
+        Forked::Parent(child) => child.has_succeeded(),
+        Forked::Child(ending) => {
+            call_node(&party.node);
+            let open = versions
+                .receiver::<[u8]>()
+                .expect_err("a child opened a channel");
+            assert!(
+                matches!(open.reason, OpenFailure::UsedAfterFork(_)),
+                "{open}"
+            );
+            call_peer(party);
+            call_sender(&mut all.sender);
+            call_receiver(&mut all.receiver);
+            call_several(&mut all, party);
+            ending.by(libc::exit)
+        }
+    }
+    assert_eq!(Seen::now(party), before);
+    all.exchange(51..=100);
+}
+
+fn call_node(node: &Node) {
+    let again = Node::client().expect_err("a child made a node");
+    assert!(matches!(again, ListenError::UsedAfterFork(_)), "{again}");
+    let accept = |error: AcceptError| matches!(error, AcceptError::UsedAfterFork(_));
+    assert!(accept(node.accept().expect_err("a peer")));
+    assert!(accept(node.accept_timeout(LONG).expect_err("a peer")));
+    assert!(accept(node.try_accept().expect_err("a peer")));
+    assert!(accept(ready(node.accept_async()).expect_err("a peer")));
+    let connect = |error: ConnectError| matches!(error, ConnectError::UsedAfterFork(_));
+    assert!(connect(node.connect("127.0.0.1:1").expect_err("a peer")));
+    assert!(connect(
+        ready(node.connect_async("127.0.0.1:1")).expect_err("a peer")
+    ));
+    assert!(!node.poll());
+    assert!(node.close(LONG).undelivered.is_empty());
+    assert!(node.stats().sessions.is_empty());
+    let mut events = node.events();
+    assert_eq!(
+        (events.next(), events.try_next(), events.dropped()),
+        (None, None, 0)
+    );
+    let _ = node.as_fd();
+    let mut fan_in = node
+        .fan_in("late")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .expect("settings");
+    assert!(fan_in.next().is_none());
+}
+
+fn call_peer(party: &Party) {
+    let peer = &party.peer;
+    let channel = peer.channel("late").codec::<Raw>();
+    let error = channel
+        .sender::<[u8]>()
+        .expect_err("a child opened a channel");
+    assert!(
+        matches!(error.reason, OpenFailure::UsedAfterFork(_)),
+        "{error}"
+    );
+    assert!(error.to_string().contains("is a fork"), "{error}");
+    assert!(peer.is_gone() && peer.incoming().is_empty());
+    let _ = (peer.stats(), peer.clone(), format!("{peer:?}"));
+}
+
+fn call_sender(sender: &mut BytesSender) {
+    let send = |error: SendError| matches!(error, SendError::UsedAfterFork(_));
+    let trying = |error| matches!(error, TrySendError::Failed(SendError::UsedAfterFork(_)));
+    let timed = |error| matches!(error, SendTimeoutError::Failed(SendError::UsedAfterFork(_)));
+    let acked = |error| matches!(error, WaitAckedError::Failed(SendError::UsedAfterFork(_)));
+    assert!(send(sender.send(b"1").expect_err("sent")));
+    assert!(trying(sender.try_send(b"1").expect_err("sent")));
+    assert!(timed(sender.send_timeout(b"1", LONG).expect_err("sent")));
+    assert!(send(ready(sender.send_async(b"1")).expect_err("sent")));
+    assert!(send(sender.reserve(8).expect_err("room")));
+    assert!(trying(sender.try_reserve(8).expect_err("room")));
+    assert!(timed(sender.reserve_timeout(8, LONG).expect_err("room")));
+    assert!(timed(sender.opened(LONG).expect_err("opened")));
+    assert!(acked(sender.flush().expect_err("flushed")));
+    assert!(acked(sender.flush_timeout(LONG).expect_err("flushed")));
+    assert!(acked(ready(sender.flush_async()).expect_err("flushed")));
+    assert!(acked(sender.wait_acked(1).expect_err("acknowledged")));
+    assert!(acked(
+        sender
+            .wait_acked_timeout(1, LONG)
+            .expect_err("acknowledged")
+    ));
+    assert!(acked(
+        ready(sender.wait_acked_async(1)).expect_err("acknowledged")
+    ));
+    assert_eq!(
+        (sender.counts().sent, sender.counts().acknowledged),
+        (50, 0)
+    );
+    let mut clone = sender.clone();
+    assert!(send(clone.send(b"1").expect_err("sent")));
+    assert!(acked(clone.close().expect_err("closed")));
+    let _ = format!("{sender:?}");
+}
+
+fn call_receiver(receiver: &mut BytesReceiver) {
+    let recv = |error: RecvError| matches!(error, RecvError::UsedAfterFork(_));
+    let trying = |error| matches!(error, TryRecvError::Failed(RecvError::UsedAfterFork(_)));
+    let timed = |error| matches!(error, RecvTimeoutError::Failed(RecvError::UsedAfterFork(_)));
+    assert!(recv(receiver.next().expect_err("a message")));
+    assert!(recv(receiver.recv().expect_err("a message")));
+    assert!(trying(receiver.try_recv().expect_err("a message")));
+    assert!(timed(receiver.recv_timeout(LONG).expect_err("a message")));
+    assert!(timed(receiver.opened(LONG).expect_err("opened")));
+    assert!(recv(ready(receiver.recv_async()).expect_err("a message")));
+    let first = receiver.iter().next().expect("an answer");
+    assert!(recv(first.expect_err("a message")));
+    let mut stream = receiver.stream();
+    let Poll::Ready(Some(Err(error))) = Pin::new(&mut stream).poll_next(&mut context()) else {
+        panic!("a stream goes on")
+    };
+    assert!(recv(error));
+    drop(stream);
+    assert_eq!(receiver.received(), 50);
+    let _ = (receiver.counts(), format!("{receiver:?}"));
+}
+
+fn call_several(all: &mut All, party: &Party) {
+    let mut sink = all.numbers.sink();
+    let taken = Pin::new(&mut sink).start_send(1);
+    assert!(matches!(taken, Err(SendError::UsedAfterFork(_))));
+    drop(sink);
+    let mut select = Select::new();
+    let mut acked = all.sender.until_acked(1000);
+    assert_eq!(select.ready(&mut [&mut all.receiver, &mut acked]), 0);
+    assert_eq!(select.ready_timeout(&mut [&mut acked], LONG), Some(0));
+    assert_eq!(select.try_ready(&mut [&mut acked]), Some(0));
+
+    let group = &mut all.group;
+    let sent = |error: GroupSendError| matches!(error, GroupSendError::UsedAfterFork(_));
+    let quorum = |error: QuorumError| matches!(error, QuorumError::UsedAfterFork(_));
+    assert!(sent(group.send(b"1").expect_err("sent")));
+    assert!(sent(group.try_send(b"1").expect_err("sent")));
+    assert!(sent(group.send_timeout(b"1", LONG).expect_err("sent")));
+    assert!(sent(ready(group.send_async(b"1")).expect_err("sent")));
+    assert!(quorum(group.wait_acked(1, 1).expect_err("acknowledged")));
+    assert!(quorum(
+        group
+            .wait_acked_timeout(1, 1, LONG)
+            .expect_err("acknowledged")
+    ));
+    assert!(quorum(
+        ready(group.wait_acked_async(1, 1)).expect_err("acknowledged")
+    ));
+    assert_eq!((group.acked(1), group.members().len()), (0, 1));
+    assert!(group.join(&party.peer).is_err());
+    ready(group.flush_async());
+    group.flush();
+    let lost = group.next_lost().expect("who is not flushed is lost");
+    assert!(
+        matches!(lost.reason, LossReason::UsedAfterFork(_)),
+        "{lost:?}"
+    );
+
+    let fan_in = &mut all.fan_in;
+    let _ = fan_in.peers();
+    let Some(FanInEvent::Lost(_, FanInError::Recv(RecvError::UsedAfterFork(_)))) = fan_in.next()
+    else {
+        panic!("a peer is not lost")
+    };
+    assert!(fan_in.next().is_none() && ready(fan_in.next_async()).is_none());
+    assert!(fan_in.try_next().expect("an end").is_none());
+    assert!(fan_in.next_timeout(LONG).expect("an end").is_none());
+}
+
+/// Children come while other threads send and receive, so that locks are held and rings are
+/// half-way.
+fn fork_in_traffic(party: &mut Party) {
+    let mut all = All::open(party);
+    let messages = party.setup.count(20_000, 20);
+    let (sender, receiver) = (&mut all.sender, &mut all.receiver);
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            (1..=messages).for_each(|number| {
+                sender.send(&streamed(number)).expect("sent");
+            })
+        });
+        let receiving = scope.spawn(|| {
+            (1..=messages).for_each(|number| {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(*message, *streamed(number));
+                message.ack();
+            })
+        });
+        let mut children = 0;
+        while children < 8 || !receiving.is_finished() {
+            match fork() {
+                Forked::Parent(child) => child.has_succeeded(),
+                Forked::Child(ending) => {
+                    call_node(&party.node);
+                    call_peer(party);
+                    let error = all.group.send(b"1").expect_err("sent");
+                    assert!(matches!(error, GroupSendError::UsedAfterFork(_)));
+                    // SAFETY: this process ends before anybody uses its copies again.
+                    unsafe {
+                        ptr::drop_in_place(&raw mut all.group);
+                        ptr::drop_in_place(&raw mut all.fan_in);
+                        ptr::drop_in_place(&raw mut party.peer);
+                        ptr::drop_in_place(&raw mut party.node);
+                    }
+                    ending.by(libc::exit)
+                }
+            }
+            children += 1;
+        }
+        sending.join().expect("all was sent");
+    });
+    all.sender.wait_acked(messages).expect("acknowledged");
+    assert_eq!(all.sender.counts().received, messages);
+    assert_eq!(all.receiver.received(), messages);
+}
+
+/// A program that a child becomes has no descriptor of ours.
+fn exec(party: &mut Party) {
+    let mut all = All::open(party);
+    all.exchange(1..=50);
+    let mut program = Command::new(env::current_exe().expect("this program has a path"));
+    // SAFETY: it does nothing; that there is one has the child made by `fork`.
+    unsafe { program.pre_exec(|| Ok(())) };
+    let output = program.env(LIST, "1").output().expect("it runs");
+    let listed = String::from_utf8(output.stdout).expect("text");
+    let inherited = INHERITED.get().expect("set in `main`");
+    let ours: Vec<_> = listed
+        .lines()
+        .filter(|descriptor| !inherited.iter().any(|other| other == descriptor))
+        .collect();
+    assert!(output.status.success());
+    assert_eq!(ours, Vec::<&str>::new(), "left open by exec");
+    all.exchange(51..=100);
+}
+
+/// The other side: every message comes back, and goes to the fan-in if it says so.
+fn answer(party: &mut Party) {
+    let receiver = |name: &str| {
+        let channel = party.peer.channel(name).codec::<Raw>();
+        channel.receiver::<[u8]>().expect("opened")
+    };
+    let sender = |name: &str| {
+        let channel = party.peer.channel(name).codec::<Raw>();
+        channel.sender::<[u8]>().expect("opened")
+    };
+    let mut there = receiver("there");
+    let mut grouped = receiver("grouped");
+    let _building = receiver("building");
+    let (mut back, mut gathered) = (sender("back"), sender("gathered"));
+    let mut select = Select::new();
+    loop {
+        if select.ready(&mut [&mut there, &mut grouped]) == 1 {
+            match grouped.try_recv() {
+                Ok(message) => message.ack(),
+                Err(error) if error.is_transient() => {}
+                Err(_) => return,
+            }
+            continue;
+        }
+        match there.try_recv() {
+            Ok(message) => {
+                back.send(&message).expect("sent");
+                if message[0] != STREAMED {
+                    gathered.send(&message).expect("sent");
+                }
+                message.ack();
+            }
+            Err(error) if error.is_transient() => {}
+            Err(TryRecvError::Failed(RecvError::Ended)) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    // What came back is acknowledged, or the other side is gone.
+    let _ = back.flush();
+}
+
+// ---- What is there -------------------------------------------------------------------
+
+type BytesSender = Sender<[u8], Raw>;
+type BytesReceiver = Receiver<[u8], Raw>;
+
+/// Some of each.
+struct All {
+    sender: BytesSender,
+    receiver: BytesReceiver,
+    numbers: Sender<u64, Pod>,
+    group: Group<[u8], Raw>,
+    fan_in: FanIn<[u8], Raw>,
+}
+
+impl All {
+    fn open(party: &Party) -> Self {
+        let channel = |name| party.peer.channel(name).codec::<Raw>();
+        let group = party.node.group("grouped").codec::<Raw>();
+        let fan_in = party.node.fan_in("gathered").codec::<Raw>();
+        let numbers = party.peer.channel("numbers").codec::<Pod>();
+        let mut group = group.sender::<[u8]>().expect("a group");
+        group.join(&party.peer).expect("a member");
+        Self {
+            sender: channel("there").sender().expect("opened"),
+            receiver: channel("back").receiver().expect("opened"),
+            numbers: numbers.sender().expect("opened"),
+            group,
+            fan_in: fan_in.receiver().expect("a fan-in"),
+        }
+    }
+
+    /// Sends these, and takes them back on every way.
+    fn exchange(&mut self, numbers: std::ops::RangeInclusive<u64>) {
+        for number in numbers {
+            self.sender.send(&payload(number)).expect("sent");
+            let message = self.receiver.recv().expect("a message");
+            assert_eq!(*message, *payload(number));
+            message.ack();
+            self.take_gathered(number);
+            let sent = self.group.send(&payload(number)).expect("sent");
+            self.group.wait_acked(sent, 1).expect("acknowledged");
+        }
+    }
+
+    fn take_gathered(&mut self, number: u64) {
+        loop {
+            match self.fan_in.next() {
+                Some(FanInEvent::Joined(_)) => {}
+                Some(FanInEvent::Message(_, message)) => {
+                    assert_eq!(*message, *payload(number));
+                    return message.ack();
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// A message that comes back on both ways; now and then one that has memory of its own.
+fn payload(number: u64) -> Vec<u8> {
+    let length = if number.is_multiple_of(16) { LARGE } else { 64 };
+    bytes(GATHERED, length, number)
+}
+
+/// A message that comes back on one way.
+fn streamed(number: u64) -> Vec<u8> {
+    bytes(STREAMED, 64 + (number % 7) as usize * 100, number)
+}
+
+fn bytes(kind: u8, length: usize, number: u64) -> Vec<u8> {
+    let mut bytes = vec![number as u8; length];
+    bytes[0] = kind;
+    bytes[1..9].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+const GATHERED: u8 = 1;
+const STREAMED: u8 = 2;
+/// Above what goes into a ring.
+const LARGE: usize = 3 << 20;
+
+/// What a child could change.
+#[derive(Debug, PartialEq, Eq)]
+struct Seen {
+    sessions: String,
+    /// Memory files that are mapped, and what is in them.
+    memory: Vec<(String, u64)>,
+}
+
+impl Seen {
+    /// When it does not change by itself any more: the engines have looked for silence, and
+    /// have taken back what is not used.
+    fn at_rest(party: &Party) -> Self {
+        let mut seen = Self::now(party);
+        let mut since = Instant::now();
+        while since.elapsed() < SILENCE {
+            thread::sleep(Duration::from_millis(50));
+            party.node.poll();
+            let now = Self::now(party);
+            if now != seen {
+                (seen, since) = (now, Instant::now());
+            }
+        }
+        seen
+    }
+
+    fn now(party: &Party) -> Self {
+        let maps = fs::read_to_string("/proc/self/maps").expect("mappings");
+        let memory = fs::File::open("/proc/self/mem").expect("our memory");
+        let content = |line: &str| {
+            let (range, rest) = line.split_once(' ')?;
+            let (_, file) = rest.split_once("/memfd:ibex-")?;
+            let (start, end) = range.split_once('-')?;
+            let start = u64::from_str_radix(start, 16).ok()?;
+            let end = u64::from_str_radix(end, 16).ok()?;
+            let mut bytes = vec![0; (end - start) as usize];
+            memory.read_exact_at(&mut bytes, start).ok()?;
+            let sum = crc_fast::checksum(CrcAlgorithm::Crc64Nvme, &bytes);
+            Some((file.to_owned(), sum))
+        };
+        let mut sessions = party.node.stats().sessions;
+        for session in &mut sessions {
+            // The engine asks a device whether there is anything, whoever else does what.
+            (session.counters.polls, session.counters.empty_polls) = (0, 0);
+        }
+        Self {
+            sessions: format!("{sessions:?}"),
+            memory: maps.lines().filter_map(content).collect(),
+        }
+    }
+}
+
+// ---- Children ------------------------------------------------------------------------
+
+enum Forked {
+    Parent(Child),
+    Child(Ending),
+}
+
+fn fork() -> Forked {
+    // SAFETY: the child calls ibex, which promises to bear it, and otherwise what allocates
+    // and prints; that works after `fork` with the C libraries that we are tested with.
+    match unsafe { libc::fork() } {
+        0 => Forked::Child(Ending),
+        -1 => panic!("no child: {}", std::io::Error::last_os_error()),
+        pid => Forked::Parent(Child(pid)),
+    }
+}
+
+struct Child(libc::pid_t);
+
+impl Child {
+    fn has_succeeded(self) {
+        let mut status = 0;
+        // SAFETY: `status` is written to.
+        let waited = unsafe { libc::waitpid(self.0, &raw mut status, 0) };
+        assert_eq!(waited, self.0, "{}", std::io::Error::last_os_error());
+        assert_eq!(status, 0, "the child did not succeed");
+    }
+}
+
+/// The end of a child, which is not to go on with the other proofs when it panics.
+struct Ending;
+
+impl Ending {
+    fn by(self, end: unsafe extern "C" fn(libc::c_int) -> !) -> ! {
+        // SAFETY: there is no other thread that could be in the way.
+        unsafe { end(0) }
+    }
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(101) }
+    }
+}
+
+/// What this program was started with.
+static INHERITED: OnceLock<Vec<String>> = OnceLock::new();
+
+/// The numbers and targets of the descriptors that are open, the standard ones left out.
+fn descriptors() -> Vec<String> {
+    let open = fs::read_dir("/proc/self/fd").expect("descriptors");
+    let open = open.filter_map(|entry| {
+        let path = entry.ok()?.path();
+        let number: u32 = path.file_name()?.to_str()?.parse().ok()?;
+        let target = fs::read_link(&path).ok()?.to_string_lossy().into_owned();
+        // The directory itself is open while it is read.
+        (number > 2 && !target.starts_with("/proc/")).then(|| format!("{number} {target}"))
+    });
+    open.collect()
+}
+
+// ---- Tasks ---------------------------------------------------------------------------
+
+fn context() -> Context<'static> {
+    Context::from_waker(Waker::noop())
+}
+
+fn poll<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut context())
+}
+
+/// What a future gives that waits for nothing.
+fn ready<F: Future>(future: F) -> F::Output {
+    match poll(Box::pin(future).as_mut()) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// Twice and a half as long as between two looks for silence, the second of which takes back.
+const SILENCE: Duration = Duration::from_millis(2500);
+/// Far beyond what anything here takes.
+const LONG: Duration = Duration::from_secs(60);
