@@ -54,6 +54,20 @@ use crate::{
 /// process that is stopped or does not read, on a host that lives, is never taken for
 /// dead.
 ///
+/// # Fork
+///
+/// A process that has made a node must not be forked for its child to go on with it. In a
+/// child every call answers [`UsedAfterFork`] and does nothing, a new node included; handles,
+/// messages and nodes may be dropped, or left, and the child may end in any way: neither the
+/// parent nor a peer notices. [`UsedAfterFork`] says what no error can tell, first of all that
+/// the bytes of messages that were held at the fork are not there. A child that calls `exec`
+/// leaves the new program no descriptor of ours, so [`std::process::Command`] may be used at
+/// any time.
+///
+/// `fork` copies the calling thread alone. What other threads were doing stays half done in
+/// the child, and so may what the child itself then calls of other libraries; there is nothing
+/// that this one can do about that.
+///
 /// # Waiting and closing
 ///
 /// Every call that waits can be interrupted by [`close`](Self::close) from another

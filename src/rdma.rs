@@ -59,7 +59,10 @@ pub use ibex_transport::fabric::verbs::discovery::{
     Choice, DeviceDetails, DeviceInfo, DeviceKind, GidInfo, Inventory, Obstacle, PortInfo, Wish,
     address_towards,
 };
-pub use ibex_transport::fabric::verbs::{CompletionPolling, Mtu, VerbsError};
+pub use ibex_transport::{
+    fabric::verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, VerbsError},
+    memory::HugePages,
+};
 pub(crate) use node_devices::NodeDevices;
 pub use settings::RdmaSettings;
 
@@ -71,6 +74,16 @@ pub use settings::RdmaSettings;
 pub fn discover() -> Result<Inventory, VerbsError> {
     let provider: Arc<dyn Provider> = Arc::new(Libibverbs::load()?);
     discovery::discover(&provider, &Sysfs::default())
+}
+
+/// Reads what a fork means for memory that is registered. A node logs the same when it opens
+/// its device.
+///
+/// # Errors
+/// [`VerbsError`] if there is no libibverbs.
+pub fn fork_report() -> Result<ForkReport, VerbsError> {
+    let provider: Arc<dyn Provider> = Arc::new(Libibverbs::load()?);
+    Ok(ForkReport::now(&provider))
 }
 
 /// Chooses one port and GID of an inventory, and says why these.

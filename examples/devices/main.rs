@@ -16,6 +16,8 @@
 //!   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
 //!     GID [0] fe80::243c:26ff:fed3:8651 (RoCE v2) on v0
 //!     GID [1] ::ffff:192.0.2.1 (RoCE v2) on v0
+//! fork: safe, by the kernel (IBV_FORK_UNNEEDED); RDMAV_FORK_SAFE is not set, RDMAV_HUGEPAGES_SAFE is not set
+//! pages: huge ones for large memory, as far as there are
 //! rxe0 port 1 with GID [1] ::ffff:192.0.2.1 (RoCE v2) and MTU 1024: v0 was asked for
 //! ```
 
@@ -23,7 +25,7 @@ use std::error::Error;
 use std::process::ExitCode;
 
 use clap::Parser;
-use ibex::rdma::{Wish, address_towards, choose, discover};
+use ibex::rdma::{HugePages, Wish, address_towards, choose, discover, fork_report};
 
 /// Lists RDMA devices, or says which one would be taken.
 #[derive(Debug, Parser)]
@@ -56,6 +58,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error + Send + Sync>> {
         ),
         (None, None) => {
             print!("{inventory}");
+            println!("fork: {}", fork_report()?);
+            println!("pages: {}", HugePages::of_system());
             return Ok(());
         }
     };

@@ -19,8 +19,10 @@ use ibex_transport::fabric::verbs::discovery::{
 };
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
-    FirstSequence, Gid, GidType, Mtu, PairEndpoint, PreparedPair, RemoteEndpoint, Site, VerbsError,
+    FirstSequence, ForkReport, Gid, GidType, Mtu, PairEndpoint, PreparedPair, RemoteEndpoint, Site,
+    VerbsError,
 };
+use ibex_transport::memory::HugePages;
 
 use super::{RdmaSettings, choose};
 
@@ -148,8 +150,14 @@ impl State {
         if let Some((_, site)) = self.present_site() {
             return Ok(site.clone());
         }
-        let site = Site::open(self.provider()?, &choice, settings.site())?;
-        tracing::info!(device = %choice, "RDMA device opened");
+        let provider = self.provider()?;
+        let site = Site::open(provider, &choice, settings.site())?;
+        tracing::info!(
+            device = %choice,
+            fork = %ForkReport::now(provider),
+            pages = %HugePages::of_system(),
+            "RDMA device opened"
+        );
         self.site = Some((choice, site.clone()));
         Ok(site)
     }

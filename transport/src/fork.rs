@@ -39,6 +39,8 @@ use rustix::mm::{Advice, madvise};
 ///   Not to do so is a duty of whoever calls `fork`, which is `unsafe` for such reasons.
 /// - If `fork` is called in the middle of a call, by a codec, a waker or a signal handler,
 ///   the call must not go on in the child.
+/// - A descriptor that was given for an event loop is the parent's: to sleep on it takes from
+///   the parent what it is told of.
 /// - A counter that a peer or the engine keeps reads as 0, a session as gone, a list of
 ///   sessions or events as empty.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -98,14 +98,14 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "proofs",
-        about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left",
+        about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(420),
         quick: false,
         tools: &[],
         work: Work::Commands(&[
             "cargo test -p ibex --release --no-fail-fast --test no_allocation \
              --test no_copy --test fan_in_cost --test idle --test idle_futures --test idle_memory \
-             --test memory_flat --test leaves_nothing",
+             --test memory_flat --test leaves_nothing --test fork",
         ]),
     },
     Stage {

@@ -120,6 +120,10 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "cargo test -p ibex --release --features verbs --test leaves_nothing",
         "/verbs/",
     ),
+    (
+        "cargo test -p ibex --release --features verbs --test fork",
+        "/verbs/",
+    ),
 ];
 
 const CONFORMANCE: &str = "cargo test -p ibex --release --features verbs --test conformance";

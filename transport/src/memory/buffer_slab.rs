@@ -15,6 +15,7 @@ use std::mem::{self, ManuallyDrop};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use super::huge_pages::huge_bytes;
 use super::{Mapping, MemoryError, MemoryUse};
 use crate::ring::Returns;
 
@@ -35,10 +36,9 @@ impl BufferSlab {
     pub fn allocate(buffers: u32, buffer_bytes: usize) -> Result<Arc<Self>, MemoryError> {
         debug_assert!(buffer_bytes.is_multiple_of(64));
         let bytes = buffers as usize * buffer_bytes;
-        let memory = Mapping::anonymous(MemoryUse::ReceiveBuffers, bytes)?;
         // All of it is pinned, so huge pages cost nothing more and save the device and
         // the CPU translations.
-        memory.prefer_huge_pages(true);
+        let memory = Mapping::anonymous_huge(MemoryUse::ReceiveBuffers, bytes)?;
         Ok(Arc::new(Self {
             memory,
             buffer_bytes,
@@ -56,6 +56,13 @@ impl BufferSlab {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.memory.bytes()
+    }
+
+    /// How much of it is in huge pages, if the kernel says so.
+    #[must_use]
+    pub fn huge_bytes(&self) -> Option<usize> {
+        let start = self.base().addr().get();
+        huge_bytes(&(start..start + self.bytes()))
     }
 
     /// One buffer.

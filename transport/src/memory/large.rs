@@ -40,10 +40,9 @@ impl LargeBuffer {
     /// [`MemoryError`] if there is not enough memory.
     pub fn allocate(bytes: usize) -> Result<Self, MemoryError> {
         let capacity = class_bytes(bytes)?;
-        let memory = Mapping::anonymous(MemoryUse::LargeMessage, capacity)?;
         // All of it will be written from end to end, which is what huge pages
         // are for: one fault per 2 MiB.
-        memory.prefer_huge_pages(true);
+        let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, capacity)?;
         let mut buffer = Self {
             memory: Arc::new(memory),
             populated: 0,

@@ -7,12 +7,15 @@
 //! 2. A `Mapping` only says where the memory is. Who may touch which bytes is
 //!    decided by whoever holds it, and argued there.
 
+use std::mem::ManuallyDrop;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
 
 use rustix::io::{Errno, retry_on_intr};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, munmap};
+use rustix::param::page_size;
 
+use super::huge_pages::HUGE_PAGE_BYTES;
 use super::{MemoryError, MemoryUse};
 use crate::fork;
 
@@ -52,6 +55,40 @@ impl Mapping {
         let mapping = Self::inherited(what, bytes)?;
         mapping.keep_from_children();
         Ok(mapping)
+    }
+
+    /// The same, in huge pages as far as the system has some: for what is used whole.
+    ///
+    /// # Errors
+    /// As [`anonymous`](Self::anonymous).
+    pub fn anonymous_huge(what: MemoryUse, bytes: usize) -> Result<Self, MemoryError> {
+        let mapping = match bytes >= HUGE_PAGE_BYTES {
+            true => Self::inherited(what, bytes + HUGE_PAGE_BYTES)?.aligned_part(bytes),
+            false => Self::inherited(what, bytes)?,
+        };
+        mapping.keep_from_children();
+        mapping.prefer_huge_pages(true);
+        Ok(mapping)
+    }
+
+    /// The first `bytes` of the range from where a huge page may begin; it is longer by one.
+    /// What is before and behind goes.
+    fn aligned_part(self, bytes: usize) -> Self {
+        let whole = ManuallyDrop::new(self);
+        let before = whole.base.align_offset(HUGE_PAGE_BYTES);
+        // A page is what is mapped and unmapped.
+        let bytes = bytes.next_multiple_of(page_size());
+        let behind = whole.bytes.next_multiple_of(page_size()) - before - bytes;
+        // SAFETY: `before` is less than a huge page, by which the range is longer.
+        let base = unsafe { whole.base.add(before) };
+        // SAFETY: as above.
+        let end = unsafe { base.add(bytes) };
+        for (start, length) in [(whole.base, before), (end, behind)] {
+            // SAFETY: a part of the range, which is ours (rule 1), and nobody knows it yet.
+            let unmapped = length == 0 || unsafe { munmap(start.as_ptr().cast(), length) }.is_ok();
+            debug_assert!(unmapped, "munmap of our own range");
+        }
+        Self { base, bytes }
     }
 
     /// The same, but that a child has a copy of it, for what drops touch.
@@ -292,6 +329,24 @@ mod tests {
         // SAFETY: the byte is inside the mapping and nobody else knows it.
         unsafe { mapping.base().as_ptr().add(5000).write(1) };
         assert_eq!(probe::resident_pages(mapping.base(), mapping.bytes()), 1);
+    }
+
+    #[test]
+    fn memory_for_huge_pages_begins_where_one_may_and_is_as_long_as_asked() {
+        for bytes in [HUGE_PAGE_BYTES, 5 << 20] {
+            let mapping = Mapping::anonymous_huge(MemoryUse::LargeMessage, bytes).unwrap();
+            let base = mapping.base().addr().get();
+            assert_eq!((base % HUGE_PAGE_BYTES, mapping.bytes()), (0, bytes));
+            mapping
+                .populate(MemoryUse::LargeMessage, bytes, Access::ReadWrite)
+                .unwrap();
+            assert_eq!(
+                probe::resident_pages(mapping.base(), bytes),
+                bytes / page_size()
+            );
+        }
+        let short = Mapping::anonymous_huge(MemoryUse::LargeMessage, 64 << 10).unwrap();
+        assert_eq!(short.bytes(), 64 << 10);
     }
 
     #[test]

@@ -24,6 +24,7 @@ mod attachments;
 mod block;
 mod buffer_slab;
 mod error;
+pub mod huge_pages;
 mod large;
 mod mapping;
 mod memfd;
@@ -35,6 +36,7 @@ pub use attachments::Attachments;
 pub use block::{Block, BlockLease, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
 pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 pub use error::{MemoryError, MemoryUse};
+pub use huge_pages::HugePages;
 pub use large::{
     DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,
 };

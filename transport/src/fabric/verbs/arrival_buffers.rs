@@ -72,6 +72,11 @@ impl ArrivalBuffers {
         let frames_per_refill = u64::from(held / 2).max(1);
         let slab = BufferSlab::allocate(buffers, buffer_bytes)?;
         let region = MemoryRegion::register(domain, slab.clone(), RegionAccess::RECEIVE)?;
+        tracing::debug!(
+            bytes = slab.bytes(),
+            in_huge_pages = slab.huge_bytes(),
+            "receive buffers are registered"
+        );
         Ok(Self {
             region,
             free: FreeBuffers::all_of(&slab),

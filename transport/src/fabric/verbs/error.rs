@@ -16,11 +16,15 @@ use super::gid::{GidEntry, GidType};
 use super::locked_memory::LockedMemory;
 use super::port::PortState;
 use super::provider::Transport;
+use crate::fork::UsedAfterFork;
 
 /// RDMA cannot be used, or one object of it cannot be had.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
+    /// This process is a fork of one that has made a node: the library's locks may be held.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
     /// The library is not installed, or cannot be loaded.
     #[error(
         "RDMA cannot be used: libibverbs.so.1 cannot be loaded ({reason}); install rdma-core's \

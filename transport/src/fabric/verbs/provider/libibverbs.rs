@@ -17,6 +17,7 @@ use rustix::io::Errno;
 use super::super::abi::{PollAttributes, RecvWr, SendWr, Sge, Wc};
 use super::super::async_event::EventElement;
 use super::super::error::VerbsError;
+use super::super::fork_report::ForkStatus;
 use super::super::gid::{Gid, GidEntry, GidType};
 use super::super::port::{LinkLayer, Mtu, PortAttributes, PortState};
 use super::super::queue_pair_state::{AddressVector, AttributeMask, QueuePairAttributes};
@@ -26,6 +27,7 @@ use super::{
     Provider, QueuePairInit, QueuePairSizes, RawEvent, RegionHandle, RegisteredRegion,
     SharedReceiveHandle, Transport, sealed,
 };
+use crate::fork;
 
 /// The system's library.
 #[derive(Debug)]
@@ -35,8 +37,10 @@ impl Libibverbs {
     /// Finds it.
     ///
     /// # Errors
-    /// [`VerbsError::NoLibrary`], with what the dynamic linker says.
+    /// [`VerbsError::NoLibrary`], with what the dynamic linker says;
+    /// [`VerbsError::UsedAfterFork`].
     pub fn load() -> Result<Self, VerbsError> {
+        fork::check(|| "libibverbs, as it is loaded here,".to_owned())?;
         // SAFETY: takes a number and gives a static string; null if the bindings found no
         // library to ask.
         let known = unsafe { sys::ibv_node_type_str(sys::ibv_node_type::IBV_NODE_CA) };
@@ -88,6 +92,12 @@ impl Provider for Libibverbs {
                 })
                 .collect()
         })
+    }
+
+    fn fork_status(&self) -> ForkStatus {
+        // SAFETY: takes nothing and gives a number. A library before rdma-core 35 does not
+        // have it; the bindings answer for it that it is not.
+        ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() } as u32)
     }
 
     fn open(&self, name: &str) -> Result<OpenedContext, Errno> {

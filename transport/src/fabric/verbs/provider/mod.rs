@@ -33,6 +33,7 @@ use rustix::io::Errno;
 
 use super::abi::{PollAttributes, RecvWr, SendWr, Wc};
 use super::error::VerbsError;
+use super::fork_report::ForkStatus;
 use super::gid::GidEntry;
 use super::port::PortAttributes;
 use super::queue_pair_state::{AttributeMask, QueuePairAttributes};
@@ -377,6 +378,8 @@ mod sealed {
 pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     /// `ibv_get_device_list`, or why there is none.
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError>;
+    /// `ibv_is_fork_initialized`.
+    fn fork_status(&self) -> ForkStatus;
     /// `ibv_open_device`; `ENODEV` if there is no device of that name.
     fn open(&self, name: &str) -> Result<OpenedContext, Errno>;
     /// `ibv_close_device`.

@@ -71,6 +71,29 @@ fn a_receive_queue_taken_out_of_its_queue_pair_keeps_that_alive() {
 }
 
 #[test]
+fn a_child_that_drops_everything_destroys_nothing() {
+    crate::fork::claim().unwrap();
+    let fake = one_device();
+    let end = End::new(&fake.provider(), USUAL);
+    let alive = fake.alive();
+    // SAFETY: the child drops and compares, and ends before it could meet a lock that
+    // another test's thread has.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        drop(end);
+        let is_left = fake.alive() == alive;
+        // SAFETY: it ends the process.
+        unsafe { libc::_exit(i32::from(!is_left)) }
+    }
+    let mut status = 0;
+    // SAFETY: `status` is written to.
+    let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+    assert_eq!((waited, status), (child, 0));
+    drop(end);
+    assert!(fake.alive().is_empty(), "{:?}", fake.alive());
+}
+
+#[test]
 fn a_half_made_object_leaves_nothing() {
     let calls = [
         Call::QueryDevice,

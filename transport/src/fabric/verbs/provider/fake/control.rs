@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use rustix::io::Errno;
 
 use super::super::super::error::VerbsError;
+use super::super::super::fork_report::ForkStatus;
 use super::super::super::gid::GidEntry;
 use super::super::super::port::PortAttributes;
 use super::super::super::queue_pair_state::{
@@ -51,6 +52,10 @@ impl Provider for FakeProvider {
             transport: device.transport,
         };
         Ok(state.devices.iter().map(entry).collect())
+    }
+
+    fn fork_status(&self) -> ForkStatus {
+        ForkStatus::Unneeded
     }
 
     fn open(&self, name: &str) -> Result<OpenedContext, Errno> {
