@@ -110,7 +110,7 @@ mod tests {
                      Size: 4096 kB\nAnonHugePages:      2048 kB\n\
                      7f0000400000-7f0000800000 rw-p 00000000 00:00 0 [anon: x]\n\
                      AnonHugePages:      4096 kB\n";
-        let base = 0x7f00_0000_0000;
+        let base = 0x7f00_0000_0000_usize;
         let huge = |from, to| huge_bytes_in(smaps, &(base + from..base + to));
         assert_eq!(huge(0, 4 << 20), 2 << 20);
         assert_eq!(huge(0, 8 << 20), 6 << 20);
