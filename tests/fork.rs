@@ -289,14 +289,14 @@ fn fork_in_traffic(party: &mut Party) {
         let sending = scope.spawn(|| {
             (1..=messages).for_each(|number| {
                 sender.send(&streamed(number)).expect("sent");
-            })
+            });
         });
         let receiving = scope.spawn(|| {
             (1..=messages).for_each(|number| {
                 let message = receiver.recv().expect("a message");
                 assert_eq!(*message, *streamed(number));
                 message.ack();
-            })
+            });
         });
         let mut children = 0;
         while children < 8 || !receiving.is_finished() {
