@@ -1,19 +1,13 @@
-//! `ib_send_lat`, the yardstick of the field: it comes with perftest, and does what the
-//! [verbs limit](crate::limit::Limit::Verbs) does in latency mode, but reads no payload.
+//! perftest, the yardstick of the field: `ib_send_lat` does what the
+//! [verbs limit](crate::limit::Limit::Verbs) does in latency mode, `ib_send_bw` and
+//! `ib_write_bw` what a stream does. None of them touches a payload.
+//!
+//! When perftest is disturbed while it asks the clock for its frequency, it prints
+//! infinities; then it is run once more.
 
 #![forbid(unsafe_code)]
 
-use std::{
-    process::{Child, Command, Stdio},
-    thread,
-    time::{Duration, Instant},
-};
-
-use crate::{
-    Error,
-    cores::{Cores, keep_to},
-    verbs_port::VerbsPort,
-};
+use crate::{Error, cores::Cores, foreign::Foreign, verbs_port::VerbsPort};
 
 /// Times one way, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -23,75 +17,112 @@ pub struct Times {
     pub p50: f64,
 }
 
-/// Runs `ib_send_lat` between two processes on `cores`, both on `port`; they agree over
-/// the loopback interface.
+/// What a stream is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Requests {
+    /// Bytes of each.
+    pub size: usize,
+    /// How many.
+    pub count: u64,
+    /// How many may be on their way.
+    pub depth: u32,
+    /// Each so many asks for a completion.
+    pub signaled: u32,
+}
+
+/// The times of `ib_send_lat` between two processes on `cores`, both on `port`; they agree
+/// over the loopback interface.
 pub fn send_latency(
     cores: Cores,
     port: &VerbsPort,
     size: usize,
     iters: u64,
 ) -> Result<Times, Error> {
-    let command = |server: &[&str]| {
-        let mut command = Command::new(PROGRAM);
-        command
-            .args(["-d", port.device()])
-            .args(["-x", &port.gid_index().to_string()])
-            .args(["-s", &size.to_string()])
-            .args(["-n", &iters.to_string()])
-            // All times, whatever the CPU's frequency is said to be.
-            .args(["-H", "-F"])
-            .args(server)
-            .stdin(Stdio::null());
-        command
-    };
-    // A process keeps to the cores of the thread that starts it.
-    keep_to(&cores[1..])?;
-    let server = command(&[])
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn();
-    let mut server = Server(server.map_err(Error::io("starting ib_send_lat, of perftest"))?);
-    keep_to(&cores[..1])?;
-    let start = Instant::now();
-    loop {
-        let client = command(&["127.0.0.1"])
-            .output()
-            .map_err(Error::io("starting ib_send_lat, of perftest"))?;
-        // The first attempts may come before the server listens.
-        if client.status.success() {
-            let _ = server.0.wait();
-            return times(&String::from_utf8_lossy(&client.stdout))
-                .ok_or_else(|| Error::subject(format!("{PROGRAM} printed no times")));
-        }
-        let ended = server
-            .0
-            .try_wait()
-            .map_err(Error::io("waiting for ib_send_lat"))?;
-        if ended.is_some() || start.elapsed() > PATIENCE {
-            let said = String::from_utf8_lossy(&client.stderr);
-            return Err(Error::subject(format!(
-                "{PROGRAM} failed, {}: {}",
-                client.status,
-                said.lines().next().unwrap_or("without a word")
-            )));
-        }
-        thread::sleep(Duration::from_millis(100));
+    // All times, whatever the CPU's frequency is said to be.
+    let more = ["-H".to_owned()];
+    let starting = "starting ib_send_lat, of perftest";
+    let program = program("ib_send_lat", starting, port, (size, iters), more);
+    twice(&program, cores, times)
+}
+
+/// Messages per second of `ib_send_bw`, in the same way.
+pub fn send_rate(cores: Cores, port: &VerbsPort, requests: Requests) -> Result<f64, Error> {
+    stream(
+        "ib_send_bw",
+        "starting ib_send_bw, of perftest",
+        cores,
+        port,
+        requests,
+    )
+}
+
+/// Messages per second of `ib_write_bw`, in the same way.
+pub fn write_rate(cores: Cores, port: &VerbsPort, requests: Requests) -> Result<f64, Error> {
+    stream(
+        "ib_write_bw",
+        "starting ib_write_bw, of perftest",
+        cores,
+        port,
+        requests,
+    )
+}
+
+fn stream(
+    name: &'static str,
+    starting: &'static str,
+    cores: Cores,
+    port: &VerbsPort,
+    requests: Requests,
+) -> Result<f64, Error> {
+    let Requests {
+        size,
+        count,
+        depth,
+        signaled,
+    } = requests;
+    let more = [
+        "-t".to_owned(),
+        depth.to_string(),
+        "-Q".to_owned(),
+        signaled.to_string(),
+    ];
+    let program = program(name, starting, port, (size, count), more);
+    twice(&program, cores, |output| rate(output, size))
+}
+
+fn program(
+    name: &'static str,
+    starting: &'static str,
+    port: &VerbsPort,
+    (size, iters): (usize, u64),
+    more: impl IntoIterator<Item = String>,
+) -> Foreign {
+    let mut arguments: Vec<_> = ["-F", "-d", port.device(), "-x"]
+        .map(str::to_owned)
+        .into_iter()
+        .chain([port.gid_index().to_string()])
+        .chain(["-s".to_owned(), size.to_string()])
+        .chain(["-n".to_owned(), iters.to_string()])
+        .collect();
+    arguments.extend(more);
+    Foreign {
+        program: name,
+        starting,
+        arguments,
+        variables: Vec::new(),
+        address: "127.0.0.1".to_owned(),
     }
 }
 
-/// The answering process, which does not outlive us.
-struct Server(Child);
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        // Both fail only if it has been waited for.
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+fn twice<T>(program: &Foreign, cores: Cores, read: impl Fn(&str) -> Option<T>) -> Result<T, Error> {
+    let first = read(&program.run(cores)?);
+    match first {
+        Some(figures) => Ok(figures),
+        None => read(&program.run(cores)?).ok_or_else(|| program.void()),
     }
 }
 
-/// From lines `NUMBER, MICROSECONDS`. A time that is no number, as perftest prints them when
-/// it could not find out how fast the clock is, makes all void.
+/// From lines `NUMBER, MICROSECONDS`. A time that is no number makes all void.
 fn times(output: &str) -> Option<Times> {
     let mut all = Vec::new();
     for line in output.lines() {
@@ -110,9 +141,20 @@ fn times(output: &str) -> Option<Times> {
     })
 }
 
-const PROGRAM: &str = "ib_send_lat";
-/// Until both processes are there and have measured; in an emulator that takes seconds.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Messages per second, from the line `SIZE COUNT PEAK AVERAGE RATE`, in MiB/s and millions:
+/// whichever of the last two has more digits.
+fn rate(output: &str, size: usize) -> Option<f64> {
+    let columns = output.lines().find_map(|line| {
+        let columns: Vec<_> = line.split_whitespace().collect();
+        (columns.len() >= 5 && columns[0].parse() == Ok(size)).then_some(columns)
+    })?;
+    let number = |column: usize| columns[column].parse::<f64>().ok();
+    let rate = match size {
+        0..1024 => number(4)? * 1e6,
+        _ => number(3)? * f64::from(1 << 20) / size as f64,
+    };
+    (rate.is_finite() && rate > 0.0).then_some(rate)
+}
 
 #[cfg(test)]
 mod tests {
@@ -137,5 +179,20 @@ mod tests {
         assert_eq!(times("#, usec\n1, inf\n2, 3.5\n"), None);
         assert_eq!(times("#, usec\n1, -nan\n2, 3.5\n"), None);
         assert_eq!(times("Couldn't connect to 127.0.0.1:18515\n"), None);
+    }
+
+    #[test]
+    fn a_rate_is_of_the_column_with_more_digits() {
+        let heading = " #bytes     #iterations    BW peak[MiB/sec]    BW average[MiB/sec]   \
+                       MsgRate[Mpps]\n";
+        let small =
+            format!("{heading} 64         20000            3.90               2.60   0.0425\n");
+        assert_eq!(rate(&small, 64), Some(42_500.0));
+        let large =
+            format!("{heading} 65536      500              92.10              88.00  0.0014\n");
+        assert_eq!(rate(&large, 65_536), Some(1408.0));
+        let void = format!("{heading} 64         20000            inf                inf    inf\n");
+        assert_eq!(rate(&void, 64), None);
+        assert_eq!(rate(heading, 64), None);
     }
 }

@@ -197,7 +197,8 @@ pub fn bytes(bytes: f64) -> String {
 }
 
 /// A count per second: `30.5 M`.
-fn count(count: f64) -> String {
+#[must_use]
+pub fn count(count: f64) -> String {
     scaled(count, 1000.0, &["", " k", " M", " G"])
 }
 

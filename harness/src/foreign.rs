@@ -1,0 +1,93 @@
+//! Measuring programs of others: one that waits, one that connects to it, a core each.
+//!
+//! The one that connects may come before the other listens, and then comes again. Neither
+//! outlives us.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{
+    Error,
+    cores::{Cores, keep_to},
+};
+
+/// A program that is both ends, and what both are given.
+pub(crate) struct Foreign {
+    pub(crate) program: &'static str,
+    /// What is being done when it cannot be started; it names the package.
+    pub(crate) starting: &'static str,
+    pub(crate) arguments: Vec<String>,
+    pub(crate) variables: Vec<(&'static str, String)>,
+    /// Where the end that connects finds the other: its last argument.
+    pub(crate) address: String,
+}
+
+impl Foreign {
+    /// Runs both ends, the waiting one on the second core; what the other one printed.
+    pub(crate) fn run(&self, cores: Cores) -> Result<String, Error> {
+        // A process keeps to the cores of the thread that starts it.
+        keep_to(&cores[1..])?;
+        let server = self
+            .command()
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn();
+        let mut server = Server(server.map_err(Error::io(self.starting))?);
+        keep_to(&cores[..1])?;
+        let start = Instant::now();
+        loop {
+            let client = self.command().arg(&self.address).output();
+            let client = client.map_err(Error::io(self.starting))?;
+            if client.status.success() {
+                let _ = server.0.wait();
+                return Ok(String::from_utf8_lossy(&client.stdout).into_owned());
+            }
+            let ended = server.0.try_wait();
+            let ended = ended.map_err(Error::io("waiting for a program of others"))?;
+            if ended.is_some() || start.elapsed() > PATIENCE {
+                let said = String::from_utf8_lossy(&client.stderr);
+                return Err(Error::subject(format!(
+                    "{} failed, {}: {}",
+                    self.program,
+                    client.status,
+                    said.lines().next().unwrap_or("without a word")
+                )));
+            }
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    /// The error for output that says nothing.
+    pub(crate) fn void(&self) -> Error {
+        Error::subject(format!("{} printed no figures", self.program))
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(self.program);
+        let variables = self.variables.iter();
+        command
+            .args(&self.arguments)
+            .envs(variables.map(|(name, value)| (name, value)))
+            .stdin(Stdio::null());
+        command
+    }
+}
+
+/// The end that waits.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Both fail only if it has been waited for.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Until both processes are there and have measured; in an emulator that takes seconds.
+const PATIENCE: Duration = Duration::from_secs(60);
