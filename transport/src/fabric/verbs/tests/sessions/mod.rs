@@ -3,6 +3,7 @@
 
 mod carrying;
 mod coming_and_going;
+mod counted;
 mod crowd;
 mod early;
 mod ending;
