@@ -20,6 +20,7 @@ pub(crate) struct Step {
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
     aside: bool,
+    named_aside: bool,
 }
 
 /// What a captured command left.
@@ -39,6 +40,7 @@ impl Step {
             arguments: Vec::new(),
             environment: Vec::new(),
             aside: false,
+            named_aside: false,
         }
     }
 
@@ -75,6 +77,12 @@ impl Step {
     /// Shows all of it on standard error: it is no part of what was asked for.
     pub(crate) fn aside(mut self) -> Self {
         self.aside = true;
+        self.named_aside()
+    }
+
+    /// Names it on standard error: standard output is for what it prints.
+    pub(crate) fn named_aside(mut self) -> Self {
+        self.named_aside = true;
         self
     }
 
@@ -125,7 +133,7 @@ impl Step {
     }
 
     fn run_to_end(&self, watchdog: &Watchdog, stdout: Stdio) -> Result<ExitStatus, Failure> {
-        if self.aside {
+        if self.named_aside {
             eprintln!("$ {self}");
         } else {
             println!("$ {self}");

@@ -36,11 +36,12 @@ pub(crate) struct Guest {
 }
 
 impl Guest {
-    /// The guest of this release: the newest in the cache, or a new one.
-    pub(crate) fn of(release: &Release, update: bool) -> Result<Self, Failure> {
+    /// The guest of this release, with packages that another list adds: the newest in the
+    /// cache, or a new one.
+    pub(crate) fn of(release: &Release, more: Option<&str>, update: bool) -> Result<Self, Failure> {
         let shelf = cache()?.join(release.name());
         packages::make_folder(&shelf)?;
-        let recipe = recipe(release)?;
+        let recipe = recipe(release, more)?;
         let cached = if update {
             None
         } else {
@@ -164,7 +165,15 @@ impl Guest {
         if let Release::Debian(_) = release {
             runs_our_programs(&packages)?;
         }
-        let archives = packages.download(entries(recipe))?;
+        let (own, foreign): (Vec<_>, Vec<_>) =
+            entries(recipe).partition(|entry| !entry.contains(FROM));
+        let mut archives = packages.download(own)?;
+        for entry in foreign {
+            let (older, package) = entry.split_once(FROM).unwrap_or_default();
+            let folder = new.join(format!("apt-{older}"));
+            let older = Packages::of(&Release::Debian(older.to_string()), &folder)?;
+            archives.push(older.download_alone(package)?);
+        }
         packages::make_folder(&root)?;
         archives
             .iter()
@@ -173,8 +182,7 @@ impl Guest {
         let kernel = kernel_in(&root)?;
         let mut depmod = Command::new("depmod");
         packages::output(depmod.arg("-b").arg(&root).arg(&kernel))?;
-        fs::remove_dir_all(&apt)
-            .map_err(|error| Failure::new(format!("{}: {error}", apt.display())))?;
+        remove_lists(new)?;
         let is_rdma_core = |archive: &&Archive| archive.name == "rdma-core";
         let rdma_core = archives.iter().find(is_rdma_core);
         let about = About {
@@ -218,17 +226,21 @@ impl About {
     }
 }
 
-/// The packages of a guest, one a line.
-fn recipe(release: &Release) -> Result<String, Failure> {
-    let lines = |packages: &mut dyn Iterator<Item = &str>| {
+/// The packages of a guest, one a line: those of `vm/packages` and of another list.
+fn recipe(release: &Release, more: Option<&str>) -> Result<String, Failure> {
+    let lines = |packages: &mut dyn Iterator<Item = &str>| -> String {
         packages.map(|package| format!("{package}\n")).collect()
     };
     match release {
         Release::Debian(_) => {
-            let path = workspace::root().join("vm/packages");
-            let text = fs::read_to_string(&path)
-                .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
-            Ok(lines(&mut entries(&text)))
+            let mut recipe = String::new();
+            for list in ["vm/packages"].into_iter().chain(more) {
+                let path = workspace::root().join(list);
+                let text = fs::read_to_string(&path)
+                    .map_err(|error| Failure::new(format!("{}: {error}", path.display())))?;
+                recipe += &lines(&mut entries(&text));
+            }
+            Ok(recipe)
         }
         // The root is there. Ubuntu calls its kernel by another name.
         Release::Host => {
@@ -305,6 +317,18 @@ fn place(new: &Path, folder: &Path) -> Result<(), Failure> {
     }
 }
 
+/// Removes what apt was given and what it fetched.
+fn remove_lists(new: &Path) -> Result<(), Failure> {
+    let failed = |error| Failure::new(format!("{}: {error}", new.display()));
+    for entry in fs::read_dir(new).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
+        if entry.file_name().to_string_lossy().starts_with("apt") {
+            fs::remove_dir_all(entry.path()).map_err(failed)?;
+        }
+    }
+    Ok(())
+}
+
 /// A name that nobody else gives, even if the cache is shared between machines.
 fn new_name() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -345,6 +369,9 @@ fn hash(bytes: &[u8]) -> u64 {
 
 const NEW: &str = "new.";
 
+/// Stands between an older release and a package that is taken from it.
+const FROM: &str = ": ";
+
 /// To make a guest takes a minute or two.
 const ABANDONED: Duration = Duration::from_secs(3600);
 
@@ -376,14 +403,19 @@ mod tests {
 
     #[test]
     fn the_recipe_names_the_kernel_and_the_library() {
-        let recipe = recipe(&Release::Debian("forky".into())).unwrap();
+        let debian = Release::Debian("forky".into());
+        let tests = recipe(&debian, None).unwrap();
         for package in [
             "linux-image-amd64",
             "busybox-static",
             "rdma-core",
             "perftest",
         ] {
-            assert!(recipe.lines().any(|line| line == package), "{package}");
+            assert!(tests.lines().any(|line| line == package), "{package}");
         }
+        let bench = recipe(&debian, Some("vm/packages-bench")).unwrap();
+        let more = bench.strip_prefix(&tests).unwrap();
+        assert!(more.lines().any(|line| line == "libfabric-bin"), "{more}");
+        assert!(recipe(&debian, Some("vm/no-such-list")).is_err());
     }
 }

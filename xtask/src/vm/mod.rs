@@ -99,7 +99,8 @@ fn choose(options: &VmOptions) -> Result<Guest, Failure> {
             Release::Debian(_) => &[],
             Release::Host => OWN_ROOT_TOOLS,
         };
-        match prepare(tools, options).and_then(|()| Guest::of(release, options.update)) {
+        let more = options.packages.as_deref();
+        match prepare(tools, options).and_then(|()| Guest::of(release, more, options.update)) {
             Ok(guest) => return Ok(guest),
             Err(failure) => eprintln!("vm: not {release}: {failure}"),
         }

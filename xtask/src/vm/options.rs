@@ -19,6 +19,8 @@ pub(crate) struct VmOptions {
     pub(crate) memory_mib: u32,
 
     // What it is made of.
+    /// A file that lists packages beside those of `vm/packages`.
+    pub(crate) packages: Option<String>,
     /// Only this release of `vm/releases`.
     pub(crate) release: Option<String>,
     /// Fetch it anew, whatever the cache holds.
@@ -47,6 +49,7 @@ impl VmOptions {
             topology: Topology::One,
             cpus: 0,
             memory_mib: DEFAULT_MEMORY_MIB,
+            packages: None,
             release: None,
             update: false,
             no_install: false,
@@ -62,6 +65,11 @@ impl VmOptions {
                 }
                 "--cpus" => cpus = Some(number(argument, rest.next())?),
                 "--memory" => options.memory_mib = number(argument, rest.next())?,
+                "--packages" => {
+                    let file = rest.next();
+                    let file = file.ok_or_else(|| Failure::new("--packages takes a file"))?;
+                    options.packages = Some(file.clone());
+                }
                 "--release" => {
                     let name = rest.next().ok_or_else(|| {
                         Failure::new("--release takes one of those that vm/releases lists")

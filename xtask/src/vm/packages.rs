@@ -89,6 +89,29 @@ impl Packages {
     ) -> Result<Vec<Archive>, Failure> {
         let words = ["install", "--download-only", "-y", "-qq"];
         self.ask("apt-get", words.into_iter().chain(packages))?;
+        let mut archives = self.archives()?;
+        // The links that make /bin and /usr/bin one are in this package, and have
+        // to be there before something is put into either.
+        archives.sort_by_key(|archive| (archive.name != "base-files", archive.name.clone()));
+        Ok(archives)
+    }
+
+    /// Downloads this package and nothing that it depends on.
+    pub(crate) fn download_alone(&self, package: &str) -> Result<Archive, Failure> {
+        let mut command = self.command("apt-get");
+        let folder = self.folder.join("archives");
+        output(
+            command
+                .args(["download", "-qq", package])
+                .current_dir(folder),
+        )?;
+        let mut archives = self.archives()?.into_iter();
+        let archive = archives.find(|archive| archive.name == package);
+        archive.ok_or_else(|| Failure::new(format!("{package} was not downloaded")))
+    }
+
+    /// What was downloaded.
+    fn archives(&self) -> Result<Vec<Archive>, Failure> {
         let folder = self.folder.join("archives");
         let unreadable = |error| Failure::new(format!("{}: {error}", folder.display()));
         let mut archives = Vec::new();
@@ -102,9 +125,6 @@ impl Packages {
                 });
             }
         }
-        // The links that make /bin and /usr/bin one are in this package, and have
-        // to be there before something is put into either.
-        archives.sort_by_key(|archive| (archive.name != "base-files", archive.name.clone()));
         Ok(archives)
     }
 
@@ -113,11 +133,16 @@ impl Packages {
         program: &str,
         words: impl IntoIterator<Item = &'a str>,
     ) -> Result<String, Failure> {
+        output(self.command(program).args(words))
+    }
+
+    fn command(&self, program: &str) -> Command {
         let mut command = Command::new(program);
         for option in &self.options {
             command.arg("-o").arg(option);
         }
-        output(command.args(words).env("DEBIAN_FRONTEND", "noninteractive"))
+        command.env("DEBIAN_FRONTEND", "noninteractive");
+        command
     }
 }
 
