@@ -1,11 +1,14 @@
 //! ibex beside the raw limit of this machine, in interleaved pairs.
 //!
 //! `cargo bench --bench pingpong` takes about two minutes; a word behind `--`
-//! (`-- shm`, `-- stream`) keeps to the rows whose names hold it. Rows of verbs need
-//! `--features verbs` and a device; `cargo xtask figures` has them in a guest with one.
-//! Each row shows the median of the pairs' ratios with the lowest and the highest, what we
-//! aim at, if something is aimed at, and whether the median is there. A missed aim fails
-//! nothing; that nothing could be measured does.
+//! (`-- shm`, `-- stream`) keeps to the rows whose names hold it, and `--json` prints one
+//! object for each; `--instructions=A,B` are those of a message of a stream of 64 B over
+//! verbs, counted elsewhere. Rows of verbs need `--features verbs` and a device; `cargo xtask bench
+//! --vm` has them in a guest with one.
+//! Each row shows the median of the pairs' ratios with the lowest and the highest, those of
+//! the limit to itself where it was measured twice, what we aim at, if something is aimed
+//! at, and whether the median is there. A missed aim fails nothing; that nothing could be
+//! measured does.
 //! The distance of the two cores is measured beside each pair: figures of near and far
 //! cores, which a virtual machine may change at any time, stand in lines of their own.
 
@@ -18,7 +21,9 @@ mod many_sessions;
 #[path = "../../examples/pingpong/measurement/mod.rs"]
 mod measurement;
 mod table;
-mod verbs;
+mod verbs_cost;
+mod verbs_latency;
+mod verbs_streams;
 
 use std::{env, process::ExitCode};
 
@@ -29,26 +34,25 @@ use ibex_harness::{
     job::{Figures, Job, Mode},
     limit::Limit,
     pair,
-    row::{bytes, duration},
+    row::bytes,
     verbs_port::VerbsPort,
 };
 
 use crate::measurement::{
     channels::CodecName,
+    costs::Costs,
     session::{self, DriverName, FabricName, Order, Setup},
 };
-use crate::table::{HEADING, Line};
+use crate::table::{Line, Table, Unit};
 
 fn main() -> ExitCode {
     if let Some(code) = pair::run_if_peer(session::answer_here) {
         return code;
     }
-    // Cargo passes `--bench`; what has no dash is ours.
-    let filter = env::args()
-        .skip(1)
-        .find(|word| !word.starts_with('-'))
-        .unwrap_or_default();
-    match run(&filter) {
+    // Cargo passes `--bench`; what else has a dash is not ours.
+    let mut words = env::args().skip(1);
+    let filter = words.find(|word| !word.starts_with('-'));
+    match run(&filter.unwrap_or_default(), Table::ordered(env::args())) {
         Ok(code) => code,
         Err(error) => {
             eprintln!("pingpong: {error}");
@@ -57,32 +61,38 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(filter: &str) -> Result<ExitCode, Error> {
+fn run(filter: &str, table: Table) -> Result<ExitCode, Error> {
     let rows = ROWS.into_iter().filter(|row| row.name().contains(filter));
     let rows: Vec<_> = rows.collect();
+    let streams = verbs_streams::ROWS
+        .into_iter()
+        .filter(|row| row.name.contains(filter));
+    let streams: Vec<_> = streams.collect();
     let has_many_pairs = MANY_PAIRS.contains(filter);
     let has_many_sessions = MANY_SESSIONS.contains(filter);
-    if rows.is_empty() && !has_many_pairs && !has_many_sessions {
+    if rows.is_empty() && streams.is_empty() && !has_many_pairs && !has_many_sessions {
         return Err(no_such_row(filter));
     }
     let cores = cores::choose(None)?;
-    println!("cores {cores:?}; ratio: ibex to the limit, median of the pairs [lowest .. highest]");
-    println!("latency: p50 one way, a lower ratio is better (v)");
-    println!("stream: payload rate, a higher ratio is better (^)");
-    println!("{HEADING}");
+    table.note(format_args!(
+        "cores {cores:?}; ratio: ibex to the limit, median of the pairs [lowest .. highest]"
+    ));
+    table.note("latency: p50 one way, a lower ratio is better (v)");
+    table.note("stream: payload rate, a higher ratio is better (^)");
+    table.print_heading();
     let port = VerbsPort::choose();
     let is_possible =
         port.is_ok() || has_many_pairs || rows.iter().any(|row| row.fabric != FabricName::Verbs);
     for row in rows {
         let run = match (row.fabric, &port) {
             (FabricName::Verbs, Err(reason)) => {
-                println!("{:32} {reason}", row.name());
+                table.note(format_args!("{:36} {reason}", row.name()));
                 continue;
             }
             (FabricName::Verbs, Ok(port)) => {
-                println!("{port}");
+                table.note(port);
                 if row.mode == Mode::Latency && row.beside == Beside::Limit {
-                    verbs::latency(cores, port, &row)?;
+                    verbs_latency::measure(table, cores, port, &row)?;
                     continue;
                 }
                 port.during(|| row.measure(cores))?.0
@@ -100,25 +110,31 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
             return Ok(ExitCode::FAILURE);
         }
         for series in &run.series {
-            row.print(series);
+            row.print(table, series);
         }
         if run.mixed > 0 {
-            println!(
-                "{:32} {} pairs dropped: near and far during one pair",
+            table.note(format_args!(
+                "{:36} {} pairs dropped: near and far during one pair",
                 "", run.mixed
-            );
+            ));
+        }
+    }
+    for row in streams {
+        match &port {
+            Ok(port) => row.measure(table, cores, port)?,
+            Err(reason) => table.note(format_args!("{:36} {reason}", row.name)),
         }
     }
     if has_many_pairs {
-        many_pairs::throughput(MANY_PAIRS, cores)?;
+        many_pairs::throughput(MANY_PAIRS, table, cores)?;
     }
     if has_many_sessions {
         match &port {
             #[cfg(feature = "verbs")]
-            Ok(port) => many_sessions::throughput(MANY_SESSIONS, port)?,
+            Ok(port) => many_sessions::throughput(MANY_SESSIONS, table, port)?,
             #[cfg(not(feature = "verbs"))]
             Ok(_) => unreachable!("no port is chosen without the feature"),
-            Err(reason) => println!("{MANY_SESSIONS:32} {reason}"),
+            Err(reason) => table.note(format_args!("{MANY_SESSIONS:36} {reason}")),
         }
     }
     // Whoever asks for rows of verbs alone wants to know that there are none.
@@ -131,8 +147,9 @@ fn run(filter: &str) -> Result<ExitCode, Error> {
 /// With the names of those that there are.
 fn no_such_row(filter: &str) -> Error {
     let rows = ROWS.iter().map(BenchRow::name);
-    let others = [MANY_PAIRS, MANY_SESSIONS].map(str::to_owned);
-    let names: Vec<_> = rows.chain(others).collect();
+    let streams = verbs_streams::ROWS.iter().map(|row| row.name);
+    let others = streams.chain([MANY_PAIRS, MANY_SESSIONS]);
+    let names: Vec<_> = rows.chain(others.map(str::to_owned)).collect();
     let names = names.join("\n  ");
     Error::subject(format!(
         "there is no row whose name holds {filter:?}, but:\n  {names}"
@@ -199,21 +216,30 @@ impl BenchRow {
     }
 
     fn measure_ibex(&self, driver: DriverName, cores: Cores) -> Result<Figures, Error> {
+        self.measure_with_costs(driver, cores)
+            .map(|(figures, _)| figures)
+    }
+
+    fn measure_with_costs(
+        &self,
+        driver: DriverName,
+        cores: Cores,
+    ) -> Result<(Figures, Costs), Error> {
         let setup = Setup {
             driver,
             fabric: Some(self.fabric),
+            trusts: true,
         };
-        let order = Order {
-            job: self.job(),
-            codec: CODEC,
-        };
-        session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order))
+        let order = Order::checked(self.job(), CODEC);
+        session::with_peer(cores, setup, |peer| {
+            session::measure_with_costs(peer, cores[0], order)
+        })
     }
 
-    fn print(&self, series: &Series) {
+    fn print(&self, table: Table, series: &Series) {
         let figure = |figures: &Figures| match figures.one_way {
-            Some(times) => duration(times.p50.round() as u64),
-            None => format!("{}/s", bytes(figures.bytes_per_second())),
+            Some(times) => times.p50,
+            None => figures.bytes_per_second(),
         };
         let pair = series.median();
         let line = Line {
@@ -222,12 +248,18 @@ impl BenchRow {
             pairs: series.pairs(),
             limit: figure(&pair.limit),
             subject: figure(&pair.subject),
+            unit: match self.mode {
+                Mode::Latency => Unit::Nanoseconds,
+                Mode::Stream => Unit::BytesPerSecond,
+            },
             ratio: pair.ratio(),
             spread: series.spread(),
+            noise: None,
+            cost: None,
             mode: self.mode,
             aim: self.aim,
         };
-        println!("{line}");
+        table.print(&line);
     }
 }
 

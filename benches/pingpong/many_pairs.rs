@@ -9,7 +9,7 @@ use crate::{
         channels::CodecName,
         session::{self, DriverName, FabricName, Order, Setup},
     },
-    table::Line,
+    table::{Line, Table, Unit},
 };
 use ibex_harness::{
     Error,
@@ -19,7 +19,7 @@ use ibex_harness::{
 };
 
 /// Measures and prints the line of the row `name`.
-pub(crate) fn throughput(name: &str, cores: Cores) -> Result<(), Error> {
+pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), Error> {
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let sockets = at_once(cores, |cores| Limit::BlockingTcp.measure(cores, JOB))?;
@@ -27,30 +27,17 @@ pub(crate) fn throughput(name: &str, cores: Cores) -> Result<(), Error> {
             let setup = Setup {
                 driver: DriverName::Threads,
                 fabric: Some(FabricName::Tcp),
+                trusts: true,
             };
-            let order = Order {
-                job: JOB,
-                codec: CodecName::Raw,
-            };
+            let order = Order::checked(JOB, CodecName::Raw);
             session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order))
         })?;
         rounds.push([sockets, ibex]);
     }
-    rounds.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
-    let [lowest, highest] = [rounds[0], rounds[ROUNDS - 1]].map(|[one, other]| other / one);
-    let [sockets, ibex] = rounds[ROUNDS / 2];
-    let line = Line {
-        name,
-        cores: "-",
-        pairs: ROUNDS,
-        limit: format!("{sockets:.0}/s"),
-        subject: format!("{ibex:.0}/s"),
-        ratio: ibex / sockets,
-        spread: [lowest, highest],
-        mode: Mode::Stream,
-        aim: Some(1.0),
-    };
-    println!("{line}");
+    if let Some(line) = Line::of(name, (Unit::MessagesPerSecond, Mode::Stream), rounds) {
+        let aim = Some(1.0);
+        table.print(&Line { aim, ..line });
+    }
     Ok(())
 }
 

@@ -3,12 +3,12 @@
 
 use crate::{
     crowd::{Crowd, SESSIONS},
-    table::Line,
+    table::{Line, Table, Unit},
 };
-use ibex_harness::{Error, job::Mode, row::bytes, verbs_port::VerbsPort};
+use ibex_harness::{Error, job::Mode, verbs_port::VerbsPort};
 
 /// Measures and prints the lines of the row `name`.
-pub(crate) fn throughput(name: &str, port: &VerbsPort) -> Result<(), Error> {
+pub(crate) fn throughput(name: &str, table: Table, port: &VerbsPort) -> Result<(), Error> {
     let mut alone = Crowd::gather(1);
     let mut many = Crowd::gather(SESSIONS);
     let (mut pairs, mut spread) = (Vec::new(), 1.0);
@@ -21,22 +21,13 @@ pub(crate) fn throughput(name: &str, port: &VerbsPort) -> Result<(), Error> {
         }
         Ok(())
     })?;
-    pairs.sort_by(|a, b| (a[1] / a[0]).total_cmp(&(b[1] / b[0])));
-    let [lowest, highest] = [pairs[0], pairs[ROUNDS - 1]].map(|[one, other]| other / one);
-    let [one, other] = pairs[ROUNDS / 2];
-    let line = Line {
-        name,
-        cores: "-",
-        pairs: ROUNDS,
-        limit: format!("{}/s", bytes(one)),
-        subject: format!("{}/s", bytes(other)),
-        ratio: other / one,
-        spread: [lowest, highest],
-        mode: Mode::Stream,
-        aim: Some(0.4),
-    };
-    println!("{line}");
-    println!("  the richest had up to {spread:.2} times as much as the poorest when it was done");
+    if let Some(line) = Line::of(name, (Unit::BytesPerSecond, Mode::Stream), pairs) {
+        let aim = Some(0.4);
+        table.print(&Line { aim, ..line });
+    }
+    table.note(format_args!(
+        "  the richest had up to {spread:.2} times as much as the poorest when it was done"
+    ));
     Ok(())
 }
 

@@ -1,8 +1,72 @@
-//! The lines of the table: a limit, what is compared to it, and their ratio.
+//! The lines of the result: a limit, what is compared to it, and their ratio; for people in
+//! a table, for programs as JSON objects.
 
 use std::fmt;
 
-use ibex_harness::job::Mode;
+use ibex_harness::{
+    job::Mode,
+    row::{bytes, count, duration},
+};
+use serde::Serialize;
+
+use crate::verbs_cost::Cost;
+
+/// Where lines go: standard output, as a table or as one JSON object each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Table {
+    is_json: bool,
+    instructions: [Option<f64>; 2],
+}
+
+impl Table {
+    /// As a command line has it.
+    pub(crate) fn ordered(words: impl Iterator<Item = String>) -> Table {
+        let (mut is_json, mut instructions) = (false, [None; 2]);
+        for word in words {
+            is_json |= word == "--json";
+            if let Some(numbers) = word.strip_prefix("--instructions=") {
+                let mut numbers = numbers.split(',').map(|number| number.parse().ok());
+                instructions = [(); 2].map(|()| numbers.next().flatten());
+            }
+        }
+        Table {
+            is_json,
+            instructions,
+        }
+    }
+
+    /// The instructions of a message, if somebody has counted those of this kind.
+    pub(crate) fn instructions(self, kind: usize) -> Option<f64> {
+        self.instructions[kind]
+    }
+
+    /// What stands above the lines.
+    pub(crate) fn print_heading(self) {
+        if !self.is_json {
+            println!("{HEADING}");
+        }
+    }
+
+    pub(crate) fn print(self, line: &Line<'_>) {
+        match self.is_json {
+            true => println!("{}", line.to_json()),
+            false => {
+                println!("{line}");
+                if let Some(cost) = &line.cost {
+                    println!("{cost}");
+                }
+            }
+        }
+    }
+
+    /// A remark for people.
+    pub(crate) fn note(self, note: impl fmt::Display) {
+        match self.is_json {
+            true => eprintln!("{note}"),
+            false => println!("{note}"),
+        }
+    }
+}
 
 /// One line below [`HEADING`].
 pub(crate) struct Line<'a> {
@@ -10,53 +74,159 @@ pub(crate) struct Line<'a> {
     /// Near or far; or a dash.
     pub(crate) cores: &'a str,
     pub(crate) pairs: usize,
-    pub(crate) limit: String,
-    pub(crate) subject: String,
+    /// Of the pair with the median ratio: the limit and what is compared to it.
+    pub(crate) limit: f64,
+    pub(crate) subject: f64,
+    pub(crate) unit: Unit,
     /// The median of the pairs' ratios, then the lowest and the highest.
     pub(crate) ratio: f64,
     pub(crate) spread: [f64; 2],
+    /// The same of the limit to itself, if it was measured.
+    pub(crate) noise: Option<[f64; 2]>,
     /// Lower ratios are better in latency mode, higher ones in stream mode.
     pub(crate) mode: Mode,
     /// The ratio that we want.
     pub(crate) aim: Option<f64>,
+    /// What a message of ibex's costs, where that was counted.
+    pub(crate) cost: Option<Cost>,
+}
+
+/// What both are measured in.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Unit {
+    Nanoseconds,
+    BytesPerSecond,
+    MessagesPerSecond,
+}
+
+impl<'a> Line<'a> {
+    /// The line of these pairs, each a limit and what is compared to it; `None` if there
+    /// are none.
+    pub(crate) fn of(
+        name: &'a str,
+        (unit, mode): (Unit, Mode),
+        mut pairs: Vec<[f64; 2]>,
+    ) -> Option<Line<'a>> {
+        let ratio = |pair: [f64; 2]| pair[1] / pair[0];
+        pairs.sort_by(|one, other| ratio(*one).total_cmp(&ratio(*other)));
+        let (&first, &last) = (pairs.first()?, pairs.last()?);
+        let median = pairs[(pairs.len() - 1) / 2];
+        Some(Line {
+            name,
+            cores: "-",
+            pairs: pairs.len(),
+            limit: median[0],
+            subject: median[1],
+            unit,
+            ratio: ratio(median),
+            spread: [ratio(first), ratio(last)],
+            noise: None,
+            mode,
+            aim: None,
+            cost: None,
+        })
+    }
+
+    /// Whether the ratio is where it should be.
+    fn is_met(&self) -> Option<bool> {
+        let aim = self.aim?;
+        Some(match self.mode {
+            Mode::Latency => self.ratio <= aim,
+            Mode::Stream => self.ratio >= aim,
+        })
+    }
+
+    fn aim_and_verdict(&self) -> String {
+        let (Some(aim), Some(is_met)) = (self.aim, self.is_met()) else {
+            return "-".to_owned();
+        };
+        let sign = match self.mode {
+            Mode::Latency => "<=",
+            Mode::Stream => ">=",
+        };
+        let verdict = if is_met { "met" } else { "MISSED" };
+        format!("{sign} {aim:<4} {verdict}")
+    }
+
+    fn to_json(&self) -> String {
+        let [lowest, highest] = self.spread;
+        let object = Object {
+            row: self.name.trim_start(),
+            cores: (self.cores != "-").then_some(self.cores),
+            pairs: self.pairs,
+            unit: self.unit.name(),
+            limit: self.limit,
+            ibex: self.subject,
+            ratio: self.ratio,
+            lowest,
+            highest,
+            limit_to_itself: self.noise,
+            aim: self.aim,
+            is_met: self.is_met(),
+            per_message: self.cost,
+        };
+        serde_json::to_string(&object).expect("a line has only strings and numbers")
+    }
+}
+
+/// A line as a program reads it.
+#[derive(Serialize)]
+struct Object<'a> {
+    row: &'a str,
+    cores: Option<&'a str>,
+    pairs: usize,
+    unit: &'a str,
+    limit: f64,
+    ibex: f64,
+    ratio: f64,
+    lowest: f64,
+    highest: f64,
+    limit_to_itself: Option<[f64; 2]>,
+    aim: Option<f64>,
+    is_met: Option<bool>,
+    per_message: Option<Cost>,
 }
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [lowest, highest] = self.spread;
+        let spread = |spread: [f64; 2]| format!("[{:.2} .. {:.2}]", spread[0], spread[1]);
         write!(
             f,
-            "{:32} {:6} {:>5} {:>12} {:>12} {:>7.2} {} {:18} {}",
+            "{:36} {:6} {:>5} {:>12} {:>12} {:>7.2} {} {:16} {:16} {}",
             self.name,
             self.cores,
             self.pairs,
-            self.limit,
-            self.subject,
+            self.unit.show(self.limit),
+            self.unit.show(self.subject),
             self.ratio,
             match self.mode {
                 Mode::Latency => 'v',
                 Mode::Stream => '^',
             },
-            format!("[{lowest:.2} .. {highest:.2}]"),
+            spread(self.spread),
+            self.noise.map_or("-".to_owned(), spread),
             self.aim_and_verdict(),
         )
     }
 }
 
-impl Line<'_> {
-    /// What is aimed at, and whether the ratio is there.
-    fn aim_and_verdict(&self) -> String {
-        let Some(aim) = self.aim else {
-            return "-".to_owned();
-        };
-        let (sign, is_met) = match self.mode {
-            Mode::Latency => ("<=", self.ratio <= aim),
-            Mode::Stream => (">=", self.ratio >= aim),
-        };
-        let verdict = if is_met { "met" } else { "MISSED" };
-        format!("{sign} {aim:<4} {verdict}")
+impl Unit {
+    fn name(self) -> &'static str {
+        match self {
+            Unit::Nanoseconds => "ns",
+            Unit::BytesPerSecond => "bytes/s",
+            Unit::MessagesPerSecond => "messages/s",
+        }
+    }
+
+    fn show(self, value: f64) -> String {
+        match self {
+            Unit::Nanoseconds => duration(value.round() as u64),
+            Unit::BytesPerSecond => format!("{}/s", bytes(value)),
+            Unit::MessagesPerSecond => format!("{}/s", count(value)),
+        }
     }
 }
 
-pub(crate) const HEADING: &str = "row                              cores  pairs        limit         ibex   \
-                       ratio   lowest .. highest  aim";
+const HEADING: &str = "row                                  cores  pairs        limit         ibex   \
+                       ratio   lowest..highest  limit to itself  aim";

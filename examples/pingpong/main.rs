@@ -51,6 +51,7 @@ fn run(options: &Options) -> Result<bool, Error> {
         let setup = Setup {
             driver: options.driver,
             fabric: options.required_fabric(),
+            trusts: true,
         };
         return other_host::serve(address, cores[1], setup).map(|()| true);
     }
@@ -81,6 +82,7 @@ fn run(options: &Options) -> Result<bool, Error> {
         let setup = Setup {
             driver: options.driver,
             fabric,
+            trusts: true,
         };
         for &(mode, size) in &shapes {
             let row = match &options.connect {
@@ -149,7 +151,7 @@ impl Measuring<'_> {
                 self.progress.step(&title, "ibex");
                 let measure = || {
                     session::with_peer(self.cores, setup, |peer| {
-                        session::measure(peer, self.cores[0], Order { job, codec })
+                        session::measure(peer, self.cores[0], Order::checked(job, codec))
                     })
                 };
                 let Some(port) = &port else {
@@ -208,10 +210,7 @@ impl Measuring<'_> {
             .job(setup.fabric.unwrap_or(FabricName::Tcp), mode, size);
         self.progress
             .step(&format!("{} {size} B", mode.name()), address);
-        let order = Order {
-            job,
-            codec: self.options.codec,
-        };
+        let order = Order::checked(job, self.options.codec);
         let (figures, fabric) = other_host::measure(address, self.cores, setup, order)?;
         Ok(Row::new(
             self.subject(fabric),
@@ -229,10 +228,7 @@ impl Measuring<'_> {
             iters: 1,
             flip: false,
         };
-        let order = Order {
-            job,
-            codec: self.options.codec,
-        };
+        let order = Order::checked(job, self.options.codec);
         let (fabric, reason) = session::with_peer(self.cores, setup, |peer| {
             session::measure(peer, self.cores[0], order)?;
             Ok((peer.fabric(), peer.fabric_reason().to_owned()))

@@ -7,6 +7,7 @@
 
 mod failure;
 mod fuzz;
+mod instructions;
 mod options;
 mod process_tree;
 mod report;
@@ -23,7 +24,7 @@ mod workspace;
 use std::process::ExitCode;
 
 use failure::Failure;
-use options::{FuzzOptions, TestOptions};
+use options::{BenchOptions, FuzzOptions, TestOptions};
 use vm::VmOptions;
 
 /// One command: its name, its arguments and what it is for.
@@ -45,21 +46,21 @@ const COMMANDS: &[CommandEntry] = &[
     CommandEntry {
         name: "vm",
         arguments: "[--pair | --two] [--time-out SECONDS] [--cpus N] [--memory MIB]\n      \
-                    [--release NAME] [--update] [--no-install] -- COMMAND [ARGUMENT]...",
+                    [--release NAME] [--packages FILE] [--update] [--no-install]\n      \
+                    -- COMMAND [ARGUMENT]...",
         about: "run a command in a guest with soft-RoCE, see vm/README.md; --pair: two\n      \
                 devices and a link; --two: two guests; the exit status is the command's,\n      \
                 124 when its time was out, 125 when the guest never reported",
         run: |arguments| Ok(vm::run(&VmOptions::parse(arguments)?)),
     },
     CommandEntry {
-        name: "figures",
-        arguments: "",
-        about: "measure the verbs fabric beside its limit and ib_send_lat, in a guest, or on\n      \
-                the device that IBEX_TEST_DEVICE names",
-        run: |arguments| {
-            options::expect_none(arguments)?;
-            verbs::figures()
-        },
+        name: "bench",
+        arguments: "[--vm] [--json] [--instructions] [ROW]",
+        about: "measure ibex beside its limits, the rows whose names hold ROW; on the device that\n      \
+                IBEX_TEST_DEVICE names only those of verbs; --vm: these in one boot of a guest,\n      \
+                beside perftest, UCX and libfabric too; --instructions: callgrind counts those\n      \
+                of a message first",
+        run: |arguments| verbs::bench(&BenchOptions::parse(arguments)?),
     },
     CommandEntry {
         name: "fuzz",

@@ -42,6 +42,38 @@ impl TestOptions {
     }
 }
 
+/// What `cargo xtask bench` was asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct BenchOptions {
+    /// In a guest.
+    pub(crate) vm: bool,
+    /// Objects and no table.
+    pub(crate) json: bool,
+    /// With the instructions of a message.
+    pub(crate) instructions: bool,
+    /// Only rows whose names hold this.
+    pub(crate) row: Option<String>,
+}
+
+impl BenchOptions {
+    /// Reads the arguments behind `bench`.
+    pub(crate) fn parse(arguments: &[String]) -> Result<Self, Failure> {
+        let mut options = Self::default();
+        for argument in arguments {
+            match argument.as_str() {
+                "--vm" => options.vm = true,
+                "--json" => options.json = true,
+                "--instructions" => options.instructions = true,
+                row if !row.starts_with('-') && options.row.is_none() => {
+                    options.row = Some(row.to_string());
+                }
+                _ => return Err(unknown(argument)),
+            }
+        }
+        Ok(options)
+    }
+}
+
 /// What `cargo xtask fuzz` was asked for.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct FuzzOptions {
@@ -140,6 +172,15 @@ mod tests {
             "{failure}"
         );
         assert!(TestOptions::parse(&words("--stage")).is_err());
+    }
+
+    #[test]
+    fn one_row_may_be_named() {
+        let options = BenchOptions::parse(&words("--vm latency --json")).unwrap();
+        assert!(options.vm && options.json);
+        assert_eq!(options.row.as_deref(), Some("latency"));
+        assert!(BenchOptions::parse(&words("one two")).is_err());
+        assert!(BenchOptions::parse(&words("--rows")).is_err());
     }
 
     #[test]

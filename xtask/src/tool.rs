@@ -66,6 +66,9 @@ pub(crate) const DEBIAN_KEYRING: Tool = Tool::package(
     "test -e /usr/share/keyrings/debian-archive-keyring.gpg",
 );
 
+/// Counts instructions.
+pub(crate) const VALGRIND: Tool = Tool::package("valgrind", "valgrind --version");
+
 // What a guest needs of this machine's own root.
 pub(crate) const IPROUTE: Tool = Tool::package("iproute2", "rdma -V");
 pub(crate) const RDMA_CORE: Tool = Tool::package("rdma-core", "dpkg-query -W rdma-core");

@@ -5,6 +5,8 @@ use std::env;
 use std::process::ExitCode;
 
 use crate::failure::Failure;
+use crate::instructions;
+use crate::options::BenchOptions;
 use crate::step::Step;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::watchdog::Watchdog;
@@ -52,14 +54,41 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     Ok(())
 }
 
-/// `cargo xtask figures`: the benchmark's rows of verbs.
-pub(crate) fn figures() -> Result<ExitCode, Failure> {
+/// `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
+///
+/// What it prints is all that stands on standard output.
+pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
-    tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
-    tool::check(TOOLS)?;
-    let line = "cargo bench --bench pingpong --features verbs";
-    let program = Step::of_line(line).build_program(&watchdog)?;
-    on_a_device(&program, &["verbs"], &watchdog)?;
+    let mut build = Step::of_line("cargo bench --bench pingpong").aside();
+    let on_a_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();
+    if on_a_device {
+        tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
+        tool::check(TOOLS)?;
+        build = build.args(["--features", "verbs"]);
+    }
+    let program = build.build_program(&watchdog)?;
+    let mut words = Vec::new();
+    if options.json {
+        words.push("--json".to_string());
+    }
+    if options.instructions {
+        tool::prepare(&instructions::TOOLS.iter().collect::<Vec<_>>(), true);
+        tool::check(instructions::TOOLS)?;
+        let [shared, own] = instructions::count(&watchdog)?;
+        words.push(format!("--instructions={shared:.1},{own:.1}"));
+    }
+    let row = match (&options.row, on_a_device) {
+        (Some(row), _) => Some(row.as_str()),
+        (None, true) => Some("verbs"),
+        (None, false) => None,
+    };
+    words.extend(row.map(String::from));
+    let step = match options.vm {
+        true => in_the_guest(&["--packages", "vm/packages-bench", "--time-out", "1800"])?
+            .args(["--", &program]),
+        false => Step::new(&program),
+    };
+    step.args(words).named_aside().run(&watchdog)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -70,13 +99,20 @@ fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result
     if env::var_os("IBEX_TEST_DEVICE").is_some() {
         return Step::new(program).args(arguments).run(watchdog);
     }
+    in_the_guest(&[])?
+        .args(["--", program])
+        .args(arguments)
+        .run(watchdog)
+}
+
+/// `cargo xtask vm` with these options; the command comes behind them.
+fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
     let xtask = env::current_exe()
         .map_err(|error| Failure::new(format!("the path of this program: {error}")))?;
-    Step::new(&xtask.to_string_lossy())
-        .args(["vm", "--no-install", "--", program])
-        .args(arguments)
-        .env("IBEX_TEST_DEVICE", GUEST_DEVICE)
-        .run(watchdog)
+    Ok(Step::new(&xtask.to_string_lossy())
+        .args(["vm", "--no-install"])
+        .args(options.iter().copied())
+        .env("IBEX_TEST_DEVICE", GUEST_DEVICE))
 }
 
 /// What is tested on a device, in one boot of the guest: how each is built, and its

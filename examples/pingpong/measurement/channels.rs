@@ -4,7 +4,7 @@
 //! Raw payloads are built in place, in the ring; the other codecs carry a struct around
 //! the same payload. It is read where it arrived, or decoded by serde.
 
-use ibex::{Codec, Peer, Raw, Receiver, Sender, serde_bytes};
+use ibex::{Codec, Peer, Raw, Receiver, Sender, TryRecvError, serde_bytes};
 use ibex_harness::{Error, check::Tally, job::Job, link::Link};
 use serde::{Deserialize, Serialize};
 
@@ -29,6 +29,19 @@ impl CodecName {
             CodecName::Serde => "serde",
         }
     }
+}
+
+/// How much is done with each message, and how it is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Care {
+    /// Every byte is written, and compared where it came.
+    Checked,
+    /// Only the message's number is, as beside programs that touch no byte.
+    Marked,
+    /// The same, and each message is on its way before the next is written, so that no two
+    /// share a frame.
+    MarkedAlone,
 }
 
 /// The message of the rkyv and serde rows.
@@ -116,6 +129,74 @@ impl Link for RawChannels {
         self.ends.sender.flush().map_err(Error::subject)
     }
 }
+
+/// Channels of bytes of which the first eight are written and compared, the message's
+/// number.
+pub(crate) struct MarkedChannels<'a> {
+    job: Job,
+    ends: Ends<[u8], Raw>,
+    peer: &'a Peer,
+    is_alone: bool,
+}
+
+impl<'a> MarkedChannels<'a> {
+    /// Opens both ends.
+    pub(crate) fn open(
+        peer: &'a Peer,
+        job: Job,
+        care: Care,
+        side: Side,
+    ) -> Result<MarkedChannels<'a>, Error> {
+        if job.size < MARK_BYTES {
+            return Err(Error::subject("a marked message has at least 8 bytes"));
+        }
+        Ok(MarkedChannels {
+            job,
+            ends: Ends::open(peer, side)?,
+            peer,
+            is_alone: care == Care::MarkedAlone,
+        })
+    }
+}
+
+impl Link for MarkedChannels<'_> {
+    #[inline]
+    fn send(&mut self, sequence: u64) -> Result<(), Error> {
+        let sender = &mut self.ends.sender;
+        let mut slot = sender.reserve(self.job.size).map_err(Error::subject)?;
+        slot[..MARK_BYTES].copy_from_slice(&sequence.to_le_bytes());
+        if !self.is_alone {
+            slot.send().map_err(Error::subject)?;
+            return Ok(());
+        }
+        let frames = self.peer.stats().frames_sent;
+        slot.send().map_err(Error::subject)?;
+        while self.peer.stats().frames_sent == frames {
+            // Nothing comes that way; it turns the engine.
+            if let Err(TryRecvError::Failed(error)) = self.ends.receiver.try_recv() {
+                return Err(Error::subject(error));
+            }
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn receive(&mut self, sequence: u64, tally: &mut Tally) -> Result<(), Error> {
+        let message = self.ends.receiver.recv().map_err(Error::subject)?;
+        let is_right =
+            message.len() == self.job.size && message[..MARK_BYTES] == sequence.to_le_bytes();
+        if !is_right {
+            tally.fault(&format_args!("another message came in place of {sequence}"));
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<(), Error> {
+        self.ends.sender.flush().map_err(Error::subject)
+    }
+}
+
+const MARK_BYTES: usize = 8;
 
 /// Channels of [`Entry`].
 pub(crate) struct EntryChannels<C> {

@@ -4,4 +4,5 @@
 //! Whatever only one of them does stands beside its `main`.
 
 pub(crate) mod channels;
+pub(crate) mod costs;
 pub(crate) mod session;

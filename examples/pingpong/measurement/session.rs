@@ -24,7 +24,10 @@ use ibex_harness::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use serde_json::Value;
 
-use super::channels::{CodecName, EntryChannels, RawChannels, Side};
+use super::{
+    channels::{Care, CodecName, EntryChannels, MarkedChannels, RawChannels, Side},
+    costs::Costs,
+};
 
 /// How a node is made; the same on both sides of a local pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -33,6 +36,8 @@ pub(crate) struct Setup {
     pub(crate) driver: DriverName,
     /// The fabric that must be used; none leaves the choice to ibex.
     pub(crate) fabric: Option<FabricName>,
+    /// Whether the peer may write large messages to where they are read (verbs).
+    pub(crate) trusts: bool,
 }
 
 /// Who runs the engine.
@@ -113,6 +118,23 @@ pub(crate) struct Order {
     pub(crate) job: Job,
     /// How messages become bytes.
     pub(crate) codec: CodecName,
+    /// How much is done with them.
+    pub(crate) care: Care,
+}
+
+impl Order {
+    /// One in which every byte is compared.
+    pub(crate) fn checked(job: Job, codec: CodecName) -> Order {
+        let care = Care::Checked;
+        Order { job, codec, care }
+    }
+}
+
+/// What the other side tells at the end.
+#[derive(Debug, Serialize, Deserialize)]
+struct Outcome {
+    tally: Tally,
+    costs: Costs,
 }
 
 /// Does `work` with a peer process on this host, which answers one [`Order`].
@@ -133,6 +155,15 @@ pub(crate) fn with_peer<R>(
 
 /// Measures between this thread, on `core`, and the node of `peer`.
 pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures, Error> {
+    measure_with_costs(peer, core, order).map(|(figures, _)| figures)
+}
+
+/// The same, with what both ends together asked of the device meanwhile.
+pub(crate) fn measure_with_costs(
+    peer: &Peer,
+    core: usize,
+    order: Order,
+) -> Result<(Figures, Costs), Error> {
     tell(peer, "order", &order)?;
     // Only now: threads that the node started are not to share this core.
     cores::keep_to(&[core])?;
@@ -141,7 +172,12 @@ pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures,
         ..order.job
     };
     let mut tally = Tally::default();
+    let before = Costs::of(peer);
     let stopped = match order.codec {
+        CodecName::Raw if order.care != Care::Checked => {
+            let mut link = MarkedChannels::open(peer, honest, order.care, Side::Measuring)?;
+            link::measure(&order.job, &mut link, &mut tally)
+        }
         CodecName::Raw => {
             let mut link = RawChannels::open(peer, honest, Side::Measuring)?;
             link::measure(&order.job, &mut link, &mut tally)
@@ -155,8 +191,10 @@ pub(crate) fn measure(peer: &Peer, core: usize, order: Order) -> Result<Figures,
             link::measure(&order.job, &mut link, &mut tally)
         }
     }?;
-    let theirs: Tally = listen(peer, "outcome")?;
-    Ok(stopped.figures(tally, &theirs))
+    let ours = Costs::of(peer).since(before);
+    let theirs: Outcome = listen(peer, "outcome")?;
+    let figures = stopped.figures(tally, &theirs.tally);
+    Ok((figures, ours.and(theirs.costs)))
 }
 
 /// The task of a peer process: one session, one order.
@@ -174,17 +212,23 @@ pub(crate) fn answer_here(cores: Cores, task: Value) -> Result<Tally, Error> {
 
 /// Does what the peer orders, on `core`; what was checked here.
 pub(crate) fn answer(peer: &Peer, core: usize) -> Result<Tally, Error> {
-    let Order { job, codec } = listen(peer, "order")?;
+    let Order { job, codec, care } = listen(peer, "order")?;
     job.check()?;
     cores::keep_to(&[core])?;
     let side = Side::Answering;
+    let before = Costs::of(peer);
     let tally = match codec {
+        CodecName::Raw if care != Care::Checked => {
+            link::answer(&job, &mut MarkedChannels::open(peer, job, care, side)?)
+        }
         CodecName::Raw => link::answer(&job, &mut RawChannels::open(peer, job, side)?),
         CodecName::Rkyv => link::answer(&job, &mut EntryChannels::<Rkyv>::open(peer, job, side)?),
         CodecName::Serde => link::answer(&job, &mut EntryChannels::<Serde>::open(peer, job, side)?),
     }?;
-    tell(peer, "outcome", &tally)?;
-    Ok(tally)
+    let costs = Costs::of(peer).since(before);
+    let outcome = Outcome { tally, costs };
+    tell(peer, "outcome", &outcome)?;
+    Ok(outcome.tally)
 }
 
 impl Setup {
@@ -208,12 +252,11 @@ impl Setup {
         let builder = builder
             .connect_timeout(PATIENCE)
             .handshake_timeout(PATIENCE);
-        // There is one peer, and the limit has a receive queue to itself, too. Both ends are
-        // run by whoever measures.
+        // There is one peer, and the limit has a receive queue to itself, too.
         #[cfg(feature = "verbs")]
         let builder = {
             let settings = ibex::rdma::RdmaSettings::new().shared_receives(false);
-            builder.rdma(settings.trust_peers(true))
+            builder.rdma(settings.trust_peers(self.trusts))
         };
         match self.fabric {
             Some(fabric) => builder.fabric(fabric.into(), Policy::Require),
