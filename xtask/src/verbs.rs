@@ -60,8 +60,8 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     let watchdog = Watchdog::patient();
     let mut build = Step::of_line("cargo bench --bench pingpong").aside();
-    let on_a_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();
-    if on_a_device {
+    let has_device = options.vm || env::var_os("IBEX_TEST_DEVICE").is_some();
+    if has_device {
         tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
         tool::check(TOOLS)?;
         build = build.args(["--features", "verbs"]);
@@ -77,7 +77,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
         let [shared, own] = instructions::count(&watchdog)?;
         words.push(format!("--instructions={shared:.1},{own:.1}"));
     }
-    let row = match (&options.row, on_a_device) {
+    let row = match (&options.row, has_device) {
         (Some(row), _) => Some(row.as_str()),
         (None, true) => Some("verbs"),
         (None, false) => None,
