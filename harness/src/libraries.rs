@@ -57,7 +57,7 @@ fn ucx_median(output: &str) -> Option<f64> {
         iterations.trim().parse::<u64>().ok()?;
         rest.split(',').next()?.trim().parse().ok()
     };
-    time(output.lines().filter_map(of_line).last()?)
+    time(output.lines().filter_map(of_line).next_back()?)
 }
 
 /// From the column `usec/xfer` of the last line.
