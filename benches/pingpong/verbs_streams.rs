@@ -78,6 +78,9 @@ pub(crate) const ROWS: [StreamRow; 3] = [
     written("verbs stream 1 MiB (ib_write_bw)", 1 << 20),
 ];
 
+/// What one round gave: perftest's two rates, and those of both ways.
+type Round = ((f64, f64), [f64; 2]);
+
 /// A row of messages that are written where their receiver trusts us, and go in chunks
 /// where it does not.
 const fn written(name: &'static str, size: usize) -> StreamRow {
@@ -131,7 +134,7 @@ impl StreamRow {
             _ => 1.0,
         };
         let kind = (unit, Mode::Stream);
-        let pairs = |pair: &dyn Fn(&((f64, f64), [f64; 2])) -> [f64; 2]| -> Vec<_> {
+        let pairs = |pair: &dyn Fn(&Round) -> [f64; 2]| -> Vec<_> {
             let pairs = rounds.iter().map(pair);
             pairs.map(|pair| pair.map(|rate| rate * scale)).collect()
         };
