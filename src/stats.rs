@@ -190,7 +190,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 23] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 25] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -207,6 +207,8 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 23] {
         eager_sends,
         rdma_writes,
         rdma_bytes,
+        landings_sent,
+        landed,
         rendezvous_sent,
         rendezvous_received,
         work_requests,
@@ -232,6 +234,8 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 23] {
         ("eager_sends", eager_sends),
         ("rdma_writes", rdma_writes),
         ("rdma_bytes", rdma_bytes),
+        ("landings_sent", landings_sent),
+        ("landed", landed),
         ("rendezvous_sent", rendezvous_sent),
         ("rendezvous_received", rendezvous_received),
         ("work_requests", work_requests),

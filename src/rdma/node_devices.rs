@@ -276,6 +276,7 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         max_inline_bytes: ours.max_inline_bytes,
         max_send_sge: ours.max_send_entries,
         max_receive_sge: ours.max_receive_entries,
+        immediate: ours.immediate,
         receive_buffer_bytes: ours.buffer_bytes,
         credit: ours.credit,
     })
@@ -301,6 +302,7 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
         max_inline_bytes: theirs.max_inline_bytes,
         max_send_entries: theirs.max_send_sge,
         max_receive_entries: theirs.max_receive_sge,
+        immediate: theirs.immediate,
     })
 }
 
@@ -327,6 +329,7 @@ mod tests {
             max_inline_bytes: 220,
             max_send_entries: 3,
             max_receive_entries: 1,
+            immediate: true,
         }
     }
 

@@ -566,6 +566,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         max_inline_bytes: 0,
         max_send_sge: 1,
         max_receive_sge: 1,
+        immediate: false,
         receive_buffer_bytes: 4096,
         credit: 0,
     }

@@ -58,6 +58,8 @@ pub struct VerbsEndpoint {
     pub receive_buffer_bytes: u32,
     /// Messages that the peer may have under way to this end at first.
     pub credit: u32,
+    /// It takes immediate data, and makes writes with some. Since 1.3.
+    pub immediate: bool,
 }
 
 /// The kind of a global identifier; peers with different kinds cannot talk.
@@ -145,6 +147,7 @@ impl VerbsEndpoint {
             max_receive_sge: fields.u16("receive sge limit")?,
             receive_buffer_bytes: fields.u32("receive buffer size")?,
             credit: fields.u32("credit")?,
+            immediate: fields.later_u8() & IMMEDIATE != 0,
         };
         endpoint.check()?;
         Ok(endpoint)
@@ -197,6 +200,7 @@ impl VerbsEndpoint {
         fields.u16(self.max_receive_sge);
         fields.u32(self.receive_buffer_bytes);
         fields.u32(self.credit);
+        fields.u8(if self.immediate { IMMEDIATE } else { 0 });
     }
 }
 
@@ -231,6 +235,9 @@ impl fmt::Display for GidType {
         })
     }
 }
+
+/// The first bit of what a queue pair can do.
+const IMMEDIATE: u8 = 1;
 
 /// Numbers of queue pairs and packets have 24 bits in every packet header.
 fn bounded(field: &'static str, value: u32) -> Result<u32, MessageError> {

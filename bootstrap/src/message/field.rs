@@ -47,6 +47,15 @@ impl<'a> FieldReader<'a> {
         self.array(field).map(u8::from_le_bytes)
     }
 
+    /// A byte that earlier versions do not write; 0 then.
+    pub(super) fn later_u8(&mut self) -> u8 {
+        let Some((&byte, rest)) = self.rest.split_first() else {
+            return 0;
+        };
+        self.rest = rest;
+        byte
+    }
+
     pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, MessageError> {
         self.array(field).map(u16::from_le_bytes)
     }

@@ -64,6 +64,7 @@ impl VerbsPair for FakePair {
             max_inline_bytes: 64,
             max_send_sge: 4,
             max_receive_sge: 1,
+            immediate: false,
             receive_buffer_bytes: 4096,
             credit: 64,
         }

@@ -239,6 +239,7 @@ fn endpoint() -> VerbsEndpoint {
         max_inline_bytes: 220,
         max_send_sge: 30,
         max_receive_sge: 30,
+        immediate: true,
         receive_buffer_bytes: 4096,
         credit: 64,
     }

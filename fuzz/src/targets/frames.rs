@@ -134,6 +134,7 @@ impl Node {
             max_channels: 8,
             data_in_band,
             writes: true,
+            immediate: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");

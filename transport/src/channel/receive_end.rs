@@ -7,6 +7,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
     collections::VecDeque,
+    mem,
     ops::Deref,
     os::fd::OwnedFd,
     ptr::NonNull,
@@ -21,7 +22,10 @@ use super::{
 use crate::{
     driver::Counter,
     engine::{counters::Counters, record::first_position},
-    fabric::shm::{MessageSegment, MessageSlots, RingSegment},
+    fabric::{
+        shm::{MessageSegment, MessageSlots, RingSegment},
+        verbs::LandingBlock,
+    },
     memory::{BlockLease, BufferLease, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
@@ -43,7 +47,7 @@ pub struct ReceiveEnd {
     pub(crate) source: Mutex<Option<Source>>,
     /// Set when `source` is there.
     pub(crate) has_source: AtomicBool,
-    /// Large messages that have arrived whole, in order.
+    /// Large messages that have arrived whole, by their order.
     pub(crate) large: Mutex<VecDeque<LargeArrival>>,
     /// Bytes of large messages that were released: under the advance lock (not on shm).
     pub(crate) large_released: Counter,
@@ -65,6 +69,9 @@ pub struct ReceiveEnd {
     told_position: AtomicU64,
     /// It is told at latest when so many messages are released.
     pub(crate) tell_every: u64,
+    /// And when this one is, which came in a block, as another has since: it would be short
+    /// of them.
+    owed_landing: AtomicU64,
     /// The prefix that the session's engine was last asked to tell.
     pub(crate) marked_released: AtomicU64,
     /// The session's engine was asked to tell and has not yet.
@@ -140,6 +147,8 @@ pub(crate) struct LargeArrival {
 pub(crate) enum LargePlace {
     /// In memory that we granted.
     Granted(LargeLease),
+    /// In a block that we granted ahead.
+    Landed(Arc<LandingBlock>),
     /// In a message segment of the sender's.
     Segment {
         /// Which one.
@@ -160,6 +169,8 @@ pub(crate) struct Held {
     pub(crate) ring: Option<RingSegment>,
     /// What large messages come in (shm).
     pub(crate) slots: MessageSlots,
+    /// The last message that came in a block and was released.
+    pub(crate) last_landed: u64,
 }
 
 /// A large message that was handed out.
@@ -176,6 +187,7 @@ pub(crate) struct HeldLarge {
 #[allow(dead_code, reason = "held for its drop")]
 pub(crate) enum LargeMemory {
     Granted(LargeLease),
+    Landed(Arc<LandingBlock>),
     Segment(Arc<MessageSegment>),
 }
 
@@ -210,6 +222,7 @@ impl ReceiveEnd {
             told_released: AtomicU64::new(0),
             told_position: AtomicU64::new(0),
             tell_every,
+            owed_landing: AtomicU64::new(0),
             marked_released: AtomicU64::new(0),
             is_marked: AtomicBool::new(false),
         }
@@ -323,7 +336,13 @@ impl ReceiveEnd {
         while held.large.front().is_some_and(is_over)
             && let Some(large) = held.large.pop_front()
         {
-            self.large_released.add(large.length as u64);
+            if matches!(large.memory, LargeMemory::Landed(_)) {
+                // Blocks have a bound of their own.
+                let before = mem::replace(&mut held.last_landed, large.sequence);
+                self.owed_landing.store(before, Ordering::Relaxed);
+            } else {
+                self.large_released.add(large.length as u64);
+            }
         }
         drop(held);
         if let Some(ours) = self.ours.get() {
@@ -350,14 +369,16 @@ impl ReceiveEnd {
             return;
         }
         let prefix = self.prefix.prefix();
-        let messages = prefix.released - self.told_released.load(Ordering::Relaxed);
+        let told = self.told_released.load(Ordering::Relaxed);
+        let messages = prefix.released - told;
         let bytes = prefix
             .position
             .saturating_sub(self.told_position.load(Ordering::Relaxed));
-        let owes = self.state.agreed().is_some_and(|agreed| {
+        let owes_window = self.state.agreed().is_some_and(|agreed| {
             // Before that the news wait for a frame that goes anyway.
             agreed.window.owes_news(messages, bytes, self.tell_every)
         });
+        let owes = owes_window || self.owed_landing.load(Ordering::Relaxed) > told;
         // The sender asked, and the engine may have found us summing and left it to us.
         let asked = moved && self.cells.is_asked();
         // Once for each prefix: a receiver that waits comes by again and again, and the
@@ -402,6 +423,13 @@ impl ReceiveEnd {
 
     pub(crate) fn large(&self) -> MutexGuard<'_, VecDeque<LargeArrival>> {
         self.large.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A large message has come. One that was announced before it may be on its way still.
+    pub(crate) fn large_came(&self, arrival: LargeArrival) {
+        let mut large = self.large();
+        let behind = large.partition_point(|other| other.sequence < arrival.sequence);
+        large.insert(behind, arrival);
     }
 
     /// Gives the handle its source.

@@ -498,6 +498,12 @@ impl ReceiveHandle {
                 LargeMemory::Granted(lease),
                 time,
             ))),
+            LargePlace::Landed(block) => Ok(Some((
+                block.message(),
+                length,
+                LargeMemory::Landed(block),
+                time,
+            ))),
             LargePlace::Segment { slot, capacity, fd } => {
                 self.in_segment(slot, length as u64, capacity, fd).map(Some)
             }

@@ -24,6 +24,7 @@ use crate::{
     driver::{Condition, Patience, SessionShared, TimedOut},
     engine::{
         control::{Ask, CloseReason},
+        landing::LANDINGS_PER_CHANNEL,
         large::LARGE_PER_CHANNEL,
         record::{LargeAnnouncement, Layout, RecordKind},
     },
@@ -430,6 +431,8 @@ impl<'a> Entered<'a> {
         let is_shm = self.end.ours.get().is_some();
         let under_way = if is_shm && bytes <= SHORT_MESSAGE_BYTES {
             MESSAGE_SLOTS
+        } else if self.end.session.may_land(bytes) {
+            LANDINGS_PER_CHANNEL
         } else {
             LARGE_PER_CHANNEL
         };
@@ -460,8 +463,12 @@ impl<'a> Entered<'a> {
         let (slot, announcement) = match place {
             LargePlace::Lease(lease) => {
                 let session = &self.end.session;
-                session.send_large(self.end.id, sequence, length, lease);
-                (0, LargeAnnouncement::in_chunks(length))
+                let landing = session.send_large(self.end.id, sequence, length, lease);
+                let announcement = match landing {
+                    None => LargeAnnouncement::in_chunks(length),
+                    Some(landing) => LargeAnnouncement::in_landing(length, landing),
+                };
+                (0, announcement)
             }
             LargePlace::Slot(slot) => {
                 let place = producer.segments.slot(slot);

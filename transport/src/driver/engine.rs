@@ -133,35 +133,51 @@ pub(crate) enum Mark {
 pub(crate) struct Context<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) wakers: Wakers,
-    pub(crate) wanted: Vec<LargeWanted>,
+    pub(crate) wanted: Vec<MemoryWanted>,
     /// Memory that is given back; unmapping takes long.
     pub(crate) leftovers: Vec<Box<dyn Any>>,
 }
 
-/// Memory that a large message needs; it is mapped and populated off the turn.
-pub(crate) struct LargeWanted {
+/// Memory that a receiving end needs; it is mapped and populated off the turn.
+pub(crate) struct MemoryWanted {
     pub(crate) session: Arc<SessionShared>,
     pub(crate) end: u32,
-    pub(crate) sequence: u64,
-    pub(crate) length: u64,
+    pub(crate) purpose: Purpose,
 }
 
-impl LargeWanted {
+/// What memory is wanted for.
+pub(crate) enum Purpose {
+    /// A large message that was announced.
+    Large { sequence: u64, length: u64 },
+    /// Messages of medium size to come.
+    Landings,
+}
+
+impl MemoryWanted {
     /// Gets the memory and gives it to the session, if that is still there.
     pub(crate) fn provide(self) {
         let Self {
             session,
             end,
-            sequence,
-            length,
+            purpose,
         } = self;
         if session.runtime.on_link(session.id, |_, _| ()).is_none() {
             return;
         }
-        let memory = session.lease_for_arrival(length as usize);
-        session.runtime.on_link(session.id, |link, context| {
-            link.large_memory(end, sequence, memory, context);
-        });
+        match purpose {
+            Purpose::Large { sequence, length } => {
+                let memory = session.lease_for_arrival(length as usize);
+                session.runtime.on_link(session.id, |link, context| {
+                    link.large_memory(end, sequence, memory, context);
+                });
+            }
+            Purpose::Landings => {
+                let blocks = session.lease_landings();
+                session.runtime.on_link(session.id, |link, _| {
+                    link.grant_landings(end, blocks);
+                });
+            }
+        }
     }
 }
 

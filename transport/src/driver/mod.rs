@@ -29,7 +29,7 @@ pub(crate) use session_shared::{Counter, SessionCounters};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
 pub(crate) use waiting::Looks;
 
-pub(crate) use engine::{Context, LargeWanted, Tools, Wire, answer_if_rung};
+pub(crate) use engine::{Context, MemoryWanted, Purpose, Tools, Wire, answer_if_rung};
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

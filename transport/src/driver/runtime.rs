@@ -24,7 +24,7 @@ use std::{
 use super::{
     Driver, Driving, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
-    engine::{self, Admission, Context, ControlSource, Engine, LargeWanted, Mark, Ready},
+    engine::{self, Admission, Context, ControlSource, Engine, Mark, MemoryWanted, Ready},
     gathering::{Gatherings, Told},
     keeper,
     session_shared::SessionShared,
@@ -452,9 +452,9 @@ impl Runtime {
         // What is left over goes with the context.
     }
 
-    /// Gets memory for a large message: on the caller's thread, or on the control thread
+    /// Gets memory for what arrives: on the caller's thread, or on the control thread
     /// where there is an I/O thread to keep going.
-    fn provide(&self, wanted: LargeWanted) {
+    fn provide(&self, wanted: MemoryWanted) {
         match self.driver() {
             Driver::Caller => wanted.provide(),
             Driver::Threads => self.control_thread.run(move || wanted.provide()),

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::{
-    fmt, mem,
+    fmt, iter, mem,
     net::SocketAddr,
     os::fd::OwnedFd,
     sync::{Arc, OnceLock},
@@ -17,12 +17,13 @@ use crate::{
     engine::{
         carriage::Carriage,
         control::{Ask, CloseReason},
+        landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
         large::RemoteMemory,
         record::Layout,
     },
     fabric::{
         Fabric,
-        verbs::{PreparedPair, Site},
+        verbs::{LandingBlock, LandingPlace, PreparedPair, Site},
     },
     fork::{self, UsedAfterFork},
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
@@ -99,6 +100,8 @@ pub(crate) struct SessionCounters {
     pub(crate) inline_sends: Counter,
     pub(crate) rdma_writes: Counter,
     pub(crate) rdma_bytes: Counter,
+    pub(crate) landings_sent: Counter,
+    pub(crate) landed: Counter,
     pub(crate) rendezvous_sent: Counter,
     pub(crate) rendezvous_received: Counter,
     pub(crate) work_requests: Counter,
@@ -186,6 +189,11 @@ pub struct SessionStats {
     pub rdma_writes: u64,
     /// Bytes that went so.
     pub rdma_bytes: u64,
+    /// Messages of medium size that were written into blocks that the peer granted before
+    /// (verbs).
+    pub landings_sent: u64,
+    /// Messages that the peer wrote into blocks of ours, where they are read (verbs).
+    pub landed: u64,
     /// Large messages that were written into memory that the peer granted (verbs).
     pub rendezvous_sent: u64,
     /// Large messages that the peer wrote into memory of ours, where they are read (verbs).
@@ -285,6 +293,8 @@ impl SessionShared {
             eager_sends: work_requests.saturating_sub(inline_sends + rdma_writes),
             rdma_writes,
             rdma_bytes: counters.rdma_bytes.get(),
+            landings_sent: counters.landings_sent.get(),
+            landed: counters.landed.get(),
             rendezvous_sent: counters.rendezvous_sent.get(),
             rendezvous_received: counters.rendezvous_received.get(),
             work_requests,
@@ -385,6 +395,41 @@ impl SessionShared {
             }
         }
         self.large_pool().take(bytes)
+    }
+
+    /// Whether a message of so much may go into a block of the peer's.
+    pub(crate) fn may_land(&self, bytes: usize) -> bool {
+        self.site.is_some() && self.peer.knows_writes && lands(bytes as u64)
+    }
+
+    /// Whether the peer is granted blocks.
+    pub(crate) fn grants_landings(&self) -> bool {
+        self.granting_site()
+            .is_some_and(|site| site.has_landing_places())
+    }
+
+    /// Blocks for a channel's messages of medium size, as many as can be had. Takes long:
+    /// off the turn.
+    pub(crate) fn lease_landings(&self) -> Vec<(LandingBlock, RemoteMemory)> {
+        let lease = |site: &Arc<Site>| {
+            let place = LandingPlace::take(site)?;
+            let lease = self.runtime.granted_pool.take(LANDING_BYTES);
+            match lease.and_then(|lease| LandingBlock::register(place, lease)) {
+                Ok(block) => Some(block),
+                Err(error) => {
+                    let peer = self.peer.address;
+                    tracing::debug!(%peer, %error, "messages wait for their memory to be granted");
+                    None
+                }
+            }
+        };
+        let Some(site) = self.granting_site() else {
+            return Vec::new();
+        };
+        iter::repeat_with(|| lease(site))
+            .map_while(|block| block)
+            .take(LANDINGS_PER_CHANNEL)
+            .collect()
     }
 
     /// What the peer has to know of memory that it may write a message of `bytes` to; `None`
@@ -521,10 +566,17 @@ impl SessionShared {
             .on_link(self.id, |link, _| link.pass_ring(end, capacity as u64, fd));
     }
 
-    pub(crate) fn send_large(&self, end: u32, sequence: u64, length: usize, memory: LargeLease) {
-        self.runtime.on_link(self.id, |link, _| {
-            link.send_large(end, sequence, length, memory);
+    pub(crate) fn send_large(
+        &self,
+        end: u32,
+        sequence: u64,
+        length: usize,
+        memory: LargeLease,
+    ) -> Option<LandingId> {
+        let landing = self.runtime.on_link(self.id, |link, _| {
+            link.send_large(end, sequence, length, memory)
         });
+        landing.flatten()
     }
 
     pub(crate) fn pass_large(

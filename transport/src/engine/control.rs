@@ -11,6 +11,7 @@ use std::{fmt, sync::Arc};
 use super::{
     channel_window::ChannelWindow,
     frame::HEAD_BYTES,
+    landing::LandingId,
     large::RemoteMemory,
     message_version::{MAX_OLDER_VERSIONS, MessageVersion},
     session_credit::CONTROL_RESERVE_BYTES,
@@ -167,6 +168,22 @@ pub enum Control {
         /// Where it goes.
         memory: RemoteMemory,
     },
+    /// Memory of the receiving end's is there for medium-sized messages to come.
+    GrantLanding {
+        /// The sending end.
+        channel: u32,
+        /// Its number, and that of its first use.
+        landing: LandingId,
+        /// Where it is.
+        memory: RemoteMemory,
+    },
+    /// The sending end needs such memory no more, and nothing of it is under way.
+    ReturnLanding {
+        /// The sending end.
+        channel: u32,
+        /// Its number, and that of the use that does not come.
+        landing: LandingId,
+    },
     /// The peer closes the session; nothing follows.
     Goodbye,
     /// The peer waits for credit.
@@ -220,6 +237,8 @@ const WANT: u8 = 6;
 const RECALL: u8 = 7;
 const SURRENDER: u8 = 8;
 const GRANT_MEMORY: u8 = 9;
+const GRANT_LANDING: u8 = 10;
+const RETURN_LANDING: u8 = 11;
 
 impl Control {
     /// Appends the message to `out`.
@@ -290,9 +309,22 @@ impl Control {
                 out.push(GRANT_MEMORY);
                 out.extend_from_slice(&channel.to_le_bytes());
                 out.extend_from_slice(&sequence.to_le_bytes());
-                out.extend_from_slice(&memory.address().to_le_bytes());
-                out.extend_from_slice(&memory.key().to_le_bytes());
-                out.extend_from_slice(&memory.bytes().to_le_bytes());
+                append_memory(out, memory);
+            }
+            Control::GrantLanding {
+                channel,
+                landing,
+                memory,
+            } => {
+                out.push(GRANT_LANDING);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&landing.to_word().to_le_bytes());
+                append_memory(out, memory);
+            }
+            Control::ReturnLanding { channel, landing } => {
+                out.push(RETURN_LANDING);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&landing.to_word().to_le_bytes());
             }
             Control::Goodbye => out.push(GOODBYE),
             Control::Want { granted } => {
@@ -361,6 +393,15 @@ impl Control {
                 sequence: reader.u64()?,
                 memory: reader.memory()?,
             },
+            GRANT_LANDING => Control::GrantLanding {
+                channel: reader.end()?,
+                landing: LandingId::from_word(reader.u32()?),
+                memory: reader.memory()?,
+            },
+            RETURN_LANDING => Control::ReturnLanding {
+                channel: reader.end()?,
+                landing: LandingId::from_word(reader.u32()?),
+            },
             GOODBYE => Control::Goodbye,
             WANT => Control::Want {
                 granted: reader.u64()?,
@@ -393,6 +434,12 @@ impl Control {
         }
         Ok(message)
     }
+}
+
+fn append_memory(out: &mut Vec<u8>, memory: &RemoteMemory) {
+    out.extend_from_slice(&memory.address().to_le_bytes());
+    out.extend_from_slice(&memory.key().to_le_bytes());
+    out.extend_from_slice(&memory.bytes().to_le_bytes());
 }
 
 fn role_byte(role: Role) -> u8 {
@@ -638,6 +685,15 @@ mod tests {
                 channel: 4,
                 sequence: 77,
                 memory: some_memory(),
+            },
+            Control::GrantLanding {
+                channel: 4,
+                landing: LandingId::from_word(0x0003_fffe),
+                memory: some_memory(),
+            },
+            Control::ReturnLanding {
+                channel: 4,
+                landing: LandingId::from_word(0x0003_ffff),
             },
             Control::Goodbye,
             Control::Want { granted: 1 << 40 },

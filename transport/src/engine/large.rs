@@ -76,6 +76,13 @@ impl RemoteMemory {
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
+
+    /// The address of a byte inside.
+    #[must_use]
+    pub fn at(&self, offset: u64) -> u64 {
+        debug_assert!(offset < self.bytes);
+        self.address + offset
+    }
 }
 
 /// How a granted message travels.

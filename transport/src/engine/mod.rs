@@ -23,6 +23,7 @@ pub mod counters;
 pub mod credit_broker;
 pub mod frame;
 pub mod id_map;
+pub mod landing;
 pub mod large;
 pub mod message_version;
 pub mod record;

@@ -5,8 +5,9 @@ use super::{
     channel_window::{ChannelWindow, HALF_WINDOW},
     control::Ask,
     counters::Counters,
+    landing::{Landings, lands},
     large::Transfers,
-    record::{self, RecordHeader, RecordKind},
+    record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     session::PeerMisbehaved,
 };
 
@@ -35,6 +36,8 @@ pub(super) struct ReceiveChannel {
     ask: Ask,
     /// It is told at latest when so many messages are released (or half a window).
     pub(super) tell_every: u64,
+    /// It would be short of blocks without the news.
+    pub(super) owes_landings: bool,
     /// In the session's queue of ends with news.
     pub(super) queued: bool,
 }
@@ -44,8 +47,14 @@ pub(super) struct ReceiveChannel {
 pub(super) struct Records {
     pub(super) first_sequence: u64,
     pub(super) records: u64,
-    /// How many of them announce a large message.
+    /// How many of them announce a large message that is to come.
     pub(super) large: usize,
+}
+
+/// Where medium-sized messages of an end are.
+pub(super) struct Landing<'a> {
+    pub(super) end: u32,
+    pub(super) blocks: &'a mut Landings,
 }
 
 impl ReceiveChannel {
@@ -66,6 +75,7 @@ impl ReceiveChannel {
             told: start,
             ask: Ask::default(),
             tell_every: HALF_WINDOW,
+            owes_landings: false,
             queued: false,
         }
     }
@@ -76,6 +86,7 @@ impl ReceiveChannel {
         &mut self,
         sequence_low: u32,
         body: &[u8],
+        landing: &mut Landing<'_>,
     ) -> Result<Records, PeerMisbehaved> {
         let first_sequence = self.arrived + 1;
         if first_sequence as u32 != sequence_low {
@@ -113,8 +124,7 @@ impl ReceiveChannel {
                 .split_at_checked(size)
                 .ok_or(PeerMisbehaved::RecordCut { sequence })?;
             if header.kind == RecordKind::Large {
-                self.handle_announcement(sequence, &this[8..][..length])?;
-                large += 1;
+                large += self.handle_announcement(sequence, &this[8..][..length], landing)?;
             } else if length as u64 > self.max_message_bytes {
                 let length = length as u64;
                 return Err(PeerMisbehaved::TooLong {
@@ -175,23 +185,37 @@ impl ReceiveChannel {
         is_next
     }
 
+    /// Returns how many messages it says that are to come.
     #[inline(never)]
-    fn handle_announcement(&mut self, sequence: u64, payload: &[u8]) -> Result<(), PeerMisbehaved> {
-        let length = payload
-            .try_into()
-            .map(u64::from_le_bytes)
-            .map_err(|_| PeerMisbehaved::RecordCut { sequence })?;
+    fn handle_announcement(
+        &mut self,
+        sequence: u64,
+        payload: &[u8],
+        landing: &mut Landing<'_>,
+    ) -> Result<usize, PeerMisbehaved> {
+        let (length, place) =
+            LargeAnnouncement::parse(payload).ok_or(PeerMisbehaved::RecordCut { sequence })?;
         if length == 0 || length > self.max_message_bytes {
             return Err(PeerMisbehaved::TooLong {
                 length,
                 limit: self.max_message_bytes,
             });
         }
+        if let Some(id) = place {
+            let has_landed = lands(length)
+                && landing
+                    .blocks
+                    .fill(id, landing.end, sequence, length as usize);
+            return match has_landed {
+                true => Ok(0),
+                false => Err(PeerMisbehaved::UngrantedLanding { sequence, id }),
+            };
+        }
         if self.large.is_full() {
             return Err(PeerMisbehaved::TooManyLarge { sequence });
         }
         self.large.announce(sequence, length);
-        Ok(())
+        Ok(1)
     }
 
     /// The handle or its guards moved the prefix. The counters may have been read while
@@ -249,6 +273,7 @@ impl ReceiveChannel {
         let released = known.released - told.released;
         let bytes = known.released_position - told.released_position;
         self.window.owes_news(released, bytes, self.tell_every)
+            || self.owes_landings
             || self.is_asked_for_news() && self.is_answer_due()
     }
 
@@ -297,6 +322,7 @@ impl ReceiveChannel {
 
     /// Takes the counters into a frame.
     pub(super) fn tell(&mut self) -> Counters {
+        self.owes_landings = false;
         self.told = self.counters();
         self.told
     }

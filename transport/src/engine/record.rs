@@ -25,6 +25,8 @@
 
 use thiserror::Error;
 
+use super::landing::LandingId;
+
 /// What stands in front of a payload: the header word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHeader {
@@ -99,7 +101,8 @@ pub enum RecordKind {
 }
 
 /// What the announcement of a message says that travels outside the ring: its length,
-/// and, where it lies in a segment that the peer maps, which one.
+/// and, where it lies in a segment that the peer maps, or in a block that the peer granted,
+/// which one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LargeAnnouncement {
     bytes: [u8; Self::MAX_BYTES],
@@ -121,6 +124,30 @@ impl LargeAnnouncement {
             bytes,
             length: Self::IN_CHUNKS_BYTES,
         }
+    }
+
+    /// The message was written into a landing block.
+    #[must_use]
+    pub fn in_landing(length: usize, landing: LandingId) -> Self {
+        let mut bytes = Self::in_chunks(length).bytes;
+        bytes[8..12].copy_from_slice(&landing.to_word().to_le_bytes());
+        Self {
+            bytes,
+            length: Self::MAX_BYTES,
+        }
+    }
+
+    /// Length of a message that travels beside the ring, and where it was written, if it
+    /// was; `None` of what is no such announcement.
+    #[must_use]
+    pub fn parse(payload: &[u8]) -> Option<(u64, Option<LandingId>)> {
+        let (length, place) = payload.split_first_chunk()?;
+        let landing = match place.split_first_chunk() {
+            None if place.is_empty() => None,
+            Some((word, [0, 0, 0, 0])) => Some(LandingId::from_word(u32::from_le_bytes(*word))),
+            _ => return None,
+        };
+        Some((u64::from_le_bytes(*length), landing))
     }
 
     /// The message lies in a segment; one that is new is passed beside the ring.
@@ -356,6 +383,23 @@ mod tests {
             let kind = if large { RecordKind::Large } else { RecordKind::Data };
             let header = RecordHeader { kind, length, sequence_low };
             prop_assert_eq!(RecordHeader::from_word(header.to_word()), Some(Ok(header)));
+        }
+
+        #[test]
+        fn announcements_survive_the_round_trip(length in 1..1usize << 40, word: Option<u32>) {
+            let landing = word.map(LandingId::from_word);
+            let announcement = match landing {
+                None => LargeAnnouncement::in_chunks(length),
+                Some(landing) => LargeAnnouncement::in_landing(length, landing),
+            };
+            let parsed = LargeAnnouncement::parse(announcement.bytes());
+            prop_assert_eq!(parsed, Some((length as u64, landing)));
+        }
+
+        #[test]
+        fn whatever_is_announced_is_read_or_refused(payload: Vec<u8>) {
+            let parsed = LargeAnnouncement::parse(&payload);
+            prop_assert!(parsed.is_none() || [8, 16].contains(&payload.len()));
         }
 
         #[test]

@@ -1,10 +1,13 @@
 //! The sending end of a channel as the engine sees it: what was sent, what is due.
 #![forbid(unsafe_code)]
 
+use std::collections::VecDeque;
+
 use super::{
     control::CloseReason,
     counters::{Counters, ImpossibleCounters},
-    large::Transfers,
+    landing::{GrantedLandings, LandingId, lands},
+    large::{RemoteMemory, Transfers},
 };
 
 /// One sending end.
@@ -20,7 +23,9 @@ pub(super) struct SendChannel {
     /// Large messages under way.
     pub(super) large: Transfers,
     /// Large messages told to us whose announcement is not in a frame yet.
-    pub(super) unannounced: std::collections::VecDeque<(u64, u64)>,
+    pub(super) unannounced: VecDeque<Unannounced>,
+    /// Blocks for those of medium size.
+    pub(super) landings: GrantedLandings,
     /// The last frame was a chunk: records go next, so neither starves the other.
     pub(super) chunk_went_last: bool,
 
@@ -34,6 +39,17 @@ pub(super) struct SendChannel {
     pub(super) queued: bool,
 }
 
+/// A large message whose announcement is not in a frame yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unannounced {
+    pub(super) sequence: u64,
+    pub(super) length: u64,
+    /// Where it goes, if it has a block.
+    pub(super) landing: Option<(LandingId, RemoteMemory)>,
+    /// And was written there.
+    pub(super) is_written: bool,
+}
+
 impl SendChannel {
     /// Joins the receiving end's news.
     pub(super) fn handle_counters(&mut self, news: &Counters) -> Result<bool, ImpossibleCounters> {
@@ -44,13 +60,56 @@ impl SendChannel {
     #[inline]
     pub(super) fn records_went(&mut self, records: u64, bytes: usize) {
         self.count(records, bytes);
-        while let Some(&(sequence, length)) = self.unannounced.front() {
-            if sequence > self.sent {
+        while let Some(next) = self.unannounced.front().copied() {
+            if next.sequence > self.sent {
                 break;
             }
             self.unannounced.pop_front();
-            self.large.announce(sequence, length);
+            if next.landing.is_none() {
+                self.large.announce(next.sequence, next.length);
+            }
         }
+    }
+
+    /// A large message is about to be published. Gives the block that it goes into, if it
+    /// is of medium size and there is one.
+    pub(super) fn announce(&mut self, sequence: u64, length: u64) -> Option<LandingId> {
+        let released = self.counters.released;
+        let landing = lands(length)
+            .then(|| self.landings.take(sequence, length, released))
+            .flatten();
+        self.unannounced.push_back(Unannounced {
+            sequence,
+            length,
+            landing,
+            is_written: false,
+        });
+        landing.map(|(id, _)| id)
+    }
+
+    /// Whether the next announcement may not go out: its message is not in its block yet, or
+    /// as many messages are under way as may be.
+    pub(super) fn holds_announcement(&self) -> bool {
+        self.unannounced
+            .front()
+            .is_some_and(|next| match next.landing {
+                Some(_) => !next.is_written,
+                None => self.large.is_full(),
+            })
+    }
+
+    /// The next message to be announced, if it has a block and is not in it.
+    pub(super) fn unlanded(&self) -> Option<Unannounced> {
+        let next = self.unannounced.front().copied();
+        next.filter(|next| next.landing.is_some() && !next.is_written)
+    }
+
+    /// Whether it is the turn of records and not that of a piece of a large message.
+    /// `has_piece` says whether there is one.
+    pub(super) fn is_turn_of_records(&self, has_piece: bool) -> bool {
+        // Its handle may announce another when the last piece of one is there. The peer has
+        // to hear of that one first.
+        !self.large.owes_word() && (self.chunk_went_last || !has_piece)
     }
 
     /// The same of one record where there is [nothing large](Self::has_nothing_large).

@@ -18,8 +18,8 @@ mod receiving;
 mod sending;
 
 pub use facts::{
-    Agreed, Arrival, Body, CannotOpen, Event, Footprint, LoneRecord, PeerMisbehaved, RecordSource,
-    Run,
+    Agreed, Arrival, Body, CannotOpen, Event, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
+    RecordSource, Run,
 };
 
 use super::{
@@ -27,6 +27,7 @@ use super::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     id_map::IdMap,
+    landing::{Landed, LandingId, Landings},
     large::{RemoteMemory, Way},
     receive_channel::ReceiveChannel,
     reserved_buffer::ReservedBuffer,
@@ -54,6 +55,8 @@ pub struct SessionConfig {
     pub data_in_band: bool,
     /// Memory may be granted for large messages to be written to, at both ends.
     pub writes: bool,
+    /// A write can tell of itself by immediate data, both ways.
+    pub immediate: bool,
 }
 
 /// A session's channels and queues. See the [module](self).
@@ -92,6 +95,8 @@ pub struct Session {
 
     // Receiving.
     credit_grant: CreditGrant,
+    /// Blocks that the peer was granted.
+    landings: Landings,
     events: VecDeque<Event>,
 }
 
@@ -164,6 +169,7 @@ impl Session {
             writes_under_way: 0,
             awaiting_writes: Vec::new(),
             credit_grant: CreditGrant::new(config.our_credit),
+            landings: Landings::default(),
             events: VecDeque::new(),
         }
     }
@@ -280,11 +286,31 @@ impl Session {
         }
     }
 
-    /// A large message was published as announcement `sequence`; call before
-    /// [`mark_ready`](Self::mark_ready) shows the record.
-    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) {
-        if let Some(channel) = self.sender_mut(end) {
-            channel.unannounced.push_back((sequence, length));
+    /// A large message is to be published as announcement `sequence`; call before
+    /// [`mark_ready`](Self::mark_ready) shows the record. If it gives a block, the
+    /// announcement says so.
+    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
+        self.sender_mut(end)?.announce(sequence, length)
+    }
+
+    /// Sending end `end` rests: the peer gets its blocks back.
+    pub fn return_landings(&mut self, end: u32) {
+        // Of one that is closed they are back without a word.
+        let Some(End {
+            state: EndState::Sender(sender),
+            close_is_out: false,
+            ..
+        }) = self.ends.get_mut(end)
+        else {
+            return;
+        };
+        let released = sender.counters.released;
+        for landing in sender.landings.give_up(released) {
+            self.has_errands = true;
+            self.control.push_back(Control::ReturnLanding {
+                channel: end,
+                landing,
+            });
         }
     }
 
@@ -310,7 +336,9 @@ impl Session {
         if !self.config.data_in_band {
             return;
         }
+        let owes_landings = self.landings.owes(end, counters.released);
         if let Some(channel) = self.receiver_mut(end) {
+            channel.owes_landings |= owes_landings;
             channel.handle_released(counters);
             self.queue_news(end);
         }
@@ -385,6 +413,45 @@ impl Session {
                 },
             });
         }
+    }
+
+    /// The sender of receiving end `end` may have a block for messages to come, which is
+    /// that memory. Gives its index; `None` if there are as many as may be. It is the
+    /// peer's until it is [returned](Event::LandingReturned), the peer's end is gone or nothing
+    /// of the peer can come any more, but for the time from when a message
+    /// [landed](Self::poll_landed) there until it is released.
+    pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
+        debug_assert!(self.config.writes);
+        let entry = self.ends.get(end)?;
+        let channel = entry.peer.filter(|_| !entry.closed_there)?;
+        let landing = self.landings.grant(end)?;
+        self.has_errands = true;
+        self.control.push_back(Control::GrantLanding {
+            channel,
+            landing,
+            memory,
+        });
+        Some(landing.index)
+    }
+
+    /// The next message that lies whole in a block. Drain it behind
+    /// [`handle_frame`](Self::handle_frame), when its records are placed.
+    #[inline]
+    #[must_use]
+    pub fn poll_landed(&mut self) -> Option<Landed> {
+        self.landings.landed.pop_front()
+    }
+
+    /// The end whose block the peer may have written to now.
+    pub fn landing_of(&self, landing: LandingId) -> Result<u32, PeerMisbehaved> {
+        let end = self.landings.granted_to(landing);
+        end.ok_or(PeerMisbehaved::WrongLanding { id: landing })
+    }
+
+    /// Blocks that the peer has, or that have a message.
+    #[must_use]
+    pub fn landings(&self) -> usize {
+        self.landings.count()
     }
 
     /// So many pieces, the oldest ones, have come to the peer's memory.
@@ -503,6 +570,7 @@ impl Session {
             self.ends.remove(end);
             self.ready.retain(|&other| other != end);
             self.news.retain(|&other| other != end);
+            self.landings.forget(end);
             self.events.push_back(Event::Forgotten { end });
         }
     }

@@ -31,6 +31,7 @@ pub(crate) fn config() -> SessionConfig {
         max_channels: MAX_CHANNELS,
         data_in_band: true,
         writes: true,
+        immediate: true,
     }
 }
 

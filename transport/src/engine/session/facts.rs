@@ -11,6 +11,7 @@ use crate::engine::{
     control::{ChannelSpec, CloseReason, MalformedControl, Role},
     counters::{Counters, ImpossibleCounters},
     frame::MalformedFrame,
+    landing::LandingId,
     large::{Chunk, RemoteMemory},
     reserved_buffer::ReserveOverrun,
     session_credit::{BadSurrender, CONTROL_RESERVE_BYTES, CreditOverrun, CreditShrank},
@@ -69,6 +70,30 @@ pub enum Body {
         /// Where the message goes.
         memory: RemoteMemory,
     },
+    /// A message of medium size, to be written into a block behind its head; of that the
+    /// same holds.
+    Landing {
+        /// Whose message.
+        end: u32,
+        /// All of it.
+        chunk: Chunk,
+        /// The block.
+        memory: RemoteMemory,
+        /// With what else the write is one with immediate data.
+        word: Option<LandingWord>,
+    },
+}
+
+/// What goes with a message into its block: the head that was built, as that of a frame, and
+/// one record, which lies in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LandingWord {
+    /// The immediate data.
+    pub immediate: u32,
+    /// Ring position of the record.
+    pub position: u64,
+    /// Its bytes.
+    pub bytes: usize,
 }
 
 impl Body {
@@ -78,7 +103,9 @@ impl Body {
         match self {
             Body::Inline => 0,
             Body::Records { bytes, .. } => *bytes,
-            Body::Chunk { chunk, .. } | Body::Write { chunk, .. } => chunk.bytes,
+            Body::Chunk { chunk, .. } | Body::Write { chunk, .. } | Body::Landing { chunk, .. } => {
+                chunk.bytes
+            }
         }
     }
 }
@@ -199,6 +226,11 @@ pub enum Event {
         /// Its bytes.
         length: u64,
     },
+    /// The peer needs a block no more that it was granted.
+    LandingReturned {
+        /// Its index.
+        index: u16,
+    },
     /// A local end is gone on both sides and nothing of it is left here.
     Forgotten {
         /// Our end.
@@ -284,6 +316,14 @@ pub enum PeerMisbehaved {
     },
     #[error("a message was said to be written into memory that was not granted for it")]
     UngrantedWrite,
+    #[error("message {sequence} is said to be in a block that is not granted for it: {id:?}")]
+    UngrantedLanding { sequence: u64, id: LandingId },
+    #[error("a block is named that is not the peer's: {id:?}")]
+    WrongLanding { id: LandingId },
+    #[error("a message in {id:?} says that it is elsewhere")]
+    LandedElsewhere { id: LandingId },
+    #[error("channel {channel} is granted a block twice, or more than it can have")]
+    TooManyLandings { channel: u32 },
     #[error("{arrived} messages came although only {released} were released")]
     WindowOverrun { arrived: u64, released: u64 },
     #[error("a channel was closed behind message {last} when {received} had been received")]

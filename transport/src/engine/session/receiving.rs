@@ -12,9 +12,10 @@ use crate::engine::{
     control::{ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     id_map::IdMap,
-    large::Way,
+    landing::LandingId,
+    large::{RemoteMemory, Way},
     message_version::settle,
-    receive_channel::ReceiveChannel,
+    receive_channel::{Landing, ReceiveChannel},
     record::{self, RecordHeader},
     session_credit::CONTROL_RESERVE_BYTES,
 };
@@ -183,7 +184,9 @@ impl Session {
             // Sent before our close got there.
             return Ok(Arrival::Unwanted);
         }
-        let records = channel.handle_records(header.sequence, body)?;
+        let blocks = &mut self.landings;
+        let mut landing = Landing { end, blocks };
+        let records = channel.handle_records(header.sequence, body, &mut landing)?;
         let is_urgent = channel.arrival_is_urgent();
         if records.large > 0 {
             let newest = channel.large.newest(records.large);
@@ -345,6 +348,12 @@ impl Session {
                 sequence,
                 memory,
             } => self.handle_grant(channel, sequence, Way::Memory(memory)),
+            Control::GrantLanding {
+                channel,
+                landing,
+                memory,
+            } => self.handle_granted_landing(channel, landing, memory),
+            Control::ReturnLanding { channel, landing } => self.handle_returned(channel, landing),
             Control::Goodbye => {
                 self.events.push_back(Event::Goodbye);
                 Ok(())
@@ -388,6 +397,35 @@ impl Session {
             });
         }
         self.mark_ready(channel);
+        Ok(())
+    }
+
+    fn handle_granted_landing(
+        &mut self,
+        channel: u32,
+        id: LandingId,
+        memory: RemoteMemory,
+    ) -> Result<(), PeerMisbehaved> {
+        if !self.config.writes {
+            return Err(PeerMisbehaved::UnknownGrant);
+        }
+        // For an end that is gone here, the peer has it back when it is gone there.
+        let Some(sender) = self.sender_mut(channel) else {
+            return Ok(());
+        };
+        match sender.landings.add(id, memory) {
+            true => Ok(()),
+            false => Err(PeerMisbehaved::TooManyLandings { channel }),
+        }
+    }
+
+    fn handle_returned(&mut self, channel: u32, id: LandingId) -> Result<(), PeerMisbehaved> {
+        let end = self.paired(Role::Sender, channel);
+        if !end.is_some_and(|end| self.landings.take_back(id, end)) {
+            return Err(PeerMisbehaved::WrongLanding { id });
+        }
+        self.events
+            .push_back(Event::LandingReturned { index: id.index });
         Ok(())
     }
 

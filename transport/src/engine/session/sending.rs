@@ -1,7 +1,7 @@
 //! The sending half of a session: which frame goes next, and what rides on it.
 #![forbid(unsafe_code)]
 
-use super::{Body, End, EndState, Event, Goodbye, RecordSource, Run, Session};
+use super::{Body, End, EndState, Event, Goodbye, LandingWord, RecordSource, Run, Session};
 use crate::engine::{
     carriage::Carriage,
     control::{Control, Role},
@@ -9,7 +9,9 @@ use crate::engine::{
         EXTENSION_BYTES, Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEAD_BYTES,
         HEADER_BYTES, TALK, pad_for,
     },
-    large::{Piece, WRITES_UNDER_WAY},
+    large::{Chunk, Piece, WRITES_UNDER_WAY},
+    record::MAX_ALIGNMENT,
+    send_channel::Unannounced,
 };
 
 impl Session {
@@ -226,12 +228,15 @@ impl Session {
             return None;
         };
         let is_live = entry.peer.is_some() && !entry.closed_there;
-        let may_write = self.writes_under_way < WRITES_UNDER_WAY;
-        let has_piece = channel.large.has_piece(may_write);
-        // Its handle may announce another when the last piece of one is there. The peer has to
-        // hear of that one first.
-        let is_their_turn = !channel.large.owes_word() && (channel.chunk_went_last || !has_piece);
-        if !is_live || !is_their_turn || !self.config.data_in_band {
+        if !is_live || !self.config.data_in_band {
+            return None;
+        }
+        let has_large = !channel.has_nothing_large();
+        let has_piece = has_large
+            && channel
+                .large
+                .has_piece(self.writes_under_way < WRITES_UNDER_WAY);
+        if has_large && (channel.holds_announcement() || !channel.is_turn_of_records(has_piece)) {
             return None;
         }
         let batch = room.min(carriage.batch_bytes()).saturating_sub(HEAD_BYTES);
@@ -307,21 +312,32 @@ impl Session {
         if is_live && in_band {
             let longest = self.config.carriage.chunk_bytes();
             let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+            if let Some(next) = channel.unlanded() {
+                if !may_write {
+                    self.awaits_write(end);
+                } else if let Some(body) = self.land(end, next, source, landing, head) {
+                    self.ready.push_back(end);
+                    return Served::Frame(body);
+                }
+            }
+            let Some(channel) = self.sender_mut(end) else {
+                return Served::Empty;
+            };
             if let Some(piece) = channel.large.next_piece(longest, may_write) {
                 channel.chunk_went_last = true;
                 self.ready.push_back(end);
                 return Served::Frame(self.frame_piece(end, piece, landing, head));
             }
-            if !channel.large.has_piece(may_write)
-                && channel.large.has_piece(true)
-                && !self.awaiting_writes.contains(&end)
-            {
-                self.awaiting_writes.push(end);
+            if !channel.large.has_piece(may_write) && channel.large.has_piece(true) {
+                self.awaits_write(end);
             }
             if source.has_records(end) {
                 return Served::OutOfCredit;
             }
         }
+        let Some(channel) = self.sender_mut(end) else {
+            return Served::Empty;
+        };
         match channel.closing {
             Some((final_sequence, reason))
                 if !is_live || !in_band || channel.is_drained(final_sequence) =>
@@ -339,6 +355,66 @@ impl Session {
             }
             _ => Served::Empty,
         }
+    }
+
+    /// The end has a turn when a write is there.
+    fn awaits_write(&mut self, end: u32) {
+        if !self.awaiting_writes.contains(&end) {
+            self.awaiting_writes.push(end);
+        }
+    }
+
+    /// Has a message written into its block: with its announcement, if that is the next
+    /// record and immediate data can tell of it.
+    fn land(
+        &mut self,
+        end: u32,
+        next: Unannounced,
+        source: &mut impl RecordSource,
+        landing: usize,
+        head: &mut Vec<u8>,
+    ) -> Option<Body> {
+        let can_tell = self.config.immediate;
+        let channel = self.sender_mut(end)?;
+        let (id, memory) = next.landing?;
+        let is_next = next.sequence == channel.sent + 1;
+        let chunk = Chunk {
+            sequence: next.sequence,
+            offset: 0,
+            bytes: next.length as usize,
+        };
+        let mut word = None;
+        if can_tell && is_next {
+            if !channel.is_turn_of_records(channel.large.has_piece(true)) {
+                return None;
+            }
+            // Alone, so that it has room before the message.
+            let run = source.take_run(end, 0, MAX_ALIGNMENT)?;
+            channel.records_went(run.records, run.bytes);
+            let records = Records {
+                end,
+                sequence: next.sequence as u32,
+                run,
+                alignment: channel.alignment,
+            };
+            let wants = self.wants_behind_this();
+            let extension = self.extension_of(false, wants, true);
+            self.frame_records(&records, extension, landing, head);
+            word = Some(LandingWord {
+                immediate: id.to_word(),
+                position: run.position,
+                bytes: run.bytes,
+            });
+        } else if let Some(unannounced) = channel.unannounced.front_mut() {
+            unannounced.is_written = true;
+        }
+        self.writes_under_way += 1;
+        Some(Body::Landing {
+            end,
+            chunk,
+            memory,
+            word,
+        })
     }
 
     /// What carries a piece of a large message.
@@ -508,6 +584,7 @@ impl Session {
             channel.queued = false;
             if channel.has_news() {
                 let told = channel.tell();
+                self.landings.told(end, told.released);
                 counters = Some((*peer, told));
                 self.events.push_back(Event::Told {
                     end,

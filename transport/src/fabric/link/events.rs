@@ -91,6 +91,7 @@ impl Link {
                 } => {
                     self.large_announced(end, sequence, length, context);
                 }
+                Event::LandingReturned { index } => self.landing_returned(index),
                 Event::Forgotten { end } => {
                     self.forget_sender(end);
                     self.grants_are_over(end);

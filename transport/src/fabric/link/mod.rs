@@ -13,6 +13,7 @@ mod ending;
 mod events;
 mod handles;
 mod in_epoll;
+mod landing;
 mod local;
 mod pair;
 mod pair_receive;
@@ -155,6 +156,7 @@ impl Link {
             max_channels,
             data_in_band: local.is_none(),
             writes: pair.is_some() && shared.peer().knows_writes,
+            immediate: false,
         };
         let wires = match pair {
             None => Wires::Stream(Stream::new(leftover, &mut tools.blocks)?),

@@ -18,12 +18,16 @@
 //!    or the end that sends is gone: both come behind all its writes. If neither comes, the
 //!    memory is used for nothing more. Once the queue pair is destroyed it is deregistered,
 //!    which lets no write in that is late, and unmapped.
-//! 5. A queue pair never just goes: it is moved to ERR, and what arrived until then is
+//! 5. A block that was granted ahead is the peer's likewise, but for the time from when a
+//!    message is announced in it until the peer is told that this is released.
+//! 6. A queue pair never just goes: it is moved to ERR, and what arrived until then is
 //!    handed on before the link ends and before it is destroyed.
 
 use std::{io, mem, sync::Arc, time::Instant};
 
-use super::{Link, Phase, Wires, pair_send::PairSending, receive_link::ReceiveLink};
+use super::{
+    Link, Phase, Wires, landing::Landings, pair_send::PairSending, receive_link::ReceiveLink,
+};
 use crate::{
     channel::EndCause,
     driver::Context,
@@ -45,6 +49,8 @@ pub(super) struct Pair {
     /// Memory that the peer was granted for a message that nobody wants any more, by the
     /// receiving end: the peer may be writing there.
     limbo: Vec<(u32, LargeLease)>,
+    /// Blocks that the peer was granted ahead.
+    pub(super) landings: Landings,
     seat: Seat,
 
     // Who it is and how it is.
@@ -81,6 +87,7 @@ impl Pair {
             ));
         };
         session.carriage = prepared.carriage();
+        session.immediate = session.writes && prepared.immediate();
         session.dialed = prepared.dialed();
         session.our_credit = prepared.endpoint().credit.into();
         session.peer_credit = peer_credit.into();
@@ -109,6 +116,7 @@ impl Pair {
             state: PairState::Live(pair),
             own,
             limbo: Vec::new(),
+            landings: Landings::default(),
             seat,
         })
     }
@@ -162,6 +170,7 @@ impl Link {
     pub(super) fn grants_are_over(&mut self, end: u32) {
         if let Wires::Pair(pair) = &mut self.wires {
             pair.limbo.retain(|(granted, _)| *granted != end);
+            pair.landings.forget(end);
         }
     }
 
@@ -174,7 +183,8 @@ impl Link {
         let limbo = pair.limbo.drain(..).map(|(_, memory)| memory);
         let receivers = self.receivers.values_mut();
         let granted = limbo.chain(receivers.flat_map(ReceiveLink::forget_large));
-        let withdrawn: Vec<_> = granted.map(LargeLease::withdraw).collect();
+        let withdrawn = granted.map(LargeLease::withdraw);
+        let withdrawn: Vec<_> = withdrawn.chain(pair.landings.withdraw()).collect();
         if !withdrawn.is_empty() {
             context.leftovers.push(Box::new(withdrawn));
         }

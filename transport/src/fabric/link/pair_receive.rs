@@ -19,6 +19,7 @@ use crate::{
     driver::{Context, Tools},
     engine::{
         frame::FrameHeader,
+        landing::LandingId,
         large::Chunk,
         session::{Arrival, PeerMisbehaved},
     },
@@ -78,13 +79,15 @@ impl Link {
             Operation::Receive => match pair.arrived(completion, shared) {
                 Some(buffer) => {
                     if let Ok(done) = outcome {
-                        // A write with immediate data takes a buffer and puts nothing in.
-                        let bytes = match done.kind {
-                            CompletionKind::Receive => done.bytes as usize,
-                            _ => 0,
-                        };
                         let time = pair.time_of(completion);
-                        self.frame_arrived(buffer, bytes, time, tools, context);
+                        let bytes = done.bytes as usize;
+                        match done.kind {
+                            CompletionKind::Receive => {
+                                self.frame_arrived(buffer, bytes, time, tools, context);
+                            }
+                            // It took a buffer and put nothing in.
+                            _ => self.block_arrived(done.immediate, buffer, time, tools, context),
+                        }
                     }
                     true
                 }
@@ -166,6 +169,69 @@ impl Link {
         follows
     }
 
+    /// A block was written: with its message, and the frame that announces it. That is
+    /// copied to where it would have come alone, since the peer may write there again.
+    #[inline(never)]
+    fn block_arrived(
+        &mut self,
+        immediate: Option<u32>,
+        buffer: ArrivedBuffer,
+        time: u64,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        if self.phase == Phase::Gone {
+            return;
+        }
+        let taken = self.take_block(immediate, buffer, time, tools, context);
+        if let Err(fault) = taken {
+            self.frame_is_refused(&fault, context);
+        }
+    }
+
+    fn take_block(
+        &mut self,
+        immediate: Option<u32>,
+        buffer: ArrivedBuffer,
+        time: u64,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> Result<(), Fault> {
+        let no_block = PeerMisbehaved::UngrantedWrite;
+        let id = LandingId::from_word(immediate.ok_or(no_block)?);
+        self.session.landing_of(id)?;
+        let Wires::Pair(pair) = &self.wires else {
+            return Ok(());
+        };
+        let block = pair.landings.block(id.index).ok_or(no_block)?;
+        let head = block.head();
+        let base = buffer.lease.base();
+        let room = buffer.lease.bytes().min(head.len());
+        // SAFETY: the device is done with the buffer, and nobody reads or writes it while we
+        // have the lease; `room` bytes are in both.
+        let copied = unsafe {
+            ptr::copy_nonoverlapping(head.as_ptr(), base.as_ptr(), room);
+            slice::from_raw_parts(base.as_ptr(), room)
+        };
+        let header = FrameHeader::parse(copied).map_err(PeerMisbehaved::from)?;
+        let bytes = header.map_or(0, |header| header.padded_length());
+        let frame = copied.get(..bytes).ok_or(PeerMisbehaved::CutFrame {
+            arrived: room as u64,
+            length: bytes as u32,
+        })?;
+        let counters = &self.shared.counters;
+        counters.frames_received.add(1);
+        counters.bytes_received.add(bytes as u64);
+        self.take_frame(frame, buffer, time, tools, context)?;
+        match self.session.landing_of(id) {
+            // For an end that is gone here it was for nobody.
+            Ok(end) if self.receivers.contains(end) => {
+                Err(PeerMisbehaved::LandedElsewhere { id }.into())
+            }
+            _ => Ok(()),
+        }
+    }
+
     #[cold]
     #[inline(never)]
     fn frame_is_refused(&mut self, fault: &Fault, context: &mut Context<'_>) {
@@ -205,6 +271,9 @@ impl Link {
             } => {
                 let (range, last) = (offset..offset + bytes, first_sequence + records - 1);
                 self.place_records(end, arrived(buffer, range, last, time), tools, context)?;
+                while let Some(landed) = self.session.poll_landed() {
+                    self.landed(landed, time, context);
+                }
             }
             Arrival::Chunk {
                 end,

@@ -15,7 +15,8 @@ use crate::{
         carriage::LEAST_BUFFER_BYTES,
         frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
         id_map::IdMap,
-        large::{Chunk, RemoteMemory},
+        landing::LANDING_HEAD_BYTES,
+        large::RemoteMemory,
         session::{Body, Session},
         signal_cadence::SignalCadence,
     },
@@ -70,6 +71,18 @@ enum Place {
     Copied(Range<usize>),
     /// No frame: a write into memory of the peer's.
     Write(RemoteAddress),
+    /// The same, of the head of a block from the head slab and the message behind it.
+    Landing {
+        head: Range<usize>,
+        block: RemoteAddress,
+        immediate: u32,
+    },
+}
+
+impl Place {
+    fn is_write(&self) -> bool {
+        matches!(self, Place::Write(_) | Place::Landing { .. })
+    }
 }
 
 /// The longest frame that goes inline, if the device takes so much.
@@ -192,7 +205,34 @@ impl Pair {
             };
             let ends_something = ends_something(&head[start..], body, senders);
             let place = if let Body::Write { chunk, memory, .. } = body {
-                Place::Write(place_of(chunk, memory))
+                Place::Write(remote(memory, chunk.offset))
+            } else if let Body::Landing {
+                end, memory, word, ..
+            } = body
+            {
+                match word {
+                    None => Place::Write(remote(memory, LANDING_HEAD_BYTES as u64)),
+                    Some(word) => {
+                        let (position, bytes) = (word.position, word.bytes);
+                        let record = Body::Records {
+                            end,
+                            position,
+                            bytes,
+                        };
+                        if let Some((base, length)) = locate(senders, record) {
+                            // SAFETY: bytes of a ring that are not released, and nobody
+                            // writes there.
+                            let record = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
+                            head.extend_from_slice(record);
+                        }
+                        head.resize(start + LANDING_HEAD_BYTES, 0);
+                        Place::Landing {
+                            head: stage(&mut sending.slots, &sending.heads, &head[start..]),
+                            block: remote(memory, 0),
+                            immediate: word.immediate,
+                        }
+                    }
+                }
             } else if head.len() - start + body.bytes() <= max_inline {
                 if let Some((base, length)) = locate(senders, body) {
                     // SAFETY: bytes of a ring or a message that are not released, and
@@ -210,17 +250,7 @@ impl Pair {
                     let body = unsafe { slice::from_raw_parts(base.as_ptr(), length) };
                     head.extend_from_slice(body);
                 }
-                let at = sending.slots.stage(head.len() - start);
-                let staged = at..at + head.len() - start;
-                // SAFETY: `stage` gave a range of the slab that no outstanding request
-                // uses, and the region is written here only.
-                unsafe {
-                    ptr::copy_nonoverlapping(
-                        head[start..].as_ptr(),
-                        sending.heads.base().add(at).as_ptr(),
-                        staged.len(),
-                    );
-                }
+                let staged = stage(&mut sending.slots, &sending.heads, &head[start..]);
                 match is_copied {
                     true => Place::Copied(staged),
                     false => Place::Staged(staged),
@@ -304,12 +334,24 @@ impl Pair {
                     }
                     SendRequest::write(id, &entries[..1], *remote)
                 }
+                Place::Landing {
+                    head,
+                    block,
+                    immediate,
+                } => {
+                    entries[0] = heads.entry(head.clone());
+                    if let [Some(message), _] = pieces(senders, frame.body) {
+                        entries[1] = message;
+                    }
+                    let write = SendRequest::write(id, &entries[..LONE_ENTRIES], *block);
+                    write.with_immediate(*immediate)
+                }
             };
             if frame.is_signaled {
                 request = request.signaled();
                 signaled += 1;
             }
-            if matches!(frame.place, Place::Write(_)) {
+            if frame.place.is_write() {
                 writes += 1;
                 written += request.bytes();
             } else {
@@ -324,7 +366,7 @@ impl Pair {
         for (frame, number) in planned.drain(..).zip(numbers) {
             let (end, chunk) = match frame.body {
                 Body::Chunk { end, chunk } => (end, chunk),
-                Body::Write { end, chunk, .. } => {
+                Body::Write { end, chunk, .. } | Body::Landing { end, chunk, .. } => {
                     unfinished.push_back(number);
                     (end, chunk)
                 }
@@ -332,8 +374,11 @@ impl Pair {
             };
             if let Some(sender) = senders.get_mut(end) {
                 let is_last = sender.chunk_went(chunk, number, parting);
-                let is_written = matches!(frame.place, Place::Write(_));
-                counters.rendezvous_sent.add((is_last && is_written).into());
+                match frame.body {
+                    Body::Write { .. } => counters.rendezvous_sent.add(is_last.into()),
+                    Body::Landing { .. } => counters.landings_sent.add(1),
+                    _ => {}
+                }
             }
         }
         if writes > 0 {
@@ -405,7 +450,7 @@ fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
         }
         Body::Records { .. } => false,
         // The next may go when it is done.
-        Body::Write { .. } => true,
+        Body::Write { .. } | Body::Landing { .. } => true,
         Body::Chunk { end, chunk } => senders
             .get(end)
             .and_then(|sender| sender.large_out(chunk.sequence))
@@ -413,12 +458,23 @@ fn ends_something(head: &[u8], body: Body, senders: &IdMap<SendLink>) -> bool {
     }
 }
 
-/// Where a piece goes.
-fn place_of(chunk: Chunk, memory: RemoteMemory) -> RemoteAddress {
+/// A byte of memory that the peer granted.
+fn remote(memory: RemoteMemory, offset: u64) -> RemoteAddress {
     RemoteAddress {
-        address: memory.address() + chunk.offset,
+        address: memory.at(offset),
         rkey: memory.key(),
     }
+}
+
+/// Puts a head into the slab, for a device to read.
+fn stage(slots: &mut SendSlots, heads: &MemoryRegion<Mapping>, head: &[u8]) -> Range<usize> {
+    let at = slots.stage(head.len());
+    // SAFETY: `stage` gave a range of the slab that no outstanding request uses, and the
+    // region is written here only.
+    unsafe {
+        ptr::copy_nonoverlapping(head.as_ptr(), heads.base().add(at).as_ptr(), head.len());
+    }
+    at..at + head.len()
 }
 
 /// Where a device finds a frame's body.
@@ -435,7 +491,9 @@ fn pieces(senders: &IdMap<SendLink>, body: Body) -> [Option<ScatterEntry<'_>>; 2
             let registered = ring.and_then(|ring| ring.registered.as_ref());
             registered.expect(unregistered).pieces(position, bytes)
         }
-        Body::Chunk { end, chunk } | Body::Write { end, chunk, .. } => {
+        Body::Chunk { end, chunk }
+        | Body::Write { end, chunk, .. }
+        | Body::Landing { end, chunk, .. } => {
             let sender = senders.get(end);
             let large = sender.and_then(|sender| sender.large_out(chunk.sequence));
             let registered = large.and_then(|large| large.registered.as_ref());

@@ -7,7 +7,7 @@ use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
     channel::receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
-    driver::{Context, LargeWanted, Tools},
+    driver::{Context, MemoryWanted, Purpose, Tools},
     engine::session::PeerMisbehaved,
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
@@ -23,6 +23,8 @@ pub(super) struct ReceiveLink {
     pub(super) large: VecDeque<LargeIn>,
     /// Bytes of all those for which memory was wanted.
     large_wanted: u64,
+    /// Blocks are on their way to its sender, or there.
+    pub(super) has_landings: bool,
     compact: Compact,
     /// The peer's asked word as it was when we last answered (shm).
     pub(super) answered: u32,
@@ -74,6 +76,7 @@ impl ReceiveLink {
             arrived: 0,
             large: VecDeque::new(),
             large_wanted: 0,
+            has_landings: false,
             compact: Compact::default(),
             answered: 0,
             armed_for_caller: 0,
@@ -100,6 +103,8 @@ impl ReceiveLink {
             unsafe { self.end.rest() };
         }
         self.compact.rest();
+        // Where none could be had, they may be had when it is used again.
+        self.has_landings = false;
         false
     }
 
@@ -196,6 +201,7 @@ impl Link {
             is_the_peers: false,
         });
         self.want_large(end, context);
+        self.want_landings(end, length, context);
     }
 
     /// Gets memory for what was announced, as far as the channel may have it: at once if
@@ -206,11 +212,10 @@ impl Link {
         {
             match self.shared.kept_for_arrival(length as usize) {
                 Some(memory) => self.large_memory(end, sequence, Ok(memory), context),
-                None => context.wanted.push(LargeWanted {
+                None => context.wanted.push(MemoryWanted {
                     session: self.shared.clone(),
                     end,
-                    sequence,
-                    length,
+                    purpose: Purpose::Large { sequence, length },
                 }),
             }
         }
@@ -278,7 +283,7 @@ impl Link {
         }) = receiver.large.pop_front()
         {
             let (length, place) = (length as usize, LargePlace::Granted(memory));
-            receiver.end.large().push_back(LargeArrival {
+            receiver.end.large_came(LargeArrival {
                 sequence,
                 length,
                 time,

@@ -12,6 +12,7 @@ use crate::{
     driver::Context,
     engine::{
         id_map::IdMap,
+        landing::LandingId,
         large::Chunk,
         record::{self, Layout},
         session::{Body, RecordSource, Run},
@@ -79,9 +80,10 @@ impl SendLink {
         until: u64,
         parting: &mut Vec<Parting>,
     ) -> bool {
+        // One that has a block is not held up by one that waits for its grant.
         let is_last = |large: &LargeOut| large.ends_with(chunk);
-        if self.large.front().is_some_and(is_last)
-            && let Some(large) = self.large.pop_front()
+        if let Some(index) = self.large.iter().position(is_last)
+            && let Some(large) = self.large.remove(index)
         {
             let end = self.end.clone();
             let memory = PartingMemory::Large { end, large };
@@ -188,25 +190,24 @@ impl Link {
         sender.silence = Some(SenderSilence::new());
     }
 
-    /// A large message waits for its grant.
+    /// A large message waits for its grant, or goes into the block that this gives.
     pub(crate) fn send_large(
         &mut self,
         end: u32,
         sequence: u64,
         length: usize,
         memory: LargeLease,
-    ) {
-        if let Some(sender) = self.senders.get_mut(end) {
-            let site = self.shared.site();
-            let registered = site.and_then(|site| site.registered_message(&memory));
-            sender.large.push_back(LargeOut {
-                sequence,
-                length,
-                memory,
-                registered,
-            });
-            self.session.announce_large(end, sequence, length as u64);
-        }
+    ) -> Option<LandingId> {
+        let sender = self.senders.get_mut(end)?;
+        let site = self.shared.site();
+        let registered = site.and_then(|site| site.registered_message(&memory));
+        sender.large.push_back(LargeOut {
+            sequence,
+            length,
+            memory,
+            registered,
+        });
+        self.session.announce_large(end, sequence, length as u64)
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
@@ -377,7 +378,7 @@ impl Link {
                 let sequence = large.sequence;
                 // Who hears of it finds the memory in its pool.
                 drop(large);
-                end.large_gone.store(sequence, Ordering::Relaxed);
+                end.large_gone.fetch_max(sequence, Ordering::Relaxed);
                 end.waiters.take(&mut context.wakers);
             }
         }
@@ -407,7 +408,9 @@ pub(super) fn locate(senders: &IdMap<SendLink>, body: Body) -> Option<(NonNull<u
             let ring = senders.get(end)?.ring.as_ref()?;
             Some((ring.at(position), bytes))
         }
-        Body::Chunk { end, chunk } | Body::Write { end, chunk, .. } => {
+        Body::Chunk { end, chunk }
+        | Body::Write { end, chunk, .. }
+        | Body::Landing { end, chunk, .. } => {
             let large = senders.get(end)?.large_out(chunk.sequence)?;
             debug_assert!(chunk.offset as usize + chunk.bytes <= large.length);
             // SAFETY: the chunk lies inside the message's memory.

@@ -156,6 +156,7 @@ impl Link {
 
     fn ring_rests(&mut self, id: u32, rested: Rested, context: &mut Context<'_>) {
         self.hot_rings.retain(|&hot| hot != id);
+        self.session.return_landings(id);
         let Some(sender) = self.senders.get_mut(id) else {
             return;
         };

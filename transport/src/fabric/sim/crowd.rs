@@ -115,6 +115,7 @@ impl Crowd {
             max_channels: 2,
             data_in_band: true,
             writes: false,
+            immediate: false,
         };
         // The way back has all the room that it needs.
         let mut there = Session::new(config(true, PLENTY, 0));

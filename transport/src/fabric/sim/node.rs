@@ -3,6 +3,7 @@
 //! It does what a link does over a socket, and nothing that a link does not.
 #![forbid(unsafe_code)]
 
+mod landings;
 mod wires;
 
 use std::collections::BTreeMap;
@@ -12,8 +13,10 @@ use super::{
     sender::Sender,
 };
 use crate::engine::{
+    carriage::Carriage,
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, Role},
+    landing::LANDINGS_PER_CHANNEL,
     large::RemoteMemory,
     message_version::MessageVersion,
     session::{CannotOpen, Event, Session, SessionConfig},
@@ -29,6 +32,8 @@ pub(super) struct Node {
     pub(super) receivers: BTreeMap<u32, Receiver>,
     /// Large messages that were announced and not granted: receiving end and sequence.
     pub(super) wanted: Vec<(u32, u64)>,
+    /// Blocks that were granted ahead.
+    landings: landings::Landings,
     pub(super) life: Life,
     pub(super) has_heard_goodbye: bool,
 
@@ -61,6 +66,10 @@ pub(super) struct Counts {
     pub(super) large: u64,
     /// Those of them that were written.
     pub(super) written: u64,
+    /// Messages that came in blocks.
+    pub(super) landed: u64,
+    /// Blocks that came back.
+    pub(super) returned: u64,
     pub(super) out_of_credit: u64,
     /// Records that went out alone, past the queue of ready channels.
     pub(super) lone: u64,
@@ -84,6 +93,8 @@ impl Node {
             max_channels: options.max_channels,
             data_in_band: options.data_in_band,
             writes: options.writes,
+            // Only writes into buffers have it.
+            immediate: options.immediate && options.carriage != Carriage::Stream,
         };
         Self {
             side,
@@ -92,6 +103,7 @@ impl Node {
             senders: BTreeMap::new(),
             receivers: BTreeMap::new(),
             wanted: Vec::new(),
+            landings: landings::Landings::default(),
             life: Life::Up,
             has_heard_goodbye: false,
             inbound: wires::Inbound::default(),
@@ -254,11 +266,17 @@ impl Node {
                         .get_mut(&end)
                         .ok_or("news for no sender")?
                         .hear(&counters)?;
+                    // As if it rested: what is not in use goes back.
+                    if counters.released % 7 == 3 {
+                        self.session.return_landings(end);
+                    }
                 }
                 Event::Asked { end } => self.released(end),
                 Event::Told { end, counters } => {
                     let receiver = self.receivers.get(&end).ok_or("news of no receiver")?;
                     receiver.check_told(&counters)?;
+                    // From here on the peer may write where these were.
+                    self.landings.check_released(end, counters.released)?;
                 }
                 Event::PeerClosed {
                     end,
@@ -276,7 +294,18 @@ impl Node {
                         receiver.sender_closed(final_sequence, ledger)?;
                     }
                 }
-                Event::LargeAnnounced { end, sequence, .. } => self.wanted.push((end, sequence)),
+                Event::LargeAnnounced {
+                    end,
+                    sequence,
+                    length,
+                } => {
+                    self.wanted.push((end, sequence));
+                    self.grant_landings(end, sequence, length);
+                }
+                Event::LandingReturned { index } => {
+                    self.counts.returned += 1;
+                    self.landings.returned(index)?;
+                }
                 Event::Forgotten { end } => self.forget(end)?,
                 Event::Goodbye => self.hear_goodbye(ledger)?,
             }
@@ -285,6 +314,7 @@ impl Node {
     }
 
     fn forget(&mut self, end: u32) -> Checked {
+        self.landings.forget(end);
         let sender = self.senders.remove(&end).map(|sender| sender.is_closed);
         let receiver = self
             .receivers
@@ -321,8 +351,9 @@ impl Node {
     pub(super) fn check_footprint(&self) -> Checked {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
-        // An open, a close, an ask and two grants.
-        let control = footprint.ends.max(1) * 5 + usize::from(self.life == Life::Ending);
+        // An open, a close, an ask, two grants and those of blocks.
+        let control = footprint.ends.max(1) * (5 + LANDINGS_PER_CHANNEL)
+            + usize::from(self.life == Life::Ending);
         ensure!(
             footprint.ends <= limit
                 && footprint.peer_ends <= limit

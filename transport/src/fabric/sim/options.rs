@@ -40,8 +40,11 @@ pub struct SimOptions {
     /// An engine lends nothing of what it recalled before that has come back. If not, the
     /// run has to break a rule.
     pub lender_waits_for_surrender: bool,
-    /// Large messages of even sequences are written into memory that was granted.
+    /// Large messages of even sequences are written into memory that was granted, and some of
+    /// medium size into blocks that were granted ahead.
     pub writes: bool,
+    /// A write tells of itself where it can.
+    pub immediate: bool,
     /// The alignment of payloads in each version of the message type, the oldest first. Every
     /// end knows the oldest, some know the next one or all.
     pub alignments: [u32; 3],
@@ -149,6 +152,7 @@ impl SimOptions {
             busy_steps,
             // Drawn last: the other options of a seed stay what they were.
             writes: random.chance(500),
+            immediate: random.chance(500),
         }
     }
 }

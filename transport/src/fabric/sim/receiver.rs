@@ -11,7 +11,7 @@ use super::{
 use crate::engine::{
     counters::Counters,
     large::LARGE_PER_CHANNEL,
-    record::{self, RecordHeader, RecordKind},
+    record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     session::Agreed,
 };
 
@@ -104,7 +104,7 @@ impl Receiver {
         self.is_answered = true;
     }
 
-    fn message(&self, sequence: u64) -> Message {
+    pub(super) fn message(&self, sequence: u64) -> Message {
         let end = self.peer_end.unwrap_or_default();
         Message {
             side: self.sender_side,
@@ -169,12 +169,12 @@ impl Receiver {
                     None
                 }
                 RecordKind::Large => {
-                    let length = payload.first_chunk().ok_or("an announcement is cut")?;
-                    let length = u64::from_le_bytes(*length);
+                    let (length, landing) =
+                        LargeAnnouncement::parse(payload).ok_or("an announcement is cut")?;
                     Some(Large {
                         length,
                         is_granted: false,
-                        placed: 0,
+                        placed: landing.map_or(0, |_| length),
                         awaits_word: false,
                     })
                 }

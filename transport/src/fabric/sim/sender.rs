@@ -12,8 +12,9 @@ use crate::{
     engine::{
         control::Ask,
         counters::Counters,
+        landing::{LANDINGS_PER_CHANNEL, lands},
         large::LARGE_PER_CHANNEL,
-        record::{Layout, RecordKind},
+        record::{LargeAnnouncement, Layout, RecordKind},
         session::{Agreed, RecordSource, Run, Session},
     },
     ring::{Consumer, Producer, Released},
@@ -103,8 +104,13 @@ impl Sender {
         let Some(ring) = &mut self.ring else { return };
         let length = length.min(ring.max_message_bytes);
         let is_large = length as usize > ring.producer.largest().min(max_record_bytes);
-        let record = if is_large { 8 } else { length as usize };
-        if is_large && self.large.len() == LARGE_PER_CHANNEL {
+        let longest = LargeAnnouncement::MAX_BYTES;
+        let record = if is_large { longest } else { length as usize };
+        let under_way = match lands(length) {
+            true => LANDINGS_PER_CHANNEL,
+            false => LARGE_PER_CHANNEL,
+        };
+        if is_large && self.large.len() >= under_way {
             // It waits for its own engine.
             return;
         }
@@ -129,14 +135,18 @@ impl Sender {
             sequence,
         };
         let payload = ring.producer.position() + 8;
-        let kind = if is_large {
+        let (kind, record) = if is_large {
             self.large.push_back((sequence, length));
-            session.announce_large(self.end, sequence, length);
-            ring.memory.write(payload, &length.to_le_bytes());
-            RecordKind::Large
+            let landing = session.announce_large(self.end, sequence, length);
+            let announcement = match landing {
+                None => LargeAnnouncement::in_chunks(length as usize),
+                Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
+            };
+            ring.memory.write(payload, announcement.bytes());
+            (RecordKind::Large, announcement.bytes().len())
         } else {
             ring.memory.write(payload, message.part(0, record));
-            RecordKind::Data
+            (RecordKind::Data, record)
         };
         ring.producer.publish(kind, record);
         self.published = sequence;
@@ -213,19 +223,21 @@ impl Sender {
         offset: u64,
         bytes: usize,
     ) -> Checked<&'static [u8]> {
-        let Some(&(front, length)) = self.large.front() else {
+        let front = self.large.front().map(|&(front, _)| front);
+        let Some(index) = self.large.iter().position(|&(one, _)| one == sequence) else {
             return Err(format!(
                 "a chunk of message {sequence} of end {} goes out after its last",
                 self.end
             ));
         };
+        let is_whole = bytes as u64 == self.large[index].1;
         ensure!(
-            front == sequence,
-            "a chunk of message {sequence} of end {} goes out in the middle of {front}",
+            front == Some(sequence) || is_whole,
+            "a chunk of message {sequence} of end {} goes out in the middle of {front:?}",
             self.end
         );
-        if offset + bytes as u64 == length {
-            self.large.pop_front();
+        if offset + bytes as u64 == self.large[index].1 {
+            self.large.remove(index);
         }
         Ok(Message {
             side: self.side,

@@ -57,6 +57,10 @@ pub struct Summary {
     pub large: u64,
     /// Those of them that were written into granted memory.
     pub written: u64,
+    /// Messages that were written into blocks that were granted ahead.
+    pub landed: u64,
+    /// Such blocks that were given back.
+    pub returned: u64,
     /// Times that sending waited for credit.
     pub out_of_credit: u64,
     /// Records that went out alone.
@@ -408,6 +412,8 @@ impl Simulation {
             messages: l.handed_out + r.handed_out,
             large: l.large + r.large,
             written: l.written + r.written,
+            landed: l.landed + r.landed,
+            returned: l.returned + r.returned,
             out_of_credit: l.out_of_credit + r.out_of_credit,
             lone: l.lone + r.lone,
             lone_in: l.lone_in + r.lone_in,

@@ -20,6 +20,8 @@ fn no_seed_breaks_a_rule() {
         sum.messages += run.messages;
         sum.large += run.large;
         sum.written += run.written;
+        sum.landed += run.landed;
+        sum.returned += run.returned;
         sum.out_of_credit += run.out_of_credit;
         sum.lone += run.lone;
         sum.lone_in += run.lone_in;
@@ -31,6 +33,8 @@ fn no_seed_breaks_a_rule() {
     );
     assert!(sum.messages > 50 * SEEDS && sum.large > SEEDS, "{sum:?}");
     assert!(sum.written > SEEDS / 8, "{sum:?}");
+    assert!(sum.landed > SEEDS / 8, "{sum:?}");
+    assert!(sum.returned > SEEDS / 8, "{sum:?}");
     assert!(sum.out_of_credit > SEEDS, "{sum:?}");
     assert!(sum.lone > SEEDS && sum.lone_in > SEEDS, "{sum:?}");
 }
@@ -236,6 +240,7 @@ fn busy() -> SimOptions {
         stall_steps: 50,
         crash: None,
         writes: true,
+        immediate: false,
         data_in_band: true,
         max_channels: 8,
         carriage: Carriage::Stream,

@@ -72,7 +72,7 @@ const ROUNDS: u32 = 3;
 const EMPTY_LOOKS: usize = 4;
 /// A device sends to itself within microseconds; one that takes longer has its queue pair
 /// elsewhere or broken.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 impl PollingChoice {
     /// Decides, by the self-test where nothing else does.
@@ -96,7 +96,7 @@ impl PollingChoice {
             return chosen(CompletionPolling::Plain, false, reason);
         }
         let test = |polling, times| {
-            let queue = TestQueue::make(domain, device, port, polling, times);
+            let queue = TestQueue::make(domain, device, port, polling, times, false);
             queue.and_then(|mut test| test.run(local()?))
         };
         let kinds = [
@@ -139,18 +139,32 @@ impl fmt::Display for PollingChoice {
 }
 
 /// Why a kind of queue is not taken.
-struct Reason {
+pub(super) struct Reason {
     text: String,
     /// There is none of the kind at all.
     is_refusal: bool,
 }
 
 impl Reason {
-    fn wrong(text: impl Into<String>) -> Self {
+    pub(super) fn wrong(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
             is_refusal: false,
         }
+    }
+
+    fn full() -> Self {
+        Self::wrong("its queues are full")
+    }
+
+    fn refused() -> Self {
+        Self::wrong("its queues take no requests")
+    }
+}
+
+impl fmt::Display for Reason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
     }
 }
 
@@ -161,20 +175,21 @@ impl From<VerbsError> for Reason {
 }
 
 /// A small queue and a queue pair that is connected to itself.
-struct TestQueue {
+pub(super) struct TestQueue {
     // In the order in which they go.
-    pair: QueuePair,
-    region: MemoryRegion<Mapping>,
-    queue: CompletionQueue,
+    pub(super) pair: QueuePair,
+    pub(super) region: MemoryRegion<Mapping>,
+    pub(super) queue: CompletionQueue,
 }
 
 impl TestQueue {
-    fn make(
+    pub(super) fn make(
         domain: &ProtectionDomain,
         device: &Device,
         port: u8,
         polling: CompletionPolling,
         times: bool,
+        takes_writes: bool,
     ) -> Result<Self, Reason> {
         // With a channel, as the real one.
         let channel = CompletionChannel::new(device.context())?;
@@ -185,13 +200,20 @@ impl TestQueue {
             is_refusal: true,
         })?;
         let memory = Mapping::anonymous(MemoryUse::FrameHeads, 4096).map_err(VerbsError::from)?;
-        let region = MemoryRegion::register(domain, memory, RegionAccess::RECEIVE)?;
-        let pair = QueuePairBuilder::new(domain, &queue)
+        let access = match takes_writes {
+            true => RegionAccess::REMOTE_WRITE,
+            false => RegionAccess::RECEIVE,
+        };
+        let region = MemoryRegion::register(domain, memory, access)?;
+        let mut builder = QueuePairBuilder::new(domain, &queue)
             .send_requests(MESSAGES)
             .send_entries(1)
             .inline_bytes(0)
-            .receives(MESSAGES, 1)
-            .build(port, ConnectionSettings::default())?;
+            .receives(MESSAGES, 1);
+        if takes_writes {
+            builder = builder.remote_access(access);
+        }
+        let pair = builder.build(port, ConnectionSettings::default())?;
         Ok(Self {
             pair,
             region,
@@ -199,10 +221,16 @@ impl TestQueue {
         })
     }
 
-    fn run(&mut self, local: LocalPort) -> Result<(), Reason> {
+    /// Connects it to itself.
+    pub(super) fn connect(&mut self, local: LocalPort) -> Result<(), Reason> {
         let first = FirstSequence::from_random(self.pair.number());
         let endpoint = self.pair.endpoint(first, &local);
         self.pair.connect(first, local, endpoint)?;
+        Ok(())
+    }
+
+    fn run(&mut self, local: LocalPort) -> Result<(), Reason> {
+        self.connect(local)?;
         for round in 0..ROUNDS {
             self.post(round)?;
             self.check(round)?;
@@ -212,27 +240,26 @@ impl TestQueue {
 
     /// Receives of 64 bytes, and a message of another length into each.
     fn post(&mut self, round: u32) -> Result<(), Reason> {
-        let refused = |_| Reason::wrong("its queues take no requests");
-        let queue = self.pair.receive_queue().expect("its own");
         for slot in 0..MESSAGES {
-            let at = 64 * slot as usize;
-            let entries = [self.region.entry(at..at + 64)];
-            let id = WorkId::new(Operation::Receive, slot, round);
-            let mut batch = queue.batch();
-            batch
-                .push(&ReceiveRequest::new(id, &entries))
-                .map_err(|_| Reason::wrong("its queues are full"))?;
-            batch.post().map_err(refused)?;
+            self.post_receive(slot, round)?;
         }
         for slot in 0..MESSAGES {
             let entries = [self.region.entry(1024..1024 + length(slot) as usize)];
             let id = WorkId::new(Operation::Send, slot, round);
-            let mut batch = self.pair.send_batch();
-            batch
-                .push(&SendRequest::send(id, &entries).signaled())
-                .map_err(|_| Reason::wrong("its queues are full"))?;
-            batch.post().map_err(refused)?;
+            post_send(&mut self.pair, &SendRequest::send(id, &entries).signaled())?;
         }
+        Ok(())
+    }
+
+    pub(super) fn post_receive(&mut self, slot: u32, round: u32) -> Result<(), Reason> {
+        let at = 64 * slot as usize;
+        let entries = [self.region.entry(at..at + 64)];
+        let id = WorkId::new(Operation::Receive, slot, round);
+        let mut batch = self.pair.receive_queue().expect("its own").batch();
+        batch
+            .push(&ReceiveRequest::new(id, &entries))
+            .map_err(|_| Reason::full())?;
+        batch.post().map_err(|_| Reason::refused())?;
         Ok(())
     }
 
@@ -279,6 +306,13 @@ impl TestQueue {
             && completion.queue_pair() == self.pair.number()
             && bytes_fit
     }
+}
+
+pub(super) fn post_send(pair: &mut QueuePair, request: &SendRequest<'_, '_>) -> Result<(), Reason> {
+    let mut batch = pair.send_batch();
+    batch.push(request).map_err(|_| Reason::full())?;
+    batch.post().map_err(|_| Reason::refused())?;
+    Ok(())
 }
 
 fn length(slot: u32) -> u32 {

@@ -21,6 +21,8 @@ pub struct PairEndpoint {
     pub max_send_entries: u16,
     /// Pieces of one receive of its.
     pub max_receive_entries: u16,
+    /// It takes immediate data, and makes writes with some.
+    pub immediate: bool,
 }
 
 impl PairEndpoint {

@@ -104,6 +104,8 @@ impl PreparedPair {
             max_inline_bytes: self.pair.max_inline_bytes(),
             max_send_entries: pieces(&self.pair, settings) as u16,
             max_receive_entries: 1,
+            // Before a message goes the head of its block.
+            immediate: self.seat.site.has_immediate() && pieces(&self.pair, settings) > 1,
         }
     }
 
@@ -141,6 +143,11 @@ impl PreparedPair {
     /// Whether this side dialed.
     pub(crate) fn dialed(&self) -> bool {
         self.dialed
+    }
+
+    /// Whether writes between the two ends carry immediate data.
+    pub(crate) fn immediate(&self) -> bool {
+        self.endpoint().immediate && self.theirs.is_some_and(|theirs| theirs.immediate)
     }
 
     /// Buffers that the peer lets us fill; `None` before it is connected.

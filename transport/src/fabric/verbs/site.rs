@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use super::arrival_buffers::ArrivalBuffers;
 use super::async_event::AsyncEvents;
-use super::completion_polling::{PollingChoice, PollingWish};
+use super::completion_polling::{CompletionPolling, PollingChoice, PollingWish};
 use super::completion_queue::CompletionQueue;
 use super::completion_wait::CompletionWait;
 use super::connection::{FirstSequence, LocalPort};
@@ -23,6 +23,7 @@ use super::device::{Device, new_tag};
 use super::discovery::{Choice, DeviceKind};
 use super::error::VerbsError;
 use super::gid::GidEntry;
+use super::immediate_test::carries_immediate;
 use super::memory_region::RegionAccess;
 use super::port::PortState;
 use super::prepared_pair::PreparedPair;
@@ -62,6 +63,10 @@ pub struct Site {
     builder: QueuePairBuilder,
     max_sessions: u32,
     sessions: AtomicU32,
+    /// Landing blocks that are granted, or read.
+    pub(super) landings: AtomicU32,
+    /// A write of ours can carry immediate data.
+    has_immediate: bool,
     /// Queue pairs that wait for their last completion.
     leavers: AtomicU32,
     /// Queue pairs on their way to a session.
@@ -162,6 +167,9 @@ impl Site {
         let polling = choose_polling(&device, &domain, choice, &settings);
         let queue = CompletionQueue::of_kind(&device, completions, polling.polling, polling.times)?;
         tracing::info!(device = device.name(), %polling, "completion queue");
+        let has_immediate = settings.immediate.unwrap_or_else(|| {
+            settings.grants_memory && has_immediate(&device, &domain, choice, polling.polling)
+        });
         let wait = CompletionWait::over(queue);
         let mut builder = QueuePairBuilder::new(&domain, wait.queue())
             .send_requests(settings.send_requests)
@@ -212,6 +220,8 @@ impl Site {
             builder,
             max_sessions,
             sessions: AtomicU32::new(0),
+            landings: AtomicU32::new(0),
+            has_immediate,
             leavers: AtomicU32::new(0),
             unjoined: Arc::default(),
             #[cfg(test)]
@@ -415,6 +425,22 @@ impl Site {
         GrantedMemory::of(self.number, lease.attachments())?.remote(bytes)
     }
 
+    /// Whether one more landing block may be granted, as it looks now.
+    pub(crate) fn has_landing_places(&self) -> bool {
+        self.landings.load(Ordering::Relaxed) < self.settings.landing_blocks
+    }
+
+    /// Blocks that peers were granted, or that are read.
+    #[cfg(test)]
+    pub(super) fn landings(&self) -> u32 {
+        self.landings.load(Ordering::Relaxed)
+    }
+
+    /// Whether a write can carry immediate data.
+    pub(super) fn has_immediate(&self) -> bool {
+        self.has_immediate
+    }
+
     /// Whether peers are granted memory to write to.
     pub(crate) fn grants_memory(&self) -> bool {
         self.settings.grants_memory
@@ -501,12 +527,27 @@ fn choose_polling(
         times: settings.completion_times,
         is_hardware: choice.kind == DeviceKind::Hardware,
     };
-    let local = || {
-        LocalPort::with_gid(device, choice.port, |entry| {
-            entry.gid == choice.gid.gid && entry.gid_type == choice.gid.gid_type
-        })
-    };
+    let local = || local_port(device, choice);
     PollingChoice::make(domain, device, choice.port, local, wish)
+}
+
+fn has_immediate(
+    device: &Device,
+    domain: &ProtectionDomain,
+    choice: &Choice,
+    polling: CompletionPolling,
+) -> bool {
+    let local = || local_port(device, choice);
+    let tested = carries_immediate(domain, device, choice.port, polling, local);
+    let why_not = tested.as_ref().err().map(ToString::to_string);
+    tracing::info!(device = device.name(), why_not, "immediate data");
+    tested.is_ok()
+}
+
+fn local_port(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
+    LocalPort::with_gid(device, choice.port, |entry| {
+        entry.gid == choice.gid.gid && entry.gid_type == choice.gid.gid_type
+    })
 }
 
 fn refused(device: &Device, error: &PostError) -> VerbsError {

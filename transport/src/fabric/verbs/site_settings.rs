@@ -49,6 +49,13 @@ pub struct SiteSettings {
     /// of its own messages. For peers that are trusted only: who has a key can write there
     /// again, while a message is read and when others lie there. Default: false.
     pub grants_memory: bool,
+    /// Blocks of 64 KiB, and some, that peers are granted ahead in all: 4 for a channel with
+    /// messages of medium size, as long as it has some, and up to 64 for a session. Without
+    /// one such a message waits for its memory to be granted. Default: 1024.
+    pub landing_blocks: u32,
+    /// Whether writes carry immediate data. Default: what a test says, which is made where
+    /// memory is granted.
+    pub immediate: Option<bool>,
     /// One receive queue for all sessions, where the device can; else one for each, which
     /// costs memory for each. Default: true.
     pub shared_receives: bool,
@@ -73,6 +80,8 @@ impl Default for SiteSettings {
             send_entries: SEND_ENTRIES,
             connection: ConnectionSettings::default(),
             grants_memory: false,
+            landing_blocks: 1024,
+            immediate: None,
             shared_receives: true,
             completion_polling: None,
             completion_times: false,

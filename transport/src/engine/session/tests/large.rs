@@ -126,6 +126,7 @@ fn a_grant_counts_once_and_only_for_what_was_announced() {
 fn writing(role: Role) -> Session {
     let mut session = Session::new(SessionConfig {
         writes: true,
+        immediate: true,
         ..config()
     });
     pair(&mut session, role);

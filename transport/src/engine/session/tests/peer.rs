@@ -30,6 +30,7 @@ pub(super) fn config() -> SessionConfig {
         max_channels: MAX_CHANNELS,
         data_in_band: true,
         writes: false,
+        immediate: false,
     }
 }
 

@@ -24,12 +24,28 @@ pub(super) struct Inbound {
 /// A chunk whose head was handled and whose bytes are on their way.
 #[derive(Debug)]
 struct ChunkIn {
-    /// Where the bytes belong: end, sequence and offset; or nowhere.
-    place: Option<(u32, u64, u64)>,
+    place: Place,
     is_last: bool,
     left: usize,
     /// Zeros behind it.
     fill: usize,
+}
+
+/// Where bytes belong.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    Nowhere,
+    /// In a large message.
+    Message {
+        end: u32,
+        sequence: u64,
+        offset: u64,
+    },
+    /// In a block.
+    Block {
+        address: u64,
+        is_first: bool,
+    },
 }
 
 /// What is to go out.
@@ -148,15 +164,32 @@ impl Node {
                 let sender = self.senders.get_mut(&end).ok_or(gone)?;
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 let (sequence, offset) = (chunk.sequence, chunk.offset);
-                let bytes = part.len() as u64;
-                let words = [WRITE, memory.address(), sequence, offset, bytes];
-                for word in words {
-                    out.extend_from_slice(&word.to_le_bytes());
-                }
-                out.extend_from_slice(part);
-                out.resize(out.len().next_multiple_of(FRAME_ALIGNMENT), 0);
+                write([WRITE, memory.address(), sequence, offset], part, out);
                 *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
                 *writes += 1;
+                return Ok(true);
+            }
+            Body::Landing {
+                end,
+                chunk,
+                memory,
+                word,
+            } => {
+                let sender = self.senders.get_mut(&end).ok_or(gone)?;
+                let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
+                let head = out.split_off(start);
+                write([WRITE, memory.address(), 0, BLOCK], part, out);
+                *writes += 1;
+                let Some(word) = word else {
+                    ensure!(head.is_empty(), "a write has a head");
+                    *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
+                    return Ok(true);
+                };
+                // What a device tells behind the write.
+                let start = out.len();
+                out.extend_from_slice(&head);
+                sender.ring_bytes(word.position, word.bytes, out);
+                self.finish_frame(start)?;
                 return Ok(true);
             }
         }
@@ -275,7 +308,7 @@ impl Node {
             Arrival::Unwanted if header.kind == FrameKind::Chunk => {
                 let left = header.body_bytes();
                 self.inbound.chunk = Some(ChunkIn {
-                    place: None,
+                    place: Place::Nowhere,
                     is_last: false,
                     left,
                     fill,
@@ -295,13 +328,18 @@ impl Node {
                     .get_mut(&end)
                     .ok_or("records for no receiver")?;
                 receiver.take_records(first_sequence, records, landing + offset, body, ledger)?;
+                self.take_landed(ledger)?;
             }
             Arrival::Chunk {
                 end,
                 chunk,
                 complete,
             } => {
-                let place = Some((end, chunk.sequence, chunk.offset));
+                let place = Place::Message {
+                    end,
+                    sequence: chunk.sequence,
+                    offset: chunk.offset,
+                };
                 self.inbound.chunk = Some(ChunkIn {
                     place,
                     is_last: complete,
@@ -329,10 +367,21 @@ impl Node {
         let mut words = words.iter().map(|word| u64::from_le_bytes(*word));
         words.next().filter(|mark| *mark == WRITE)?;
         let mut word = || words.next().unwrap_or_default();
-        let (end, sequence, offset, left) = (word() as u32, word(), word(), word() as usize);
+        let (address, sequence, offset, left) = (word(), word(), word(), word() as usize);
         self.inbound.consume(WRITE_HEAD_BYTES);
+        let place = match offset {
+            BLOCK => Place::Block {
+                address,
+                is_first: true,
+            },
+            _ => Place::Message {
+                end: address as u32,
+                sequence,
+                offset,
+            },
+        };
         Some(ChunkIn {
-            place: Some((end, sequence, offset)),
+            place,
             is_last: false,
             left,
             fill: left.next_multiple_of(FRAME_ALIGNMENT) - left,
@@ -342,20 +391,28 @@ impl Node {
     /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
     fn continue_chunk(&mut self, mut chunk: ChunkIn, ledger: &Ledger) -> Checked {
         let here = self.inbound.unparsed().len().min(chunk.left);
-        let receiver = chunk
-            .place
-            .and_then(|(end, ..)| self.receivers.get_mut(&end))
-            .filter(|receiver| !receiver.is_closed && here > 0);
-        if let Some(receiver) = receiver
-            && let Some((end, sequence, offset)) = &mut chunk.place
-        {
-            let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
-            receiver.place(*sequence, *offset, bytes, ledger)?;
-            *offset += here as u64;
-            if here == chunk.left && chunk.is_last {
-                self.session.handle_large_complete(*end);
-                self.counts.large += 1;
+        let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
+        match &mut chunk.place {
+            Place::Message {
+                end,
+                sequence,
+                offset,
+            } if here > 0 => {
+                let receiver = self.receivers.get_mut(end);
+                if let Some(receiver) = receiver.filter(|receiver| !receiver.is_closed) {
+                    receiver.place(*sequence, *offset, bytes, ledger)?;
+                    *offset += here as u64;
+                    if here == chunk.left && chunk.is_last {
+                        self.session.handle_large_complete(*end);
+                        self.counts.large += 1;
+                    }
+                }
             }
+            Place::Block { address, is_first } if here > 0 => {
+                self.landings.place(*address, bytes, *is_first)?;
+                *is_first = false;
+            }
+            _ => {}
         }
         self.inbound.consume(here);
         chunk.left -= here;
@@ -378,10 +435,21 @@ impl Node {
     }
 }
 
+/// Appends a write.
+fn write(words: [u64; 4], bytes: &[u8], out: &mut Vec<u8>) {
+    for word in words.into_iter().chain([bytes.len() as u64]) {
+        out.extend_from_slice(&word.to_le_bytes());
+    }
+    out.extend_from_slice(bytes);
+    out.resize(out.len().next_multiple_of(FRAME_ALIGNMENT), 0);
+}
+
 /// What a write begins with on the simulated wire: as the head of a frame it would be
 /// malformed.
 const WRITE: u64 = u64::MAX;
-/// With that: end, sequence, offset and length.
+/// The offset of one to a block.
+const BLOCK: u64 = u64::MAX;
+/// With that: address, sequence, offset and length.
 const WRITE_HEAD_BYTES: usize = 5 * 8;
 /// Bytes that are built ahead of a wire that takes no more.
 const FULL_BYTES: usize = 1 << 16;

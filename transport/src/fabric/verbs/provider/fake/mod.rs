@@ -191,6 +191,13 @@ impl FakeProvider {
     /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
     ///
     /// # Panics
+    /// Changes the oldest send that is held back, as a peer does that makes it so.
+    pub fn forge(&self, queue_pair: u32, change: impl FnOnce(&mut PostedSend)) {
+        let mut state = self.world.lock();
+        let pair = state.pairs.get_mut(&queue_pair.into()).expect("it lives");
+        change(pair.sends.front_mut().expect("one is held back"));
+    }
+
     /// If it has none.
     pub fn fail_send(&self, queue_pair: u32, status: u32, vendor_error: u32) {
         self.world

@@ -8,6 +8,7 @@ mod crowd;
 mod early;
 mod ending;
 mod hostile;
+mod landing;
 mod limits;
 mod masks;
 mod reactions;

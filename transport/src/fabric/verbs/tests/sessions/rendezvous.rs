@@ -96,56 +96,6 @@ fn a_message_of_256_mib_arrives_in_place() {
     assert_eq!(theirs.bytes_copied, 0);
 }
 
-/// What a message of a size is posted as, the frames around it left out.
-#[test]
-fn the_path_follows_from_the_size() {
-    #[derive(Debug, PartialEq)]
-    enum Path {
-        Inline,
-        Eager,
-        Rendezvous,
-    }
-    let stage = Stage::with(trusting());
-    let (mut sender, mut receiver) = stage.channel("paths", WINDOW);
-    let eager = stage.nodes[0].session.eager_bytes;
-    for (bytes, path) in [
-        (0, Path::Inline),
-        (64, Path::Inline),
-        (180, Path::Inline),
-        (220, Path::Eager),
-        (1000, Path::Eager),
-        (eager, Path::Eager),
-        (eager + 1, Path::Rendezvous),
-        (64 << 10, Path::Rendezvous),
-        (1 << 20, Path::Rendezvous),
-    ] {
-        let before = stage.stats()[0];
-        stage.fake.forget_posted();
-        send(&mut sender, 1, bytes);
-        stage.settle();
-        assert_eq!(consume(&mut receiver), 1);
-        let queue_pair = stage.queue_pairs()[0];
-        let posted = stage.fake.posted();
-        let mut ours = posted.iter().filter(|send| send.queue_pair == queue_pair);
-        let is_taken = match path {
-            Path::Inline => ours.all(|send| send.flags & send_flags::INLINE != 0),
-            Path::Eager => ours.any(|send| length(send) > bytes && send.inline.is_none()),
-            Path::Rendezvous => {
-                let written = ours.filter(|send| is_write(send)).map(length);
-                written.sum::<usize>() == bytes
-            }
-        };
-        assert!(is_taken, "{bytes} bytes go {path:?}: {posted:?}");
-        // And the counters say the same.
-        let after = stage.stats()[0];
-        let is_rendezvous = after.rendezvous_sent > before.rendezvous_sent;
-        assert_eq!(is_rendezvous, path == Path::Rendezvous, "{bytes}");
-        assert_eq!(after.rdma_writes > before.rdma_writes, is_rendezvous);
-        assert_eq!(after.eager_sends > before.eager_sends, path == Path::Eager);
-        stage.settle();
-    }
-}
-
 #[test]
 fn memory_is_registered_once_and_used_again() {
     let stage = Stage::with(trusting());
@@ -168,7 +118,11 @@ fn churn_keeps_what_is_registered_bounded() {
     const MESSAGES: u64 = 10_000;
     const LONGEST: usize = 300_000;
     const HELD: usize = 5;
-    let stage = Stage::with(trusting());
+    let settings = SiteSettings {
+        landing_blocks: 0,
+        ..trusting()
+    };
+    let stage = Stage::with(settings);
     let (mut sender, mut receiver) = stage.channel("churn", WINDOW);
     let opened = stage.fake.registered_bytes();
     let (mut regions, mut regions_at_first) = (0, 0);

@@ -1,0 +1,140 @@
+//! Blocks that a node has granted ahead, and what is written there, when.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::Node;
+use crate::{
+    engine::{
+        landing::{LANDING_BYTES, Landed, lands},
+        large::RemoteMemory,
+    },
+    fabric::sim::{
+        Checked, ensure,
+        ledger::{Ledger, Message},
+    },
+};
+
+/// The blocks, by their addresses. None is used twice, so that a write to one that went back
+/// is found out.
+#[derive(Debug, Default)]
+pub(super) struct Landings {
+    blocks: BTreeMap<u64, Block>,
+    /// Where those are that the session knows by number.
+    by_index: BTreeMap<u16, u64>,
+    granted: u64,
+}
+
+#[derive(Debug)]
+struct Block {
+    end: u32,
+    bytes: Vec<u8>,
+    /// The message that an application may read there.
+    holds: Option<Message>,
+}
+
+impl Landings {
+    /// Bytes of a write.
+    pub(super) fn place(&mut self, address: u64, bytes: &[u8], is_first: bool) -> Checked {
+        let block = self.blocks.get_mut(&address);
+        let block = block.ok_or_else(|| format!("block {address} is written, which is gone"))?;
+        ensure!(
+            block.holds.is_none(),
+            "block {address} is written while {:?} is read there",
+            block.holds
+        );
+        if is_first {
+            block.bytes.clear();
+        }
+        block.bytes.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    /// The sender is told that messages up to `released` of an end are released.
+    pub(super) fn check_released(&mut self, end: u32, released: u64) -> Checked {
+        let of_end = self.blocks.values_mut().filter(|block| block.end == end);
+        for block in of_end {
+            block.holds.take_if(|message| message.sequence <= released);
+        }
+        Ok(())
+    }
+
+    /// The peer gives one back.
+    pub(super) fn returned(&mut self, index: u16) -> Checked {
+        let address = self.by_index.remove(&index).ok_or("no block comes back")?;
+        let block = self.blocks.remove(&address).ok_or("no block comes back")?;
+        ensure!(
+            block.holds.is_none(),
+            "a block comes back with {:?}",
+            block.holds
+        );
+        Ok(())
+    }
+
+    /// An end is gone on both sides.
+    pub(super) fn forget(&mut self, end: u32) {
+        self.blocks.retain(|_, block| block.end != end);
+        let blocks = &self.blocks;
+        self.by_index
+            .retain(|_, address| blocks.contains_key(address));
+    }
+}
+
+impl Node {
+    /// Grants the sender of a channel with messages of medium size some blocks, as many as
+    /// their sequences say, which are drawn from nothing.
+    pub(super) fn grant_landings(&mut self, end: u32, sequence: u64, length: u64) {
+        if !self.options.writes || !lands(length) {
+            return;
+        }
+        for _ in 0..sequence % 4 {
+            let address = self.landings.granted + 1;
+            let memory = RemoteMemory::new(address, 0, LANDING_BYTES as u64);
+            if let Some(index) = memory.and_then(|memory| self.session.grant_landing(end, memory)) {
+                self.landings.granted = address;
+                self.landings.by_index.insert(index, address);
+                self.landings.blocks.insert(
+                    address,
+                    Block {
+                        end,
+                        bytes: Vec::new(),
+                        holds: None,
+                    },
+                );
+            }
+        }
+    }
+
+    /// Messages that came in blocks are there.
+    pub(super) fn take_landed(&mut self, ledger: &Ledger) -> Checked {
+        while let Some(landed) = self.session.poll_landed() {
+            let Landed {
+                end,
+                sequence,
+                length,
+                index,
+            } = landed;
+            let receiver = self
+                .receivers
+                .get(&end)
+                .ok_or("a message for no receiver")?;
+            let message = receiver.message(sequence);
+            let address = self.landings.by_index.get(&index);
+            let block = address.and_then(|address| self.landings.blocks.get_mut(address));
+            let block = block.ok_or_else(|| format!("{message:?} is in no block"))?;
+            ensure!(
+                block.end == end,
+                "{message:?} is in the block of another end"
+            );
+            ensure!(
+                block.bytes.len() == length,
+                "of {message:?}, {} of {length} bytes are written",
+                block.bytes.len()
+            );
+            ledger.check(message, length as u64, 0, &block.bytes)?;
+            block.holds = Some(message);
+            self.counts.landed += 1;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,69 @@
+//! Whether a device's writes carry immediate data: a queue pair writes to itself, and is to
+//! be told of it.
+
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use super::completion_polling::{CompletionPolling, PATIENCE, Reason, TestQueue, post_send};
+use super::connection::LocalPort;
+use super::device::Device;
+use super::error::VerbsError;
+use super::protection_domain::ProtectionDomain;
+use super::work_completion::{CompletionKind, WorkCompletion};
+use super::work_id::{Operation, WorkId};
+use super::work_request::SendRequest;
+
+/// What the write says, and how long it is.
+const WORD: u32 = 0x1234_5678;
+const BYTES: usize = 48;
+/// Where it comes from and where it goes.
+const FROM: usize = 1024;
+const TO: usize = 2048;
+
+/// Makes the test, over a queue that is polled like the site's.
+pub(super) fn carries_immediate(
+    domain: &ProtectionDomain,
+    device: &Device,
+    port: u8,
+    polling: CompletionPolling,
+    local: impl Fn() -> Result<LocalPort, VerbsError>,
+) -> Result<(), Reason> {
+    let mut test = TestQueue::make(domain, device, port, polling, false, true)?;
+    test.connect(local()?)?;
+    test.post_receive(0, 0)?;
+    byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);
+    let entries = [test.region.entry(FROM..FROM + BYTES)];
+    let id = WorkId::new(Operation::Write, 0, 0);
+    let write = SendRequest::write(id, &entries, test.region.remote(TO));
+    post_send(&mut test.pair, &write.with_immediate(WORD).signaled())?;
+    let (mut is_done, mut is_told) = (false, false);
+    let deadline = Instant::now() + PATIENCE;
+    let mut room = [WorkCompletion::EMPTY; 4];
+    while !(is_done && is_told) {
+        for completion in test.queue.poll(&mut room)? {
+            let Ok(done) = completion.outcome() else {
+                return Err(Reason::wrong("such a write failed"));
+            };
+            match done.kind {
+                CompletionKind::ReceiveWrite => is_told = done.immediate == Some(WORD),
+                _ => is_done = true,
+            }
+        }
+        if Instant::now() > deadline {
+            return Err(Reason::wrong("nobody was told of such a write"));
+        }
+        thread::yield_now();
+    }
+    match byte(&test, TO + BYTES - 1).load(Ordering::Relaxed) {
+        7 => Ok(()),
+        _ => Err(Reason::wrong("such a write was told of and not made")),
+    }
+}
+
+/// A byte of the memory, which the device may write.
+fn byte(test: &TestQueue, offset: usize) -> &AtomicU8 {
+    // SAFETY: the region is longer than any offset here, stays mapped as long as the test
+    // lives, and nobody has a reference that is not to an atomic.
+    unsafe { test.region.base().add(offset).cast().as_ref() }
+}
