@@ -58,12 +58,13 @@ use crate::{
 /// | for | over shm | over tcp | over verbs |
 /// |---|---|---|---|
 /// | each session | 64 KiB per 256 ends | 1 MiB | 32 KiB |
-/// | all sessions | | `node_credit_bytes` | (`receive_buffers` + `held_buffers`) * `receive_buffer_bytes` |
+/// | all sessions | | `node_credit_bytes` | (`receive_buffers` + `held_buffers`) * `receive_buffer_bytes`; 68 KiB for each of `landing_blocks` with `trust_peers` |
 /// | each sending end that was used | *W* + 6 *m* | *W* + 3 *m* | *W* + 3 *m* |
 /// | each receiving end | 4 *n* | 52 *n* + 16 *W* + 3 MiB + *L* | 52 *n* + 2 *W* + *L* |
 /// | kept for what comes next | | 592 MiB | 592 MiB, 1104 MiB with `trust_peers` |
 ///
-/// What is in shared memory is counted at its sender. The terms with *m* and *L* are for
+/// What is in shared memory is counted at its sender. Over verbs 3 *m* of a sending end is at
+/// least 384 KiB, if *m* is more than a receive buffer. The terms with *m* and *L* are for
 /// messages longer than half of *W* (over tcp also than 128 KiB, over verbs than a receive
 /// buffer), and are 0 without; so is most of what is kept: two such messages of 512 MiB in
 /// all, 64 MiB of rings, 16 MiB of blocks. 16 *W* is the worst case of a channel that holds

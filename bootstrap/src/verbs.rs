@@ -24,11 +24,11 @@ pub trait VerbsSite: Debug + Send + Sync {
     fn device(&self, local: IpAddr) -> Result<VerbsDevice, String>;
 
     /// A queue pair on that device, ready to receive as soon as it is connected, for a
-    /// session in which this node is that end.
+    /// session with a peer at `peer` in which this node is that end.
     ///
     /// # Errors
     /// Why there can be none.
-    fn prepare(&self, local: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String>;
+    fn prepare(&self, local: IpAddr, peer: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String>;
 }
 
 /// A queue pair that waits for its peer. Dropping it destroys it.

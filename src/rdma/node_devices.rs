@@ -197,18 +197,21 @@ impl VerbsSite for NodeDevices {
         })
     }
 
-    fn prepare(&self, local: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, local: IpAddr, peer: IpAddr, end: End) -> Result<Box<dyn VerbsPair>, String> {
+        let is_trusted = self.settings.trusts(peer);
         let site = {
             let mut state = self.state();
             let choice = self.choice(&mut state, local).map_err(text)?;
             state.taken_elsewhere(&choice)?;
             state.site(choice, &self.settings).map_err(text)?
         };
-        let pair = site.prepare(end == End::Dialer).map_err(|error| {
-            // The port may be down or an address gone.
-            self.state().forget_inventory();
-            text(error)
-        })?;
+        let pair = site
+            .prepare_for(end == End::Dialer, is_trusted)
+            .map_err(|error| {
+                // The port may be down or an address gone.
+                self.state().forget_inventory();
+                text(error)
+            })?;
         let endpoint = to_wire(&pair.endpoint())?;
         Ok(Box::new(NodePair { pair, endpoint }))
     }

@@ -1,7 +1,10 @@
 //! How a node uses RDMA devices, checked when it is set.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+use std::net::IpAddr;
 use std::ops::RangeInclusive;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ibex_transport::fabric::verbs::{
@@ -41,9 +44,21 @@ pub struct RdmaSettings {
     // What is set aside there.
     site: SiteSettings,
     connection: ConnectionSettings,
+    /// Which peers are trusted, if not all or none are.
+    trusted: Option<Trusted>,
 
     /// The first setting that was out of its range.
     error: Option<SettingError>,
+}
+
+/// Which peers are trusted, by their addresses.
+#[derive(Clone)]
+struct Trusted(Arc<dyn Fn(IpAddr) -> bool + Send + Sync>);
+
+impl fmt::Debug for Trusted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Trusted(..)")
+    }
 }
 
 impl RdmaSettings {
@@ -55,6 +70,7 @@ impl RdmaSettings {
             gid_index: None,
             site: SiteSettings::default(),
             connection: ConnectionSettings::default(),
+            trusted: None,
             error: None,
         }
     }
@@ -156,9 +172,63 @@ impl RdmaSettings {
     /// and none that holds anything else; but a peer keeps the key and could change a message
     /// while it is read, or one of another peer. Default: false, since nothing proves who a
     /// peer is; large messages then come in pieces that are copied once.
+    ///
+    /// Messages between a receive buffer and 64 KiB go, where a channel has some of them, into
+    /// [blocks](Self::landing_blocks) that are granted before they are sent.
     pub fn trust_peers(mut self, trust: bool) -> Self {
         self.site.grants_memory = trust;
+        self.trusted = None;
         self
+    }
+
+    /// The same for some peers: those whose address, as this node sees it when they meet,
+    /// `is_trusted` says yes to. The others' queue pairs let no write in. An address is what
+    /// the network makes of it: trust those that no stranger can have.
+    ///
+    /// ```
+    /// use std::net::IpAddr;
+    ///
+    /// let rack = [10, 1, 7];
+    /// let settings = ibex::rdma::RdmaSettings::new().trust_peers_at(move |peer| match peer {
+    ///     IpAddr::V4(peer) => peer.octets().starts_with(&rack),
+    ///     IpAddr::V6(_) => false,
+    /// });
+    /// ```
+    pub fn trust_peers_at(
+        mut self,
+        is_trusted: impl Fn(IpAddr) -> bool + Send + Sync + 'static,
+    ) -> Self {
+        self.site.grants_memory = true;
+        self.trusted = Some(Trusted(Arc::new(is_trusted)));
+        self
+    }
+
+    /// Blocks that trusted peers are granted ahead in all, for messages between a receive
+    /// buffer and 64 KiB. Default: 1024, range 0 to 65536. A channel that has such messages
+    /// has 4 as long as it is used, all channels of a session have 64 at most; each is 64 KiB
+    /// and 192 bytes of locked memory. A message that finds none waits for a round trip.
+    pub fn landing_blocks(mut self, blocks: u32) -> Self {
+        let (given, range) = (blocks.into(), 0..=1 << 16);
+        self.note(SettingError::check_count("landing_blocks", given, range));
+        self.site.landing_blocks = blocks;
+        self
+    }
+
+    /// Whether a write may carry 32 bits that tell of it, which spares a message of a
+    /// [block](Self::landing_blocks) a request. Default: as a test says, which is made with
+    /// the device when peers are trusted.
+    pub fn immediate_data(mut self, is_used: bool) -> Self {
+        self.site.immediate = Some(is_used);
+        self
+    }
+
+    /// Whether a peer at that address may be granted memory.
+    pub(super) fn trusts(&self, peer: IpAddr) -> bool {
+        self.site.grants_memory
+            && self
+                .trusted
+                .as_ref()
+                .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
     /// The length of a receive buffer. Default: 4 KiB, range 4 KiB to 64 KiB, rounded up

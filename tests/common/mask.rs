@@ -16,6 +16,7 @@ pub(crate) fn of_this_run(settings: RdmaSettings) -> RdmaSettings {
         "no-shared-receives" => settings.shared_receives(false),
         "no-inline" => settings.inline_bytes(0),
         "one-piece" => settings.send_entries(1).inline_bytes(0),
+        "no-immediate" => settings.immediate_data(false),
         "small-mtu" => settings.path_mtu(Mtu::Bytes256),
         "tiny-queues" => settings
             .max_sessions(2)

@@ -540,7 +540,7 @@ impl VerbsSite for HandMadeSite {
         Ok(hand_made_device())
     }
 
-    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         Err("a hand-made end says of itself what its queue pair is".to_owned())
     }
 }

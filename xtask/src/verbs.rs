@@ -171,6 +171,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_RDMA_COMPLETIONS=one-by-one",
     "IBEX_TEST_MASK=no-shared-receives",
     "IBEX_TEST_MASK=no-inline",
+    "IBEX_TEST_MASK=no-immediate",
     "IBEX_TEST_MASK=one-piece",
     "IBEX_TEST_MASK=tiny-queues",
     "IBEX_TEST_MASK=small-mtu",

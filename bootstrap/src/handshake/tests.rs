@@ -293,7 +293,7 @@ impl Meeting {
         } else {
             End::Acceptor
         };
-        let pair = self.site(end).prepare(ADDRESS, role)?;
+        let pair = self.site(end).prepare(ADDRESS, ADDRESS, role)?;
         Ok(self.pairs[end].insert(pair).endpoint())
     }
 

@@ -36,7 +36,7 @@ impl VerbsSite for FakeSite {
         self.device.clone()
     }
 
-    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         self.prepares.clone()?;
         Ok(Box::new(FakePair {
             endpoint: self.endpoint.clone(),

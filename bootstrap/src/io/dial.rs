@@ -313,7 +313,11 @@ impl<'a> Conversation<'a> {
                     }
                     DialerEvent::FindDevice => self.run_errand(Errand::Find(self.own_address)),
                     DialerEvent::PreparePair => {
-                        self.run_errand(Errand::Prepare(self.own_address, End::Dialer));
+                        self.run_errand(Errand::Prepare {
+                            local: self.own_address,
+                            peer: self.address.ip(),
+                            end: End::Dialer,
+                        });
                     }
                     DialerEvent::ConnectPair(theirs) => {
                         if let Some(pair) = self.pair.take() {

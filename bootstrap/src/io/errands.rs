@@ -26,8 +26,12 @@ use crate::verbs::{VerbsPair, VerbsSite};
 pub(super) enum Errand {
     /// Which device it is to offer.
     Find(IpAddr),
-    /// A queue pair.
-    Prepare(IpAddr, End),
+    /// A queue pair for a session between these addresses.
+    Prepare {
+        local: IpAddr,
+        peer: IpAddr,
+        end: End,
+    },
     /// That queue pair with this of the peer.
     Connect(Box<dyn VerbsPair>, Box<VerbsEndpoint>),
 }
@@ -69,7 +73,9 @@ impl Errand {
     pub(super) fn run(self, site: &dyn VerbsSite) -> Outcome {
         match self {
             Errand::Find(local) => Outcome::Found(site.device(local)),
-            Errand::Prepare(local, end) => Outcome::Prepared(site.prepare(local, end)),
+            Errand::Prepare { local, peer, end } => {
+                Outcome::Prepared(site.prepare(local, peer, end))
+            }
             Errand::Connect(mut pair, theirs) => {
                 Outcome::Connected(pair.connect(&theirs).map(|()| pair))
             }
@@ -183,7 +189,7 @@ mod tests {
             Err(format!("not from {local}"))
         }
 
-        fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+        fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
             Err("there is no device".to_string())
         }
     }
@@ -202,7 +208,14 @@ mod tests {
         for round in 0..3 {
             errands.begin(round * 3, Errand::Find(elsewhere));
             errands.begin(round * 3 + 1, Errand::Find([127, 0, 0, 1].into()));
-            errands.begin(round * 3 + 2, Errand::Prepare(elsewhere, End::Acceptor));
+            errands.begin(
+                round * 3 + 2,
+                Errand::Prepare {
+                    local: elsewhere,
+                    peer: elsewhere,
+                    end: End::Acceptor,
+                },
+            );
             let mut done = Vec::new();
             while done.len() < 2 {
                 done.extend(done_next(&errands));

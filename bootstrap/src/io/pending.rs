@@ -224,9 +224,11 @@ impl Pending {
                 }
                 AcceptorEvent::CloseUnix => self.close_unix(watch),
                 AcceptorEvent::FindDevice => self.errands.push(Errand::Find(self.own_address)),
-                AcceptorEvent::PreparePair => self
-                    .errands
-                    .push(Errand::Prepare(self.own_address, End::Acceptor)),
+                AcceptorEvent::PreparePair => self.errands.push(Errand::Prepare {
+                    local: self.own_address,
+                    peer: self.address.ip(),
+                    end: End::Acceptor,
+                }),
                 AcceptorEvent::ConnectPair(theirs) => {
                     let pair = self.pair.take();
                     self.errands

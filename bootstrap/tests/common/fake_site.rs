@@ -41,7 +41,7 @@ impl VerbsSite for FakeSite {
         })
     }
 
-    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         thread::sleep(self.delay);
         self.pairs.fetch_add(1, Ordering::Relaxed);
         Ok(Box::new(FakePair {

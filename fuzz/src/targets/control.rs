@@ -5,6 +5,7 @@
 
 use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Control, Role};
+use ibex_transport::engine::landing::LandingId;
 use ibex_transport::engine::large::RemoteMemory;
 use ibex_transport::engine::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 
@@ -90,6 +91,21 @@ pub(crate) fn seeds() -> Vec<Seed> {
                 channel: 1,
                 sequence: 2,
                 memory: RemoteMemory::new(0x7f00_0000_1000, 3, 1 << 20).expect("memory"),
+            },
+        ),
+        (
+            "grant_landing",
+            Control::GrantLanding {
+                channel: 1,
+                landing: LandingId::from_word(0x0002_0001),
+                memory: RemoteMemory::new(0x7f00_0000_1000, 3, 1 << 16).expect("memory"),
+            },
+        ),
+        (
+            "return_landing",
+            Control::ReturnLanding {
+                channel: 1,
+                landing: LandingId::from_word(0x0002_0001),
             },
         ),
         ("goodbye", Control::Goodbye),

@@ -11,9 +11,12 @@ use ibex_transport::engine::channel_window::ChannelWindow;
 use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Role};
 use ibex_transport::engine::counters::Counters;
 use ibex_transport::engine::frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES};
+use ibex_transport::engine::landing::{LANDING_BYTES, LANDING_MESSAGE_BYTES};
 use ibex_transport::engine::large::RemoteMemory;
 use ibex_transport::engine::message_version::MessageVersion;
-use ibex_transport::engine::record::{RecordHeader, RecordKind, first_position, record_size};
+use ibex_transport::engine::record::{
+    LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
+};
 use ibex_transport::engine::session::{
     Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
 };
@@ -134,7 +137,7 @@ impl Node {
             max_channels: 8,
             data_in_band,
             writes: true,
-            immediate: true,
+            immediate: false,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");
@@ -203,6 +206,9 @@ impl Node {
             Arrival::Written { .. } => assert_eq!(header.body_bytes(), 0),
             Arrival::Nothing | Arrival::Unwanted => {}
         }
+        while let Some(landed) = self.session.poll_landed() {
+            assert!(landed.length <= LANDING_MESSAGE_BYTES && landed.length > 0);
+        }
         while let Some(event) = self.session.poll_event() {
             match event {
                 Event::LargeAnnounced {
@@ -211,6 +217,11 @@ impl Node {
                     length,
                 } => {
                     assert!(length <= MAX_MESSAGE_BYTES);
+                    // And more of the kind go into a block.
+                    if let Some(block) = RemoteMemory::new(0x2000, 8, LANDING_BYTES as u64) {
+                        let granted = self.session.grant_landing(end, block);
+                        assert!(granted.is_none_or(|index| index < 64));
+                    }
                     // Those of odd lengths are to be written.
                     let memory = RemoteMemory::new(0x1000, 7, length);
                     match memory.filter(|_| length % 2 == 1) {
@@ -246,10 +257,12 @@ impl Node {
                 }
                 Some(Body::Chunk { chunk, .. }) => sent.resize(sent.len() + chunk.bytes, 0xcc),
                 // No frame.
-                Some(Body::Write { .. }) => {
+                Some(Body::Write { .. } | Body::Landing { word: None, .. }) => {
                     self.session.writes_are_done(1);
                     continue;
                 }
+                // A stream has none with a word.
+                Some(Body::Landing { .. }) => unreachable!("no immediate data was agreed on"),
             }
             let header = FrameHeader::parse(&sent[start..]).expect("a frame of ours is valid");
             let header = header.expect("a frame of ours is whole");
@@ -270,9 +283,13 @@ impl Node {
 
     /// Publishes the announcement of a message that travels in chunks.
     fn announce_large(&mut self, length: u64) {
-        self.ring.publish(RecordKind::Large, &length.to_le_bytes());
-        self.session
-            .announce_large(self.sender, self.ring.published, length);
+        let sequence = self.ring.published + 1;
+        let landing = self.session.announce_large(self.sender, sequence, length);
+        let announcement = match landing {
+            None => LargeAnnouncement::in_chunks(length as usize),
+            Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
+        };
+        self.ring.publish(RecordKind::Large, announcement.bytes());
         self.session.mark_ready(self.sender);
     }
 

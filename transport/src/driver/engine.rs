@@ -29,7 +29,7 @@ use self::{
     watch::Watch,
 };
 use super::{
-    CloseReport, Runtime, RuntimeConfig, Undelivered,
+    CloseReport, MemoryWanted, Runtime, RuntimeConfig, Undelivered,
     session_shared::{Over, PeerDescription, SessionShared},
     waiting::Errands,
 };
@@ -136,49 +136,6 @@ pub(crate) struct Context<'a> {
     pub(crate) wanted: Vec<MemoryWanted>,
     /// Memory that is given back; unmapping takes long.
     pub(crate) leftovers: Vec<Box<dyn Any>>,
-}
-
-/// Memory that a receiving end needs; it is mapped and populated off the turn.
-pub(crate) struct MemoryWanted {
-    pub(crate) session: Arc<SessionShared>,
-    pub(crate) end: u32,
-    pub(crate) purpose: Purpose,
-}
-
-/// What memory is wanted for.
-pub(crate) enum Purpose {
-    /// A large message that was announced.
-    Large { sequence: u64, length: u64 },
-    /// Messages of medium size to come.
-    Landings,
-}
-
-impl MemoryWanted {
-    /// Gets the memory and gives it to the session, if that is still there.
-    pub(crate) fn provide(self) {
-        let Self {
-            session,
-            end,
-            purpose,
-        } = self;
-        if session.runtime.on_link(session.id, |_, _| ()).is_none() {
-            return;
-        }
-        match purpose {
-            Purpose::Large { sequence, length } => {
-                let memory = session.lease_for_arrival(length as usize);
-                session.runtime.on_link(session.id, |link, context| {
-                    link.large_memory(end, sequence, memory, context);
-                });
-            }
-            Purpose::Landings => {
-                let blocks = session.lease_landings();
-                session.runtime.on_link(session.id, |link, _| {
-                    link.grant_landings(end, blocks);
-                });
-            }
-        }
-    }
 }
 
 impl<'a> Context<'a> {

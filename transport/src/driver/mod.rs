@@ -15,6 +15,7 @@ mod engine;
 mod events;
 mod gathering;
 mod keeper;
+mod memory_wanted;
 mod runtime;
 mod session_shared;
 mod waiting;
@@ -24,12 +25,13 @@ pub use engine::{Admission, ControlSource};
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};
 pub use gathering::Gathering;
+pub(crate) use memory_wanted::{MemoryWanted, Purpose};
 pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
 pub(crate) use session_shared::{Counter, SessionCounters};
 pub use session_shared::{PeerDescription, SessionShared, SessionStats};
 pub(crate) use waiting::Looks;
 
-pub(crate) use engine::{Context, MemoryWanted, Purpose, Tools, Wire, answer_if_rung};
+pub(crate) use engine::{Context, Tools, Wire, answer_if_rung};
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

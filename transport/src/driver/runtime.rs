@@ -24,9 +24,10 @@ use std::{
 use super::{
     Driver, Driving, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
-    engine::{self, Admission, Context, ControlSource, Engine, Mark, MemoryWanted, Ready},
+    engine::{self, Admission, Context, ControlSource, Engine, Mark, Ready},
     gathering::{Gatherings, Told},
     keeper,
+    memory_wanted::MemoryWanted,
     session_shared::SessionShared,
     waiting::Looks,
 };

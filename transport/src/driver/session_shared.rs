@@ -39,6 +39,8 @@ pub struct SessionShared {
     shm: Option<OnceLock<OwnedFd>>,
     /// Data goes over a queue pair of this site.
     site: Option<Arc<Site>>,
+    /// The peer may be granted memory of that site's.
+    grants_memory: bool,
     /// The longest message that travels as a record, as far as the wires are concerned.
     pub(crate) eager_bytes: usize,
     /// The peer cannot use membarrier, so both sides use fences.
@@ -223,12 +225,14 @@ impl SessionShared {
         over: Over<'_>,
     ) -> Self {
         let (mut shm, mut site, mut carriage) = (None, None, Carriage::Stream);
+        let mut grants_memory = false;
         match over {
             Over::Stream => {}
             Over::Shm => shm = Some(OnceLock::new()),
             Over::Pair(pair) => {
                 site = Some(pair.site().clone());
                 carriage = pair.carriage();
+                grants_memory = pair.grants_memory() && peer.knows_writes;
             }
         }
         Self {
@@ -237,6 +241,7 @@ impl SessionShared {
             peer,
             shm,
             site,
+            grants_memory,
             eager_bytes: carriage.eager_bytes(),
             fences: AtomicBool::new(false),
             counters: SessionCounters::default(),
@@ -440,9 +445,7 @@ impl SessionShared {
 
     /// The site, if the peer is granted memory of ours.
     fn granting_site(&self) -> Option<&Arc<Site>> {
-        self.site
-            .as_ref()
-            .filter(|site| self.peer.knows_writes && site.grants_memory())
+        self.site.as_ref().filter(|_| self.grants_memory)
     }
 
     pub(crate) fn peer_name(&self) -> String {

@@ -5,8 +5,10 @@ use ibex_transport::engine::{
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
     counters::Counters,
     frame::{Extension, FrameKind},
+    landing::{LANDING_BYTES, LandingId},
+    large::RemoteMemory,
     message_version::MAX_OLDER_VERSIONS,
-    record::RecordKind,
+    record::{LargeAnnouncement, RecordKind},
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -48,6 +50,18 @@ pub(crate) enum Move {
         end: u32,
         sequence: u64,
         length: u64,
+    },
+    /// A block for what we send, or one of ours that it had.
+    Landing {
+        end: u32,
+        word: u32,
+        returns: bool,
+    },
+    /// A message that is said to be in a block.
+    Landed {
+        end: u32,
+        word: u32,
+        length: usize,
     },
     /// News of what we published: bounded by it, or not.
     News {
@@ -154,6 +168,30 @@ impl Move {
                 },
                 None => Control::Grant { channel, sequence },
             }),
+            Move::Landing { end, word, returns } => {
+                let (channel, landing) = (end, LandingId::from_word(word));
+                let memory = RemoteMemory::new(0x5000, word, LANDING_BYTES as u64);
+                let memory = memory.expect("memory that can be");
+                Frame::control(&match returns {
+                    true => Control::ReturnLanding { channel, landing },
+                    false => Control::GrantLanding {
+                        channel,
+                        landing,
+                        memory,
+                    },
+                })
+            }
+            Move::Landed { end, word, length } => {
+                let sequence = due(end, 0);
+                let landing = LandingId::from_word(word);
+                let announcement = LargeAnnouncement::in_landing(length, landing);
+                let body = record(RecordKind::Large, sequence, announcement.bytes());
+                Frame {
+                    channel: end,
+                    sequence: sequence as u32,
+                    ..Frame::records(body)
+                }
+            }
             Move::News {
                 end,
                 counters,
@@ -210,6 +248,10 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
         }),
         4 => (1..8_u32, 0..4_u64, 0..9_u64)
             .prop_map(|(end, sequence, length)| Move::Grant { end, sequence, length }),
+        4 => (1..4_u32, block(), any::<bool>())
+            .prop_map(|(end, word, returns)| Move::Landing { end, word, returns }),
+        16 => (2..4_u32, block(), 0..200_usize)
+            .prop_map(|(end, word, length)| Move::Landed { end, word, length }),
         16 => (1..3_u32, news).prop_map(|(end, (one, other, third, position, credit))| {
             let mut steps = [one, other, third];
             steps.sort_unstable();
@@ -228,6 +270,12 @@ pub(crate) fn any_move() -> impl Strategy<Value = Move> {
         24 => Just(Move::Release),
         24 => Just(Move::Transmit),
     ]
+}
+
+/// One of the first uses of the first blocks, or any.
+fn block() -> impl Strategy<Value = u32> {
+    let first = (0..5_u32, 0..3_u32).prop_map(|(index, generation)| index << 16 | generation);
+    prop_oneof![20 => first, 1 => any::<u32>()]
 }
 
 /// Mostly what is due.

@@ -67,7 +67,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
                 }
                 Body::Chunk { chunk, .. } => bytes.resize(bytes.len() + chunk.bytes, 0xcc),
                 // Which is no frame.
-                Body::Write { .. } => continue,
+                Body::Write { .. } | Body::Landing { .. } => continue,
             }
             bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
             landing = (landing + bytes.len()) % 64;

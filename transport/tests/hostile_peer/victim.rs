@@ -6,7 +6,8 @@ use ibex_transport::engine::{
     control::{CloseReason, Control},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
-    large::LARGE_PER_CHANNEL,
+    landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
+    large::{LARGE_PER_CHANNEL, RemoteMemory},
     session::{Arrival, Body, Event, Session},
 };
 
@@ -85,6 +86,11 @@ impl Victim {
             .handle_frame(&header, frame, self.landing)
             .map_err(|misbehaved| misbehaved.to_string())?;
         self.landing = (self.landing + header.padded_length()) % 64;
+        while let Some(landed) = self.session.poll_landed() {
+            assert!((1..=LIMIT).contains(&(landed.length as u64)));
+            assert!(landed.end == 2 || landed.end == 3);
+        }
+        assert!(self.session.landings() <= 2 * LANDINGS_PER_CHANNEL);
         if header.kind == FrameKind::Records {
             self.charged += header.padded_length() as u64;
             assert!(
@@ -149,6 +155,11 @@ impl Victim {
                     let large = &mut self.receivers[end as usize - 2].large;
                     large.push_back(sequence);
                     assert!(large.len() <= LARGE_PER_CHANNEL);
+                    let block = RemoteMemory::new(0x7000, 9, LANDING_BYTES as u64);
+                    let block = block.expect("memory that can be");
+                    for _ in 0..sequence % 3 {
+                        self.session.grant_landing(end, block);
+                    }
                     match memory_for(length) {
                         Some(memory) => self.session.grant_memory(end, sequence, memory),
                         None => self.session.grant(end, sequence),
@@ -219,7 +230,10 @@ impl Victim {
                 self.granted = self.granted.max(told.credit.unwrap_or_default());
             }
             assert!(
-                !matches!(body, Body::Chunk { .. } | Body::Write { .. }),
+                !matches!(
+                    body,
+                    Body::Chunk { .. } | Body::Write { .. } | Body::Landing { .. }
+                ),
                 "we announced no large message"
             );
             head.clear();

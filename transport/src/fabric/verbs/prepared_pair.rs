@@ -34,6 +34,8 @@ pub struct PreparedPair {
     theirs: Option<PairEndpoint>,
     /// This side dialed.
     dialed: bool,
+    /// The peer may be granted memory to write to.
+    pub(super) grants_memory: bool,
 }
 
 /// Memory for the heads of frames that are not inline, for each session: a send queue's
@@ -90,6 +92,7 @@ impl PreparedPair {
             local,
             theirs: None,
             dialed,
+            grants_memory: false,
         })
     }
 
@@ -143,6 +146,11 @@ impl PreparedPair {
     /// Whether this side dialed.
     pub(crate) fn dialed(&self) -> bool {
         self.dialed
+    }
+
+    /// Whether the peer may be granted memory to write to.
+    pub(crate) fn grants_memory(&self) -> bool {
+        self.grants_memory
     }
 
     /// Whether writes between the two ends carry immediate data.

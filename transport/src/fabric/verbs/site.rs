@@ -177,9 +177,6 @@ impl Site {
             .inline_bytes(settings.inline_bytes)
             .receives(settings.own_buffers(), 1)
             .batch(SEND_BATCH);
-        if settings.grants_memory {
-            builder = builder.remote_access(RegionAccess::REMOTE_WRITE);
-        }
         let mut shared = None;
         if settings.shared_receives {
             let queue = ReceiveQueue::shared(&domain, settings.receive_buffers, 1)?;
@@ -298,15 +295,34 @@ impl Site {
     /// [`VerbsError`]: no more sessions are covered by the receive buffers, the port is
     /// not active any more, or the device refuses.
     pub fn prepare(self: &Arc<Self>, dialed: bool) -> Result<PreparedPair, VerbsError> {
+        self.prepare_for(dialed, true)
+    }
+
+    /// The same for a peer that may not be trusted: then it is granted no memory, whatever
+    /// the [settings](SiteSettings::grants_memory) say, and its queue pair lets no write in.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare_for(
+        self: &Arc<Self>,
+        dialed: bool,
+        is_trusted: bool,
+    ) -> Result<PreparedPair, VerbsError> {
+        let grants_memory = is_trusted && self.settings.grants_memory;
         let seat = Seat::take(self, dialed)?;
         let local = LocalPort::with_gid(&self.device, self.port, |entry| {
             entry.gid == self.gid.gid && entry.gid_type == self.gid.gid_type
         })?;
-        let builder = self.builder.clone();
+        let mut builder = self.builder.clone();
+        if grants_memory {
+            builder = builder.remote_access(RegionAccess::REMOTE_WRITE);
+        }
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
         let ticket = self.unjoined.list(pair.number());
-        PreparedPair::new(seat, pair, ticket, first, local, dialed)
+        let mut prepared = PreparedPair::new(seat, pair, ticket, first, local, dialed)?;
+        prepared.grants_memory = grants_memory;
+        Ok(prepared)
     }
 
     /// The device's name.
@@ -439,11 +455,6 @@ impl Site {
     /// Whether a write can carry immediate data.
     pub(super) fn has_immediate(&self) -> bool {
         self.has_immediate
-    }
-
-    /// Whether peers are granted memory to write to.
-    pub(crate) fn grants_memory(&self) -> bool {
-        self.settings.grants_memory
     }
 
     /// What [`register_ring`](Self::register_ring) has made of it.

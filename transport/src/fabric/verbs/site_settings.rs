@@ -46,8 +46,10 @@ pub struct SiteSettings {
     /// How queue pairs behave.
     pub connection: ConnectionSettings,
     /// Peers that know how are granted memory to write large messages to, each the memory
-    /// of its own messages. For peers that are trusted only: who has a key can write there
-    /// again, while a message is read and when others lie there. Default: false.
+    /// of its own messages, unless a peer's queue pair is
+    /// [made](super::Site::prepare_for) for one that is not trusted. For peers that are
+    /// trusted only: who has a key can write there again, while a message is read and when
+    /// others lie there. Default: false.
     pub grants_memory: bool,
     /// Blocks of 64 KiB, and some, that peers are granted ahead in all: 4 for a channel with
     /// messages of medium size, as long as it has some, and up to 64 for a session. Without

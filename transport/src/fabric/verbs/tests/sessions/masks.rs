@@ -14,12 +14,19 @@ struct Mask {
 }
 
 const NOTHING: fn(&mut SiteSettings) = |_| ();
+/// Devices write to each other's memory, with immediate data where they can.
+const TRUST: fn(&mut SiteSettings) = |settings| settings.grants_memory = true;
 
 const MASKS: &[Mask] = &[
     Mask {
         name: "nothing is missing",
         device: |_| (),
         settings: NOTHING,
+    },
+    Mask {
+        name: "nothing is missing, and peers are trusted",
+        device: |_| (),
+        settings: TRUST,
     },
     Mask {
         name: "no shared receive queue",
@@ -59,7 +66,7 @@ const MASKS: &[Mask] = &[
     Mask {
         name: "no immediate data",
         device: |device| device.has_immediate = false,
-        settings: NOTHING,
+        settings: TRUST,
     },
     Mask {
         name: "a small MTU",
@@ -77,6 +84,7 @@ const MASKS: &[Mask] = &[
             device.ports[0].attributes.active_mtu = Mtu::Bytes256;
         },
         settings: |settings| {
+            settings.grants_memory = true;
             settings.max_sessions = 2;
             settings.receive_buffers = 20;
             settings.held_buffers = 0;
