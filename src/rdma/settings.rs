@@ -483,7 +483,23 @@ impl Default for RdmaSettings {
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv4Addr;
+
     use super::*;
+
+    #[test]
+    fn peers_are_trusted_one_by_one_or_all_or_none() {
+        let [near, far]: [IpAddr; 2] = [[10, 1, 7, 9].into(), [10, 1, 8, 9].into()];
+        let trusts = |settings: &RdmaSettings| [near, far].map(|peer| settings.trusts(peer));
+        let nobody = RdmaSettings::new();
+        assert_eq!(trusts(&nobody), [false, false]);
+        assert_eq!(trusts(&nobody.trust_peers(true)), [true, true]);
+        let some = RdmaSettings::new().trust_peers_at(move |peer| peer == near);
+        assert_eq!(trusts(&some), [true, false]);
+        let mapped = Ipv4Addr::new(10, 1, 7, 9).to_ipv6_mapped();
+        assert!(some.trusts(mapped.into()));
+        assert_eq!(trusts(&some.trust_peers(false)), [false, false]);
+    }
 
     #[test]
     fn the_defaults_are_within_their_ranges() {

@@ -137,6 +137,7 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
             "1e00",     // scatter-gather entries
             "00100000", // receive buffers
             "40000000", // credit
+            "01",       // immediate data
         )
     );
     assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
@@ -150,7 +151,9 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
 fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
     for message in one_of_each() {
         let bytes = bytes_of(&message);
-        for length in 1..bytes.len() {
+        // What 1.3 has added is not missed.
+        let later = usize::from(matches!(message, Message::Endpoint(Endpoint::Verbs(_))));
+        for length in 1..bytes.len() - later {
             let cut = parse_message(&bytes[..length]);
             assert!(
                 matches!(cut, Err(MessageError::Truncated { .. })),

@@ -9,7 +9,7 @@ use crate::engine::landing::{
     LandingId,
 };
 use crate::fabric::verbs::abi::{send_flags, wr_opcode};
-use crate::fabric::verbs::provider::fake::{FakeDevice, PostedSend};
+use crate::fabric::verbs::provider::fake::{FakeDevice, Modification, PostedSend};
 
 /// Two nodes that trust each other, on a device as it is changed.
 fn trusting_on(device: fn(&mut FakeDevice)) -> Stage {
@@ -422,5 +422,23 @@ fn a_word_of_a_block_that_is_not_the_peers_ends_the_session() {
                 assert!(why.contains("broke the protocol"), "{why}");
             }
         }
+    }
+}
+
+#[test]
+fn the_queue_pair_of_a_peer_that_is_not_trusted_lets_nothing_in() {
+    let fake = one_device();
+    let settings = SiteSettings {
+        grants_memory: true,
+        ..settings()
+    };
+    let site = open_site(&fake, settings);
+    for is_trusted in [false, true] {
+        let before = fake.modifications().len();
+        let pair = site.prepare_for(true, is_trusted).unwrap();
+        assert_eq!(pair.grants_memory(), is_trusted);
+        let opened = fake.modifications().split_off(before);
+        let lets_in = |change: &Modification| change.attributes.access_flags != 0;
+        assert_eq!(opened.iter().any(lets_in), is_trusted);
     }
 }
