@@ -254,7 +254,7 @@ impl VerbsSite for Devices {
         Ok(device())
     }
 
-    fn prepare(&self, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
         Ok(Box::new(Devices))
     }
 }
