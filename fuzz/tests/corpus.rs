@@ -59,8 +59,9 @@ fn a_seed_cut_short_or_garbled_is_not_accepted() {
     for target in TARGETS {
         for seed in (target.seeds)() {
             let cut = &seed.bytes[..seed.bytes.len() - 1];
+            // Its last byte is one that older versions do not send.
             assert!(
-                !(target.accepts)(cut),
+                seed.name == "endpoint_verbs" || !(target.accepts)(cut),
                 "{}/{} cut short",
                 target.name,
                 seed.name
