@@ -196,14 +196,15 @@ impl Node {
         local.verbs = settings.verbs;
         local.absent = absent_fabrics();
         #[cfg(feature = "verbs")]
+        let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
+        #[cfg(feature = "verbs")]
         {
-            let devices = NodeDevices::new(settings.rdma.clone());
             if settings.verbs == Policy::Require {
                 let listen = address.map(|address| address.ip());
                 let required = devices.require(listen);
                 required.map_err(|source| ListenError::Rdma { source })?;
             }
-            local.verbs_site = Some(Arc::new(devices));
+            local.verbs_site = Some(devices.clone());
         }
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
@@ -222,6 +223,8 @@ impl Node {
             session_credit_bytes: settings.session_credit_bytes,
             node_credit_bytes: settings.node_credit_bytes,
         })?;
+        #[cfg(feature = "verbs")]
+        devices.entrust_to(&runtime);
         let mut local_addr = None;
         if let Some(address) = address {
             let acceptor =

@@ -7,16 +7,19 @@
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use ibex::rdma::{RdmaSettings, discover};
-use ibex::{Driver, Fabric, ListenError, Node, NodeBuilder, Peer, Policy, Raw, Receiver, Sender};
+use ibex::{
+    Disconnected, Driver, EndCause, Fabric, ListenError, Message, Node, NodeBuilder, Peer, Policy,
+    Raw, Receiver, RecvError, SendError, Sender,
+};
 
 /// Nothing here takes long; a guest under emulation may.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -374,7 +377,7 @@ fn a_port_that_is_down() {
 /// Two nodes that insist on verbs, and a channel from the second to the first.
 struct Met {
     nodes: [Node; 2],
-    _peers: [Peer; 2],
+    peers: [Peer; 2],
     sender: Sender<[u8], Raw>,
     receiver: Receiver<[u8], Raw>,
 }
@@ -394,7 +397,7 @@ impl Met {
         let receiver = accepted.channel("said").codec::<Raw>().receiver();
         let mut met = Self {
             nodes,
-            _peers: [accepted, dialed],
+            peers: [accepted, dialed],
             sender: sender.expect("an end"),
             receiver: receiver.expect("an end"),
         };
@@ -471,6 +474,141 @@ fn another_mtu_under_a_session() {
     let _changed = Changed::by("ip link set v0 mtu 4200", "ip link set v0 mtu 1500");
     met.carry();
     met.meet_again().carry();
+}
+
+// ---- A device that goes -------------------------------------------------------------
+
+/// A command that removes a device, and waits until everybody has closed it.
+struct Removal {
+    command: &'static str,
+    child: Child,
+    begun: Instant,
+}
+
+impl Removal {
+    fn begin(command: &'static str) -> Self {
+        let child = Command::new("sh").args(["-e", "-c", command]).spawn();
+        Self {
+            command,
+            child: child.expect("a shell"),
+            begun: Instant::now(),
+        }
+    }
+
+    /// How long it took. One that waits for ever cannot be ended, and nor can who waits for it.
+    fn took(mut self) -> Duration {
+        loop {
+            let status = self.child.try_wait().expect("its status");
+            if let Some(status) = status {
+                assert!(status.success(), "{}", self.command);
+                return self.begun.elapsed();
+            }
+            let waits = self.begun.elapsed() < PATIENCE;
+            assert!(waits, "`{}` waits for us", self.command);
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+type Held = VecDeque<Message<[u8], Raw>>;
+
+/// Takes messages until the session is over, and keeps the last ones. How many came, and
+/// what was said at the end.
+fn take_all(mut receiver: Receiver<[u8], Raw>) -> (Held, u64, Disconnected) {
+    let (mut held, mut count) = (Held::new(), 0);
+    loop {
+        match receiver.recv() {
+            Ok(message) => {
+                count += 1;
+                // One came before, when they met.
+                assert_eq!(message.sequence(), count + 1);
+                held.push_back(message);
+                if held.len() > 100 {
+                    held.pop_front();
+                }
+            }
+            Err(RecvError::Disconnected(end)) => return (held, count, *end),
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Removes the device under two nodes in the middle of a stream, with every kind of handle
+/// kept: it is closed at once, the next session goes another way, and one over the device
+/// when it is back.
+fn removed_in_use(removes: &'static str, brings_back: &'static str) {
+    let idle = builder(Policy::Require).listen("127.0.0.1:0").build();
+    let idle = idle.expect("a node without sessions");
+    let server = builder(Policy::Prefer).listen("127.0.0.1:0").build();
+    let client = builder(Policy::Prefer).build();
+    let met = Met::of([server.expect("a node"), client.expect("a node")]);
+    let (mut sender, receiver) = (met.sender, met.receiver);
+    assert!(met.peers.iter().all(|peer| peer.fabric() == Fabric::Verbs));
+
+    let taken = thread::spawn(|| take_all(receiver));
+    let sends = thread::spawn(move || {
+        for sent in 1_u64.. {
+            match sender.send(&[7; 64]) {
+                Ok(_) => {}
+                Err(SendError::Disconnected(end)) => return (sender, sent, *end),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        unreachable!("it sends until the session is over");
+    });
+    thread::sleep(Duration::from_millis(200));
+    let removal = Removal::begin(removes);
+    let (sender, sent, sent_end) = sends.join().expect("an end");
+    let (held, received, received_end) = taken.join().expect("an end");
+    let took = removal.took();
+    println!("`{removes}` took {took:?}; {sent_end}; {received_end}");
+    assert!(took < Duration::from_secs(5), "{took:?}");
+    // Whoever notices first says so, and to the other it is a peer that is gone.
+    let ends = [&sent_end, &received_end];
+    let is_lost = |end: &&Disconnected| matches!(end.cause, EndCause::DeviceLost { .. });
+    assert!(ends.iter().any(is_lost), "{ends:?}");
+    assert_eq!(sent_end.counts.sent, sent);
+    assert!(sent_end.counts.received <= received + 1, "{sent_end}");
+    assert_eq!(received_end.counts.received, received + 1);
+    assert!(held.iter().all(|message| message[..] == [7; 64]));
+
+    let address = met.nodes[0].local_addr().expect("it listens");
+    let without = met.nodes[1].connect(address).expect("a session");
+    assert_eq!(without.fabric(), Fabric::Tcp);
+    let reason = without.fabric_reason();
+    assert!(
+        reason.contains("this machine has no RDMA device"),
+        "{reason}"
+    );
+    let idle = idle.local_addr().expect("it listens");
+    let refused = met.nodes[1].connect(idle).expect_err("it insists");
+    assert!(refused.to_string().contains("no RDMA device"), "{refused}");
+
+    shell(brings_back);
+    let _accepted = met.nodes[0].accept().expect("the session without");
+    let again = Met::of(met.nodes);
+    let is_back = |peer: &Peer| peer.fabric() == Fabric::Verbs;
+    assert!(again.peers.iter().all(is_back));
+    drop((sender, held));
+}
+
+#[test]
+fn a_device_that_is_removed_in_use_is_closed_at_once() {
+    let Some(_guest) = guest() else { return };
+    removed_in_use(
+        "rdma link delete rxe0",
+        "rdma link add rxe0 type rxe netdev v0",
+    );
+}
+
+#[test]
+fn a_network_interface_that_is_removed_in_use_takes_the_device_with_it() {
+    let Some(_guest) = guest() else { return };
+    removed_in_use(
+        "ip link delete v0",
+        "ip link add v0 type veth peer name v1; ip address add 192.0.2.1/24 dev v0; \
+         ip link set v0 up; ip link set v1 up; rdma link add rxe0 type rxe netdev v0",
+    );
 }
 
 #[test]

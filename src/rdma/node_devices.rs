@@ -9,11 +9,12 @@
 
 use std::any::Any;
 use std::net::{IpAddr, Ipv4Addr};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::message::{GidType as WireGidType, VerbsEndpoint};
 use ibex_bootstrap::{VerbsDevice, VerbsPair, VerbsSite, negotiate::End};
+use ibex_transport::driver::Runtime;
 use ibex_transport::fabric::verbs::discovery::{
     self, Choice, DeviceInfo, DeviceKind, Inventory, Sysfs, Wish,
 };
@@ -31,6 +32,8 @@ use super::{RdmaSettings, choose};
 pub(crate) struct NodeDevices {
     settings: RdmaSettings,
     state: Mutex<State>,
+    /// Who cares for what is open, before there are sessions as well.
+    runtime: OnceLock<Weak<Runtime>>,
 }
 
 #[derive(Debug, Default)]
@@ -57,6 +60,25 @@ impl NodeDevices {
         Self {
             settings,
             state: Mutex::default(),
+            runtime: OnceLock::new(),
+        }
+    }
+
+    /// Puts what is open, and will be, into the care of its node.
+    pub(crate) fn entrust_to(&self, runtime: &Arc<Runtime>) {
+        let _ = self.runtime.set(Arc::downgrade(runtime));
+        let open = self.state().site.as_ref().map(|(_, site)| site.clone());
+        if let Some(site) = open {
+            self.entrust(&site);
+        }
+    }
+
+    /// Called without the lock on our state: who has the engine's may want it.
+    fn entrust(&self, site: &Arc<Site>) {
+        if let Some(runtime) = self.runtime.get().and_then(Weak::upgrade)
+            && let Err(error) = runtime.care_for(site)
+        {
+            tracing::debug!(device = site.device(), %error, "nobody cares for an RDMA device");
         }
     }
 
@@ -76,6 +98,7 @@ impl NodeDevices {
 
     /// The place for a connection with this address of ours.
     fn choice(&self, state: &mut State, local: IpAddr) -> Result<Choice, VerbsError> {
+        state.forget_lost_site();
         let chosen = self.choose(state.inventory()?, local);
         if chosen.is_ok() || !state.forget_inventory() {
             return chosen;
@@ -147,14 +170,18 @@ impl State {
 
     /// The site of this choice, opened if there is none.
     fn site(&mut self, choice: Choice, settings: &RdmaSettings) -> Result<Arc<Site>, VerbsError> {
-        if let Some((_, site)) = self.present_site() {
+        self.forget_lost_site();
+        if let Some((_, site)) = &self.site {
             return Ok(site.clone());
         }
         let provider = self.provider()?;
-        let site = Site::open(provider, &choice, settings.site())?;
+        let report = ForkReport::now(provider);
+        let opened = Site::open(provider, &choice, settings.site());
+        // It may have gone since we looked.
+        let site = opened.inspect_err(|_| self.inventory = None)?;
         tracing::info!(
             device = %choice,
-            fork = %ForkReport::now(provider),
+            fork = %report,
             pages = %HugePages::of_system(),
             "RDMA device opened"
         );
@@ -162,17 +189,16 @@ impl State {
         Ok(site)
     }
 
-    /// What is open and works. Of a lost one nothing is kept.
-    fn present_site(&mut self) -> Option<&(Choice, Arc<Site>)> {
+    /// Of a lost one nothing is kept.
+    fn forget_lost_site(&mut self) {
         if self.site.take_if(|(_, site)| site.is_lost()).is_some() {
             self.inventory = None;
         }
-        self.site.as_ref()
     }
 
     /// Why sessions cannot use this place, where the node's is another.
-    fn taken_elsewhere(&mut self, choice: &Choice) -> Result<(), String> {
-        match self.present_site() {
+    fn taken_elsewhere(&self, choice: &Choice) -> Result<(), String> {
+        match &self.site {
             Some((ours, _)) if (&ours.device, ours.port) != (&choice.device, choice.port) => {
                 Err(format!(
                     "its route leads over {} port {}, and this node's sessions go over {} port \
@@ -205,6 +231,7 @@ impl VerbsSite for NodeDevices {
             state.taken_elsewhere(&choice)?;
             state.site(choice, &self.settings).map_err(text)?
         };
+        self.entrust(&site);
         let pair = site
             .prepare_for(end == End::Dialer, is_trusted)
             .map_err(|error| {

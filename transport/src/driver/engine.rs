@@ -15,21 +15,25 @@ use std::{
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+mod context;
 mod lending;
 mod readiness;
 mod sites;
 mod watch;
 
-pub(crate) use self::readiness::{Ready, Wire, sleep};
+pub(crate) use self::{
+    context::Context,
+    readiness::{Ready, Wire, sleep},
+};
 
 use self::{
     lending::report_credit,
     readiness::{Readiness, SITE_WIRE, TOKEN_BELL, TOKEN_CONTROL},
-    sites::SiteInCare,
+    sites::{SiteInCare, SiteLooks},
     watch::Watch,
 };
 use super::{
-    CloseReport, MemoryWanted, Runtime, RuntimeConfig, Undelivered,
+    CloseReport, Runtime, RuntimeConfig, Undelivered,
     session_shared::{Over, PeerDescription, SessionShared},
     waiting::Errands,
 };
@@ -42,7 +46,7 @@ use crate::{
         verbs::PreparedPair,
     },
     memory::BlockPool,
-    ring::{Asymmetry, Bell, Wakers},
+    ring::{Asymmetry, Bell},
 };
 
 /// All sessions of a node.
@@ -64,6 +68,7 @@ pub(crate) struct Engine {
 
     /// RDMA device ports that sessions go over.
     sites: Vec<SiteInCare>,
+    site_looks: SiteLooks,
 
     /// When who sleeps now wakes up by itself.
     pub(super) sleeps_until: Option<Instant>,
@@ -129,32 +134,6 @@ pub(crate) enum Mark {
     },
 }
 
-/// What a turn collects for after the lock.
-pub(crate) struct Context<'a> {
-    pub(crate) runtime: &'a Runtime,
-    pub(crate) wakers: Wakers,
-    pub(crate) wanted: Vec<MemoryWanted>,
-    /// Memory that is given back; unmapping takes long.
-    pub(crate) leftovers: Vec<Box<dyn Any>>,
-}
-
-impl<'a> Context<'a> {
-    pub(crate) fn new(runtime: &'a Runtime) -> Self {
-        Self {
-            runtime,
-            wakers: Wakers::new(),
-            wanted: Vec::new(),
-            leftovers: Vec::new(),
-        }
-    }
-
-    /// Whether nothing was ever put in, as in nearly every turn.
-    #[inline]
-    pub(super) fn is_untouched(&self) -> bool {
-        self.wakers.is_untouched() && self.wanted.capacity() == 0 && self.leftovers.capacity() == 0
-    }
-}
-
 /// What links use of the engine while it turns.
 pub(crate) struct Tools {
     pub(crate) blocks: BlockPool,
@@ -190,6 +169,7 @@ impl Engine {
             timed: Vec::new(),
             watch: Watch::default(),
             sites: Vec::new(),
+            site_looks: SiteLooks::default(),
             sleeps_until: None,
             errands: Errands::default(),
             broker: CreditBroker::new(lending::arrival_bytes(config)),
@@ -225,8 +205,10 @@ impl Engine {
             progress |= self.turn_hot_links(context);
         }
         self.share_credit(context);
-        if self.watch.is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
+        let is_due = self.watch.is_due || self.site_looks.is_due;
+        if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
             progress |= self.look_for_silence(context);
+            self.look_for_devices(context);
         }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -560,8 +542,9 @@ impl Engine {
             .chain(self.control_deadline)
             .chain(self.closing.deadline())
             .chain(self.watch.next_look())
+            .chain(self.site_looks.next())
             .min();
-        self.watch.note(now);
+        self.note_time(now);
         if next.is_some_and(|next| next <= now) {
             None
         } else {
@@ -709,6 +692,7 @@ impl Engine {
         }
         self.hot.clear();
         self.timed.clear();
+        self.close_sites();
         context.runtime.events.close(&mut context.wakers);
         report
     }

@@ -37,6 +37,7 @@ use crate::{
     fabric::{
         link::{Link, LinkStats},
         shm::ControlSegments,
+        verbs::Site,
     },
     fork,
     memory::{DEFAULT_KEPT_BYTES, LargePool, RingArena, orphans},
@@ -219,6 +220,18 @@ impl Runtime {
         self.with_engine(|engine, _| engine.set_control_source(source))
     }
 
+    /// Takes an open device port into care before it has a session: what its device says is
+    /// heard from now on, and it is closed if the device is removed.
+    ///
+    /// # Errors
+    /// Another node has it, or it is lost.
+    pub fn care_for(&self, site: &Arc<Site>) -> io::Result<()> {
+        let cared = self.with_engine(|engine, _| engine.care_for(site));
+        // Whoever sleeps has another time to wake up.
+        self.bell.wake();
+        cared
+    }
+
     /// Takes a finished handshake over as a session.
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
         let session = self.with_engine(|engine, context| engine.admit(self, admission, context));
@@ -397,6 +410,12 @@ impl Runtime {
         progress
     }
 
+    /// Begins to close every session, and does not wait for the end.
+    #[cfg(test)]
+    pub(crate) fn begin_close(&self) {
+        self.with_engine(|engine, context| engine.begin_close(None, context));
+    }
+
     /// Receive buffers of an RDMA device that a session's peer may fill, and those that
     /// nobody may.
     #[cfg(test)]
@@ -450,6 +469,9 @@ impl Runtime {
         for wanted in context.wanted.drain(..) {
             self.provide(wanted);
         }
+        for site in context.unsure_sites.drain(..) {
+            self.look_for_device(site);
+        }
         // What is left over goes with the context.
     }
 
@@ -459,6 +481,24 @@ impl Runtime {
         match self.driver() {
             Driver::Caller => wanted.provide(),
             Driver::Threads => self.control_thread.run(move || wanted.provide()),
+        }
+    }
+
+    /// Looks whether a site's device is still there, on such a thread.
+    pub(crate) fn look_for_device(&self, site: Arc<Site>) {
+        let Some(runtime) = self.arc() else {
+            return;
+        };
+        let look = move || {
+            if !site.is_listed() {
+                runtime.with_engine(|engine, _| engine.device_was_removed(&site));
+                // Whoever leads turns the sessions, which end.
+                runtime.bell.wake();
+            }
+        };
+        match self.driver() {
+            Driver::Caller => look(),
+            Driver::Threads => self.control_thread.run(look),
         }
     }
 

@@ -4,7 +4,12 @@
 //! Waiting is the same as everywhere: before the leader sleeps, each completion queue is
 //! armed and looked at once more; what that look finds is kept for the next turn.
 
-use std::{io, mem, os::fd::AsFd, sync::Arc};
+use std::{
+    io, mem,
+    os::fd::{AsFd, OwnedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
@@ -109,6 +114,16 @@ impl SiteInCare {
         }
     }
 
+    /// Closes the device, whatever handles of its sessions there are.
+    fn close(self, epoll: &OwnedFd) {
+        let Self { site, queues, .. } = self;
+        let _ = epoll::delete(epoll, queues.wait.fd());
+        if let Some(events) = &queues.events {
+            let _ = epoll::delete(epoll, events.as_fd());
+        }
+        site.close(queues);
+    }
+
     /// Takes a completion of a queue pair that is gone: its buffer may be used again.
     fn take_stray(&mut self, completion: &WorkCompletion) {
         let shared = self.queues.shared.as_mut();
@@ -125,9 +140,34 @@ impl SiteInCare {
     }
 }
 
+/// When to look whether devices are still there.
+#[derive(Debug, Default)]
+pub(super) struct SiteLooks {
+    next: Option<Instant>,
+    /// The time has come, as somebody found who looked at the clock.
+    pub(super) is_due: bool,
+}
+
+impl SiteLooks {
+    fn begin(&mut self) {
+        let next = || Instant::now() + BETWEEN_SITE_LOOKS;
+        self.next.get_or_insert_with(next);
+    }
+
+    /// When to look next, if ever.
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.next
+    }
+
+    /// It is `now`.
+    pub(super) fn note(&mut self, now: Instant) {
+        self.is_due |= self.next.is_some_and(|next| next <= now);
+    }
+}
+
 impl Engine {
     /// Takes a site into our care, unless it is there.
-    pub(super) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
+    pub(in crate::driver) fn care_for(&mut self, site: &Arc<Site>) -> io::Result<()> {
         self.let_go_of_lost_sites();
         if site.is_lost() {
             let device = site.device();
@@ -159,7 +199,53 @@ impl Engine {
             failed: None,
             is_lost: false,
         });
+        self.site_looks.begin();
         Ok(())
+    }
+
+    /// Looks whether devices are still there, if it is time. Where that is not to be seen at
+    /// once, the library is asked, off the turn.
+    #[inline(never)]
+    pub(super) fn look_for_devices(&mut self, context: &mut Context<'_>) {
+        if self.sites.is_empty() {
+            self.site_looks = SiteLooks::default();
+            return;
+        }
+        self.site_looks.note(Instant::now());
+        if mem::take(&mut self.site_looks.is_due) {
+            let is_unsure = |site: &&Arc<Site>| !site.is_lost() && !site.is_shown();
+            let sites = self.sites.iter().map(|care| &care.site);
+            context
+                .unsure_sites
+                .extend(sites.filter(is_unsure).cloned());
+            self.site_looks.next = None;
+            self.site_looks.begin();
+        }
+    }
+
+    /// The machine is about to lose a device, which waits for us to close it, and may work
+    /// until then: what has arrived is handed out, and sessions end behind it.
+    pub(in crate::driver) fn device_was_removed(&mut self, site: &Arc<Site>) {
+        let mut sites = self.sites.iter();
+        let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
+            return;
+        };
+        let device = site.device();
+        tracing::warn!(device, "the RDMA device was removed; it is closed");
+        site.lose();
+        let why = format!("RDMA device {device} was removed from this machine");
+        self.cut_off(at, &why);
+        self.let_go_of_lost_sites();
+    }
+
+    /// Ends every session of a site behind what has arrived for it.
+    fn cut_off(&mut self, at: usize, why: &str) {
+        for session in self.sites[at].sessions.clone().into_values() {
+            if let Some(link) = self.links.get_mut(session) {
+                link.port_moved(why);
+                self.heat(session);
+            }
+        }
     }
 
     /// A session of the site has come, of the queue pair with this ticket: it gets what
@@ -511,14 +597,7 @@ impl Engine {
         match news {
             Ok(PortNews::AsBefore) => self.doubt_port(at, None),
             Ok(PortNews::Doubtful(why)) => self.doubt_port(at, Some(why.into())),
-            Ok(PortNews::Moved(why)) => {
-                for session in self.sites[at].sessions.clone().into_values() {
-                    if let Some(link) = self.links.get_mut(session) {
-                        link.port_moved(&why);
-                        self.heat(session);
-                    }
-                }
-            }
+            Ok(PortNews::Moved(why)) => self.cut_off(at, &why),
             Err(error) => self.lose_site(at, &lost(&error), context),
         }
     }
@@ -542,21 +621,15 @@ impl Engine {
         }
     }
 
-    /// What is lost and has no session any more goes, so that its device is closed.
+    /// What is lost and has no session any more is closed, whatever handles there are.
     fn let_go_of_lost_sites(&mut self) {
-        let is_over = |care: &SiteInCare| care.is_lost && care.sessions.is_empty();
+        let is_over = |care: &SiteInCare| care.site.is_lost() && care.sessions.is_empty();
         if !self.sites.iter().any(is_over) {
             return;
         }
-        self.sites.retain(|care| {
-            if is_over(care) {
-                let _ = epoll::delete(&self.tools.epoll, care.queues.wait.fd());
-                if let Some(events) = &care.queues.events {
-                    let _ = epoll::delete(&self.tools.epoll, events.as_fd());
-                }
-            }
-            !is_over(care)
-        });
+        for over in self.sites.extract_if(.., |care| is_over(care)) {
+            over.close(&self.tools.epoll);
+        }
         for (index, care) in self.sites.iter().enumerate() {
             let modify = |fd, which| {
                 let _ = epoll::modify(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
@@ -565,6 +638,14 @@ impl Engine {
             if let Some(events) = &care.queues.events {
                 modify(events.as_fd(), EVENTS);
             }
+        }
+    }
+
+    /// The node is closed, and all of its sessions are over.
+    pub(super) fn close_sites(&mut self) {
+        for care in self.sites.drain(..) {
+            care.site.lose();
+            care.close(&self.tools.epoll);
         }
     }
 
@@ -597,6 +678,10 @@ fn lost(error: &VerbsError) -> EndCause {
         why: error.to_string(),
     }
 }
+
+/// How often to look whether devices are still there: whoever removes one waits for so long
+/// and for the ends of its sessions.
+const BETWEEN_SITE_LOOKS: Duration = Duration::from_secs(2);
 
 /// What epoll says of a site's descriptor.
 fn token(index: usize, which: u64) -> EventData {

@@ -60,6 +60,7 @@ impl Engine {
     /// For who has looked at the clock.
     pub(in crate::driver) fn note_time(&mut self, now: Instant) {
         self.watch.note(now);
+        self.site_looks.note(now);
     }
 
     /// Looks at the sessions that may be silent, if it is time. Returns whether it was.

@@ -8,6 +8,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use rustix::fs::Access;
 use rustix::io::Errno;
 
 use super::error::VerbsError;
@@ -31,6 +32,10 @@ pub(super) struct Context {
     provider: Arc<dyn Provider>,
     opened: OpenedContext,
     name: String,
+    /// By which the list of devices has it, whatever it is renamed to.
+    file: String,
+    /// Of the same, in `/sys`.
+    entry: String,
     attributes: DeviceAttributes,
     /// Whether the one reader of asynchronous events is out.
     pub(super) events_taken: AtomicBool,
@@ -64,6 +69,8 @@ impl Device {
             provider: Arc::clone(provider),
             opened,
             name: name.to_owned(),
+            file: entry.file.clone(),
+            entry: format!("/sys/class/infiniband_verbs/{}", entry.file),
             attributes: DeviceAttributes::default(),
             events_taken: AtomicBool::new(false),
         };
@@ -80,6 +87,25 @@ impl Device {
     #[must_use]
     pub fn name(&self) -> &str {
         &self.context.name
+    }
+
+    /// Whether the machine shows that it has it, as it does unless `/sys` is hidden. Costs one
+    /// short system call and allocates nothing.
+    #[must_use]
+    pub fn is_shown(&self) -> bool {
+        rustix::fs::access(self.context.entry.as_str(), Access::EXISTS).is_ok()
+    }
+
+    /// Whether the machine still has it. One that is being removed is listed no more, is
+    /// gone when all have closed it, and need not tell anybody (soft-RoCE does not). Takes
+    /// long: off the turn.
+    #[must_use]
+    pub fn is_listed(&self) -> bool {
+        match self.provider().devices() {
+            Ok(listed) => listed.iter().any(|entry| entry.file == self.context.file),
+            // Who is not told keeps what works.
+            Err(_) => true,
+        }
     }
 
     /// What it can do.

@@ -295,6 +295,14 @@ pub enum VerbsError {
         /// The device.
         device: String,
     },
+    /// The device was closed under whoever uses it.
+    #[error(
+        "RDMA device {device} was closed, as it failed or was removed; sessions of before are over"
+    )]
+    Closed {
+        /// The device.
+        device: String,
+    },
     /// Memory that a device was to use cannot be had.
     #[error(transparent)]
     Memory(#[from] crate::memory::MemoryError),

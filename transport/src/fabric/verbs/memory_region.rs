@@ -4,7 +4,8 @@
 //! 1. A region owns its memory and gives it up only after it has been deregistered, so a
 //!    request that is still on its way when a region is dropped fails at the device and
 //!    never touches memory that is somebody else's by then. If deregistering fails, the
-//!    memory is leaked.
+//!    memory is leaked. A device that goes ends registrations under their owners
+//!    ([`Registration`]): the memory stays theirs, and requests fail as before.
 //! 2. Nobody holds a reference into registered memory unless he knows that the device
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
@@ -16,9 +17,10 @@ use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::abi::{Sge, access_flags};
+use super::device::new_tag;
 use super::error::VerbsError;
 use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
@@ -122,12 +124,29 @@ impl RegionAccess {
 #[derive(Debug)]
 pub struct MemoryRegion<M: DeviceMemory> {
     memory: ManuallyDrop<M>,
-    handle: RegionHandle,
+    registration: Arc<Registration>,
     base: NonNull<u8>,
     bytes: usize,
     lkey: u32,
     rkey: u32,
-    domain: Arc<Domain>,
+}
+
+/// What a device knows of a region, until it is ended: by the region, or before that by
+/// who closes the device.
+#[derive(Debug)]
+pub(super) struct Registration {
+    /// By which the domain has it.
+    number: u64,
+    state: Mutex<RegistrationState>,
+}
+
+#[derive(Debug)]
+enum RegistrationState {
+    Held(RegionHandle, Arc<Domain>),
+    /// The device is done with the memory.
+    Ended,
+    /// It could not be ended: the memory is the device's for ever.
+    Stuck,
 }
 
 // SAFETY: `base` is an address of `memory`, which is Send; the rest is Send by itself.
@@ -147,7 +166,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         memory: M,
         access: RegionAccess,
     ) -> Result<Self, VerbsError> {
-        let domain = Arc::clone(domain.inner());
+        let domain = domain.inner();
         let context = &domain.context;
         let (base, bytes) = (memory.base(), memory.bytes());
         // SAFETY: the domain is alive; the range is mapped while `memory` lives
@@ -160,15 +179,32 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         .map_err(|errno| {
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
-        Ok(Self {
+        let number = new_tag();
+        let held = RegistrationState::Held(registered.handle, Arc::clone(domain));
+        let region = Self {
             memory: ManuallyDrop::new(memory),
-            handle: registered.handle,
+            registration: Arc::new(Registration {
+                number,
+                state: Mutex::new(held),
+            }),
             base,
             bytes,
             lkey: registered.lkey,
             rkey: registered.rkey,
-            domain,
-        })
+        };
+        if domain.note(number, &region.registration) {
+            Ok(region)
+        } else {
+            Err(VerbsError::Closed {
+                device: context.name().to_owned(),
+            })
+        }
+    }
+
+    /// Whether the device knows it still.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        matches!(*self.registration.state(), RegistrationState::Held(..))
     }
 
     /// The memory itself.
@@ -232,16 +268,37 @@ impl<M: DeviceMemory> Drop for MemoryRegion<M> {
         if fork::is_child() {
             return;
         }
-        let context = &self.domain.context;
-        // SAFETY: the region is registered; nobody uses its handle after this.
-        match unsafe { context.provider().deregister(self.handle) } {
-            Ok(()) => {
-                // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
-                // `self.memory` is not touched after this.
-                unsafe { ManuallyDrop::drop(&mut self.memory) };
-            }
-            Err(errno) => context.undestroyed("ibv_dereg_mr", errno),
+        if self.registration.end() {
+            // SAFETY: the device is done with the memory (rule 3 of `Provider`), and
+            // `self.memory` is not touched after this.
+            unsafe { ManuallyDrop::drop(&mut self.memory) };
         }
+    }
+}
+
+impl Registration {
+    /// Ends it, if that was not done before. Whether the device is done with the memory.
+    pub(super) fn end(&self) -> bool {
+        let mut state = self.state();
+        if let RegistrationState::Held(handle, domain) = &*state {
+            domain.forget(self.number);
+            let context = &domain.context;
+            // SAFETY: the region is registered, and `state`, which is locked, has its handle
+            // no more after this.
+            let ended = unsafe { context.provider().deregister(*handle) };
+            *state = match ended {
+                Ok(()) => RegistrationState::Ended,
+                Err(errno) => {
+                    context.undestroyed("ibv_dereg_mr", errno);
+                    RegistrationState::Stuck
+                }
+            };
+        }
+        matches!(*state, RegistrationState::Ended)
+    }
+
+    fn state(&self) -> MutexGuard<'_, RegistrationState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -10,6 +10,7 @@ use super::connection::{FirstSequence, LocalPort};
 use super::error::VerbsError;
 use super::memory_region::{MemoryRegion, RegionAccess};
 use super::pair_endpoint::PairEndpoint;
+use super::protection_domain::ProtectionDomain;
 use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
 use super::site_settings::SiteSettings;
@@ -49,6 +50,7 @@ const COPIED_FRAMES: usize = 2 * INTERVAL as usize + 2;
 impl PreparedPair {
     pub(super) fn new(
         seat: Seat,
+        domain: &ProtectionDomain,
         mut pair: QueuePair,
         ticket: Ticket,
         first: FirstSequence,
@@ -62,7 +64,7 @@ impl PreparedPair {
             _ => COPIED_FRAMES * settings.buffer_bytes as usize,
         };
         let heads = Mapping::anonymous(MemoryUse::FrameHeads, heads_bytes)?;
-        let heads = MemoryRegion::register(site.domain(), heads, RegionAccess::SEND)?;
+        let heads = MemoryRegion::register(domain, heads, RegionAccess::SEND)?;
         let own = match pair.receive_queue() {
             None => None,
             Some(queue) => {
@@ -71,7 +73,7 @@ impl PreparedPair {
                 let held = u64::from(settings.held_buffers) * u64::from(posted)
                     / u64::from(settings.receive_buffers);
                 let mut buffers = ArrivalBuffers::register(
-                    site.domain(),
+                    domain,
                     posted,
                     held as u32,
                     settings.buffer_bytes as usize,

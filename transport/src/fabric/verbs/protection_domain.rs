@@ -1,9 +1,11 @@
 //! A protection domain: what queue pairs and memory regions must share to be used together.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use super::device::{Context, Device};
 use super::error::VerbsError;
+use super::memory_region::Registration;
 use super::provider::DomainHandle;
 use crate::fork;
 
@@ -18,6 +20,8 @@ pub struct ProtectionDomain {
 pub(super) struct Domain {
     pub(super) handle: DomainHandle,
     pub(super) context: Arc<Context>,
+    /// What is registered, by number, to be ended wherever it is; `None` once that was done.
+    registrations: Mutex<Option<BTreeMap<u64, Weak<Registration>>>>,
 }
 
 impl ProtectionDomain {
@@ -33,12 +37,52 @@ impl ProtectionDomain {
                 context.failed("ibv_alloc_pd", errno, "nothing can be made on this device")
             })?;
         Ok(Self {
-            inner: Arc::new(Domain { handle, context }),
+            inner: Arc::new(Domain {
+                handle,
+                context,
+                registrations: Mutex::new(Some(BTreeMap::new())),
+            }),
         })
+    }
+
+    /// Ends all registrations, whoever has the memory, and lets no other be made: memory of
+    /// applications keeps the device open no longer.
+    pub(super) fn end_registrations(&self) {
+        let mut registrations = self.inner.registrations();
+        let ended = registrations.take();
+        drop(registrations);
+        for registration in ended.into_iter().flat_map(BTreeMap::into_values) {
+            if let Some(registration) = registration.upgrade() {
+                registration.end();
+            }
+        }
     }
 
     pub(super) fn inner(&self) -> &Arc<Domain> {
         &self.inner
+    }
+}
+
+impl Domain {
+    /// Keeps a registration in mind; false if no other may be made.
+    pub(super) fn note(&self, number: u64, registration: &Arc<Registration>) -> bool {
+        let mut registrations = self.registrations();
+        let noted = registrations.as_mut();
+        noted
+            .map(|noted| noted.insert(number, Arc::downgrade(registration)))
+            .is_some()
+    }
+
+    /// It is over.
+    pub(super) fn forget(&self, number: u64) {
+        if let Some(noted) = self.registrations().as_mut() {
+            noted.remove(&number);
+        }
+    }
+
+    fn registrations(&self) -> MutexGuard<'_, Option<BTreeMap<u64, Weak<Registration>>>> {
+        let registrations = self.registrations.lock();
+        registrations.unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -36,6 +36,9 @@ impl RegisteredRing {
         if let Some(ring) = Self::of(site, lease.attachments()) {
             return Ok(ring);
         }
+        lease
+            .attachments_mut()
+            .detach(|ring: &Self| !ring.region.is_registered());
         let memory = lease.memory().clone();
         let region = MemoryRegion::register(domain, memory, RegionAccess::SEND)?;
         Ok(lease.attachments_mut().attach(Self { site, region }))
@@ -143,7 +146,9 @@ impl<U: LargeUse> LargeRegion<U> {
             return Ok(registered);
         }
         let attachments = lease.attachments_mut();
-        attachments.detach(|registered: &Self| registered.site == site);
+        attachments.detach(|registered: &Self| {
+            registered.site == site || !registered.region.is_registered()
+        });
         let region = Beginning::register(domain, lease, bytes, U::ACCESS)?;
         Ok(lease.attachments_mut().attach(Self {
             site,

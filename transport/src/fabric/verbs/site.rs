@@ -45,14 +45,16 @@ use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
 #[derive(Debug)]
 pub struct Site {
     // The device.
-    device: Device,
+    name: String,
+    max_queue_pairs: u32,
+    /// `None` once it is closed, whoever has the site.
+    opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
     /// By what its sessions are reached, as far as the port can change it under them.
     standing: Mutex<Standing>,
     /// Nothing of it works any more.
     is_lost: AtomicBool,
-    domain: ProtectionDomain,
     /// By which memory knows what is registered for this site.
     number: u64,
     polling: PollingChoice,
@@ -60,7 +62,6 @@ pub struct Site {
     // What sessions are made of.
     /// With `shared_receives` only where the device can.
     settings: SiteSettings,
-    builder: QueuePairBuilder,
     max_sessions: u32,
     sessions: AtomicU32,
     /// Landing blocks that are granted, or read.
@@ -78,6 +79,15 @@ pub struct Site {
     /// What an engine polls, until one takes it into its care.
     queues: Mutex<Option<SiteQueues>>,
     pub(crate) counters: SiteCounters,
+}
+
+/// What keeps the device open.
+#[derive(Clone, Debug)]
+struct Opened {
+    // In the order in which they go.
+    builder: QueuePairBuilder,
+    domain: ProtectionDomain,
+    device: Device,
 }
 
 /// What a port has been given by its network.
@@ -190,7 +200,7 @@ impl Site {
             let mut receives = SharedReceives::new(queue, buffers, settings.receive_buffers);
             receives
                 .refill()
-                .map_err(|error| refused(&device, &error))?;
+                .map_err(|error| refused(device.name(), &error))?;
             shared = Some(receives);
         }
         let events = AsyncEvents::of(&device)?;
@@ -211,10 +221,8 @@ impl Site {
             gid: choice.gid,
             standing: Mutex::new(standing),
             is_lost: AtomicBool::new(false),
-            domain,
             number: new_tag(),
             polling,
-            builder,
             max_sessions,
             sessions: AtomicU32::new(0),
             landings: AtomicU32::new(0),
@@ -226,8 +234,58 @@ impl Site {
             queues: Mutex::new(Some(queues)),
             counters: SiteCounters::default(),
             settings,
-            device,
+            name: device.name().to_owned(),
+            max_queue_pairs: device.attributes().max_queue_pairs,
+            opened: Mutex::new(Some(Opened {
+                builder,
+                domain,
+                device,
+            })),
         }))
+    }
+
+    /// What the device is used by.
+    fn opened(&self) -> Result<Opened, VerbsError> {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened.clone().ok_or_else(|| VerbsError::Closed {
+            device: self.name.clone(),
+        })
+    }
+
+    /// Closes the device: its queues first, then what is registered with it, whoever has the
+    /// memory. Queue pairs that are still on their way to a session keep it open until then.
+    pub(crate) fn close(&self, queues: SiteQueues) {
+        let opened = self.opened.lock();
+        let opened = opened.unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(Opened {
+            builder,
+            domain,
+            device,
+        }) = opened
+        {
+            drop((builder, queues));
+            domain.end_registrations();
+            drop((domain, device));
+        }
+    }
+
+    /// Whether that was done.
+    #[cfg(test)]
+    pub(crate) fn is_closed(&self) -> bool {
+        self.opened().is_err()
+    }
+
+    /// Whether the machine shows that it still has the device.
+    pub(crate) fn is_shown(&self) -> bool {
+        let opened = self.opened.lock().unwrap_or_else(PoisonError::into_inner);
+        opened
+            .as_ref()
+            .is_some_and(|opened| opened.device.is_shown())
+    }
+
+    /// Whether the machine still has the device. Takes long: off the turn.
+    pub(crate) fn is_listed(&self) -> bool {
+        self.opened().is_ok_and(|opened| opened.device.is_listed())
     }
 
     /// Whether nothing of it works any more: whoever wants sessions opens another.
@@ -251,28 +309,34 @@ impl Site {
     /// # Errors
     /// [`VerbsError`] if the device is gone.
     pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
-        let now = Standing::of(&self.device, self.port, &self.settings)?;
+        let device = self.opened()?.device;
+        let now = Standing::of(&device, self.port, &self.settings)?;
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *standing, now);
         if before != now {
             let why = format!("its {before} became {now}");
             return Ok(PortNews::Moved(self.of_port(&why)));
         }
-        let state = self.device.query_port(self.port)?.state;
+        let state = device.query_port(self.port)?.state;
         if state != PortState::Active {
             return Ok(PortNews::Doubtful(self.of_port(&format!("it is {state}"))));
         }
         let ours =
             |entry: &GidEntry| (entry.gid, entry.gid_type) == (self.gid.gid, self.gid.gid_type);
         // It may have another index now.
-        if !self.device.gids(self.port)?.iter().any(ours) {
+        if !device.gids(self.port)?.iter().any(ours) {
             let why = format!("its GID {} is gone", self.gid.gid);
             return Ok(PortNews::Doubtful(self.of_port(&why)));
         }
         Ok(PortNews::AsBefore)
     }
 
-    fn of_port(&self, what: &str) -> String {
+    /// Whether the port carries traffic now.
+    pub(crate) fn port_state(&self) -> Result<PortState, VerbsError> {
+        Ok(self.opened()?.device.query_port(self.port)?.state)
+    }
+
+    pub(crate) fn of_port(&self, what: &str) -> String {
         format!("RDMA device {} port {}: {what}", self.device(), self.port)
     }
 
@@ -310,17 +374,22 @@ impl Site {
     ) -> Result<PreparedPair, VerbsError> {
         let grants_memory = is_trusted && self.settings.grants_memory;
         let seat = Seat::take(self, dialed)?;
-        let local = LocalPort::with_gid(&self.device, self.port, |entry| {
+        let Opened {
+            builder,
+            domain,
+            device,
+        } = self.opened()?;
+        let local = LocalPort::with_gid(&device, self.port, |entry| {
             entry.gid == self.gid.gid && entry.gid_type == self.gid.gid_type
         })?;
-        let mut builder = self.builder.clone();
-        if grants_memory {
-            builder = builder.remote_access(RegionAccess::REMOTE_WRITE);
-        }
+        let builder = match grants_memory {
+            true => builder.remote_access(RegionAccess::REMOTE_WRITE),
+            false => builder,
+        };
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
         let ticket = self.unjoined.list(pair.number());
-        let mut prepared = PreparedPair::new(seat, pair, ticket, first, local, dialed)?;
+        let mut prepared = PreparedPair::new(seat, &domain, pair, ticket, first, local, dialed)?;
         prepared.grants_memory = grants_memory;
         Ok(prepared)
     }
@@ -328,7 +397,7 @@ impl Site {
     /// The device's name.
     #[must_use]
     pub fn device(&self) -> &str {
-        self.device.name()
+        &self.name
     }
 
     /// How completions are polled, and why so.
@@ -351,7 +420,7 @@ impl Site {
     /// What to do about too few places for sessions, by what their number follows from.
     fn next_step_for_more(&self) -> &'static str {
         let settings = &self.settings;
-        if self.max_sessions == self.device.attributes().max_queue_pairs {
+        if self.max_sessions == self.max_queue_pairs {
             "the device has no more queue pairs: close sessions, or let others go over tcp"
         } else if self.max_sessions == settings.max_sessions {
             "raise max_sessions"
@@ -368,12 +437,8 @@ impl Site {
         &self.settings
     }
 
-    pub(super) fn domain(&self) -> &ProtectionDomain {
-        &self.domain
-    }
-
     pub(super) fn refused(&self, error: &PostError) -> VerbsError {
-        refused(&self.device, error)
+        refused(&self.name, error)
     }
 
     /// Who divides the shared receive buffers between sessions; `None` where each has its
@@ -408,7 +473,8 @@ impl Site {
     /// Registers a ring before anything is sent from it: on the handle's thread.
     pub(crate) fn register_ring(&self, lease: &mut RingLease) -> Result<(), MemoryError> {
         let bytes = lease.capacity();
-        RegisteredRing::ensure(self.number, &self.domain, lease)
+        self.opened()
+            .and_then(|opened| RegisteredRing::ensure(self.number, &opened.domain, lease))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::Ring, bytes, error))
     }
@@ -419,7 +485,8 @@ impl Site {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
-        RegisteredMessage::ensure(self.number, &self.domain, lease, bytes)
+        self.opened()
+            .and_then(|opened| RegisteredMessage::ensure(self.number, &opened.domain, lease, bytes))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -430,7 +497,8 @@ impl Site {
         lease: &mut LargeLease,
         bytes: usize,
     ) -> Result<(), MemoryError> {
-        GrantedMemory::ensure(self.number, &self.domain, lease, bytes)
+        self.opened()
+            .and_then(|opened| GrantedMemory::ensure(self.number, &opened.domain, lease, bytes))
             .map(drop)
             .map_err(|error| unregistered(MemoryUse::LargeMessage, bytes, error))
     }
@@ -561,9 +629,9 @@ fn local_port(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError>
     })
 }
 
-fn refused(device: &Device, error: &PostError) -> VerbsError {
+fn refused(device: &str, error: &PostError) -> VerbsError {
     VerbsError::Call {
-        device: device.name().to_owned(),
+        device: device.to_owned(),
         call: error.call,
         source: error.source,
         consequence: "nothing can be received",

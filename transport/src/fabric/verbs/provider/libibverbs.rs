@@ -87,6 +87,7 @@ impl Provider for Libibverbs {
                 .iter()
                 .map(|device| DeviceEntry {
                     name: device_name(*device),
+                    file: device_file(*device),
                     // SAFETY: an entry of a list that exists.
                     transport: Transport::from_raw(unsafe { (**device).transport_type }),
                 })
@@ -599,6 +600,12 @@ fn device_name(device: *mut sys::ibv_device) -> String {
     // SAFETY: an entry of a list that exists; its name is a C string inside of it.
     let name = unsafe { CStr::from_ptr(sys::ibv_get_device_name(device)) };
     name.to_string_lossy().into_owned()
+}
+
+fn device_file(device: *mut sys::ibv_device) -> String {
+    // SAFETY: an entry of a list that exists; its array ends in a zero (verbs.h).
+    let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) };
+    file.to_string_lossy().into_owned()
 }
 
 fn linker_reason() -> String {

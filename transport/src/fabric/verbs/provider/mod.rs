@@ -201,8 +201,10 @@ handles! {
 /// One line of the list of devices.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceEntry {
-    /// Its name, as in `/sys/class/infiniband`.
+    /// Its name, as in `/sys/class/infiniband`. It may be given another.
     pub name: String,
+    /// Its file in `/dev/infiniband`.
+    pub file: String,
     /// What kind of network it speaks.
     pub transport: Transport,
 }

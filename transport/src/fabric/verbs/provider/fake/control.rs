@@ -49,9 +49,11 @@ impl Provider for FakeProvider {
         })?;
         let entry = |device: &super::FakeDevice| DeviceEntry {
             name: device.name.clone(),
+            file: device.file.clone(),
             transport: device.transport,
         };
-        Ok(state.devices.iter().map(entry).collect())
+        let listed = state.devices.iter().filter(|device| device.is_listed);
+        Ok(listed.map(entry).collect())
     }
 
     fn fork_status(&self) -> ForkStatus {
@@ -61,7 +63,8 @@ impl Provider for FakeProvider {
     fn open(&self, name: &str) -> Result<OpenedContext, Errno> {
         let mut state = self.world.lock();
         state.grant(Call::Open)?;
-        if !state.devices.iter().any(|device| device.name == name) {
+        let is_meant = |device: &super::FakeDevice| device.is_listed && device.name == name;
+        if !state.devices.iter().any(is_meant) {
             return Err(Errno::NODEV);
         }
         let fd = bell()?;

@@ -10,6 +10,10 @@ use super::super::{DeviceAttributes, Transport};
 pub struct FakeDevice {
     /// Its name.
     pub name: String,
+    /// Its file.
+    pub file: String,
+    /// Whether the machine still has it; what was opened before goes on working.
+    pub is_listed: bool,
     /// What it speaks.
     pub transport: Transport,
     /// What it can do.
@@ -91,6 +95,8 @@ impl FakeDevice {
         };
         Self {
             name: name.to_owned(),
+            file: format!("uverbs_{name}"),
+            is_listed: true,
             transport: Transport::InfiniBand,
             attributes: DeviceAttributes {
                 firmware: "0.0.0".to_owned(),

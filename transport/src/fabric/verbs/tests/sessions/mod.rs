@@ -12,6 +12,7 @@ mod landing;
 mod limits;
 mod masks;
 mod reactions;
+mod removal;
 mod rendezvous;
 mod resting;
 mod waiting;

@@ -1,0 +1,41 @@
+//! What a turn leaves to be done after the engine's lock.
+
+use std::{any::Any, sync::Arc};
+
+use crate::{
+    driver::{MemoryWanted, Runtime},
+    fabric::verbs::Site,
+    ring::Wakers,
+};
+
+/// What a turn collects for after the lock.
+pub(crate) struct Context<'a> {
+    pub(crate) runtime: &'a Runtime,
+    pub(crate) wakers: Wakers,
+    pub(crate) wanted: Vec<MemoryWanted>,
+    /// Sites whose devices may be gone; to ask takes long.
+    pub(crate) unsure_sites: Vec<Arc<Site>>,
+    /// Memory that is given back; unmapping takes long.
+    pub(crate) leftovers: Vec<Box<dyn Any>>,
+}
+
+impl<'a> Context<'a> {
+    pub(crate) fn new(runtime: &'a Runtime) -> Self {
+        Self {
+            runtime,
+            wakers: Wakers::new(),
+            wanted: Vec::new(),
+            unsure_sites: Vec::new(),
+            leftovers: Vec::new(),
+        }
+    }
+
+    /// Whether nothing was ever put in, as in nearly every turn.
+    #[inline]
+    pub(in crate::driver) fn is_untouched(&self) -> bool {
+        self.wakers.is_untouched()
+            && self.wanted.capacity() == 0
+            && self.unsure_sites.capacity() == 0
+            && self.leftovers.capacity() == 0
+    }
+}

@@ -1,0 +1,114 @@
+//! A device that is removed under its sessions: it is closed whatever handles there are.
+
+use std::time::{Duration, Instant};
+
+use super::*;
+use crate::channel::{EndCause, SendError};
+
+/// Much longer than the looks are apart.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+impl Stage {
+    /// Takes the device out of the machine's list. What is open goes on working.
+    fn remove_device(&self) {
+        self.fake.change(DEVICE, |device| device.is_listed = false);
+    }
+
+    /// Turns both engines until all of the device is closed.
+    fn settle_until_closed(&self) {
+        let until = Instant::now() + PATIENCE;
+        while !self.fake.alive().is_empty() {
+            assert!(Instant::now() < until, "left: {:?}", self.fake.alive());
+            self.settle();
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+#[test]
+fn a_device_that_is_removed_is_closed_under_its_handles_and_nothing_that_came_is_lost() {
+    let stage = Stage::with(SiteSettings {
+        grants_memory: true,
+        ..settings()
+    });
+    let (mut sender, mut receiver) = stage.channel("cut", WINDOW);
+    for number in 0..10 {
+        send(&mut sender, number, 1000);
+    }
+    // One that is written where it is read, with a key of the peer's.
+    send(&mut sender, 10, 300_000);
+    stage.settle();
+    // Messages that are held lie in buffers that the device knows.
+    let mut held = take(&mut receiver).unwrap();
+    assert_eq!(held.len(), 11);
+    for number in 11..20 {
+        send(&mut sender, number, 1000);
+    }
+    stage.settle();
+    stage.remove_device();
+    stage.settle_until_closed();
+    // Handles, rings, messages and sites are all still here.
+    assert!(stage.nodes.iter().all(|node| node.site.is_lost()));
+    for _ in 11..20 {
+        held.push(receiver.poll().unwrap().expect("what came before"));
+    }
+    for (number, message) in (0_u64..).zip(&held) {
+        let length = if number == 10 { 300_000 } else { 1000 };
+        assert!(*message.bytes() == payload(number, length)[..], "{number}");
+    }
+    let Err(RecvError::Disconnected(end)) = receiver.poll() else {
+        panic!("the session is over");
+    };
+    assert_eq!(end.counts.received, 20);
+    let mut causes = vec![end.cause];
+    let failure = try_send(&mut sender, &[1]).unwrap_err();
+    let SendFailure::Failed(SendError::Disconnected(end)) = failure else {
+        panic!("{failure:?}");
+    };
+    assert_eq!(end.counts.sent, 20);
+    assert!(end.counts.received <= 20, "{:?}", end.counts);
+    // Whoever looks first says so, and to the other it is a peer that is gone.
+    causes.push(end.cause);
+    let why = "RDMA device rxe0 was removed from this machine".to_owned();
+    assert!(causes.contains(&EndCause::DeviceLost { why }), "{causes:?}");
+    // Nobody makes anything on it any more.
+    let refused = stage.nodes[0].site.prepare(true).unwrap_err();
+    assert!(matches!(refused, VerbsError::Closed { .. }), "{refused}");
+}
+
+#[test]
+fn a_site_without_sessions_is_closed_as_well() {
+    let fake = one_device();
+    let site = open_site(&fake, settings());
+    let runtime = runtime(Driver::Threads);
+    runtime.care_for(&site).unwrap();
+    fake.change(DEVICE, |device| device.is_listed = false);
+    let until = Instant::now() + PATIENCE;
+    while !fake.alive().is_empty() {
+        assert!(Instant::now() < until, "left: {:?}", fake.alive());
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    assert!(runtime.care_for(&site).is_err());
+}
+
+#[test]
+fn a_renamed_device_stays() {
+    let fake = one_device();
+    let site = open_site(&fake, settings());
+    fake.change(DEVICE, |device| device.name = "another".to_owned());
+    assert!(site.is_listed());
+}
+
+#[test]
+fn a_closed_node_keeps_no_device_open_whatever_handles_there_are() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.channel("kept", WINDOW);
+    send(&mut sender, 0, 1000);
+    stage.settle();
+    let held = take(&mut receiver).unwrap();
+    for node in &stage.nodes {
+        let _ = node.runtime.close(Duration::ZERO);
+    }
+    assert!(stage.fake.alive().is_empty(), "{:?}", stage.fake.alive());
+    assert_eq!(held[0].bytes(), payload(0, 1000));
+}
