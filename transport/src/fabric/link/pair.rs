@@ -34,7 +34,7 @@ use crate::{
     engine::{session::SessionConfig, timer::Timer},
     fabric::verbs::{
         ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
-        PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
+        PortState, PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
     },
     memory::LargeLease,
 };
@@ -132,6 +132,15 @@ impl Pair {
 
     pub(super) fn is_drained(&self) -> bool {
         matches!(self.state, PairState::Gone)
+    }
+
+    /// What is wrong with its port just now.
+    fn doubt_of_port(&self) -> Option<Arc<str>> {
+        match self.seat.site.port_state() {
+            Ok(PortState::Active) => None,
+            Ok(state) => Some(self.seat.site.of_port(&format!("it is {state}")).into()),
+            Err(error) => Some(error.to_string().into()),
+        }
     }
 
     /// Whether it lives and the device has not said that it died.
@@ -256,7 +265,13 @@ impl Link {
             return;
         }
         let why = failure.to_string();
-        self.drain_then_end(match (failure.fault(), &pair.doubt) {
+        let fault = failure.fault();
+        let doubt = match fault {
+            // The device may not have said yet that its port is down.
+            Fault::Link | Fault::Flushed => pair.doubt.clone().or_else(|| pair.doubt_of_port()),
+            Fault::Ours | Fault::Device | Fault::Protocol => None,
+        };
+        self.drain_then_end(match (fault, doubt) {
             (Fault::Ours | Fault::Device, _) => EndCause::DeviceLost { why },
             (Fault::Protocol, _) => EndCause::PeerGone {
                 why: format!("the protocol was broken: {why}"),
