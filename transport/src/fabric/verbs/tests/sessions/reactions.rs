@@ -17,6 +17,10 @@ enum State {
     Idle,
     /// Up, with sends on their way.
     Sending,
+    /// Closing, with sends on their way and our goodbye behind them.
+    Closing,
+    /// The peer has said goodbye; ours is on its way.
+    PeerClosed,
     /// Its queue pair is dead and not drained.
     Leaving,
     /// Over, and its queue pair destroyed.
@@ -33,6 +37,8 @@ enum Fact {
     Change(Changed, u32),
     /// The same, and then a send fails.
     ChangeThenSendFails(Changed, u32, u32),
+    /// The device is listed no more, as somebody finds who looks.
+    Removed,
 }
 
 /// What changes of a port.
@@ -77,9 +83,20 @@ fn facts() -> Vec<(State, Fact)> {
     };
     add(State::Sending, &mut statuses().map(Fact::SendFails));
     add(State::Idle, &mut statuses().map(Fact::ReceiveFails));
-    for state in [State::Idle, State::Sending, State::Leaving, State::Gone] {
+    for state in [
+        State::Idle,
+        State::Sending,
+        State::Closing,
+        State::PeerClosed,
+        State::Leaving,
+        State::Gone,
+    ] {
         add(state, &mut events());
         add(state, &mut changes().into_iter());
+        add(state, &mut [Fact::Removed].into_iter());
+    }
+    for state in [State::Closing, State::PeerClosed] {
+        add(state, &mut statuses().map(Fact::SendFails));
     }
     let doubts = [
         Fact::ChangeThenSendFails(Changed::State, 10, 12),
@@ -102,6 +119,7 @@ impl fmt::Display for Fact {
                 f,
                 "event {event} ({changed:?} changed), then send fails with {status}"
             ),
+            Fact::Removed => f.write_str("device removed"),
         }
     }
 }
@@ -130,6 +148,17 @@ impl Row {
         }
         match state {
             State::Idle | State::Sending => {}
+            State::Closing => {
+                stage.nodes[0].runtime.begin_close();
+                stage.settle_first();
+            }
+            State::PeerClosed => {
+                let theirs = stage.queue_pairs()[1];
+                stage.nodes[1].runtime.begin_close();
+                stage.settle_second();
+                stage.fake.release(theirs, 100);
+                stage.settle_first();
+            }
             State::Leaving => {
                 stage.fake.lose_last_events();
                 stage.fake.fail_send(dies, 12, 0);
@@ -164,6 +193,11 @@ impl Row {
                 self.raise(event);
                 self.stage.settle_first();
                 fake.fail_send(dies, status, 0);
+            }
+            Fact::Removed => {
+                fake.change(DEVICE, |device| device.is_listed = false);
+                let node = &self.stage.nodes[0];
+                node.runtime.look_for_device(node.site.clone());
             }
         }
         self.stage.settle_first();
@@ -213,13 +247,19 @@ impl Row {
             },
             Err(other) => format!("{other:?}"),
         };
+        let session = match self.stage.nodes[0].session.is_gone() {
+            true => format!("{session}, over"),
+            false => session,
+        };
         let other = match self.other[0].is_gone() {
             true => "gone",
             false => "up",
         };
-        let site = match self.stage.nodes[0].site.is_lost() {
-            true => "lost",
-            false => "open",
+        let site = &self.stage.nodes[0].site;
+        let site = match (site.is_lost(), site.is_closed()) {
+            (_, true) => "closed",
+            (true, false) => "lost",
+            (false, false) => "open",
         };
         format!(
             "session {session}; others {other}; site {site}; moved to ERR {}, limits armed {}",
@@ -232,8 +272,16 @@ impl Row {
 impl Stage {
     /// Turns the first node alone, so that what the second does about it is not seen.
     fn settle_first(&self) {
+        self.settle_one(0);
+    }
+
+    fn settle_second(&self) {
+        self.settle_one(1);
+    }
+
+    fn settle_one(&self, node: usize) {
         for _ in 0..10_000 {
-            if !self.nodes[0].runtime.poll_ready() {
+            if !self.nodes[node].runtime.poll_ready() {
                 return;
             }
         }
