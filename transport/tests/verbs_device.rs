@@ -5,144 +5,26 @@
 //! is not 50 000 times.
 #![cfg(feature = "verbs")]
 
+#[path = "two_ends/mod.rs"]
+mod two_ends;
+
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use std::{env, hint, thread};
 
-use ibex_transport::fabric::verbs::discovery::{Choice, DeviceKind, Sysfs, Wish, discover};
-use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
+use ibex_transport::fabric::verbs::discovery::{Choice, DeviceKind};
+use ibex_transport::fabric::verbs::provider::Provider;
 use ibex_transport::fabric::verbs::{
-    AsyncEvents, CompletionKind, CompletionPolling, CompletionQueue, CompletionStatus,
-    CompletionWait, ConnectionSettings, Device, Fault, FirstSequence, LocalPort, MemoryRegion,
-    Operation, ProtectionDomain, QueuePair, QueuePairBuilder, ReceiveQueue, ReceiveRequest,
-    RegionAccess, ScatterEntry, SendRequest, Site, SiteSettings, Teardown, VerbsError, Verdict,
-    WorkCompletion, WorkId,
+    CompletionKind, CompletionPolling, CompletionQueue, Device, FirstSequence, ScatterEntry,
+    SendRequest, Site, SiteSettings, WorkCompletion,
 };
-use ibex_transport::memory::{Mapping, MemoryUse};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Nothing here takes long; a guest under emulation may.
-const PATIENCE: Duration = Duration::from_secs(20);
-
-/// The device to test on, or nothing where the machine has none and says so well.
-fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
-    let wanted = env::var("IBEX_TEST_DEVICE").ok();
-    let found = Libibverbs::load().and_then(|library| {
-        let provider: Arc<dyn Provider> = Arc::new(library);
-        let inventory = discover(&provider, &Sysfs::default())?;
-        let first = inventory.devices[0].name.clone();
-        let wish = Wish::Device {
-            name: wanted.clone().unwrap_or(first),
-            port: None,
-            gid_index: None,
-        };
-        let choice = inventory.choose(&wish, &[])?;
-        Ok((provider, choice))
-    });
-    match found {
-        Ok(found) => Some(found),
-        Err(error) => {
-            assert_eq!(wanted, None, "{error}");
-            assert!(error.is_absence(), "{error}");
-            assert!(
-                error.to_string().starts_with("RDMA cannot be used"),
-                "{error}"
-            );
-            None
-        }
-    }
-}
-
-struct End {
-    device: Device,
-    choice: Choice,
-    completions: CompletionWait,
-    shared: Option<ReceiveQueue>,
-    memory: MemoryRegion<Mapping>,
-    pair: QueuePair,
-}
+use two_ends::{End, Like, chosen, connected, id, tear_down};
 
 impl End {
-    fn new(
-        provider: &Arc<dyn Provider>,
-        choice: &Choice,
-        shared: bool,
-        polling: CompletionPolling,
-    ) -> Result<Self, VerbsError> {
-        let device = Device::open(provider, &choice.device)?;
-        let domain = ProtectionDomain::new(&device)?;
-        let queue = CompletionQueue::of_kind(&device, 256, polling, false)?;
-        let completions = CompletionWait::over(queue);
-        let mut builder = QueuePairBuilder::new(&domain, completions.queue())
-            .send_requests(32)
-            .receives(32, 1)
-            .remote_access(RegionAccess::REMOTE_WRITE);
-        let shared = match shared {
-            true => Some(ReceiveQueue::shared(&domain, 64, 1)?),
-            false => None,
-        };
-        if let Some(shared) = &shared {
-            builder = builder.shared_receive_queue(shared);
-        }
-        let memory = Mapping::anonymous(MemoryUse::ArrivalBlock, 64 << 10).unwrap();
-        Ok(Self {
-            pair: builder.build(choice.port, ConnectionSettings::default())?,
-            memory: MemoryRegion::register(&domain, memory, RegionAccess::REMOTE_WRITE)?,
-            choice: choice.clone(),
-            shared,
-            completions,
-            device,
-        })
-    }
-
-    fn local(&self) -> LocalPort {
-        let gid = self.choice.gid.gid;
-        LocalPort::with_gid(&self.device, self.choice.port, |entry| entry.gid == gid).unwrap()
-    }
-
-    /// Receives of 1 KiB in slots 0 to `count`, in the first half of the memory.
-    fn post_receives(&mut self, count: usize) {
-        let queue = match &mut self.shared {
-            Some(shared) => shared,
-            None => self.pair.receive_queue().unwrap(),
-        };
-        let entries: Vec<_> = (0..count)
-            .map(|slot| [self.memory.entry(slot * 1024..(slot + 1) * 1024)])
-            .collect();
-        let mut batch = queue.batch();
-        for (slot, entries) in entries.iter().enumerate() {
-            let id = WorkId::new(Operation::Receive, slot as u32, 1);
-            batch.push(&ReceiveRequest::new(id, entries)).unwrap();
-        }
-        assert_eq!(batch.post(), Ok(count as u32));
-    }
-
-    /// Sleeps until so many completions are there.
-    fn wait(&mut self, count: usize) -> Vec<WorkCompletion> {
-        let deadline = Instant::now() + PATIENCE;
-        let mut found = Vec::new();
-        while found.len() < count {
-            assert!(
-                Instant::now() < deadline,
-                "{} of {count} completions",
-                found.len()
-            );
-            let mut room = [WorkCompletion::EMPTY; 16];
-            let waited = self.completions.wait(&mut room, Some(deadline));
-            found.extend_from_slice(waited.unwrap());
-        }
-        found
-    }
-
-    fn receive_queue(&mut self) -> &mut ReceiveQueue {
-        match &mut self.shared {
-            Some(shared) => shared,
-            None => self.pair.receive_queue().unwrap(),
-        }
-    }
-
     fn put(&self, offset: usize, bytes: &[u8]) {
         assert!(offset + bytes.len() <= self.memory.bytes());
         // SAFETY: in bounds; no receive is posted there and nobody has a reference to it.
@@ -162,61 +44,6 @@ impl End {
         }
         bytes
     }
-}
-
-fn connected(provider: &Arc<dyn Provider>, choice: &Choice, shared: bool) -> (End, End) {
-    polled(provider, choice, shared, CompletionPolling::Plain)
-}
-
-fn polled(
-    provider: &Arc<dyn Provider>,
-    choice: &Choice,
-    shared: bool,
-    polling: CompletionPolling,
-) -> (End, End) {
-    let mut one = End::new(provider, choice, shared, polling).unwrap();
-    let mut other = End::new(provider, choice, shared, polling).unwrap();
-    let (local_one, local_other) = (one.local(), other.local());
-    let psn = FirstSequence::from_random(std::process::id().wrapping_mul(0x9e37_79b9));
-    let endpoint_one = one.pair.endpoint(psn, &local_one);
-    let endpoint_other = other.pair.endpoint(psn, &local_other);
-    one.pair.connect(psn, local_one, endpoint_other).unwrap();
-    other.pair.connect(psn, local_other, endpoint_one).unwrap();
-    (one, other)
-}
-
-fn id(slot: u32) -> WorkId {
-    WorkId::new(Operation::Send, slot, 7)
-}
-
-fn tear_down(end: End) {
-    let End {
-        device,
-        mut completions,
-        pair,
-        ..
-    } = end;
-    let mut events = AsyncEvents::of(&device).unwrap().unwrap();
-    let now = Instant::now();
-    let mut teardown = Teardown::begin(pair, 1, now, PATIENCE);
-    let verdict = loop {
-        let mut room = [WorkCompletion::EMPTY; 16];
-        let found = completions.poll(&mut room).unwrap();
-        if found.is_empty() {
-            teardown.handle_empty_poll();
-        }
-        for completion in found {
-            teardown.handle_completion(completion);
-        }
-        while let Some(event) = events.take().unwrap() {
-            teardown.handle_event(&event);
-        }
-        match teardown.verdict(Instant::now()) {
-            Verdict::Draining => thread::yield_now(),
-            verdict => break verdict,
-        }
-    };
-    assert_eq!(verdict, Verdict::Drained);
 }
 
 /// What the self-test says of the device, as if it were of hardware.
@@ -241,7 +68,12 @@ fn messages_arrive_through_either_kind_of_receive_and_completion_queue() {
         (true, tested),
         (false, tested),
     ] {
-        let (mut one, mut other) = polled(&provider, &choice, shared, polling);
+        let like = Like {
+            shared,
+            polling,
+            ..Like::default()
+        };
+        let (mut one, mut other) = connected(&provider, &choice, &like);
         other.post_receives(8);
         one.put(40_000, b"over the seam");
         let seam = [
@@ -370,7 +202,7 @@ fn no_wake_up_is_lost_over_many_sleeps() {
         return;
     };
     let wanted = env::var("IBEX_TEST_SLEEPS").map_or(50_000, |sleeps| sleeps.parse().unwrap());
-    let (mut one, mut other) = connected(&provider, &choice, true);
+    let (mut one, mut other) = connected(&provider, &choice, &Like::default());
     let progress = Progress::default();
     let (mut sleeps, mut lost) = (0, 0);
     // Before the first message, which would be told to come again.
@@ -412,43 +244,6 @@ fn no_wake_up_is_lost_over_many_sleeps() {
 }
 
 #[test]
-fn faults_are_told_as_what_they_are() {
-    let Some((provider, choice)) = chosen() else {
-        return;
-    };
-    // A wrong key: the peer refuses, and our queue pair is dead.
-    let (mut one, other) = connected(&provider, &choice, true);
-    let mut remote = other.memory.remote(50_000);
-    remote.rkey = remote.rkey.wrapping_add(0x1000);
-    let block = [one.memory.entry(40_000..40_004)];
-    let mut batch = one.pair.send_batch();
-    batch
-        .push(&SendRequest::write(id(0), &block, remote).signaled())
-        .unwrap();
-    batch.post().unwrap();
-    let failure = one.wait(1)[0].outcome().unwrap_err();
-    assert_eq!(failure.id, id(0));
-    assert_eq!(failure.status, CompletionStatus::RemoteAccess, "{failure}");
-    tear_down(one);
-    tear_down(other);
-
-    // A message that is longer than its receive.
-    let (mut one, mut other) = connected(&provider, &choice, true);
-    other.post_receives(1);
-    let long = [one.memory.entry(32_768..34_000)];
-    let mut batch = one.pair.send_batch();
-    batch
-        .push(&SendRequest::send(id(1), &long).signaled())
-        .unwrap();
-    batch.post().unwrap();
-    let failure = one.wait(1)[0].outcome().unwrap_err();
-    assert_eq!(failure.fault(), Fault::Protocol, "{failure}");
-    assert!(other.wait(1)[0].outcome().is_err());
-    tear_down(one);
-    tear_down(other);
-}
-
-#[test]
 fn a_size_beyond_the_device_is_told_with_its_limit() {
     let Some((provider, choice)) = chosen() else {
         return;
@@ -465,7 +260,7 @@ fn a_gid_index_that_is_not_there_ends_the_connection_with_all_there_is() {
     let Some((provider, choice)) = chosen() else {
         return;
     };
-    let mut one = End::new(&provider, &choice, false, CompletionPolling::Plain).unwrap();
+    let mut one = End::new(&provider, &choice, &Like::default()).unwrap();
     let mut local = one.local();
     if !local.attributes.needs_global_route {
         return;
