@@ -46,12 +46,27 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let commands: Vec<_> = commands.iter().map(String::as_str).collect();
     on_a_device("vm/on_device", &commands, watchdog)?;
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
-        // Takes the device away, so it comes last and into a guest of its own.
-        let line = "cargo test -p ibex --release --features verbs --test rdma_errors";
-        let program = Step::of_line(line).build_program(watchdog)?;
-        on_a_device(&program, &[], watchdog)?;
+        what_goes_wrong(watchdog)?;
     }
     Ok(())
+}
+
+/// What nobody wants on a device of his own, in guests of its own: messages find no receive,
+/// the device is taken away, and the link to another one is cut.
+fn what_goes_wrong(watchdog: &Watchdog) -> Result<(), Failure> {
+    let faults = "cargo test -p ibex-transport --release --features verbs --test verbs_faults";
+    let faults = Step::of_line(faults).build_program(watchdog)?;
+    let errors = "cargo test -p ibex --release --features verbs --test rdma_errors";
+    let errors = Step::of_line(errors).build_program(watchdog)?;
+    let both = format!("{faults} && {errors}");
+    in_the_guest(&[])?
+        .args(["--", "bash", "-c", &both])
+        .run(watchdog)?;
+    let links = "cargo test -p ibex --release --features verbs --test rdma_links";
+    let links = Step::of_line(links).build_program(watchdog)?;
+    in_the_guest(&["--pair"])?
+        .args(["--", &links, "--nocapture"])
+        .run(watchdog)
 }
 
 /// `cargo xtask bench`: the benchmark, or its rows of verbs on a device.

@@ -1,0 +1,351 @@
+//! What a bad link does to sessions over RDMA: it delays, loses, doubles, reorders and
+//! garbles packets, and is cut.
+//!
+//! The link is that of `cargo xtask vm --pair`: this node is at one end, and a process at
+//! the other end of it, in a network namespace of its own, has the other node. Elsewhere
+//! the tests pass without doing anything. Everything between the two goes over it, the
+//! connection of the handshake too.
+#![cfg(feature = "verbs")]
+#![forbid(unsafe_code)]
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{env, fs, io, thread};
+
+use ibex::rdma::RdmaSettings;
+use ibex::{
+    Disconnected, EndCause, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError,
+    SendError, Sender,
+};
+
+/// Nothing here takes long; a guest under emulation may.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A node whose device waits for so long for an acknowledgement, seven times.
+fn builder(device: &str, timeout: Duration) -> NodeBuilder {
+    Node::builder()
+        .rdma(RdmaSettings::new().device(device).timeout(timeout))
+        .fabric(Fabric::Verbs, Policy::Require)
+        .connect_timeout(PATIENCE)
+        .handshake_timeout(PATIENCE)
+}
+
+/// The variable that tells the other end how long its device waits.
+const TIMEOUT: &str = "IBEX_TEST_ACK_TIMEOUT_MS";
+
+/// Message `number`: of every length up to 20 kB, and each 100th of 300 kB.
+fn message(number: u64) -> Vec<u8> {
+    let length = match number % 100 {
+        0 => 300_000,
+        _ => (number * 7919 % 20_000) as usize,
+    };
+    let byte = |at| (number as usize * 31 + at) as u8;
+    (0..length).map(byte).collect()
+}
+
+// ---- The other end -------------------------------------------------------------------
+
+#[test]
+#[ignore = "run by the other tests, at the other end of the link"]
+fn the_other_end() {
+    let timeout = env::var(TIMEOUT).expect("it is told").parse();
+    let timeout = Duration::from_millis(timeout.expect("a number"));
+    let node = builder("rxe1", timeout)
+        .insecure_network()
+        .listen("192.0.2.2:0");
+    let node = node.build();
+    let node = node.expect("a node");
+    println!("address| {}", node.local_addr().expect("it listens"));
+    // Until whoever reads this is done.
+    while let Ok(peer) = node.accept_timeout(PATIENCE) {
+        println!("heard| {}", hear(&peer));
+    }
+}
+
+/// Checks all messages and answers each with its number. How many there were, and how it
+/// ended.
+fn hear(peer: &Peer) -> String {
+    let receiver = peer.channel("said").codec::<Raw>().receiver::<[u8]>();
+    let answers = peer.channel("answered").codec::<Raw>().sender::<[u8]>();
+    let (mut receiver, mut answers) = (receiver.expect("an end"), answers.expect("an end"));
+    let mut count = 0_u64;
+    loop {
+        match receiver.next() {
+            Ok(Some(said)) => {
+                count += 1;
+                assert_eq!(said.sequence(), count);
+                assert!(said[..] == message(count)[..], "message {count}");
+            }
+            Ok(None) => return format!("{count}, all"),
+            Err(RecvError::Disconnected(end)) => {
+                assert_eq!(end.counts.received, count, "{end}");
+                return format!("{count}, and then {end}");
+            }
+            Err(error) => panic!("{error}"),
+        }
+        // If it is over, the next receive says why.
+        let _ = answers.send(&count.to_le_bytes());
+    }
+}
+
+// ---- This end ------------------------------------------------------------------------
+
+/// The two nodes.
+struct Link {
+    _guest: MutexGuard<'static, ()>,
+    node: Node,
+    address: String,
+    other: Child,
+    said: Lines<BufReader<ChildStdout>>,
+}
+
+impl Link {
+    /// None where there is no such link.
+    fn new(timeout_ms: u64) -> Option<Self> {
+        static GUEST: Mutex<()> = Mutex::new(());
+        let settings = fs::read_to_string("/run/vm/settings").unwrap_or_default();
+        if !settings.lines().any(|line| line == "topology=pair") {
+            println!("this is not the guest with a link");
+            return None;
+        }
+        let guest = GUEST.lock().unwrap_or_else(PoisonError::into_inner);
+        for end in ENDS {
+            // Before there is traffic: to put it in place drops packets at their sender.
+            at(
+                end,
+                &format!("tc qdisc replace dev {end} root netem limit 100000"),
+            );
+        }
+        let there = env::var("VM_PEER").unwrap_or_default();
+        let program = env::current_exe().expect("this program");
+        let command = format!(
+            "exec {there} {} the_other_end --exact --ignored --nocapture",
+            program.display()
+        );
+        let mut other = Command::new("sh");
+        other.args(["-c", &command]).stdout(Stdio::piped());
+        other.env(TIMEOUT, timeout_ms.to_string());
+        let mut other = other.spawn().expect("a shell");
+        // Read by reference: it has to stay open for as long as the other writes.
+        let mut said = BufReader::new(other.stdout.take().expect("a pipe")).lines();
+        let address = heard(&mut said, "address");
+        Some(Self {
+            _guest: guest,
+            node: builder("rxe0", Duration::from_millis(timeout_ms))
+                .build()
+                .expect("a node"),
+            address,
+            other,
+            said,
+        })
+    }
+
+    fn meet(&self) -> Met {
+        let peer = self.node.connect(&self.address).expect("a session");
+        assert_eq!(peer.fabric(), Fabric::Verbs);
+        let sender = peer.channel("said").codec::<Raw>().sender();
+        let answers = peer.channel("answered").codec::<Raw>().receiver();
+        Met {
+            sender: sender.expect("an end"),
+            answers: answers.expect("an end"),
+        }
+    }
+
+    /// Sends so many messages and takes their answers; the other end has heard all once.
+    fn carry(&mut self, count: u64) {
+        let Met {
+            mut sender,
+            answers,
+        } = self.meet();
+        let taking = thread::spawn(move || take(answers, count));
+        for number in 1..=count {
+            sender.send(&message(number)).expect("sent");
+        }
+        sender.close().expect("delivered");
+        taking.join().expect("all answers");
+        assert_eq!(heard(&mut self.said, "heard"), format!("{count}, all"));
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        for end in ENDS {
+            at(
+                end,
+                &format!("tc qdisc replace dev {end} root netem limit 100000"),
+            );
+        }
+        let _ = self.other.kill();
+        let _ = self.other.wait();
+    }
+}
+
+/// A session.
+struct Met {
+    sender: Sender<[u8], Raw>,
+    answers: Receiver<[u8], Raw>,
+}
+
+fn take(mut answers: Receiver<[u8], Raw>, count: u64) {
+    for number in 1..=count {
+        let answer = answers.recv().expect("an answer");
+        assert_eq!(answer[..], number.to_le_bytes());
+    }
+}
+
+/// What the other end says of a topic next.
+fn heard(said: &mut Lines<impl BufRead>, topic: &str) -> String {
+    let of_topic = |line: io::Result<String>| {
+        let line = line.expect("text");
+        let (found, text) = line.split_once("| ")?;
+        (found.ends_with(topic)).then(|| text.to_owned())
+    };
+    said.find_map(of_topic).expect("the other end lives")
+}
+
+const ENDS: [&str; 2] = ["v0", "v1"];
+
+/// Runs a command where that end of the link is.
+fn at(end: &str, command: &str) {
+    let there = match end {
+        "v1" => env::var("VM_PEER").unwrap_or_default(),
+        _ => String::new(),
+    };
+    let command = format!("{there} {command}");
+    let status = Command::new("sh").args(["-e", "-c", &command]).status();
+    assert!(status.expect("a shell").success(), "{command}");
+}
+
+/// Has the link do that to packets of both directions.
+fn disturb(how: &str) {
+    for end in ENDS {
+        let netem = format!("tc qdisc change dev {end} root netem limit 100000 {how}");
+        at(end, &netem);
+    }
+}
+
+/// Both devices' counts of these, together.
+fn counted(counters: &[&str]) -> u64 {
+    // They are up to 12 ms old.
+    thread::sleep(Duration::from_millis(30));
+    let of = |device: &str, counter: &str| {
+        let path = format!("/sys/class/infiniband/{device}/ports/1/hw_counters/{counter}");
+        let count = fs::read_to_string(&path).expect(&path);
+        count.trim().parse::<u64>().expect("a number")
+    };
+    let counters = counters.iter();
+    counters
+        .map(|counter| of("rxe0", counter) + of("rxe1", counter))
+        .sum()
+}
+
+#[test]
+fn whatever_the_link_does_to_packets_nothing_is_lost_or_doubled() {
+    let Some(mut link) = Link::new(67) else {
+        return;
+    };
+    let again = [
+        "rcvd_seq_err",
+        "out_of_seq_request",
+        "duplicate_request",
+        "completer_retry_err",
+    ];
+    for (how, counters) in [
+        ("delay 1ms", &again[..0]),
+        ("loss 1%", &again[..]),
+        ("delay 1ms reorder 25%", &again[..]),
+        ("duplicate 5%", &again[2..3]),
+        ("corrupt 1%", &again[..]),
+    ] {
+        let before = counted(counters);
+        disturb(how);
+        let begun = Instant::now();
+        link.carry(100);
+        let took = begun.elapsed();
+        disturb("");
+        let after = counted(counters);
+        println!(
+            "{how}: {took:?}, packets sent again or out of order: {}",
+            after - before
+        );
+        assert!(counters.is_empty() || after > before, "{how}: {counters:?}");
+    }
+}
+
+#[test]
+fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
+    let Some(mut link) = Link::new(130) else {
+        return;
+    };
+    let Met {
+        mut sender,
+        answers,
+    } = link.meet();
+    let again = counted(&["completer_retry_err"]);
+    let taking = thread::spawn(move || take(answers, 300));
+    for number in 1..=300 {
+        if number % 100 == 50 {
+            disturb("loss 100%");
+            thread::sleep(Duration::from_millis(150));
+            disturb("");
+        }
+        sender.send(&message(number)).expect("sent");
+    }
+    sender.close().expect("delivered");
+    taking.join().expect("all answers");
+    assert_eq!(heard(&mut link.said, "heard"), "300, all");
+    assert!(counted(&["completer_retry_err"]) > again);
+}
+
+#[test]
+fn a_longer_cut_ends_the_session_and_both_ends_say_how_far_it_came() {
+    let Some(mut link) = Link::new(60) else {
+        return;
+    };
+    let Met { mut sender, .. } = link.meet();
+    let exceeded = counted(&["retry_exceeded_err"]);
+    let mut cut = None;
+    let (sent, end) = send_until_over(&mut sender, |sent| {
+        if sent == 300 {
+            disturb("loss 100%");
+            cut = Some(Instant::now());
+        }
+    });
+    let took = cut.expect("it was cut").elapsed();
+    println!("after {took:?}: {end}");
+    assert_eq!(end.counts.sent, sent);
+    let EndCause::PeerGone { why } = &end.cause else {
+        panic!("{end}");
+    };
+    assert!(why.contains("retries exceeded"), "{why}");
+    assert!(counted(&["retry_exceeded_err"]) > exceeded);
+    // Seven tries, of 67 ms at least.
+    assert!(took > Duration::from_millis(400), "{took:?}");
+    disturb("");
+    let said = heard(&mut link.said, "heard");
+    println!("the other end: {said}");
+    let (count, end_there) = said.split_once(", and then ").expect("it broke there too");
+    let count: u64 = count.parse().expect("a number");
+    assert!((end.counts.received..=sent).contains(&count), "{said}");
+    let exact = format!("({count} received, ");
+    assert!(end_there.contains(&exact), "{said}");
+    link.carry(100);
+}
+
+/// Sends until the session is over. How many were sent, and what was said then.
+fn send_until_over(
+    sender: &mut Sender<[u8], Raw>,
+    mut before: impl FnMut(u64),
+) -> (u64, Disconnected) {
+    for sent in 0.. {
+        before(sent);
+        match sender.send(&message(sent + 1)) {
+            Ok(_) => {}
+            Err(SendError::Disconnected(end)) => return (sent, *end),
+            Err(error) => panic!("{error}"),
+        }
+    }
+    unreachable!("it sends until the session is over");
+}
