@@ -75,14 +75,12 @@ fn a_wrong_key_is_refused_by_the_peer_whose_queue_pair_dies_as_well() {
     let failure = one.failure();
     assert_eq!(failure.id, id(0));
     assert_eq!(failure.status, CompletionStatus::RemoteAccess, "{failure}");
-    // Soft-RoCE says this as the queue pair shares a receive queue, and does not say why.
-    let said = event(&mut events, |event| {
-        matches!(event, AsyncEvent::QueuePair(..))
-    });
+    // Soft-RoCE of Linux 7.2 says why before this, that of 6.12 does not.
     let last = AsyncEvent::QueuePair(other.pair.number(), QueuePairEvent::LastRequestReached);
-    assert_eq!(said, last);
-    thread::sleep(Duration::from_millis(50));
-    assert_eq!(events.take().unwrap(), None);
+    event(&mut events, |event| {
+        println!("{}: the peer's device says {event}", choice.device);
+        *event == last
+    });
     drop(events);
     tear_down(one);
     tear_down(other);
