@@ -45,11 +45,11 @@
 //! are, and the next session takes what there is then. Under
 //! [`Driver::Caller`](crate::Driver::Caller) that happens in the program's calls.
 //!
-//! Memory that a device uses is locked. A node takes 32 MiB with its first session over
+//! Memory that a device uses is locked. A node takes 36 MiB with its first session over
 //! RDMA ([`RdmaSettings`] says what of), and users may usually lock 8 MiB in total. Raise
 //! that by `LimitMEMLOCK=infinity` in a systemd unit, `docker run --ulimit memlock=-1`, or
 //! a line `USER - memlock unlimited` in /etc/security/limits.conf and a new login; or take
-//! less: `receive_buffers(1024)`, `held_buffers(512)` and `max_sessions(64)` are 6 MiB.
+//! less: `receive_buffers(1024)`, `held_buffers(512)` and `max_sessions(64)` are 7 MiB.
 #![forbid(unsafe_code)]
 
 mod node_devices;

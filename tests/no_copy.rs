@@ -226,9 +226,9 @@ impl Mapping {
 
 /// What stands before each payload.
 const RECORD_HEADER: usize = 8;
-/// With its header it fits the default buffer of 4 KiB.
-const LARGEST_IN_BUFFER: usize = 2 << 10;
+/// With its headers it fits the default buffer of 4.5 KiB.
+const LARGEST_IN_BUFFER: usize = 4 << 10;
 /// The buffers that are posted by default, and as many that messages may hold.
-const SLAB_BYTES: usize = 32 << 20;
+const SLAB_BYTES: usize = 36 << 20;
 /// Half of the default ring; longer messages get memory of their own.
 const LARGEST_IN_RING: usize = 512 << 10;

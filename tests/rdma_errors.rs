@@ -262,8 +262,8 @@ fn a_user_whose_limit_on_locked_memory_is_too_small() {
     let Some(_guest) = guest() else { return };
     // What systemd gives to whoever asks for nothing else.
     let told = told(&format!("ulimit -l 8192\n{NOBODY}"));
-    let why = "cannot register 33554432 bytes with RDMA device rxe0: 0 bytes are pinned already \
-               and the limit on locked memory is 8388608 bytes, so at least 33554432 are needed \
+    let why = "cannot register 37748736 bytes with RDMA device rxe0: 0 bytes are pinned already \
+               and the limit on locked memory is 8388608 bytes, so at least 37748736 are needed \
                (Cannot allocate memory (os error 12)); raise it with `ulimit -l`, \
                LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) or \
                /etc/security/limits.conf, or lower receive_buffers or held_buffers";
@@ -284,9 +284,9 @@ fn a_user_whose_limit_on_locked_memory_is_enough_for_one_node() {
     assert_eq!(
         told.preferred,
         without_verbs(
-            "the connecting node cannot make a queue pair: cannot register 33554432 bytes with \
-             RDMA device rxe0: 33587200 bytes are pinned already and the limit on locked memory \
-             is 40960000 bytes, so at least 67141632 are needed (Cannot allocate memory (os \
+            "the connecting node cannot make a queue pair: cannot register 37748736 bytes with \
+             RDMA device rxe0: 37781504 bytes are pinned already and the limit on locked memory \
+             is 40960000 bytes, so at least 75530240 are needed (Cannot allocate memory (os \
              error 12)); raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit \
              memlock=-1 (docker) or /etc/security/limits.conf, or lower receive_buffers or \
              held_buffers"

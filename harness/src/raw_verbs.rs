@@ -1,6 +1,6 @@
 //! The limit of RDMA verbs: two processes, one RC queue pair each, SENDs, no library.
 //!
-//! Receive buffers are of 4 KiB, as ibex has them; a longer message is in as many frames as it
+//! Receive buffers are of 4 KiB, as ibex has them but for its headers; a longer message is in as many frames as it
 //! takes. There are no headers: both ends know the length. (An empty message is one byte.) An
 //! empty frame says that its sender can take `QUARTER` frames more.
 //!

@@ -17,7 +17,7 @@ use crate::{SettingConflict, SettingError, environment::Site};
 /// [`NodeBuilder::rdma`](crate::NodeBuilder::rdma).
 ///
 /// A node has one device port, from its first session over RDMA on. Locked in memory are
-/// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 32 MiB, plus
+/// then `(receive_buffers + held_buffers) * receive_buffer_bytes`, by default 36 MiB, plus
 /// 32 KiB for each session, the rings of its senders, and what holds messages longer than a
 /// receive buffer while they are sent or, with [`trust_peers`](Self::trust_peers), until
 /// they are released.
@@ -231,8 +231,9 @@ impl RdmaSettings {
                 .is_none_or(|Trusted(trusted)| trusted(peer.to_canonical()))
     }
 
-    /// The length of a receive buffer. Default: 4 KiB, range 4 KiB to 64 KiB, rounded up
-    /// to a multiple of 64. Sessions send no longer pieces than the smaller of both ends'
+    /// The length of a receive buffer. Default: 4.5 KiB, which holds a message of 4 KiB with
+    /// some fields and what goes before it; range 4 KiB to 64 KiB, rounded up to a multiple
+    /// of 64. Sessions send no longer pieces than the smaller of both ends'
     /// buffers; small messages that arrive alone take a whole one.
     pub fn receive_buffer_bytes(mut self, bytes: u32) -> Self {
         let range = 4 << 10..=64 << 10;

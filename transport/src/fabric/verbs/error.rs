@@ -227,7 +227,7 @@ pub enum VerbsError {
     #[error(
         "RDMA device {device}: {call} failed: {source}; the device has no room for it, or the \
          limit on locked memory is too small: of {limit} bytes {already} are pinned already, and \
-         the receive buffers of a node take 32 MiB by default; raise it with `ulimit -l`, \
+         the receive buffers of a node take 36 MiB by default; raise it with `ulimit -l`, \
          LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 (docker) or \
          /etc/security/limits.conf"
     )]
@@ -469,7 +469,7 @@ mod tests {
             text(Some(65_536), Errno::NOMEM),
             "RDMA device mlx5_0: ibv_create_cq failed: Cannot allocate memory (os error 12); the \
              device has no room for it, or the limit on locked memory is too small: of 65536 bytes \
-             4096 are pinned already, and the receive buffers of a node take 32 MiB by default; \
+             4096 are pinned already, and the receive buffers of a node take 36 MiB by default; \
              raise it with `ulimit -l`, LimitMEMLOCK=infinity (systemd), --ulimit memlock=-1 \
              (docker) or /etc/security/limits.conf"
         );

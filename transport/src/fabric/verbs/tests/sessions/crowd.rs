@@ -30,7 +30,7 @@ struct Talker {
 }
 
 /// What everybody sends: one of them fills most of a receive buffer.
-const MESSAGE_BYTES: usize = 2200;
+const MESSAGE_BYTES: usize = 2400;
 /// Nobody has more than this under way, whatever the credit.
 const MESSAGES_OPEN: ChannelWindow = ChannelWindow {
     messages: 64,
