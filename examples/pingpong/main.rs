@@ -44,7 +44,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Does what was asked for; whether everything came as it was sent.
+/// Does what was asked for; whether all of it could be measured, and came as it was sent.
 fn run(options: &Options) -> Result<bool, Error> {
     let cores = cores::choose(options.cores)?;
     if let Some(address) = &options.listen {
@@ -87,7 +87,15 @@ fn run(options: &Options) -> Result<bool, Error> {
         for &(mode, size) in &shapes {
             let row = match &options.connect {
                 Some(address) => measuring.with_another_host(address, setup, mode, size)?,
-                None => measuring.here(setup, mode, size)?,
+                None => match measuring.here(setup, mode, size) {
+                    Ok(row) => row,
+                    Err(error) => {
+                        // The other rows are worth having all the same.
+                        all_sound = false;
+                        measuring.failed(setup, mode, size, &error);
+                        continue;
+                    }
+                },
             };
             all_sound &= row.is_sound();
             if options.json {
@@ -178,6 +186,17 @@ impl Measuring<'_> {
             &chosen.subject,
             Some(limit),
         ))
+    }
+
+    /// Says why there is no such row.
+    fn failed(&self, setup: Setup, mode: Mode, size: usize, error: &Error) {
+        let fabric = match setup.fabric {
+            Some(fabric) => Fabric::from(fabric).to_string(),
+            None => "automatic".to_owned(),
+        };
+        let mode = mode.name();
+        self.progress
+            .note(&format!("pingpong: {fabric} {mode} {size} B: {error}"));
     }
 
     /// As many iterations as `job` has, or fewer on a machine on which the limit would take

@@ -86,7 +86,6 @@ pub struct Row {
     /// `ok`, or how many messages were damaged and the first of them.
     pub data_check: String,
     /// The measurement in multiples of its limit; from the unrounded figures.
-    #[serde(skip)]
     pub ratio: Option<f64>,
 }
 
