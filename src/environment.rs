@@ -144,7 +144,7 @@ const TOOLS: &[&str] = &[
     "IBEX_FUZZ_",
     "IBEX_SIM_",
     "IBEX_VM_",
-    "IBEX_WEAK",
+    "IBEX_MUTANT",
 ];
 
 /// What every variable of ours begins with.
@@ -399,7 +399,7 @@ mod tests {
         let tools = [
             "IBEX_TEST_DEVICE",
             "IBEX_TEST_SESSIONS",
-            "IBEX_WEAK",
+            "IBEX_MUTANT",
             "IBEX_SIM_SEED",
             "IBEX_VM_CACHE",
             "IBEX_FUZZ_TARGET",

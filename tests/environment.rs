@@ -10,7 +10,7 @@ fn the_process_has_the_last_word_about_its_site() {
         ("IBEX_FABRICS", "tcp"),
         ("IBEX_FABRIC", "shm"),
         ("IBEX_TEST_DEVICE", "none"),
-        ("IBEX_WEAK", "none"),
+        ("IBEX_MUTANT", "none"),
     ]);
     assert!(
         said.contains("over tcp: tcp: required by the connecting node"),

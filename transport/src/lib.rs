@@ -14,6 +14,7 @@ pub mod fabric;
 pub mod fork;
 #[cfg(not(loom))]
 pub mod memory;
+mod mutant;
 pub mod ring;
 pub mod sleeping;
 pub mod sync;

@@ -4,10 +4,8 @@
 //! built with `--cfg loom` they run inside loom's model checker, otherwise each
 //! name is std's own and costs nothing.
 //!
-//! A model is worth what it can find, so each one has *weakened twins*: with
-//! `IBEX_WEAK=NAME` in the environment of the models one ordering, fence or step
-//! is left out and the model has to fail. `is_weakened` marks these places;
-//! outside loom it is the constant `false`.
+//! A model is worth what it can find, so each one has [mutants](crate::mutant): one
+//! ordering, fence or step is left out, and the model has to fail.
 
 #[cfg(loom)]
 pub use loom::{
@@ -54,30 +52,5 @@ impl<T> UnsafeCell<T> {
     #[inline]
     pub fn with_mut<R>(&self, f: impl FnOnce(*mut T) -> R) -> R {
         f(self.0.get())
-    }
-}
-
-/// Whether the models run as the twin of that name.
-#[cfg(loom)]
-pub(crate) fn is_weakened(twin: &str) -> bool {
-    static NAME: std::sync::LazyLock<Option<String>> =
-        std::sync::LazyLock::new(|| std::env::var("IBEX_WEAK").ok());
-    NAME.as_deref() == Some(twin)
-}
-
-/// Whether the models run as the twin of that name: here no models run.
-#[cfg(not(loom))]
-#[inline(always)]
-pub(crate) const fn is_weakened(_twin: &str) -> bool {
-    false
-}
-
-/// The given ordering, or `Relaxed` in the weakened twin of that name.
-#[inline(always)]
-pub(crate) fn unless_weakened(twin: &str, strong: Ordering) -> Ordering {
-    if is_weakened(twin) {
-        Ordering::Relaxed
-    } else {
-        strong
     }
 }

@@ -8,14 +8,15 @@
 mod failure;
 mod fuzz;
 mod instructions;
+mod mutants;
 mod options;
 mod process_tree;
 mod report;
+mod simulate;
 mod stage;
 mod stages;
 mod step;
 mod tool;
-mod twins;
 mod verbs;
 mod vm;
 mod watchdog;
@@ -67,6 +68,13 @@ const COMMANDS: &[CommandEntry] = &[
         arguments: "TARGET [--seconds N]",
         about: "fuzz one parser, until it fails or for N seconds",
         run: |arguments| fuzz::run(&FuzzOptions::parse(arguments)?),
+    },
+    CommandEntry {
+        name: "simulate",
+        arguments: "[--seconds N | --steps N] [--seed S]",
+        about: "run two engines over the simulated fabric, from seeds that follow from one;\n      \
+                a seed alone: that run, with its options",
+        run: simulate::run,
     },
     CommandEntry {
         name: "corpus",

@@ -8,7 +8,7 @@ use crate::stage::{Stage, Work};
 use crate::step::Step;
 use crate::tool::{CLIPPY, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, twins, verbs, vm};
+use crate::{fuzz, mutants, simulate, verbs, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -67,15 +67,23 @@ pub(crate) const STAGES: &[Stage] = &[
         budget: seconds(180),
         quick: true,
         tools: &[],
-        work: Work::Function(twins::models),
+        work: Work::Function(mutants::models),
     },
     Stage {
-        name: "twins",
-        about: "the models find each ordering, fence and step that is left out",
-        budget: seconds(120),
+        name: "mutants",
+        about: "models, properties and simulation find each bug that is planted",
+        budget: seconds(240),
         quick: true,
         tools: &[],
-        work: Work::Function(twins::twins),
+        work: Work::Function(mutants::mutants),
+    },
+    Stage {
+        name: "simulation",
+        about: "ten million steps of two engines under faults break no rule",
+        budget: seconds(120),
+        quick: false,
+        tools: &[],
+        work: Work::Function(simulate::stage),
     },
     Stage {
         name: "fuzz",

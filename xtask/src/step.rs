@@ -119,7 +119,16 @@ impl Step {
     /// Runs a `cargo test` or `cargo bench` that builds one program, only so far, and
     /// tells where the program is.
     pub(crate) fn build_program(self, watchdog: &Watchdog) -> Result<String, Failure> {
-        let step = self.args(["--no-run", "--message-format", "json-render-diagnostics"]);
+        self.arg("--no-run").build_with(&[], watchdog)
+    }
+
+    /// The same with a `cargo rustc`, whose compiler gets these flags, for its one program
+    /// and nothing that this is made from.
+    pub(crate) fn build_with(self, flags: &[&str], watchdog: &Watchdog) -> Result<String, Failure> {
+        let mut step = self.args(["--message-format", "json-render-diagnostics"]);
+        if !flags.is_empty() {
+            step = step.arg("--").args(flags.iter().copied());
+        }
         let built = step.capture(watchdog)?;
         let program = executable(&built.stdout).filter(|_| built.status.success());
         let failed = || Failure::new(format!("`{step}` built no program: {}", built.status));

@@ -26,6 +26,8 @@
 //! must not need credit.
 #![forbid(unsafe_code)]
 
+use crate::mutant::is_mutant;
+
 /// The largest control frame; what a session may always send beside its credit.
 pub const CONTROL_RESERVE_BYTES: u64 = 4096;
 
@@ -75,7 +77,7 @@ impl CreditUse {
     /// What may be sent now.
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.granted - self.used
+        self.granted + u64::from(is_mutant("credit_off_by_one")) - self.used
     }
 
     /// What the peer granted in all, as far as we know.
@@ -125,7 +127,11 @@ impl CreditUse {
         }
         let unused = self.parting - cost;
         self.parting = cost;
-        self.used += unused;
+        self.used += if is_mutant("surrender_spent_twice") {
+            0
+        } else {
+            unused
+        };
         self.surrendered += unused;
         Some(self.surrendered)
     }

@@ -25,7 +25,8 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use super::pages::Pages;
-use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell, unless_weakened};
+use crate::mutant::unless_mutant;
+use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 
 /// Makes a ring for `capacity` arrivals, rounded up to a power of two, and its
 /// three roles.
@@ -107,7 +108,7 @@ impl<T> ArrivalWriter<T> {
             .shared
             .behind
             .retired
-            .load(unless_weakened("room_relaxed", Ordering::Acquire));
+            .load(unless_mutant("room_relaxed", Ordering::Acquire));
         self.published - self.retired < capacity
     }
 
@@ -119,7 +120,7 @@ impl<T> ArrivalWriter<T> {
             .shared
             .behind
             .retired
-            .load(unless_weakened("rest_relaxed", Ordering::Acquire));
+            .load(unless_mutant("rest_relaxed", Ordering::Acquire));
         let is_empty = self.retired == self.published;
         if is_empty {
             // SAFETY: rule 2: all slots are ours, and none holds an arrival.
@@ -156,7 +157,7 @@ impl<T> Vacancy<'_, T> {
         // arrival. Model: loom_arrivals.
         self.shared.published.store(
             *self.published,
-            unless_weakened("arrive_relaxed", Ordering::Release),
+            unless_mutant("arrive_relaxed", Ordering::Release),
         );
     }
 }
@@ -219,7 +220,7 @@ impl<T> ArrivalReader<T> {
         // the slot is over. Model: loom_arrivals.
         self.shared.behind.completed.store(
             self.completed,
-            unless_weakened("complete_relaxed", Ordering::Release),
+            unless_mutant("complete_relaxed", Ordering::Release),
         );
     }
 }
@@ -254,7 +255,7 @@ impl<T> ArrivalRetirer<T> {
             // RETIRE, pairs with `ArrivalWriter::has_room`.
             self.shared.behind.retired.store(
                 self.retired,
-                unless_weakened("retire_relaxed", Ordering::Release),
+                unless_mutant("retire_relaxed", Ordering::Release),
             );
             // Last, and on its own: a drop that panics leaves the ring whole.
             drop(arrival);
@@ -466,7 +467,7 @@ mod models {
     use super::*;
     use crate::sync::thread;
 
-    /// Twins: arrive_relaxed, complete_relaxed, retire_relaxed, room_relaxed.
+    /// Mutants: arrive_relaxed, complete_relaxed, retire_relaxed, room_relaxed.
     #[test]
     fn loom_arrivals() {
         loom::model(|| {
@@ -496,7 +497,7 @@ mod models {
         });
     }
 
-    /// Twins: rest_relaxed, retire_relaxed.
+    /// Mutants: rest_relaxed, retire_relaxed.
     #[test]
     fn loom_slots_rest() {
         loom::model(|| {

@@ -19,7 +19,8 @@ use std::sync::atomic::compiler_fence;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::sync::{Ordering, fence, is_weakened};
+use crate::mutant::is_mutant;
+use crate::sync::{Ordering, fence};
 
 /// How the light and the heavy half of a barrier are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -71,7 +72,7 @@ impl Asymmetry {
     /// The frequent side's half, between its write and its read.
     #[inline]
     pub fn light(self) {
-        if is_weakened("light_missing") {
+        if is_mutant("light_missing") {
             return;
         }
         match self {
@@ -87,7 +88,7 @@ impl Asymmetry {
     /// If the kernel refuses what it granted at registration (a sandbox that
     /// was closed later): going to sleep without the barrier could be for ever.
     pub fn heavy(self) {
-        if is_weakened("heavy_missing") {
+        if is_mutant("heavy_missing") {
             return;
         }
         match self {

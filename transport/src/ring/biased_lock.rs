@@ -27,7 +27,8 @@
 //!    other way then, which whoever claims has to keep closed too.
 
 use super::barrier::Asymmetry;
-use crate::sync::{AtomicBool, AtomicU32, Ordering, unless_weakened};
+use crate::mutant::unless_mutant;
+use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// See the [module](self).
 #[derive(Debug)]
@@ -66,7 +67,7 @@ impl BiasedLock {
         // OPEN, pairs with `open`: what was done inside is seen.
         let closed = self
             .closed
-            .load(unless_weakened("enter_relaxed", Ordering::Acquire));
+            .load(unless_mutant("enter_relaxed", Ordering::Acquire));
         if closed != 0 {
             self.leave();
         }
@@ -78,7 +79,7 @@ impl BiasedLock {
     pub fn leave(&self) {
         // LEFT, pairs with `is_left`: what was done inside is seen.
         self.inside
-            .store(false, unless_weakened("left_relaxed", Ordering::Release));
+            .store(false, unless_mutant("left_relaxed", Ordering::Release));
     }
 
     /// From now on nobody is favoured; for the favoured thread, from outside.
@@ -158,7 +159,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, UnsafeCell, thread};
 
-    /// Twins: light_missing, heavy_missing, enter_relaxed, left_relaxed.
+    /// Mutants: light_missing, heavy_missing, enter_relaxed, left_relaxed.
     #[test]
     fn loom_one_is_inside() {
         loom::model(|| {

@@ -37,7 +37,8 @@ use super::barrier::Asymmetry;
 use super::bell::Bell;
 use super::pages::Pages;
 use crate::fork;
-use crate::sync::{AtomicPtr, AtomicU32, Ordering, unless_weakened};
+use crate::mutant::unless_mutant;
+use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// The release cells of one receiver.
 ///
@@ -135,7 +136,7 @@ impl CellBlock {
         // has read its last byte. Model: loom_space_is_reused_after_settle.
         self.at(sequence_low).store(
             state as u32 | size_units << SIZE_SHIFT,
-            unless_weakened("settle_relaxed", Ordering::Release),
+            unless_mutant("settle_relaxed", Ordering::Release),
         );
         // ASK, pairs with `ask`: either we see the question here or whoever
         // asked sees our cell. From here on the block may be another
@@ -153,7 +154,7 @@ impl CellBlock {
         // SETTLE, pairs with `settle`.
         let word = self
             .at(sequence as u32)
-            .load(unless_weakened("sum_relaxed", Ordering::Acquire));
+            .load(unless_mutant("sum_relaxed", Ordering::Acquire));
         Cell {
             state: CellState::from_bits(word),
             size: u64::from(word >> SIZE_SHIFT) * SIZE_UNIT as u64,

@@ -133,7 +133,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, thread};
 
-    /// Twins: light_missing, heavy_missing.
+    /// Mutants: light_missing, heavy_missing.
     #[test]
     fn loom_armed_or_seen() {
         loom::model(|| {

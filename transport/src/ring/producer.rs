@@ -17,7 +17,8 @@ use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use crate::engine::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
-use crate::sync::{Ordering, is_weakened, unless_weakened};
+use crate::mutant::{is_mutant, unless_mutant};
+use crate::sync::Ordering;
 
 /// Writes records into a ring. One per ring; several threads share it behind a
 /// lock.
@@ -177,7 +178,7 @@ impl<M: RingMemory> Producer<M> {
         // Model: loom_old_payload_is_no_header.
         let next = self.position + size as u64;
         if next >= self.clean_until {
-            if !is_weakened("zero_missing") {
+            if !is_mutant("zero_missing") {
                 self.memory.store(offset + size, 0, Ordering::Relaxed);
             }
             self.clean_until = next + self.layout.step() as u64;
@@ -187,7 +188,7 @@ impl<M: RingMemory> Producer<M> {
         self.memory.store(
             offset,
             header.to_word(),
-            unless_weakened("publish_relaxed", Ordering::Release),
+            unless_mutant("publish_relaxed", Ordering::Release),
         );
         self.position = next;
         self.slot_is_out = false;
@@ -209,7 +210,7 @@ impl<M: RingMemory> Producer<M> {
         let mut at = self.clean_until;
         while at < target {
             let offset = at as usize & (self.capacity - 1);
-            if !is_weakened("zero_missing") {
+            if !is_mutant("zero_missing") {
                 self.memory.store(offset, 0, Ordering::Relaxed);
             }
             at += self.layout.step() as u64;
@@ -498,7 +499,7 @@ mod models {
     use crate::ring::words::Words;
     use crate::sync::thread;
 
-    /// Twin: publish_relaxed.
+    /// Mutant: publish_relaxed.
     #[test]
     fn loom_publish_then_read() {
         loom::model(|| {
@@ -530,7 +531,7 @@ mod models {
         });
     }
 
-    /// Twin: zero_missing.
+    /// Mutant: zero_missing.
     #[test]
     fn loom_old_payload_is_no_header() {
         for layout in [Layout::packed(8), Layout::in_lines(8)] {

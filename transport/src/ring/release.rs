@@ -20,7 +20,8 @@
 #![forbid(unsafe_code)]
 
 use super::cells::{CellBlock, CellState};
-use crate::sync::{AtomicU32, AtomicU64, Ordering, is_weakened, unless_weakened};
+use crate::mutant::{is_mutant, unless_mutant};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The counters of one receiver, and the lock under which they advance.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ impl Advance {
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
     pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
-        if is_weakened("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
+        if is_mutant("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
             return;
         }
         // ADVANCE, pairs with itself and with the release below: who finds the
@@ -123,7 +124,7 @@ impl Advance {
         loop {
             // A swap and not a store: a mark that came after the exchange below
             // failed is overwritten here, and must be read to be answered.
-            if is_weakened("mark_overwritten") {
+            if is_mutant("mark_overwritten") {
                 self.lock.store(HELD, Ordering::Relaxed);
             } else {
                 self.lock.swap(HELD, Ordering::Acquire);
@@ -134,7 +135,7 @@ impl Advance {
             let freed = self.lock.compare_exchange(
                 HELD,
                 FREE,
-                unless_weakened("advance_relaxed", Ordering::Release),
+                unless_mutant("advance_relaxed", Ordering::Release),
                 Ordering::Relaxed,
             );
             if freed.is_ok() {
@@ -152,7 +153,7 @@ impl Advance {
     pub fn ask(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         // ASK, pairs with `CellBlock::settle`. Model: loom_settled_while_asked.
         cells.ask();
-        if !is_weakened("ask_without_sum") {
+        if !is_mutant("ask_without_sum") {
             self.run(cells, then);
         }
     }
@@ -170,7 +171,7 @@ impl Advance {
         // of the old one. Model: loom_cells_are_reused_when_empty.
         let settled = self
             .settled
-            .load(unless_weakened("last_cell_relaxed", Ordering::Acquire));
+            .load(unless_mutant("last_cell_relaxed", Ordering::Acquire));
         settled + cells.capacity()
     }
 
@@ -217,6 +218,7 @@ impl Advance {
         }
         while settled < prefix.released {
             match cells.cell(settled + 1).state {
+                CellState::Dropped if is_mutant("ack_counted_on_drop") => prefix.acknowledged += 1,
                 CellState::Dropped => prefix.acknowledgement_ended = true,
                 CellState::Acknowledged => {
                     prefix.acknowledged += u64::from(!prefix.acknowledgement_ended);
@@ -224,6 +226,9 @@ impl Advance {
                 _ => break,
             }
             settled += 1;
+            if is_mutant("window_returned_twice") {
+                prefix.position += cells.cell(settled).size;
+            }
             cells.clear(settled);
         }
 
@@ -235,10 +240,8 @@ impl Advance {
         self.acknowledgement_ended
             .store(prefix.acknowledgement_ended.into(), Ordering::Release);
         // EMPTIED, pairs with `last_cell`.
-        self.settled.store(
-            settled,
-            unless_weakened("emptied_relaxed", Ordering::Release),
-        );
+        self.settled
+            .store(settled, unless_mutant("emptied_relaxed", Ordering::Release));
         (prefix != before).then_some(prefix)
     }
 }
@@ -433,7 +436,7 @@ mod models {
         (bell, lease, Arc::new(Advance::default()))
     }
 
-    /// Twins: settle_relaxed, sum_relaxed.
+    /// Mutants: settle_relaxed, sum_relaxed.
     #[test]
     fn loom_space_is_reused_after_settle() {
         loom::model(|| {
@@ -473,7 +476,7 @@ mod models {
         });
     }
 
-    /// Twins: mark_missing, mark_overwritten, advance_relaxed.
+    /// Mutants: mark_missing, mark_overwritten, advance_relaxed.
     #[test]
     fn loom_advance_looks_again() {
         loom::model(|| {
@@ -505,7 +508,7 @@ mod models {
         });
     }
 
-    /// Twins: ask_without_sum, light_missing, heavy_missing.
+    /// Mutants: ask_without_sum, light_missing, heavy_missing.
     #[test]
     fn loom_settled_while_asked() {
         loom::model(|| {
@@ -532,7 +535,7 @@ mod models {
         });
     }
 
-    /// Twins: last_cell_relaxed, emptied_relaxed.
+    /// Mutants: last_cell_relaxed, emptied_relaxed.
     #[test]
     fn loom_cells_are_reused_when_empty() {
         loom::model(|| {

@@ -14,7 +14,8 @@
 //!    keeps it, and what it stood for.
 #![forbid(unsafe_code)]
 
-use crate::sync::{AtomicU32, Ordering, unless_weakened};
+use crate::mutant::unless_mutant;
+use crate::sync::{AtomicU32, Ordering};
 
 /// The stack.
 #[derive(Debug)]
@@ -54,7 +55,7 @@ impl Returns {
             let swapped = self.head.compare_exchange_weak(
                 head,
                 index,
-                unless_weakened("return_relaxed", Ordering::Release),
+                unless_mutant("return_relaxed", Ordering::Release),
                 Ordering::Relaxed,
             );
             match swapped {
@@ -80,10 +81,9 @@ impl Returns {
 
     fn take_all(&self, leave: u32, mut into: impl FnMut(u32)) {
         // RETURN, pairs with `give`. Model: loom_returned_after_use.
-        let mut index = self.head.swap(
-            leave,
-            unless_weakened("take_back_relaxed", Ordering::Acquire),
-        );
+        let mut index = self
+            .head
+            .swap(leave, unless_mutant("take_back_relaxed", Ordering::Acquire));
         while index != EMPTY && index != CLOSED {
             let next = self.next[index as usize].load(Ordering::Relaxed);
             into(index);
@@ -129,7 +129,7 @@ mod models {
     use super::*;
     use crate::sync::{Arc, UnsafeCell, thread};
 
-    /// Twins: return_relaxed, take_back_relaxed.
+    /// Mutants: return_relaxed, take_back_relaxed.
     #[test]
     fn loom_returned_after_use() {
         struct Used {

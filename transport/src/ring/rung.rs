@@ -21,7 +21,8 @@
 //! is drained before the words are read; and an arming that was rung for when another
 //! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
 
-use crate::sync::{AtomicU32, Ordering, is_weakened};
+use crate::mutant::is_mutant;
+use crate::sync::{AtomicU32, Ordering};
 
 /// The generation of the last arming that was rung for; 0 before the first.
 ///
@@ -50,7 +51,7 @@ impl Rung {
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: an eventfd does, by the lock that its counter is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
-        if is_weakened("rung_late") {
+        if is_mutant("rung_late") {
             bell();
             self.generation.store(generation, Ordering::Relaxed);
             return;
@@ -106,7 +107,8 @@ mod tests {
 mod models {
     use super::super::{Arm, Asymmetry, Doorbell, WaitSlot};
     use super::*;
-    use crate::sync::{Arc, thread, unless_weakened};
+    use crate::mutant::unless_mutant;
+    use crate::sync::{Arc, thread};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::task::Wake;
 
@@ -134,7 +136,7 @@ mod models {
         fn publish(&self, doorbell: &mut Doorbell, message: u32) {
             self.published.store(message, Ordering::Release);
             if doorbell.is_due(&self.armed, Asymmetry::Fence) {
-                let order = unless_weakened("bell_relaxed", Ordering::Release);
+                let order = unless_mutant("bell_relaxed", Ordering::Release);
                 self.rung.ring(doorbell.generation(), || {
                     self.bell.fetch_add(1, order);
                 });
@@ -152,7 +154,7 @@ mod models {
         }
     }
 
-    /// Twins: rung_late, bell_relaxed, light_missing, heavy_missing.
+    /// Mutants: rung_late, bell_relaxed, light_missing, heavy_missing.
     #[test]
     fn loom_rung_for_who_sleeps() {
         loom::model(|| {

@@ -26,7 +26,7 @@
 //! 2. Who has polled nothing since arming may not sleep; `prepare_sleep` is both.
 //! 3. An event is taken only by who polls next.
 
-use crate::sync::is_weakened;
+use crate::mutant::is_mutant;
 
 /// What an [`ArmedQueue`] is made over.
 pub trait EventQueue {
@@ -101,7 +101,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
     pub fn prepare_sleep(&mut self, into: &mut [Q::Entry]) -> Result<usize, Q::Error> {
         assert!(!into.is_empty(), "room for what the second poll finds");
         self.arm()?;
-        if is_weakened("second_poll_missing") {
+        if is_mutant("second_poll_missing") {
             return Ok(0);
         }
         self.queue.poll(into)
@@ -143,7 +143,7 @@ impl<Q: EventQueue> ArmedQueue<Q> {
             if found > 0 {
                 return Ok(found);
             }
-            if is_weakened("drained_late") {
+            if is_mutant("drained_late") {
                 self.take_events()?;
             }
             let slept = sleep(&self.queue)?;
@@ -327,7 +327,7 @@ mod models {
         }
     }
 
-    /// Twins: second_poll_missing, drained_late.
+    /// Mutants: second_poll_missing, drained_late.
     #[test]
     fn loom_polled_again_or_woken() {
         loom::model(|| {

@@ -48,8 +48,9 @@
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
 
+use crate::mutant::is_mutant;
 use crate::ring::WaitSlot;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence, is_weakened};
+use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
 /// An engine, and who sleeps for it.
 #[derive(Debug)]
@@ -131,7 +132,7 @@ impl<E> Leadership<E> {
     /// it did.
     pub fn rouse(&self, ring: impl FnOnce()) -> bool {
         // SLEEP, pairs with `sleep`.
-        if !is_weakened("rouse_fence_missing") {
+        if !is_mutant("rouse_fence_missing") {
             fence(Ordering::SeqCst);
         }
         let is_asleep = self.sleeping.load(Ordering::Relaxed);
@@ -145,7 +146,7 @@ impl<E> Leadership<E> {
     pub fn drive(&self, turn: impl FnOnce(MutexGuard<'_, E>), ring: impl FnOnce()) {
         match self.try_lock() {
             Some(engine) => return turn(engine),
-            None if is_weakened("drive_mark_missing") => {}
+            None if is_mutant("drive_mark_missing") => {}
             // Rule 2.
             None => self.mark(),
         }
@@ -157,7 +158,7 @@ impl<E> Leadership<E> {
     /// It says no for a moment too long, when the leader has woken up and not taken the
     /// lock yet; it never says yes while the leader sleeps.
     pub fn may_drain(&self, _engine: &E) -> bool {
-        is_weakened("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
+        is_mutant("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
     }
 
     /// Whether a thread sleeps for the engine, or is about to: what it armed has to stay so.
@@ -227,7 +228,7 @@ impl<E> Leadership<E> {
         self.followers.register(waker);
         self.claim(ring);
         // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
-        if is_weakened("followed_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
+        if is_mutant("followed_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
         self.followers.deregister(waker);
@@ -238,7 +239,7 @@ impl<E> Leadership<E> {
     pub fn stand_by(&self, waker: &Waker, park: impl FnOnce()) {
         self.standby.register(waker);
         // LEAVE, as in `follow`.
-        if is_weakened("stood_by_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
+        if is_mutant("stood_by_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
         self.standby.deregister(waker);
@@ -246,7 +247,7 @@ impl<E> Leadership<E> {
 
     /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
     pub fn pass_on(&self) {
-        if !is_weakened("not_passed_on") && self.seat.load(Ordering::Relaxed) == VACANT {
+        if !is_mutant("not_passed_on") && self.seat.load(Ordering::Relaxed) == VACANT {
             self.wake_next();
         }
     }
@@ -270,22 +271,22 @@ impl<E> Leadership<E> {
         look: impl FnOnce(&mut E, bool) -> Option<T>,
         sleep: impl FnOnce(T) -> R,
     ) -> Option<R> {
-        let early = is_weakened("looked_early") && self.marked.load(Ordering::Relaxed);
+        let early = is_mutant("looked_early") && self.marked.load(Ordering::Relaxed);
         self.sleeping.store(true, Ordering::Relaxed);
         // SLEEP, pairs with `rouse`.
-        if !is_weakened("sleep_fence_missing") {
+        if !is_mutant("sleep_fence_missing") {
             fence(Ordering::SeqCst);
         }
-        let marked = match is_weakened("looked_early") {
+        let marked = match is_mutant("looked_early") {
             true => early,
             false => self.marked.load(Ordering::Relaxed),
         };
         // Only the keeper's seat is ever claimed (rule 7).
-        let is_claimed = !is_weakened("claim_unseen")
+        let is_claimed = !is_mutant("claim_unseen")
             && self.is_claimed()
             && self.seat.load(Ordering::Relaxed) == KEPT;
         // Rule 3.
-        let is_woken = !is_weakened("woken_unseen") && is_woken();
+        let is_woken = !is_mutant("woken_unseen") && is_woken();
         let wanted = look(&mut engine, marked || is_claimed || is_woken);
         drop(engine);
         let slept = wanted.map(sleep);
@@ -310,7 +311,7 @@ impl<E> Drop for Lead<'_, E> {
         }
         // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`.
         self.of.seat.store(VACANT, Ordering::Release);
-        if !is_weakened("left_silently") {
+        if !is_mutant("left_silently") {
             self.of.wake_next();
         }
     }

@@ -19,6 +19,7 @@ use crate::engine::{
     record::{self, RecordHeader},
     session_credit::CONTROL_RESERVE_BYTES,
 };
+use crate::mutant::is_mutant;
 
 impl Session {
     /// Takes in one frame, from its header to the end of its body. Of a chunk only the
@@ -396,7 +397,9 @@ impl Session {
                 granted: memory.bytes(),
             });
         }
-        self.mark_ready(channel);
+        if !is_mutant("grant_unheard") {
+            self.mark_ready(channel);
+        }
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    Checked,
+    Checked, Fault,
     ledger::Ledger,
     lender::Lender,
     node::{Life, Node},
@@ -35,6 +35,7 @@ impl Application {
             self.send_some(node, ledger);
             self.close_some(node, ledger)?;
             if self.random.chance(self.options.goodbye_per_mille) {
+                node.counts.faults.count(Fault::Goodbye, true);
                 node.end_session(ledger)?;
             }
         }

@@ -2,7 +2,7 @@
 //! at random, as a broker with many other sessions might.
 #![forbid(unsafe_code)]
 
-use super::{node::Node, options::SimOptions, random::Random};
+use super::{Fault, node::Node, options::SimOptions, random::Random};
 use crate::engine::session_credit::Term;
 
 /// Credit that is not lent at the moment.
@@ -36,6 +36,7 @@ impl Lender {
             // Everything, now and then.
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
+            node.counts.faults.count(Fault::Recall, credit > 0);
             if !self.waits_for_surrender && lent < TWICE_IS_ENOUGH {
                 node.session.give(credit, Term::Standing);
             }

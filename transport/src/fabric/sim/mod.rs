@@ -16,6 +16,9 @@
 #![forbid(unsafe_code)]
 
 mod application;
+mod campaign;
+mod coverage;
+mod fault;
 mod ledger;
 mod lender;
 mod memory;
@@ -32,6 +35,9 @@ mod crowd;
 #[cfg(test)]
 mod tests;
 
+pub use campaign::{Campaign, Totals, Until};
+pub use coverage::Coverage;
+pub use fault::{Fault, Faults};
 pub use options::{Crash, SimOptions};
 pub use simulation::{Simulation, Summary, Violation};
 

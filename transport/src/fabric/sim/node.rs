@@ -9,8 +9,8 @@ mod wires;
 use std::collections::BTreeMap;
 
 use super::{
-    Checked, Side, ensure, ledger::Ledger, options::SimOptions, random::mix, receiver::Receiver,
-    sender::Sender,
+    Checked, Coverage, Faults, Side, coverage::pair_of, ensure, ledger::Ledger,
+    options::SimOptions, random::mix, receiver::Receiver, sender::Sender,
 };
 use crate::engine::{
     carriage::Carriage,
@@ -81,6 +81,9 @@ pub(super) struct Counts {
     pub(super) charged_in: u64,
     /// Frames that came in.
     pub(super) frames_in: u64,
+    /// What the application and the engine did to it.
+    pub(super) faults: Faults,
+    pub(super) coverage: Coverage,
 }
 
 impl Node {
@@ -237,6 +240,7 @@ impl Node {
 
     fn handle_events(&mut self, ledger: &Ledger) -> Checked {
         while let Some(event) = self.session.poll_event() {
+            self.counts.coverage.note(pair_of(self, &event));
             match event {
                 Event::PeerOpened { .. } => {}
                 Event::Opened {

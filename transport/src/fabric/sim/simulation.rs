@@ -4,7 +4,7 @@
 use std::fmt;
 
 use super::{
-    Checked, Side,
+    Checked, Coverage, Fault, Faults, Side,
     application::Application,
     ensure,
     ledger::Ledger,
@@ -67,6 +67,10 @@ pub struct Summary {
     pub lone: u64,
     /// Such that were taken for that at the first look.
     pub lone_in: u64,
+    /// What went wrong.
+    pub faults: Faults,
+    /// What the sessions went through.
+    pub coverage: Coverage,
     /// A hash of everything that was sent and handed out, in order.
     pub trace: u64,
 }
@@ -404,6 +408,12 @@ impl Simulation {
     fn summary(&self) -> Summary {
         let [left, right] = [&self.left.node, &self.right.node];
         let (l, r) = (&left.counts, &right.counts);
+        let (mut faults, mut coverage) = (l.faults, l.coverage);
+        for more in [r.faults, self.left.wire.faults, self.right.wire.faults] {
+            faults += more;
+        }
+        faults.count(Fault::Crash, self.crashed.is_some());
+        coverage += r.coverage;
         Summary {
             steps: self.step,
             opened: l.opened + r.opened,
@@ -417,6 +427,8 @@ impl Simulation {
             out_of_credit: l.out_of_credit + r.out_of_credit,
             lone: l.lone + r.lone,
             lone_in: l.lone_in + r.lone_in,
+            faults,
+            coverage,
             trace: mix(left.trace ^ mix(right.trace)),
         }
     }

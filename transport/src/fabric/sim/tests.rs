@@ -51,6 +51,24 @@ fn the_same_seed_makes_the_same_run() {
     );
 }
 
+/// And a campaign's seed the same runs, on however many threads; in a few hundred there is
+/// every kind of fault.
+#[test]
+fn the_same_seed_makes_the_same_campaign() {
+    let campaign = |seed, threads| {
+        let until = Until::Steps(150_000);
+        let totals = Campaign { seed, until }.run(threads);
+        totals.unwrap_or_else(|violation| panic!("{violation}"))
+    };
+    let (first, again) = (campaign(1, 1), campaign(1, 3));
+    assert_eq!(first, again);
+    assert_ne!(first.trace, campaign(2, 2).trace);
+    for (fault, times) in first.faults.by_kind() {
+        assert!(times > 0, "no {fault} in {first:?}");
+    }
+    assert!(first.coverage.pairs() > 20, "{first:?}");
+}
+
 /// Either side dies at every tenth step of its life.
 #[test]
 fn the_survivor_hands_out_what_arrived_whenever_its_peer_dies() {

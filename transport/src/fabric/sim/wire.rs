@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use super::{options::SimOptions, random::Random};
+use super::{Fault, Faults, options::SimOptions, random::Random};
 
 /// A pipe. Its clock is the simulation's step.
 #[derive(Debug)]
@@ -28,6 +28,7 @@ pub(super) struct Wire {
     delay_steps: u64,
     stall_per_mille: u64,
     stall_steps: u64,
+    pub(super) faults: Faults,
 }
 
 impl Wire {
@@ -43,6 +44,7 @@ impl Wire {
             delay_steps: options.delay_steps,
             stall_per_mille: options.stall_per_mille,
             stall_steps: options.stall_steps,
+            faults: Faults::default(),
         }
     }
 
@@ -60,6 +62,7 @@ impl Wire {
     pub(super) fn cut(&mut self) {
         self.is_cut = true;
         let kept = self.random.below(self.pieces.len() as u64 + 1) as usize;
+        self.faults.count(Fault::Loss, kept < self.pieces.len());
         self.pieces.truncate(kept);
         self.held = self.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
     }
@@ -78,9 +81,13 @@ impl Wire {
     pub(super) fn write(&mut self, now: u64, bytes: &[u8]) -> usize {
         let room = (self.capacity - self.held).min(bytes.len());
         let taken = room.min(1 + self.random.below(self.longest_piece as u64) as usize);
+        self.faults.count(Fault::Full, room == 0);
+        self.faults
+            .count(Fault::Cut, (1..bytes.len()).contains(&taken));
         if taken > 0 && !self.is_cut {
             let last = self.pieces.back().map_or(0, |&(arrives, _)| arrives);
             let arrives = (now + self.random.below(self.delay_steps + 1)).max(last);
+            self.faults.count(Fault::Delay, arrives > now);
             self.pieces.push_back((arrives, bytes[..taken].to_vec()));
             self.held += taken;
         }
@@ -94,6 +101,7 @@ impl Wire {
         }
         if self.random.chance(self.stall_per_mille) {
             self.stalled_until = now + self.random.below(self.stall_steps);
+            self.faults.count(Fault::Stall, true);
             return;
         }
         let mut left = 1 + self.random.below(self.longest_piece as u64) as usize;

@@ -147,7 +147,7 @@ impl Woken {
 
     /// From now on the waker rings. Returns whether it was used already.
     fn sleeps_at(&self, _bell: &ModelBell) -> bool {
-        let to = match is_weakened("waker_rings_nothing") {
+        let to = match is_mutant("waker_rings_nothing") {
             true => AWAKE,
             false => ELSEWHERE,
         };
@@ -184,7 +184,7 @@ fn in_thread(node: &Arc<Node>, act: fn(&Node)) -> thread::JoinHandle<()> {
     })
 }
 
-/// Twins: rouse_fence_missing, sleep_fence_missing, looked_early.
+/// Mutants: rouse_fence_missing, sleep_fence_missing, looked_early.
 #[test]
 fn loom_marked_or_roused() {
     loom::model(|| {
@@ -199,7 +199,7 @@ fn loom_marked_or_roused() {
     });
 }
 
-/// Twins: drive_mark_missing, rouse_fence_missing, sleep_fence_missing, looked_early.
+/// Mutants: drive_mark_missing, rouse_fence_missing, sleep_fence_missing, looked_early.
 #[test]
 fn loom_driven_or_roused() {
     loom::model(|| {
@@ -210,7 +210,7 @@ fn loom_driven_or_roused() {
     });
 }
 
-/// Twins: woken_unseen, waker_rings_nothing.
+/// Mutants: woken_unseen, waker_rings_nothing.
 #[test]
 fn loom_woken_whoever_leads() {
     loom::model(|| {
@@ -232,7 +232,7 @@ fn loom_woken_whoever_leads() {
 
 /// Three threads, so bounded: all orders with up to three preemptions.
 ///
-/// Twins: drained_asleep.
+/// Mutant: drained_asleep.
 #[test]
 fn loom_the_bell_is_the_sleepers() {
     let mut model = loom::model::Builder::new();
@@ -280,7 +280,7 @@ fn bounded() -> loom::model::Builder {
     model
 }
 
-/// Twins: left_silently, followed_blindly, light_missing, heavy_missing.
+/// Mutants: left_silently, followed_blindly, light_missing, heavy_missing.
 #[test]
 fn loom_the_seat_is_passed_on() {
     bounded().check(|| {
@@ -302,7 +302,7 @@ fn loom_the_seat_is_passed_on() {
 
 /// A leader that panics, in a waker or wherever, leaves like any other.
 ///
-/// Twins: left_silently.
+/// Mutant: left_silently.
 #[test]
 fn loom_a_leader_may_panic() {
     loom::model(|| {
@@ -326,7 +326,7 @@ fn loom_a_leader_may_panic() {
 
 /// One whose time is up was woken for the seat, and another needs it.
 ///
-/// Twins: not_passed_on.
+/// Mutant: not_passed_on.
 #[test]
 fn loom_a_follower_may_give_up() {
     bounded().check(|| {
@@ -360,7 +360,7 @@ impl Wake for Nothing {
     fn wake(self: std::sync::Arc<Self>) {}
 }
 
-/// Twins: left_silently, stood_by_blindly, light_missing, heavy_missing.
+/// Mutants: left_silently, stood_by_blindly, light_missing, heavy_missing.
 #[test]
 fn loom_the_keeper_stands_by() {
     loom::model(|| {
@@ -383,7 +383,7 @@ fn loom_the_keeper_stands_by() {
     });
 }
 
-/// Twins: claim_unseen, rouse_fence_missing, sleep_fence_missing.
+/// Mutants: claim_unseen, rouse_fence_missing, sleep_fence_missing.
 #[test]
 fn loom_the_seat_is_claimed() {
     loom::model(|| {

@@ -1,0 +1,132 @@
+//! Many runs, from seeds that follow from one.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    panic::catch_unwind,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use super::{Coverage, Faults, Simulation, Summary, Violation, random::mix};
+
+/// Runs one after the other, until they are enough or one breaks a rule.
+#[derive(Clone, Copy, Debug)]
+pub struct Campaign {
+    /// The seed of the first run; the others follow from it.
+    pub seed: u64,
+    /// How many runs are enough.
+    pub until: Until,
+}
+
+/// When runs are enough.
+#[derive(Clone, Copy, Debug)]
+pub enum Until {
+    /// They had so many steps in all. The same seed makes the same campaign then, on however
+    /// many threads; with one step it is a single run.
+    Steps(u64),
+    /// They took so long.
+    Time(Duration),
+}
+
+/// What all runs came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// How many they were.
+    pub runs: u64,
+    /// Their steps.
+    pub steps: u64,
+    /// Frames sent.
+    pub frames: u64,
+    /// Messages handed out.
+    pub messages: u64,
+    /// What went wrong.
+    pub faults: Faults,
+    /// What the sessions went through.
+    pub coverage: Coverage,
+    /// A hash of all traces, in order.
+    pub trace: u64,
+}
+
+impl Campaign {
+    /// Runs on so many threads.
+    ///
+    /// # Errors
+    /// The first rule that was broken, in the order of the runs.
+    pub fn run(&self, threads: usize) -> Result<Totals, Violation> {
+        let next = AtomicU64::new(0);
+        thread::scope(|scope| {
+            let (tell, told) = mpsc::channel();
+            for _ in 0..threads {
+                let (tell, next) = (tell.clone(), &next);
+                scope.spawn(move || {
+                    loop {
+                        let index = next.fetch_add(1, Ordering::Relaxed);
+                        let run = run_alone(self.seed_of(index));
+                        if tell.send((index, run)).is_err() {
+                            // Nobody listens: they are enough.
+                            return;
+                        }
+                    }
+                });
+            }
+            self.collect(told)
+        })
+    }
+
+    /// Adds runs up in their order, whichever is done first.
+    fn collect(
+        &self,
+        told: mpsc::Receiver<(u64, Result<Summary, Violation>)>,
+    ) -> Result<Totals, Violation> {
+        let begun = Instant::now();
+        let mut totals = Totals::default();
+        let mut early = BTreeMap::new();
+        for (index, run) in told {
+            early.insert(index, run);
+            while let Some(run) = early.remove(&totals.runs) {
+                totals.add(&run?);
+                let is_enough = match self.until {
+                    Until::Steps(steps) => totals.steps >= steps,
+                    Until::Time(time) => begun.elapsed() >= time,
+                };
+                if is_enough {
+                    return Ok(totals);
+                }
+            }
+        }
+        Ok(totals)
+    }
+
+    /// That of the first run is the campaign's own, so any run can be made again.
+    fn seed_of(&self, index: u64) -> u64 {
+        self.seed.wrapping_add(mix(index))
+    }
+}
+
+impl Totals {
+    fn add(&mut self, run: &Summary) {
+        self.runs += 1;
+        self.steps += run.steps;
+        self.frames += run.frames;
+        self.messages += run.messages;
+        self.faults += run.faults;
+        self.coverage += run.coverage;
+        self.trace = mix(self.trace ^ run.trace);
+    }
+}
+
+/// A run that panics breaks a rule of the code's own.
+fn run_alone(seed: u64) -> Result<Summary, Violation> {
+    let panicked = |_| Violation {
+        seed,
+        step: 0,
+        side: None,
+        what: "the run panicked".to_owned(),
+    };
+    catch_unwind(|| Simulation::new(seed).run()).map_err(panicked)?
+}

@@ -1,0 +1,66 @@
+//! Which events met which states: a pair that never comes is one that nothing checks.
+#![forbid(unsafe_code)]
+
+use std::ops::AddAssign;
+
+use super::node::{Life, Node};
+use crate::engine::session::Event;
+
+/// Pairs of a state and an event of the session's.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coverage {
+    pairs: u128,
+}
+
+impl Coverage {
+    /// How many pairs there were.
+    #[must_use]
+    pub fn pairs(&self) -> u32 {
+        self.pairs.count_ones()
+    }
+
+    /// Notes an event and the state that it meets.
+    pub(super) fn note(&mut self, pair: usize) {
+        self.pairs |= 1 << pair;
+    }
+}
+
+impl AddAssign for Coverage {
+    fn add_assign(&mut self, other: Self) {
+        self.pairs |= other.pairs;
+    }
+}
+
+/// The number of the pair that an event makes with the state of what it is about: an end, or
+/// the session as a whole.
+pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
+    let (event, end) = match *event {
+        Event::PeerOpened { .. } => (0, None),
+        Event::Goodbye => (1, None),
+        Event::Opened { end, .. } => (2, Some(end)),
+        Event::Mismatched { end, .. } => (3, Some(end)),
+        Event::Counted { end, .. } => (4, Some(end)),
+        Event::Asked { end } => (5, Some(end)),
+        Event::Told { end, .. } => (6, Some(end)),
+        Event::PeerClosed { end, .. } => (7, Some(end)),
+        Event::LargeAnnounced { end, .. } => (8, Some(end)),
+        Event::Forgotten { end } => (9, Some(end)),
+    };
+    let sender = end.and_then(|end| node.senders.get(&end));
+    let receiver = end.and_then(|end| node.receivers.get(&end));
+    let of_end = |is_closed, is_over, is_answered| match (is_closed, is_over, is_answered) {
+        (true, ..) => 0,
+        (_, true, _) => 1,
+        (.., true) => 2,
+        _ => 3,
+    };
+    let state = match (sender, receiver) {
+        (Some(end), _) => of_end(end.is_closed, end.is_over, end.is_answered),
+        (_, Some(end)) => 4 + of_end(end.is_closed, end.is_over, end.is_answered),
+        _ => 8 + usize::from(node.life == Life::Ending),
+    };
+    state * EVENTS + event
+}
+
+/// How many events there are.
+const EVENTS: usize = 10;

@@ -1,0 +1,356 @@
+//! Mutants: bugs that are planted, and the tests that have to find them.
+//!
+//! A test that passes says little until one has seen it fail. So for each ordering,
+//! fence and step that a loom model is there for, and for the counting of the engine,
+//! there is a bug that `--cfg ibex_mutants` compiles and `IBEX_MUTANT=NAME` plants
+//! (`transport/src/mutant.rs`). Each test here has to fail with the bugs that it names,
+//! within a minute, and to pass without.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// One test of the transport crate, and what it has to find.
+#[derive(Debug)]
+struct Finder {
+    tool: Tool,
+    test: &'static str,
+    mutants: &'static [&'static str],
+}
+
+/// What finds a mutant, which says in which build it is looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tool {
+    /// A model, in every order of events.
+    Loom,
+    /// A property, of drawn values.
+    Proptest,
+    /// Two engines under faults, from many seeds.
+    Simulation,
+}
+
+impl fmt::Display for Tool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Tool::Loom => "loom",
+            Tool::Proptest => "proptest",
+            Tool::Simulation => "simulation",
+        })
+    }
+}
+
+const FINDERS: &[Finder] = &[
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_publish_then_read",
+        mutants: &["publish_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_old_payload_is_no_header",
+        mutants: &["zero_missing"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_space_is_reused_after_settle",
+        mutants: &["settle_relaxed", "sum_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_advance_looks_again",
+        mutants: &["mark_missing", "mark_overwritten", "advance_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_settled_while_asked",
+        mutants: &["ask_without_sum", "light_missing", "heavy_missing"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_cells_are_reused_when_empty",
+        mutants: &["last_cell_relaxed", "emptied_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_armed_or_seen",
+        mutants: &["light_missing", "heavy_missing"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_one_is_inside",
+        mutants: &[
+            "light_missing",
+            "heavy_missing",
+            "enter_relaxed",
+            "left_relaxed",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_registered_or_seen",
+        mutants: &["light_missing", "heavy_missing"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_rung_for_who_sleeps",
+        mutants: &[
+            "rung_late",
+            "bell_relaxed",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_returned_after_use",
+        mutants: &["return_relaxed", "take_back_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_arrivals",
+        mutants: &[
+            "arrive_relaxed",
+            "complete_relaxed",
+            "retire_relaxed",
+            "room_relaxed",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_slots_rest",
+        mutants: &["rest_relaxed", "retire_relaxed"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_polled_again_or_woken",
+        mutants: &["second_poll_missing", "drained_late"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_marked_or_roused",
+        mutants: &["rouse_fence_missing", "sleep_fence_missing", "looked_early"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_driven_or_roused",
+        mutants: &[
+            "drive_mark_missing",
+            "rouse_fence_missing",
+            "sleep_fence_missing",
+            "looked_early",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_woken_whoever_leads",
+        mutants: &["woken_unseen", "waker_rings_nothing"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_the_bell_is_the_sleepers",
+        mutants: &["drained_asleep"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_the_seat_is_passed_on",
+        mutants: &[
+            "left_silently",
+            "followed_blindly",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_a_leader_may_panic",
+        mutants: &["left_silently"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_a_follower_may_give_up",
+        mutants: &["not_passed_on"],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_the_keeper_stands_by",
+        mutants: &[
+            "left_silently",
+            "stood_by_blindly",
+            "light_missing",
+            "heavy_missing",
+        ],
+    },
+    Finder {
+        tool: Tool::Loom,
+        test: "loom_the_seat_is_claimed",
+        mutants: &["claim_unseen", "rouse_fence_missing", "sleep_fence_missing"],
+    },
+    Finder {
+        tool: Tool::Proptest,
+        test: "ring::release::tests::counts_like_the_naive_model",
+        mutants: &["ack_counted_on_drop", "window_returned_twice"],
+    },
+    Finder {
+        tool: Tool::Proptest,
+        test: "engine::session::tests::records::a_lone_record_is_what_any_frame_is",
+        mutants: &["index_unchecked"],
+    },
+    Finder {
+        tool: Tool::Simulation,
+        test: "fabric::sim::tests::no_seed_breaks_a_rule",
+        mutants: &[
+            "credit_off_by_one",
+            "surrender_spent_twice",
+            "granted_twice",
+            "grant_unheard",
+        ],
+    },
+];
+
+/// All loom models, as they are meant to be.
+pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
+    let program = build_with_loom(watchdog)?;
+    Step::new(&program).arg("loom_").run(watchdog)
+}
+
+/// Each mutant, which has to fail every test that names it.
+pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
+    let with_loom = build_with_loom(watchdog)?;
+    let with_std = build_with_std(watchdog)?;
+    let mut blind = Vec::new();
+    for finder in FINDERS {
+        let program = match finder.tool {
+            Tool::Loom => &with_loom,
+            Tool::Proptest | Tool::Simulation => &with_std,
+        };
+        // The models pass in a stage of their own.
+        if finder.tool != Tool::Loom && finder.meets(None, program)? {
+            blind.push(format!("{} fails without a mutant", finder.test));
+        }
+        for mutant in finder.mutants {
+            let begun = watchdog.elapsed();
+            if finder.meets(Some(mutant), program)? {
+                let (tool, seconds) = (finder.tool, (watchdog.elapsed() - begun).as_secs_f64());
+                println!("  {tool} finds {mutant} in {seconds:.1} s: {}", finder.test);
+            } else {
+                blind.push(format!("{} does not find {mutant}", finder.test));
+            }
+        }
+    }
+    if blind.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::new(blind.join("; ")))
+    }
+}
+
+/// Builds the transport crate's tests with loom, beside what is built without.
+fn build_with_loom(watchdog: &Watchdog) -> Result<String, Failure> {
+    let target = workspace::target().join("loom");
+    Step::of_line("cargo test -p ibex-transport --lib --release")
+        .env("CARGO_TARGET_DIR", target.to_string_lossy())
+        .add_flags("RUSTFLAGS", "--cfg loom --cfg ibex_mutants")
+        .build_program(watchdog)
+}
+
+/// The same tests without loom, over what release builds are made from: the profile is that
+/// of a release.
+fn build_with_std(watchdog: &Watchdog) -> Result<String, Failure> {
+    Step::of_line("cargo rustc -p ibex-transport --lib --profile bench")
+        .build_with(&["--cfg", "ibex_mutants"], watchdog)
+}
+
+impl Finder {
+    /// Whether the test fails as it should, if a mutant is planted: by an assertion of its
+    /// own or loom's, and not because there was nothing to run or it was ended.
+    fn meets(&self, mutant: Option<&str>, program: &str) -> Result<bool, Failure> {
+        let mut run = Step::new(program).arg(self.test);
+        if self.tool != Tool::Loom {
+            // Models are found by the last part of their names.
+            run = run.arg("--exact");
+        }
+        if self.tool == Tool::Proptest {
+            // The first failure is enough, and the next run is to find it again.
+            run = run
+                .env("PROPTEST_CASES", CASES)
+                .env("PROPTEST_RNG_SEED", "1")
+                .env("PROPTEST_MAX_SHRINK_ITERS", "0")
+                .env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+        }
+        if let Some(mutant) = mutant {
+            run = run.env("IBEX_MUTANT", mutant);
+        }
+        let ran = run.capture(&Watchdog::after(TIME_TO_FIND))?;
+        if !ran.stdout.contains("running 1 test\n") {
+            let test = self.test;
+            return Err(Failure::new(format!(
+                "{program} does not have exactly one test {test}"
+            )));
+        }
+        Ok(ran.status.code() == Some(TESTS_FAILED))
+    }
+}
+
+/// The exit status of a test program whose tests failed.
+const TESTS_FAILED: i32 = 101;
+/// How long a test may look for a mutant.
+const TIME_TO_FIND: Duration = Duration::from_secs(60);
+/// How many cases a property gets, if it does not fail before.
+const CASES: &str = "2000";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+    use std::fs;
+    use std::path::Path;
+
+    /// What stands behind each `before` in the sources, up to `end`.
+    fn found(before: &str, end: char) -> BTreeSet<String> {
+        let mut sources = Vec::new();
+        read(&workspace::root().join("transport/src"), &mut sources);
+        let pieces = sources
+            .iter()
+            .flat_map(|source| source.split(before).skip(1));
+        pieces
+            .filter_map(|piece| Some(piece.split_once(end)?.0.to_string()))
+            .collect()
+    }
+
+    fn read(path: &Path, sources: &mut Vec<String>) {
+        if path.is_dir() {
+            fs::read_dir(path)
+                .unwrap()
+                .for_each(|entry| read(&entry.unwrap().path(), sources));
+        } else {
+            sources.push(fs::read_to_string(path).unwrap());
+        }
+    }
+
+    #[test]
+    fn every_mutant_in_the_sources_is_in_the_table() {
+        let named = FINDERS
+            .iter()
+            .flat_map(|finder| finder.mutants)
+            .map(|mutant| (*mutant).to_string());
+        // `unless_mutant("name", ..)` ends in the same letters.
+        assert_eq!(named.collect::<BTreeSet<_>>(), found("_mutant(\"", '"'));
+    }
+
+    #[test]
+    fn every_model_in_the_sources_is_in_the_table() {
+        let named = FINDERS
+            .iter()
+            .filter(|finder| finder.tool == Tool::Loom)
+            .map(|finder| finder.test.to_string())
+            .collect::<BTreeSet<_>>();
+        let found = found("fn loom_", '(')
+            .into_iter()
+            .map(|name| format!("loom_{name}"));
+        assert_eq!(named, found.collect());
+    }
+}
