@@ -115,7 +115,7 @@ impl Totals {
         self.frames += run.frames;
         self.messages += run.messages;
         self.faults += run.faults;
-        self.coverage += run.coverage;
+        self.coverage |= run.coverage;
         self.trace = mix(self.trace ^ run.trace);
     }
 }

@@ -1,7 +1,7 @@
 //! Which events met which states: a pair that never comes is one that nothing checks.
 #![forbid(unsafe_code)]
 
-use std::ops::AddAssign;
+use std::ops::BitOrAssign;
 
 use super::node::{Life, Node};
 use crate::engine::session::Event;
@@ -25,8 +25,8 @@ impl Coverage {
     }
 }
 
-impl AddAssign for Coverage {
-    fn add_assign(&mut self, other: Self) {
+impl BitOrAssign for Coverage {
+    fn bitor_assign(&mut self, other: Self) {
         self.pairs |= other.pairs;
     }
 }

@@ -413,7 +413,7 @@ impl Simulation {
             faults += more;
         }
         faults.count(Fault::Crash, self.crashed.is_some());
-        coverage += r.coverage;
+        coverage |= r.coverage;
         Summary {
             steps: self.step,
             opened: l.opened + r.opened,
