@@ -207,7 +207,24 @@ const FINDERS: &[Finder] = &[
             "surrender_spent_twice",
             "granted_twice",
             "grant_unheard",
+            "block_used_twice",
+            "generation_kept",
         ],
+    },
+    Finder {
+        tool: Tool::Simulation,
+        test: "fabric::sim::tests::what_waits_to_be_written_is_written",
+        mutants: &["write_unawaited"],
+    },
+    Finder {
+        tool: Tool::Simulation,
+        test: "fabric::sim::tests::credit_that_is_on_its_way_is_not_lent",
+        mutants: &["recalled_is_lent"],
+    },
+    Finder {
+        tool: Tool::Simulation,
+        test: "fabric::sim::crowd::a_broker_gives_nothing_before_its_surrender_arrived",
+        mutants: &["recalled_is_back"],
     },
 ];
 

@@ -13,6 +13,7 @@ use crate::engine::{
     record::MAX_ALIGNMENT,
     send_channel::Unannounced,
 };
+use crate::mutant::is_mutant;
 
 impl Session {
     /// Builds the next frame: its head (header, extension, padding, control message) is
@@ -232,10 +233,8 @@ impl Session {
             return None;
         }
         let has_large = !channel.has_nothing_large();
-        let has_piece = has_large
-            && channel
-                .large
-                .has_piece(self.writes_under_way < WRITES_UNDER_WAY);
+        let may_write = self.writes_under_way < WRITES_UNDER_WAY;
+        let has_piece = has_large && channel.large.has_piece(may_write);
         if has_large && (channel.holds_announcement() || !channel.is_turn_of_records(has_piece)) {
             return None;
         }
@@ -244,7 +243,12 @@ impl Session {
         let run = source.take_run(end, batch, single)?;
         let sequence = (channel.sent + 1) as u32;
         channel.records_went(run.records, run.bytes);
-        // With nothing behind these it leaves the ready ones.
+        // With nothing behind these it leaves the ready ones. One with a piece that may not be
+        // written yet stays: it waits for that once it is served.
+        let has_piece = has_large
+            && channel
+                .large
+                .has_piece(may_write || !is_mutant("write_unawaited"));
         channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
             self.ready.push_back(end);

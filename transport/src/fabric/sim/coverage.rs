@@ -45,6 +45,7 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
         Event::PeerClosed { end, .. } => (7, Some(end)),
         Event::LargeAnnounced { end, .. } => (8, Some(end)),
         Event::Forgotten { end } => (9, Some(end)),
+        Event::LandingReturned { .. } => (10, None),
     };
     let sender = end.and_then(|end| node.senders.get(&end));
     let receiver = end.and_then(|end| node.receivers.get(&end));
@@ -63,4 +64,4 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
 }
 
 /// How many events there are.
-const EVENTS: usize = 10;
+const EVENTS: usize = 11;

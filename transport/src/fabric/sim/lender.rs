@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Fault, node::Node, options::SimOptions, random::Random};
-use crate::engine::session_credit::Term;
+use crate::{engine::session_credit::Term, mutant::is_mutant};
 
 /// Credit that is not lent at the moment.
 #[derive(Debug)]
@@ -11,8 +11,6 @@ pub(super) struct Lender {
     random: Random,
     pub(super) free: u64,
     lend_per_mille: u64,
-    /// False in the weakened twin, which lends what it only asked for.
-    waits_for_surrender: bool,
 }
 
 impl Lender {
@@ -21,7 +19,6 @@ impl Lender {
             random,
             free: 0,
             lend_per_mille: options.lend_per_mille,
-            waits_for_surrender: options.lender_waits_for_surrender,
         }
     }
 
@@ -37,7 +34,7 @@ impl Lender {
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
             node.counts.faults.count(Fault::Recall, credit > 0);
-            if !self.waits_for_surrender && lent < TWICE_IS_ENOUGH {
+            if is_mutant("recalled_is_lent") && lent < TWICE_IS_ENOUGH {
                 node.session.give(credit, Term::Standing);
             }
             self.hear(node);
@@ -65,7 +62,7 @@ impl Lender {
 
     fn hear(&mut self, node: &mut Node) {
         let report = node.session.take_credit_report();
-        if self.waits_for_surrender {
+        if !is_mutant("recalled_is_lent") {
             self.free += report.returned;
         }
         if report.wants && self.random.chance(100) {
@@ -75,5 +72,5 @@ impl Lender {
     }
 }
 
-/// The twin's credit doubles again and again; overflow is not what it is there to show.
+/// The mutant's credit doubles again and again; overflow is not what it is there to show.
 const TWICE_IS_ENOUGH: u64 = 1 << 20;

@@ -4,12 +4,12 @@
 //! where it was, as in a real ring, so it can be taken for a header here as well.
 #![forbid(unsafe_code)]
 
-use std::{cell::Cell, rc::Rc};
+use std::{cell::Cell, fmt, rc::Rc};
 
 use crate::{ring::RingMemory, sync::Ordering};
 
 /// A ring's words; clones are the same memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct SimMemory {
     words: Rc<[Cell<u64>]>,
 }
@@ -41,6 +41,13 @@ impl SimMemory {
 
     fn word(&self, index: usize) -> &Cell<u64> {
         &self.words[index % self.words.len()]
+    }
+}
+
+/// Without the words: a broken rule shows both ends of a ring.
+impl fmt::Debug for SimMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} words", self.words.len())
     }
 }
 

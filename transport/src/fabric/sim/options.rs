@@ -37,9 +37,6 @@ pub struct SimOptions {
     pub credit: u64,
     /// How often an engine recalls credit or lends some again.
     pub lend_per_mille: u64,
-    /// An engine lends nothing of what it recalled before that has come back. If not, the
-    /// run has to break a rule.
-    pub lender_waits_for_surrender: bool,
     /// Large messages of even sequences are written into memory that was granted, and some of
     /// medium size into blocks that were granted ahead.
     pub writes: bool,
@@ -132,7 +129,6 @@ impl SimOptions {
             carriage,
             credit: least_credit * random.pick(&[1, 1, 2, 8]),
             lend_per_mille: random.pick(&[0, 5, 50, 500]),
-            lender_waits_for_surrender: true,
             alignments: [(); 3].map(|()| random.pick(&[8, 8, 16, 32, 64])),
             window_bytes,
             window_messages: random.pick(&[1, 2, 7, 64, 1024]),
