@@ -296,7 +296,9 @@ fn loom_the_seat_is_passed_on() {
         });
         drop(lead);
         bells.iter().for_each(|bell| bell.leave());
-        followers.map(|follower| follower.join().unwrap());
+        followers
+            .into_iter()
+            .for_each(|follower| follower.join().unwrap());
     });
 }
 
