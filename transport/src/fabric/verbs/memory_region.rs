@@ -5,7 +5,7 @@
 //!    request that is still on its way when a region is dropped fails at the device and
 //!    never touches memory that is somebody else's by then. If deregistering fails, the
 //!    memory is leaked. A device that goes ends registrations under their owners
-//!    ([`Registration`]): the memory stays theirs, and requests fail as before.
+//!    (`Registration`): the memory stays theirs, and requests fail as before.
 //! 2. Nobody holds a reference into registered memory unless he knows that the device
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
