@@ -86,6 +86,7 @@ pub struct Row {
     /// `ok`, or how many messages were damaged and the first of them.
     pub data_check: String,
     /// The measurement in multiples of its limit; from the unrounded figures.
+    #[serde(skip)]
     pub ratio: Option<f64>,
 }
 
