@@ -45,9 +45,8 @@ impl Landings {
         Some(&granted.block)
     }
 
-    fn take(&mut self, index: u16) -> Option<Arc<LandingBlock>> {
-        let granted = self.blocks.get_mut(usize::from(index))?.take()?;
-        Some(granted.block)
+    fn take(&mut self, index: u16) -> Option<Granted> {
+        self.blocks.get_mut(usize::from(index))?.take()
     }
 
     /// The peer's end is gone.
@@ -109,15 +108,12 @@ impl Link {
         let Wires::Pair(pair) = &mut self.wires else {
             return;
         };
-        if let Some(granted) = pair.landings.blocks.get(usize::from(index))
-            && let Some(receiver) = granted
-                .as_ref()
-                .and_then(|granted| self.receivers.get_mut(granted.end))
+        // It goes here, as nobody reads there: all of its messages were released.
+        if let Some(granted) = pair.landings.take(index)
+            && let Some(receiver) = self.receivers.get_mut(granted.end)
         {
             receiver.has_landings = false;
         }
-        // Nobody reads there: all of its messages were released.
-        drop(pair.landings.take(index));
     }
 
     /// A message lies whole in its block.
@@ -134,14 +130,13 @@ impl Link {
         if let Some(receiver) = self.receivers.get(end)
             && let Some(block) = pair.landings.block(index)
         {
-            let place = LargePlace::Landed(block.clone());
-            receiver.end.large_came(LargeArrival {
+            let arrival = LargeArrival {
                 sequence,
                 length,
                 time,
-                place,
-            });
-            receiver.end.waiters.take(&mut context.wakers);
+                place: LargePlace::Landed(block.clone()),
+            };
+            receiver.large_came(arrival, context);
             self.shared.counters.landed.add(1);
         }
     }

@@ -282,20 +282,25 @@ impl Link {
             ..
         }) = receiver.large.pop_front()
         {
-            let (length, place) = (length as usize, LargePlace::Granted(memory));
-            receiver.end.large_came(LargeArrival {
+            let arrival = LargeArrival {
                 sequence,
-                length,
+                length: length as usize,
                 time,
-                place,
-            });
-            receiver.end.waiters.take(&mut context.wakers);
+                place: LargePlace::Granted(memory),
+            };
+            receiver.large_came(arrival, context);
         }
         self.session.handle_large_complete(end);
     }
 }
 
 impl ReceiveLink {
+    /// Hands a large message to the receiver, and wakes who waits for it.
+    pub(super) fn large_came(&self, arrival: LargeArrival, context: &mut Context<'_>) {
+        self.end.large_came(arrival);
+        self.end.waiters.take(&mut context.wakers);
+    }
+
     /// Hands a frame to the receiver.
     #[inline(always)]
     fn push(

@@ -379,9 +379,7 @@ impl Site {
             domain,
             device,
         } = self.opened()?;
-        let local = LocalPort::with_gid(&device, self.port, |entry| {
-            entry.gid == self.gid.gid && entry.gid_type == self.gid.gid_type
-        })?;
+        let local = local_port(&device, self.port, &self.gid)?;
         let builder = match grants_memory {
             true => builder.remote_access(RegionAccess::REMOTE_WRITE),
             false => builder,
@@ -606,7 +604,7 @@ fn choose_polling(
         times: settings.completion_times,
         is_hardware: choice.kind == DeviceKind::Hardware,
     };
-    let local = || local_port(device, choice);
+    let local = || local_port(device, choice.port, &choice.gid);
     PollingChoice::make(domain, device, choice.port, local, wish)
 }
 
@@ -616,16 +614,17 @@ fn has_immediate(
     choice: &Choice,
     polling: CompletionPolling,
 ) -> bool {
-    let local = || local_port(device, choice);
+    let local = || local_port(device, choice.port, &choice.gid);
     let tested = carries_immediate(domain, device, choice.port, polling, local);
     let why_not = tested.as_ref().err().map(ToString::to_string);
     tracing::info!(device = device.name(), why_not, "immediate data");
     tested.is_ok()
 }
 
-fn local_port(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
-    LocalPort::with_gid(device, choice.port, |entry| {
-        entry.gid == choice.gid.gid && entry.gid_type == choice.gid.gid_type
+/// The port as it is now; the index of its GID moves.
+fn local_port(device: &Device, port: u8, gid: &GidEntry) -> Result<LocalPort, VerbsError> {
+    LocalPort::with_gid(device, port, |entry| {
+        entry.gid == gid.gid && entry.gid_type == gid.gid_type
     })
 }
 

@@ -9,27 +9,24 @@ use super::*;
 
 #[test]
 fn counted_shared_frames() {
-    let stage = Stage::with(own_receives());
-    let (mut sender, mut receiver) = stage.channel("stream", WINDOW);
-    for _ in 0..messages() / BURST {
-        for _ in 0..BURST {
-            try_send(&mut sender, &[7; 64]).unwrap();
-        }
-        turn(&stage, 0);
-        for _ in 0..BURST {
-            assert!(receiver.receive(Patience::None).is_ok());
-        }
-    }
+    carry(BURST);
 }
 
 #[test]
 fn counted_own_frames() {
+    carry(1);
+}
+
+/// Carries the messages, so many of them to a turn of the sender.
+fn carry(messages_per_turn: u64) {
     let stage = Stage::with(own_receives());
     let (mut sender, mut receiver) = stage.channel("stream", WINDOW);
     for _ in 0..messages() / BURST {
-        for _ in 0..BURST {
+        for sent in 1..=BURST {
             try_send(&mut sender, &[7; 64]).unwrap();
-            turn(&stage, 0);
+            if sent % messages_per_turn == 0 {
+                stage.nodes[0].runtime.poll_ready();
+            }
         }
         for _ in 0..BURST {
             assert!(receiver.receive(Patience::None).is_ok());
@@ -42,10 +39,6 @@ const BURST: u64 = 20;
 
 fn messages() -> u64 {
     env::var("IBEX_TEST_MESSAGES").map_or(100, |count| count.parse().expect("a number"))
-}
-
-fn turn(stage: &Stage, node: usize) {
-    stage.nodes[node].runtime.poll_ready();
 }
 
 /// As the benchmark has it.
