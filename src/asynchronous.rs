@@ -33,6 +33,7 @@
 //! ```
 
 use std::{
+    borrow::Borrow,
     fmt,
     future::Future,
     pin::Pin,
@@ -231,14 +232,14 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     }
 }
 
-impl<T, C: Codec<T>> Sender<T, C> {
-    /// This sender as a sink of values.
+impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
+    /// This sender as a sink of values, or of what holds them: `Vec<u8>` for `[u8]`.
     ///
     /// A value that finds no room is kept in the sink until there is some; dropping the sink
     /// drops it unsent, so flush or close it. `flush` says that everything is published, which
     /// is what [`send`](Self::send) says when it returns; so does `close`, and the channel ends
     /// when the sender is dropped.
-    pub fn sink(&mut self) -> SendSink<'_, T, C> {
+    pub fn sink<V: Borrow<T>>(&mut self) -> SendSink<'_, T, C, V> {
         SendSink {
             sender: self,
             kept: None,
@@ -283,35 +284,36 @@ impl<T: ?Sized, C: Codec<T>> Drop for WaitAckedAsync<'_, T, C> {
 
 /// A sender as a sink. See [`Sender::sink`].
 #[must_use = "a sink does nothing unless it is polled"]
-pub struct SendSink<'a, T, C: Codec<T> = DefaultCodec> {
+pub struct SendSink<'a, T: ?Sized, C: Codec<T>, V> {
     sender: &'a mut Sender<T, C>,
     /// A value that found no room.
-    kept: Option<T>,
+    kept: Option<V>,
     wait: TaskWait,
 }
 
-impl<T, C: Codec<T>> SendSink<'_, T, C> {
+impl<T: ?Sized, C: Codec<T>, V: Borrow<T>> SendSink<'_, T, C, V> {
     /// Sends what is kept.
     fn poll_empty(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         let Some(value) = &self.kept else {
             return Poll::Ready(Ok(()));
         };
+        let value = value.borrow();
         let sent = ready!(self.sender.poll_send(value, &mut self.wait, context));
         self.kept = None;
         Poll::Ready(sent.map(|_| ()))
     }
 }
 
-impl<T: Unpin, C: Codec<T>> Sink<T> for SendSink<'_, T, C> {
+impl<T: ?Sized, C: Codec<T>, V: Borrow<T> + Unpin> Sink<V> for SendSink<'_, T, C, V> {
     type Error = SendError;
 
     fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
         self.get_mut().poll_empty(context)
     }
 
-    fn start_send(self: Pin<&mut Self>, value: T) -> Result<(), SendError> {
+    fn start_send(self: Pin<&mut Self>, value: V) -> Result<(), SendError> {
         let this = self.get_mut();
-        match this.sender.try_send(&value) {
+        match this.sender.try_send(value.borrow()) {
             Ok(_) => Ok(()),
             Err(TrySendError::Failed(error)) => Err(error),
             Err(_) => {
@@ -330,7 +332,7 @@ impl<T: Unpin, C: Codec<T>> Sink<T> for SendSink<'_, T, C> {
     }
 }
 
-impl<T, C: Codec<T>> Drop for SendSink<'_, T, C> {
+impl<T: ?Sized, C: Codec<T>, V> Drop for SendSink<'_, T, C, V> {
     fn drop(&mut self) {
         self.sender.handle.leave(&mut self.wait);
     }
@@ -383,8 +385,8 @@ impl Drop for AcceptAsync<'_> {
 }
 
 macro_rules! debug_as_named {
-    ($($name:ident[$($parameters:tt)*] $of:ident),*) => {$(
-        impl<$($parameters)*> fmt::Debug for $name<'_, T, C> {
+    ($($name:ident[T: ?Sized, C: Codec<T>$(, $more:ident)?] $of:ident),*) => {$(
+        impl<T: ?Sized, C: Codec<T>$(, $more)?> fmt::Debug for $name<'_, T, C$(, $more)?> {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.debug_struct(stringify!($name))
                     .field("channel", &self.$of.name())
@@ -399,7 +401,7 @@ debug_as_named!(
     Messages[T: ?Sized, C: Codec<T>] receiver,
     SendAsync[T: ?Sized, C: Codec<T>] sender,
     WaitAckedAsync[T: ?Sized, C: Codec<T>] sender,
-    SendSink[T, C: Codec<T>] sender
+    SendSink[T: ?Sized, C: Codec<T>, V] sender
 );
 
 impl fmt::Debug for AcceptAsync<'_> {

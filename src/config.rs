@@ -1,26 +1,14 @@
-//! Settings of nodes and channels, checked when they are used.
+//! Settings of nodes, checked when they are used.
 
-use std::{marker::PhantomData, net::ToSocketAddrs, sync::Arc, time::Duration};
+use std::{net::ToSocketAddrs, time::Duration};
 
 use ibex_bootstrap::Policy;
-use ibex_transport::{
-    channel::{ReceiveHandle, SendHandle},
-    driver::{Driver, SessionShared, Wait},
-    engine::{
-        channel_window::ChannelWindow,
-        control::{ChannelSpec, MAX_NAME_BYTES, Role},
-        message_version::MessageVersion,
-    },
-    fork,
-    memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
-};
+use ibex_transport::driver::{Driver, Wait};
 
 use crate::{
-    Codec, Fabric, ListenError, Node, OpenError, OpenFailure, Receiver, Sender, SettingConflict,
-    SettingError, ToAddress, VersionsBuilder, address,
+    Fabric, ListenError, Node, SettingConflict, SettingError, ToAddress, address,
     environment::{self, EnvironmentWarning, Site},
-    message::DefaultCodec,
-    node::{ChannelDefaults, NodeSettings},
+    node::NodeSettings,
 };
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
@@ -42,6 +30,7 @@ use crate::{
 /// | `IBEX_RDMA_GID_INDEX` | 0 to 255 | `RdmaSettings::gid_index` |
 /// | `IBEX_RDMA_MTU` | 256, 512, 1024, 2048 or 4096 | `RdmaSettings::path_mtu`; what both ports carry is looked at when a session comes |
 /// | `IBEX_RDMA_COMPLETIONS` | plain, extended or one-by-one | `RdmaSettings::completion_polling` |
+/// | `IBEX_RDMA_FAIL_OVER_AFTER` | milliseconds, or never | [`fail_over_after`](Self::fail_over_after) |
 ///
 /// Those of RDMA are read, and are warnings, in a build without `verbs`. A value that
 /// cannot be used is an error of [`build`](Self::build); another name that begins with
@@ -136,7 +125,8 @@ impl NodeBuilder {
     /// is one CPU, and where fewer than four are shared with an I/O thread that has
     /// [cores](Self::cores) of its own. Range of a spin: 0 to 1 s. Longer spends a core to
     /// save the wake-up, which takes 5 to 30 µs; who spins lets other threads run, and spins
-    /// on only in what time they leave.
+    /// on only in what time they leave. Where they keep a core for milliseconds, calls sleep at
+    /// once and try to spin again later.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             let range = ..=Duration::from_secs(1);
@@ -164,6 +154,11 @@ impl NodeBuilder {
     /// the peer (same host and user: shared memory; RDMA hardware at both ends: verbs; else
     /// tcp). A software RDMA device is slower than tcp, so it is used only where one of the
     /// two nodes requires or prefers verbs. `IBEX_FABRICS` overrides what is set here.
+    ///
+    /// It holds for as long as a session lasts: one over verbs whose queue pair or device breaks
+    /// goes on over tcp [in time](Self::fail_over_after), unless one of the two nodes requires
+    /// verbs or forbids tcp. Then it waits for another queue pair, until
+    /// [`session_timeout`](Self::session_timeout).
     ///
     /// A fabric whose cargo feature is off is never used; to require it is an error of
     /// [`build`](Self::build), as is to require verbs on a machine without a device that
@@ -225,8 +220,59 @@ impl NodeBuilder {
         self
     }
 
+    /// How long a peer's host may leave what was sent to it unanswered before its connection
+    /// counts as broken. Default: 3 s, range from 1 s; the engine looks once a second. Shorter
+    /// tells sooner of a network that is down, and takes one that loses much for it: the kernel
+    /// repeats a lost packet after 0.2 s, and then after twice as long each time. A peer that
+    /// does not read, or is stopped, answers. An end that has nothing to say notices by TCP's
+    /// keepalive, after 19 s.
+    pub fn notice_timeout(mut self, timeout: Duration) -> Self {
+        let range = Duration::from_secs(1)..;
+        self.note(SettingError::check_time("notice_timeout", timeout, range));
+        self.settings.notice_timeout = timeout;
+        self
+    }
+
+    /// How long a session whose connection broke waits for another, while its handles go on or
+    /// wait; then the peer is [gone](crate::EndCause::PeerGone). Default: 30 s, range from
+    /// 10 ms ([`Duration::MAX`]: for ever). Longer bears with longer outages; what was sent is
+    /// kept for as long, and whoever waits without a time-out of its own waits so.
+    pub fn session_timeout(mut self, timeout: Duration) -> Self {
+        let range = Duration::from_millis(10)..;
+        self.note(SettingError::check_time("session_timeout", timeout, range));
+        self.settings.session_timeout = timeout;
+        self
+    }
+
+    /// How long a session over verbs whose queue pair, device or connection broke asks its peer
+    /// for another queue pair, from the break on; then it goes on over tcp.
+    /// Default: 1 s, in which most of what passes is over; range from 0 (tcp at once) to
+    /// [`Duration::MAX`] (verbs or nothing). The end that connected has the say, and policies do
+    /// before it: tcp is not asked for where [`fabric`](Self::fabric) excludes it at either node.
+    ///
+    /// While it asks the session moves nothing: senders go on until their windows are full, and
+    /// whoever waits does so longer. With less, an interruption that would have passed costs the
+    /// session its queue pair, for good or until it [goes back](Self::fail_back).
+    pub fn fail_over_after(mut self, time: Duration) -> Self {
+        self.settings.fail_over_after = time;
+        self
+    }
+
+    /// Whether a session that began over verbs and went over to tcp asks for a queue pair again,
+    /// once, when its connection breaks later; never while it runs. Default: no. It takes both
+    /// nodes: the end that connected asks, and the other has to have been ready for it.
+    ///
+    /// The price is paid over tcp, meanwhile: messages longer than a receive buffer go as they
+    /// do over verbs, each asking for its memory first, and what is sent from stays registered.
+    /// A connection that works rarely breaks, so it is off: what matters then is tcp's speed.
+    pub fn fail_back(mut self, goes_back: bool) -> Self {
+        self.settings.fail_back = goes_back;
+        self
+    }
+
     /// The node's identity, 16 bytes that peers see. Default: random, so that a restart
-    /// is another node to them.
+    /// is another node to them. One that is given has to be this node's alone: whoever comes
+    /// with it later is taken for its restart, which ends the sessions that wait for it.
     pub fn identity(mut self, identity: [u8; 16]) -> Self {
         self.settings.identity = Some(identity);
         self
@@ -235,8 +281,8 @@ impl NodeBuilder {
     /// Channel ends that a session may have open at each of its nodes; the smaller of both
     /// nodes' holds for both. Default: 1024, range 1 to 16384. Each costs some hundred
     /// bytes, and once it is used its [window and more](Self#memory). Whoever opens one more
-    /// gets [`OpenFailure::TooMany`] with the limit, at either end; a peer that opens one
-    /// more all the same loses its session.
+    /// gets [`OpenFailure::TooMany`](crate::OpenFailure::TooMany) with the limit, at either
+    /// end; a peer that opens one more all the same loses its session.
     pub fn max_channels(mut self, ends: u32) -> Self {
         let given = u64::from(ends);
         self.note(SettingError::check_count("max_channels", given, 1..=16384));
@@ -305,7 +351,7 @@ impl NodeBuilder {
     }
 
     /// Default window in messages of this node's channels; see
-    /// [`ChannelBuilder::window_messages`].
+    /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
     pub fn window_messages(mut self, messages: u64) -> Self {
         let checked = self.settings.channel.set_window_messages(messages);
         self.note(checked);
@@ -313,7 +359,7 @@ impl NodeBuilder {
     }
 
     /// Default window in bytes of this node's channels; see
-    /// [`ChannelBuilder::window_bytes`].
+    /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_window_bytes(bytes);
         self.note(checked);
@@ -321,7 +367,7 @@ impl NodeBuilder {
     }
 
     /// Default limit of a message in this node's channels; see
-    /// [`ChannelBuilder::max_message_bytes`].
+    /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_max_message_bytes(bytes);
         self.note(checked);
@@ -329,7 +375,7 @@ impl NodeBuilder {
     }
 
     /// Default `open_timeout` of this node's channels; see
-    /// [`ChannelBuilder::open_timeout`].
+    /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
     pub fn open_timeout(mut self, timeout: Duration) -> Self {
         self.settings.channel.open_timeout = timeout;
         self
@@ -369,6 +415,9 @@ impl NodeBuilder {
         }
         #[cfg(feature = "verbs")]
         self.settings.rdma.apply(site);
+        if let Some(time) = site.fail_over_after {
+            self.settings.fail_over_after = time;
+        }
         (self, warnings)
     }
 
@@ -441,286 +490,6 @@ fn is_compiled_in(fabric: Fabric) -> bool {
     }
 }
 
-/// Settings of a channel. Made by [`Peer::channel`](crate::Peer::channel), ends in
-/// [`sender`](Self::sender) or [`receiver`](Self::receiver).
-///
-/// Both ends may be set differently: the smaller window and limit holds for both.
-#[derive(Clone, Debug)]
-#[must_use = "a builder does nothing until `sender` or `receiver`"]
-pub struct ChannelBuilder<C = DefaultCodec> {
-    session: Arc<SessionShared>,
-    name: String,
-    defaults: ChannelDefaults,
-    /// The first setting that was out of its range.
-    error: Option<SettingError>,
-    _codec: PhantomData<fn() -> C>,
-}
-
-impl ChannelBuilder {
-    pub(crate) fn new(session: Arc<SessionShared>, name: &str, defaults: ChannelDefaults) -> Self {
-        Self {
-            session,
-            name: name.to_owned(),
-            defaults,
-            error: None,
-            _codec: PhantomData,
-        }
-    }
-}
-
-impl<C> ChannelBuilder<C> {
-    /// How messages are encoded. Default: `Rkyv` (without the feature `rkyv`: `Raw`).
-    ///
-    /// ```
-    /// use ibex::{Peer, Pod, Raw};
-    ///
-    /// # fn channels(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
-    /// // Plain old data, sent as it lies in memory and read as it lies there: `Pod`.
-    /// let mut samples = peer.channel("samples").codec::<Pod>().sender::<[f64]>()?;
-    /// samples.send(&[0.5, 1.0, 1.5])?;
-    ///
-    /// // Bytes and nothing else: `Raw`.
-    /// let mut blobs = peer.channel("blobs").codec::<Raw>().sender::<[u8]>()?;
-    /// blobs.send(b"anything")?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    ///
-    /// A struct of one's own goes by `Pod` if it derives `Pod` and `Zeroable` of the crate
-    /// bytemuck (its feature `derive`) and [`Schema`](derive@crate::Schema). One with serde's
-    /// derives goes by `Serde`, or by `SerdeBorrowed` if it borrows:
-    ///
-    /// ```
-    /// # #[cfg(feature = "serde")]
-    /// # mod example {
-    /// use ibex::{Peer, Serde, serde_bytes};
-    ///
-    /// #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
-    /// struct Entry {
-    ///     offset: u64,
-    ///     #[serde(with = "serde_bytes")] // without it, each byte is decoded by itself
-    ///     data: Vec<u8>,
-    /// }
-    ///
-    /// fn entries(peer: &Peer) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut log = peer.channel("wal").codec::<Serde>().receiver::<Entry>()?;
-    ///     while let Some(entry) = log.next()? {
-    ///         println!("{} bytes at {}", entry.data.len(), entry.offset);
-    ///         entry.ack();
-    ///     }
-    ///     Ok(())
-    /// }
-    /// # }
-    /// ```
-    ///
-    /// Any other format is an implementation of [`Codec`]: see the example `custom_codec`.
-    pub fn codec<D>(self) -> ChannelBuilder<D> {
-        let Self {
-            session,
-            name,
-            defaults,
-            error,
-            ..
-        } = self;
-        ChannelBuilder {
-            session,
-            name,
-            defaults,
-            error,
-            _codec: PhantomData,
-        }
-    }
-
-    /// Messages that may be sent and not yet released. Default: 16384, range 1 to 2^20.
-    /// More lets a sender run further ahead of its receiver, whose end keeps 4 bytes for
-    /// each, and on tcp and verbs 48 more once used.
-    pub fn window_messages(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_window_messages(messages);
-        self.note(checked);
-        self
-    }
-
-    /// Bytes that may be sent and not yet released, and the size of the ring: a power of
-    /// two from 64 KiB to 4 MiB; range 1 byte to 4 MiB, others are rounded up. Default:
-    /// 2 MiB. Messages longer than half of it get memory of their own. More is more
-    /// [memory](crate::NodeBuilder#memory) at both ends, once used.
-    pub fn window_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_window_bytes(bytes);
-        self.note(checked);
-        self
-    }
-
-    /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. Of messages that get
-    /// memory of their own, twice as many bytes as this (or 16 MiB, if that is more) may be
-    /// sent and not yet released; over shared memory it is four messages up to 4 MiB, or two.
-    /// More lets a peer make this node allocate [more](crate::NodeBuilder#memory) per
-    /// channel.
-    pub fn max_message_bytes(mut self, bytes: u64) -> Self {
-        let checked = self.defaults.set_max_message_bytes(bytes);
-        self.note(checked);
-        self
-    }
-
-    /// How long a blocking call waits for the peer to open its end. Default: 10 s, for each
-    /// call anew, until the peer has opened it; range from 0 ([`Duration::MAX`]: for ever). A
-    /// call with a shorter time-out of its own waits no longer than that. The end stays open
-    /// when the time is up. Longer bears with slower peers, and tells later of a name that
-    /// nobody opens.
-    pub fn open_timeout(mut self, timeout: Duration) -> Self {
-        self.defaults.open_timeout = timeout;
-        self
-    }
-
-    /// For a receiving end: its sender hears at latest of every so many messages that are
-    /// acknowledged or released. Default: of each half window, and whenever the sender waits;
-    /// range 1 to 2^20, and half the window is the most. Fewer serve a sender that looks at
-    /// [`acked`](crate::Sender::acked) without waiting, or has several receivers to wait for.
-    /// Each time costs a small frame where there is none in that direction, on both sides some
-    /// 2 µs over tcp; over shared memory it costs the receiver a look at what was acknowledged.
-    ///
-    /// What is acknowledged is counted, and told, when the receiver is next asked for a message.
-    pub fn ack_every(mut self, messages: u64) -> Self {
-        let checked = self.defaults.set_ack_every(messages);
-        self.note(checked);
-        self
-    }
-
-    /// Keeps the first error for the opening call to report.
-    fn note(&mut self, checked: Result<(), SettingError>) {
-        self.error = self.error.or(checked.err());
-    }
-
-    /// Opens the sending end: announces it and returns, without waiting for the peer.
-    ///
-    /// A name may be used once in each direction: the peer opens the
-    /// [`receiver`](Self::receiver) of this channel, and this node may open a receiver of
-    /// the same name as the end of another channel. Where both open a sender, both wait,
-    /// and [`NotOpened`](crate::NotOpened) says so. Once both ends are gone, the name may
-    /// be opened again as a new channel.
-    ///
-    /// # Errors
-    ///
-    /// [`OpenError`], whose reason says: the end is open already, the session has ended or
-    /// is at its limit, memory was refused, or the name, the type or a setting cannot be
-    /// had. A peer whose type differs is told of by the first call that waits for it.
-    pub fn sender<T: ?Sized>(self) -> Result<Sender<T, C>, OpenError>
-    where
-        C: Codec<T>,
-    {
-        let offer = message_version::<T, C>().map(Offer::of_one);
-        self.open_sender(offer).map(Sender::new)
-    }
-
-    /// Opens the receiving end: announces it and returns.
-    ///
-    /// # Errors
-    ///
-    /// As [`sender`](Self::sender).
-    pub fn receiver<T: ?Sized>(self) -> Result<Receiver<T, C>, OpenError>
-    where
-        C: Codec<T>,
-    {
-        let offer = message_version::<T, C>().map(Offer::of_one);
-        self.open_receiver(offer).map(Receiver::new)
-    }
-
-    /// Opens an end that knows two versions of the message type, newer and older, for
-    /// programs that are updated one after the other: see [`Versions`](crate::Versions).
-    pub fn versions<N: ?Sized, O: ?Sized>(self) -> VersionsBuilder<N, O, C>
-    where
-        C: Codec<N> + Codec<O>,
-    {
-        VersionsBuilder::new(self)
-    }
-
-    pub(crate) fn open_sender(
-        &self,
-        offer: Result<Offer, OpenFailure>,
-    ) -> Result<SendHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Sender, reason);
-        let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.session.runtime();
-        let timeout = self.defaults.open_timeout;
-        let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
-        opened.map_err(|error| refuse(error.into()))
-    }
-
-    pub(crate) fn open_receiver(
-        &self,
-        offer: Result<Offer, OpenFailure>,
-    ) -> Result<ReceiveHandle, OpenError> {
-        let refuse = |reason| self.refused(Role::Receiver, reason);
-        let spec = self.spec(offer).map_err(refuse)?;
-        let runtime = self.session.runtime();
-        let (timeout, every) = (self.defaults.open_timeout, self.defaults.ack_every);
-        let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout, every);
-        opened.map_err(|error| refuse(error.into()))
-    }
-
-    /// Whether the peer can choose among several versions.
-    pub(crate) fn peer_knows_versions(&self) -> bool {
-        self.session.peer().knows_versions
-    }
-
-    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
-        OpenError {
-            channel: self.name.clone(),
-            peer: self.session.peer().address.to_string(),
-            end,
-            reason,
-        }
-    }
-
-    fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
-        if fork::is_child() {
-            return Err(self.session.used_after_fork(None).into());
-        }
-        let bytes = self.name.len();
-        if !(1..=MAX_NAME_BYTES).contains(&bytes) {
-            return Err(OpenFailure::Name { bytes });
-        }
-        if let Some(error) = self.error {
-            return Err(error.into());
-        }
-        let Offer { newest, older } = offer?;
-        Ok(ChannelSpec {
-            newest,
-            older,
-            window: self.defaults.ring_window(),
-            max_message_bytes: self.defaults.max_message_bytes,
-        })
-    }
-}
-
-/// The message types that an end knows.
-pub(crate) struct Offer {
-    pub(crate) newest: MessageVersion,
-    pub(crate) older: Vec<MessageVersion>,
-}
-
-impl Offer {
-    pub(crate) fn of_one(version: MessageVersion) -> Self {
-        Self {
-            newest: version,
-            older: Vec::new(),
-        }
-    }
-}
-
-/// Messages of type `T` by codec `C`, as peers compare them.
-pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion, OpenFailure> {
-    let alignment = C::alignment();
-    if !alignment.is_power_of_two() || !(8..=64).contains(&alignment) {
-        return Err(OpenFailure::Alignment { alignment });
-    }
-    let schema = C::schema();
-    Ok(MessageVersion {
-        fingerprint: schema.fingerprint.0,
-        schema: schema.text,
-        alignment: alignment as u32,
-    })
-}
-
 impl NodeSettings {
     /// How the settings go together, each within its range.
     fn check_relations(&self) -> Result<(), SettingConflict> {
@@ -759,41 +528,6 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
         return Err(conflict([one, other], "forbidden", rule));
     }
     Ok(())
-}
-
-impl ChannelDefaults {
-    pub(crate) fn set_window_messages(&mut self, messages: u64) -> Result<(), SettingError> {
-        self.window.messages = messages;
-        SettingError::check_count("window_messages", messages, 1..=1 << 20)
-    }
-
-    pub(crate) fn set_window_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
-        self.window.bytes = bytes;
-        SettingError::check_bytes("window_bytes", bytes, 1..=LARGEST_RING_BYTES as u64)
-    }
-
-    pub(crate) fn set_max_message_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
-        self.max_message_bytes = bytes;
-        SettingError::check_bytes("max_message_bytes", bytes, 1..=1 << 30)
-    }
-
-    pub(crate) fn set_ack_every(&mut self, messages: u64) -> Result<(), SettingError> {
-        self.ack_every = messages;
-        SettingError::check_count("ack_every", messages, 1..=1 << 20)
-    }
-
-    /// The window with its bytes rounded up to a ring's size.
-    fn ring_window(&self) -> ChannelWindow {
-        let bytes = self
-            .window
-            .bytes
-            .max(SMALLEST_RING_BYTES as u64)
-            .next_power_of_two();
-        ChannelWindow {
-            bytes,
-            ..self.window
-        }
-    }
 }
 
 /// Descriptors end long before.

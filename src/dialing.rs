@@ -1,8 +1,10 @@
-//! Connecting for tasks: names are resolved and peers waited for on a thread of the node's.
+//! Dialing without a caller that waits: threads that may block, and connecting for tasks on
+//! them.
 //!
-//! The system's resolver blocks, so connecting takes a thread. There are up to [`MOST`] of
-//! them per node, however many connect at a time; each ends when nobody is left to be
-//! connected. A future that is dropped is noticed within 20 ms, as the end of the node is.
+//! The system's resolver blocks, and so does a handshake. A node has two sets of threads: up
+//! to [`CONNECTING`] connect for tasks, up to [`RESUMING`] dial for sessions that have lost
+//! their connection, so that neither waits for the other. A thread ends when nothing is left
+//! to be dialed. A future that is dropped is noticed within 20 ms, as the end of the node is.
 
 use std::{
     collections::VecDeque,
@@ -22,25 +24,37 @@ use ibex_transport::{driver::Admission, fork};
 
 use crate::{ConnectError, Node, Peer, ToAddress, address};
 
-/// The threads of a node that dial, and what they are to do.
-#[derive(Clone, Default)]
+/// Threads that dial, and what they are to do.
+#[derive(Clone)]
 pub(crate) struct Dialers(Arc<Mutex<Queue>>);
 
-#[derive(Default)]
 struct Queue {
     jobs: VecDeque<Job>,
     threads: usize,
+    most: usize,
 }
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Threads that dial at a time.
-const MOST: usize = 4;
+/// Threads that connect at a time.
+pub(crate) const CONNECTING: usize = 4;
+/// Threads that dial for sessions at a time: one of them waits for 3 s where a host says nothing,
+/// and sessions with others wait for their turn behind that.
+pub(crate) const RESUMING: usize = 16;
 
 impl Dialers {
-    fn run(&self, job: Job) -> io::Result<()> {
+    /// At most so many threads.
+    pub(crate) fn new(most: usize) -> Self {
+        Self(Arc::new(Mutex::new(Queue {
+            jobs: VecDeque::new(),
+            threads: 0,
+            most,
+        })))
+    }
+
+    pub(crate) fn run(&self, job: Job) -> io::Result<()> {
         let mut queue = lock(&self.0);
-        if queue.threads < MOST {
+        if queue.threads < queue.most {
             let dialers = self.clone();
             let dialing = thread::Builder::new().name("ibex-dial".to_owned());
             match dialing.spawn(move || dialers.work()) {

@@ -4,7 +4,7 @@
 //! each variable means stands in the documentation of [`NodeBuilder`](crate::NodeBuilder).
 #![forbid(unsafe_code)]
 
-use std::{env, fmt};
+use std::{env, fmt, time::Duration};
 
 use ibex_transport::fabric::verbs::CompletionPolling;
 
@@ -73,6 +73,7 @@ pub(crate) struct Site {
     /// In bytes; one that a port can have.
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
+    pub(crate) fail_over_after: Option<Duration>,
     pub(crate) environment: Environment,
 }
 
@@ -133,6 +134,18 @@ const VARIABLES: &[Variable] = &[
                 _ => None,
             };
             site.completion_polling.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_FAIL_OVER_AFTER",
+        range: "milliseconds, or never",
+        take: |site, value| {
+            let time = match value {
+                "never" => Some(Duration::MAX),
+                _ => value.parse().ok().map(Duration::from_millis),
+            };
+            site.fail_over_after = time;
+            time.map(drop)
         },
     },
 ];
@@ -299,6 +312,7 @@ mod tests {
             ("IBEX_RDMA_GID_INDEX", "0"),
             ("IBEX_RDMA_MTU", "1024"),
             ("IBEX_RDMA_COMPLETIONS", "one-by-one"),
+            ("IBEX_RDMA_FAIL_OVER_AFTER", "2500"),
         ];
         assert_eq!(all.len(), VARIABLES.len());
         let site = parsed(&all).unwrap();
@@ -308,6 +322,7 @@ mod tests {
         assert_eq!(site.mtu_bytes, Some(1024));
         let polling = Some(CompletionPolling::ExtendedOneByOne);
         assert_eq!(site.completion_polling, polling);
+        assert_eq!(site.fail_over_after, Some(Duration::from_millis(2500)));
         let told: Vec<_> = site
             .environment
             .overrides
@@ -327,7 +342,7 @@ mod tests {
         assert_eq!(site.environment.overrides[0].value, "tcp, shm");
         let of_rdma = match cfg!(feature = "verbs") {
             true => 0,
-            false => 5,
+            false => 6,
         };
         assert_eq!(site.environment.warnings.len(), of_rdma, "not compiled in");
     }
@@ -361,6 +376,7 @@ mod tests {
                 "auto",
                 "plain, extended or one-by-one",
             ),
+            ("IBEX_RDMA_FAIL_OVER_AFTER", "1s", "milliseconds, or never"),
         ];
         for (variable, value, range) in cases {
             let error = parsed(&[(variable, value)]).unwrap_err();

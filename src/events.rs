@@ -58,6 +58,50 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
+    /// A session has lost its connection, for 50 ms or more. Its handles go on as far as they
+    /// can: senders until their windows are full, receivers with what has arrived; then they
+    /// wait. What breaks off and goes on sooner is told when it goes on.
+    #[non_exhaustive]
+    Suspended {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// What became of the connection.
+        cause: EndCause,
+        /// Since when.
+        since: Instant,
+    },
+    /// A session goes on over another connection: nothing was lost, and nothing comes twice.
+    #[non_exhaustive]
+    Resumed {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// How long it had none.
+        suspended: Duration,
+        /// Messages of ours that were sent again, as they had not arrived.
+        replayed: u64,
+    },
+    /// A session goes on over another fabric than before, told behind
+    /// [`Resumed`](Event::Resumed): one over verbs whose device, port or path has failed and is
+    /// not back in time, over tcp; one that [goes back](crate::NodeBuilder::fail_back), over
+    /// verbs.
+    #[non_exhaustive]
+    FabricChanged {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// What the session's data went over.
+        from: Fabric,
+        /// What it goes over now.
+        to: Fabric,
+        /// What became of the one before, in words; at the end that connected also of the last
+        /// attempt to have it again.
+        reason: String,
+    },
     /// A session is over. What had arrived is still handed out.
     #[non_exhaustive]
     Gone {
@@ -167,6 +211,28 @@ impl Event {
                 fabric: fabric_of(fabric),
                 reason,
             },
+            What::Suspended { cause, since } => Event::Suspended {
+                peer,
+                address,
+                cause,
+                since,
+            },
+            What::Resumed {
+                suspended,
+                replayed,
+            } => Event::Resumed {
+                peer,
+                address,
+                suspended,
+                replayed,
+            },
+            What::FabricChanged { from, to, reason } => Event::FabricChanged {
+                peer,
+                address,
+                from: fabric_of(from),
+                to: fabric_of(to),
+                reason,
+            },
             What::Gone { cause } => Event::Gone {
                 peer,
                 address,
@@ -200,6 +266,9 @@ impl Event {
     pub fn peer(&self) -> PeerId {
         match *self {
             Event::Connected { peer, .. }
+            | Event::Suspended { peer, .. }
+            | Event::Resumed { peer, .. }
+            | Event::FabricChanged { peer, .. }
             | Event::Gone { peer, .. }
             | Event::Stalled { peer, .. }
             | Event::Recovered { peer, .. } => peer,
@@ -216,6 +285,43 @@ impl fmt::Display for Event {
                 reason,
                 ..
             } => write!(f, "connected to {peer} at {address} over {reason}"),
+            Event::Suspended {
+                peer,
+                address,
+                cause,
+                since,
+            } => {
+                // Nobody is gone yet.
+                let why: &dyn fmt::Display = match cause {
+                    EndCause::PeerGone { why, .. } => why,
+                    cause => cause,
+                };
+                let since = since.elapsed();
+                write!(
+                    f,
+                    "session with {peer} at {address} has no connection since {since:?}: {why}"
+                )
+            }
+            Event::Resumed {
+                peer,
+                address,
+                suspended,
+                replayed,
+            } => write!(
+                f,
+                "session with {peer} at {address} goes on after {suspended:?}, {replayed} \
+                 messages are sent again"
+            ),
+            Event::FabricChanged {
+                peer,
+                address,
+                from,
+                to,
+                reason,
+            } => write!(
+                f,
+                "session with {peer} at {address} goes over {to} and not {from}: {reason}"
+            ),
             Event::Gone {
                 peer,
                 address,

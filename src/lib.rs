@@ -36,7 +36,11 @@
 //! ```
 //!
 //! A [`FanIn`] receives from all peers of a node, a [`Group`] sends the same to several and
-//! waits for a quorum of them, and [`Select`] waits for several receivers.
+//! waits for a quorum of them, and [`Select`] waits for several receivers. Calls that wait
+//! have futures too: [`asynchronous`]. Processes whose message types differ by a release
+//! understand each other by [`Versions`]. [`Node::events`] tells who comes, goes and stalls,
+//! [`Node::stats`] how far everything came; [`NodeBuilder`] has the settings, the most memory
+//! that a node takes, and the `IBEX_*` variables that override a program.
 //!
 //! # Messages and codecs
 //!
@@ -61,8 +65,18 @@
 //! Per channel, messages arrive in order and exactly once while the session lives. An
 //! error that ends a channel comes after everything that arrived was handed out, and
 //! carries [counters](Counts): what was sent is exact, what was received and acknowledged
-//! is at least so much. A session ends when its connection breaks; reconnecting and
-//! sending again what was not acknowledged is the application's part.
+//! is at least so much. A session [outlives its connection](Node#when-a-connection-breaks) and
+//! ends with its peer; connecting anew then, and sending again what was not acknowledged, is
+//! the application's part.
+//!
+//! # Cargo features
+//!
+//! | feature | default | what it adds |
+//! |---|---|---|
+//! | `shm`, `tcp` | yes | the fabrics; peers that have none in common get no session |
+//! | `rkyv` | yes | `Rkyv` and `#[ibex::message]`; without it `Raw` is the default codec |
+//! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
+//! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
 //!
 //! # Without a thread
 //!
@@ -103,6 +117,7 @@ extern crate self as ibex;
 
 mod address;
 pub mod asynchronous;
+mod channel_builder;
 mod config;
 mod dialing;
 mod environment;
@@ -116,6 +131,7 @@ mod peer;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
+mod resuming;
 mod select;
 mod sender;
 mod setting;
@@ -124,7 +140,8 @@ mod template;
 mod versions;
 
 pub use address::ToAddress;
-pub use config::{ChannelBuilder, NodeBuilder};
+pub use channel_builder::ChannelBuilder;
+pub use config::NodeBuilder;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,

@@ -1,7 +1,6 @@
 //! A process's endpoint.
 
 use std::{
-    collections::VecDeque,
     error::Error,
     fmt, io, mem,
     net::SocketAddr,
@@ -12,16 +11,15 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    Acceptor, Established, FabricKind, Local, Meanwhile, NodeIdentity, Places, Policy,
-    SessionLimits, dial, features,
+    Acceptor, Established, Local, Meanwhile, NodeIdentity, Places, Policy, SessionLimits, dial,
+    features,
 };
 use ibex_transport::{
     driver::{
-        Admission, CloseReport, ControlSource, Driver, PeerDescription, Runtime, RuntimeConfig,
-        SessionShared, Wait, has_membarrier,
+        Admission, CloseReport, ControlSource, Driver, Incoming, PeerDescription, Runtime,
+        RuntimeConfig, SessionShared, Wait, has_membarrier,
     },
     engine::channel_window::{ChannelWindow, HALF_WINDOW},
-    fabric::Fabric,
     fork::{self, UsedAfterFork},
 };
 
@@ -29,30 +27,42 @@ use ibex_transport::{
 use crate::rdma::{NodeDevices, RdmaSettings};
 use crate::{
     AcceptError, ConnectError, Environment, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, ToAddress, address, config::absent_fabrics, dialing::Dialers,
+    PeerId, ToAddress, address,
+    config::absent_fabrics,
+    dialing::{self, Dialers},
+    peer,
+    resuming::{Resuming, Sessions, prepared_pair},
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
 ///
+/// # When a connection breaks
+///
+/// A session outlives its connection. When that breaks the session is
+/// *suspended*: senders go on until their windows are full, receivers with what has arrived,
+/// channels may be opened and closed, and calls that wait take longer; a call with a time-out
+/// keeps its word. The end that dialed dials again, at once and then with pauses that grow to a
+/// second, so the other end has to listen still. Then the session is *resumed*: what had not
+/// arrived is sent again, and each message comes once and in order. [`Node::events`] tells of
+/// both, [`Peer::stats`] counts them. One over verbs whose connection, queue pair or device
+/// breaks asks for another queue pair, and goes on over tcp if there is none within
+/// [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), of which an event tells too; there
+/// it stays, unless both nodes have it [go back](NodeBuilder::fail_back) at a later break.
+///
+/// A connection counts as broken when it ends or is reset, when the peer's host leaves what was
+/// sent to it unanswered for [`notice_timeout`](NodeBuilder::notice_timeout) (3 s), or, while
+/// nothing is under way, when it has not answered for 19 s. A process that is stopped, computes
+/// or does not read, on a host that lives, is never taken for dead: its host answers. What it
+/// cannot do meanwhile is make another connection if that breaks as well.
+///
 /// # When a peer ends
 ///
-/// A node that is closed says goodbye, and a process that ends or is killed leaves it to
-/// its kernel to close the connection: either is known here within a round trip. A host
-/// that loses power or its network says nothing, and is found out by silence alone:
-///
-/// - On an idle connection the kernel asks after 10 s, and again every 3 s; the third
-///   question without an answer ends the session, 19 s after the last sign of life.
-/// - While bytes are on their way that nobody acknowledges, the kernel does not ask but
-///   sends them again, with growing pauses, until it gives up: with Linux's default
-///   (`net.ipv4.tcp_retries2` = 15) after 924 s at the least, so 15 minutes or more. The
-///   administrator may lower it; 8 makes it 100 s or so.
-///
-/// Until then the session counts as alive: senders go on until their window is full and
-/// then wait, receivers wait, and only the time-outs given to calls end them. When the
-/// kernel gives up the session ends at once, with everything that had arrived handed out
-/// before the error; it does not come back, and a peer that returns is a new session. A
-/// process that is stopped or does not read, on a host that lives, is never taken for
-/// dead.
+/// A session is over when a peer says goodbye, as a node that is closed does; when it is known
+/// that its process has ended, on the same host by the kernel's word and on another when it
+/// answers anew under the same [identity](NodeBuilder::identity); when it says that it has no such session any more; or when it has not come
+/// back within [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end
+/// takes it up again. Its handles hand out everything that arrived, and then an error with
+/// counters, whose [cause](crate::EndCause::PeerGone) says whether the end is certain.
 ///
 /// # Fork
 ///
@@ -76,6 +86,7 @@ use crate::{
 pub struct Node {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) dialers: Dialers,
+    resuming: Resuming,
     local: Local,
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
@@ -98,6 +109,10 @@ pub(crate) struct NodeSettings {
     pub(crate) connect_timeout: Duration,
     pub(crate) handshake_timeout: Duration,
     pub(crate) linger: Duration,
+    pub(crate) notice_timeout: Duration,
+    pub(crate) session_timeout: Duration,
+    pub(crate) fail_over_after: Duration,
+    pub(crate) fail_back: bool,
     pub(crate) identity: Option<[u8; 16]>,
     pub(crate) max_channels: u32,
     pub(crate) max_peer_sessions: u32,
@@ -130,6 +145,10 @@ impl Default for NodeSettings {
             connect_timeout: Duration::from_secs(10),
             handshake_timeout: Duration::from_secs(5),
             linger: Duration::from_secs(1),
+            notice_timeout: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(30),
+            fail_over_after: Duration::from_secs(1),
+            fail_back: false,
             identity: None,
             max_channels: 1024,
             max_peer_sessions: 1024,
@@ -213,6 +232,15 @@ impl Node {
             per_node: settings.max_node_sessions,
         });
         local.limits.session_credit_bytes = settings.session_credit_bytes;
+        let sessions = Arc::<Sessions>::default();
+        local.resumptions = Some(sessions.clone());
+        let resuming = Resuming {
+            sessions,
+            dialers: Dialers::new(dialing::RESUMING),
+            local: local.clone(),
+            fail_over_after: settings.fail_over_after,
+            fail_back: settings.fail_back,
+        };
 
         let (wait, wait_engine) = waits(&settings);
         let runtime = Runtime::start(RuntimeConfig {
@@ -222,6 +250,8 @@ impl Node {
             cores: settings.cores.clone(),
             session_credit_bytes: settings.session_credit_bytes,
             node_credit_bytes: settings.node_credit_bytes,
+            notice_timeout: settings.notice_timeout,
+            session_timeout: settings.session_timeout,
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
@@ -236,12 +266,14 @@ impl Node {
             let listener = Listener {
                 acceptor,
                 our_channels: settings.max_channels,
+                resuming: resuming.clone(),
             };
             runtime.set_control_source(Box::new(listener))?;
         }
         Ok(Self {
             runtime,
-            dialers: Dialers::default(),
+            dialers: Dialers::new(dialing::CONNECTING),
+            resuming,
             local,
             local_addr,
             settings,
@@ -277,7 +309,8 @@ impl Node {
             self.settings.connect_timeout,
             &Dialing(&self.runtime),
         )?;
-        self.admit(&address, admission(established, self.settings.max_channels))
+        let admission = admission(established, self.settings.max_channels, &self.resuming);
+        self.admit(&address, admission)
     }
 
     /// Makes a session of a finished handshake.
@@ -295,10 +328,11 @@ impl Node {
     pub(crate) fn dialing(&self) -> impl FnOnce(&str, &dyn Fn() -> bool) -> Dialed + use<> {
         let (local, runtime) = (self.local.clone(), self.runtime.clone());
         let (timeout, max_channels) = (self.settings.connect_timeout, self.settings.max_channels);
+        let resuming = self.resuming.clone();
         move |address, is_dropped| {
             let is_cancelled = || is_dropped() || runtime.is_closed();
             let established = dial(address, &local, timeout, &is_cancelled)?;
-            Ok(admission(established, max_channels))
+            Ok(admission(established, max_channels, &resuming))
         }
     }
 
@@ -455,10 +489,12 @@ impl Drop for Node {
             let Self {
                 runtime,
                 dialers,
+                resuming,
                 local,
                 ..
             } = self;
-            mem::forget((runtime.clone(), dialers.clone(), local.clone()));
+            let kept = (runtime.clone(), dialers.clone(), resuming.clone());
+            mem::forget((kept, local.clone()));
             return;
         }
         // Nobody is there to be told what was not delivered.
@@ -498,6 +534,7 @@ impl Meanwhile for Dialing<'_> {
 struct Listener {
     acceptor: Acceptor,
     our_channels: u32,
+    resuming: Resuming,
 }
 
 impl ControlSource for Listener {
@@ -505,59 +542,64 @@ impl ControlSource for Listener {
         self.acceptor.as_fd()
     }
 
-    fn turn(&mut self, now: Instant) -> Vec<Admission> {
+    fn turn(&mut self, now: Instant) -> Vec<Incoming> {
         self.acceptor.turn(now);
         while let Some(failure) = self.acceptor.poll_failure() {
             // As an error value, so that a subscriber can tell one cause from another.
             let failure: &(dyn Error + 'static) = &failure;
             tracing::warn!(failure, "a connection did not become a session");
         }
-        let mut established = VecDeque::new();
+        let mut incoming = Vec::new();
         while let Some(next) = self.acceptor.poll_established() {
-            established.push_back(admission(next, self.our_channels));
+            let admission = admission(next, self.our_channels, &self.resuming);
+            incoming.push(Incoming::Session(Box::new(admission)));
         }
-        established.into()
+        while let Some(next) = self.acceptor.poll_resumed() {
+            let wires = Box::new(self.resuming.resumed(next));
+            incoming.push(Incoming::Wires(wires));
+        }
+        incoming
     }
 
     fn next_deadline(&self) -> Option<Instant> {
         self.acceptor.next_deadline()
     }
+
+    fn close(&mut self) {
+        self.acceptor.close();
+    }
 }
 
-fn admission(established: Established, our_channels: u32) -> Admission {
+fn admission(established: Established, our_channels: u32, resuming: &Resuming) -> Admission {
+    let (resumption, registered) = resuming.terms(&established).unzip();
     let Established {
         stream,
         leftover,
         unix,
         verbs,
-        peer,
+        peer: info,
         place,
         fabric,
         reason,
         ..
     } = established;
-    // Nobody but this crate's own devices makes them.
-    let rdma = verbs.and_then(|pair| pair.into_any().downcast().ok());
     Admission {
         stream,
         leftover,
         unix,
-        rdma: rdma.map(|pair| *pair),
-        max_channels: our_channels.min(peer.limits.channels) as usize,
-        place: Box::new(place),
+        rdma: verbs.and_then(prepared_pair),
+        max_channels: our_channels.min(info.limits.channels) as usize,
+        resumption,
+        place: Box::new((place, registered)),
         peer: PeerDescription {
-            address: peer.address,
-            identity: peer.identity.0,
-            incarnation: peer.incarnation,
-            pid: peer.pid,
-            knows_versions: peer.features & features::CHANNEL_VERSIONS != 0,
-            rests: peer.features & features::RESTING_RINGS != 0,
-            knows_writes: peer.features & features::REMOTE_WRITES != 0,
-            fabric: match fabric {
-                FabricKind::Shm => Fabric::Shm,
-                FabricKind::Tcp => Fabric::Tcp,
-                FabricKind::Verbs => Fabric::Verbs,
-            },
+            address: info.address,
+            identity: info.identity.0,
+            incarnation: info.incarnation,
+            pid: info.pid,
+            knows_versions: info.features & features::CHANNEL_VERSIONS != 0,
+            rests: info.features & features::RESTING_RINGS != 0,
+            knows_writes: info.features & features::REMOTE_WRITES != 0,
+            fabric: peer::as_carried(fabric),
             reason,
         },
     }

@@ -58,6 +58,15 @@ pub(crate) fn fabric_of(fabric: fabric::Fabric) -> Fabric {
     }
 }
 
+/// As the crate of transports calls it.
+pub(crate) fn as_carried(fabric: Fabric) -> fabric::Fabric {
+    match fabric {
+        Fabric::Shm => fabric::Fabric::Shm,
+        Fabric::Tcp => fabric::Fabric::Tcp,
+        Fabric::Verbs => fabric::Fabric::Verbs,
+    }
+}
+
 impl fmt::Debug for PeerId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "PeerId({self})")
@@ -69,14 +78,12 @@ impl fmt::Debug for PeerId {
 /// Dropping a `Peer` ends nothing: its session lives as long as the node, and its
 /// channels as long as their handles.
 ///
-/// A peer that closed its node or whose process ended is *gone* within a round trip. If its
-/// host died or cannot be reached, it takes 19 s on an idle connection and, with Linux's
-/// defaults, 15 minutes or more while bytes are unacknowledged; see
-/// [`Node`](crate::Node#when-a-peer-ends).
+/// A peer that closed its node, or whose process ended on this host, is *gone* at once. One whose
+/// connection broke is suspended, comes back or is given up; see
+/// [`Node`](crate::Node#when-a-connection-breaks).
 #[derive(Clone, Debug)]
 pub struct Peer {
     session: Arc<SessionShared>,
-    fabric: Fabric,
     defaults: ChannelDefaults,
 }
 
@@ -91,12 +98,7 @@ pub struct Incoming {
 
 impl Peer {
     pub(crate) fn new(session: Arc<SessionShared>, defaults: ChannelDefaults) -> Self {
-        let fabric = fabric_of(session.peer().fabric);
-        Self {
-            session,
-            fabric,
-            defaults,
-        }
+        Self { session, defaults }
     }
 
     pub(crate) fn session(&self) -> &Arc<SessionShared> {
@@ -151,13 +153,16 @@ impl Peer {
             .collect()
     }
 
-    /// The fabric that the session's data goes over.
+    /// The fabric that the session's data goes over: one over verbs goes on over tcp when its
+    /// device, port or path fails and does not come back in time, which is
+    /// [an event](crate::Event::FabricChanged).
     #[must_use]
     pub fn fabric(&self) -> Fabric {
-        self.fabric
+        fabric_of(self.session.fabric())
     }
 
-    /// Why this fabric was chosen, in words, and what stood in the way of the faster ones:
+    /// Why the fabric was chosen that the session began over, in words, and what stood in the
+    /// way of the faster ones (what moved it since is [an event](crate::Event::FabricChanged)):
     /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`.
     #[must_use]
     pub fn fabric_reason(&self) -> &str {
@@ -182,9 +187,16 @@ impl Peer {
         self.session.peer().pid
     }
 
-    /// Whether the session has ended, as far as is known here: a dead host is found out
-    /// late (see [`Node`](crate::Node#when-a-peer-ends)). What had arrived is still handed
-    /// out. Once gone it stays so.
+    /// Whether the session has lost its connection and waits for another: its handles go on as
+    /// far as they can, and wait.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.session.is_suspended()
+    }
+
+    /// Whether the session has ended, as far as is known here: see
+    /// [`Node`](crate::Node#when-a-peer-ends). What had arrived is still handed out. Once gone
+    /// it stays so.
     #[must_use]
     pub fn is_gone(&self) -> bool {
         self.session.is_gone()

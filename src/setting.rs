@@ -131,7 +131,7 @@ impl fmt::Display for SettingValue {
             SettingValue::Count(count) => write!(f, "{count}"),
             SettingValue::Time(time) => write!(f, "{time:?}"),
             SettingValue::Bytes(bytes) => {
-                let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
+                let units = [(40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")];
                 // In the largest unit that says it exactly.
                 let is_exact = |shift: u32| bytes >> shift != 0 && bytes.trailing_zeros() >= shift;
                 match units.iter().find(|(shift, _)| is_exact(*shift)) {
@@ -221,5 +221,6 @@ mod tests {
         assert_eq!(text((1 << 20) + 1), "1048577 bytes");
         assert_eq!(text(1536 << 10), "1536 KiB");
         assert_eq!(text(1 << 30), "1 GiB");
+        assert_eq!(text(1 << 40), "1 TiB");
     }
 }

@@ -77,7 +77,7 @@ impl NodeSession {
         Self {
             peer: PeerId::of(peer),
             address: peer.address,
-            fabric: fabric_of(peer.fabric),
+            fabric: fabric_of(link.session.fabric()),
             completion_polling: link.session.completion_polling(),
             is_up: link.is_up,
             counters: link.session.stats(),
@@ -190,7 +190,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 25] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 28] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -218,6 +218,9 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 25] {
         polls,
         empty_polls,
         bells,
+        suspensions,
+        resumes,
+        replayed,
     } = counters;
     [
         ("frames_sent", frames_sent),
@@ -245,6 +248,9 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 25] {
         ("polls", polls),
         ("empty_polls", empty_polls),
         ("bells", bells),
+        ("suspensions", suspensions),
+        ("resumes", resumes),
+        ("replayed", replayed),
     ]
 }
 

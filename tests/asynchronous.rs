@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::{StreamExt, future::join_all};
+use futures_util::{
+    SinkExt, StreamExt,
+    future::{join, join_all},
+};
 use ibex::{Fabric, Node, Pod, Raw, Receiver, Sender};
 use pair::{FABRICS, Pair};
 
@@ -70,6 +73,35 @@ fn on_smol() {
             receiving.await
         });
         assert_eq!(sum, SUM);
+    }
+}
+
+/// More than there is room for, as what holds bytes and not as bytes.
+#[test]
+fn a_sink_takes_what_holds_its_messages() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let [here, there] = &pair.peers;
+        let channel = here.channel("lines").codec::<Raw>().window_messages(8);
+        let mut sender = channel.sender::<[u8]>().expect("a sender");
+        let lines = there.channel("lines").codec::<Raw>();
+        let mut receiver = lines.receiver::<[u8]>().expect("a receiver");
+        let lines: Vec<String> = (0..100).map(|number| format!("line {number}")).collect();
+        let sending = async {
+            let mut sink = sender.sink();
+            for line in &lines {
+                sink.send(line.clone().into_bytes()).await.expect("sent");
+            }
+            sink.close().await.expect("sent");
+        };
+        let receiving = async {
+            let mut messages = receiver.stream();
+            for line in &lines {
+                let message = messages.next().await.expect("a message").expect("valid");
+                assert_eq!(&*message, line.as_bytes());
+            }
+        };
+        smol::block_on(join(sending, receiving));
     }
 }
 
@@ -189,7 +221,7 @@ fn futures_can_move_to_other_threads() {
     is_send(&pair.nodes[1].accept_async());
     is_send(&pair.nodes[0].connect_async("localhost:1"));
     let (mut numbers, _receiver) = pair.channel("numbers");
-    is_send(&numbers.sink());
+    is_send(&numbers.sink::<u64>());
     let numbers = pair.nodes[1].fan_in("all").codec::<Pod>();
     let mut numbers = numbers.receiver::<u64>().expect("a fan-in");
     is_send(&numbers.next_async());

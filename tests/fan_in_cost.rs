@@ -37,7 +37,7 @@ mod cost {
 
     /// Peers that have joined and send nothing.
     const IDLE: usize = 256;
-    const MESSAGES: usize = 41;
+    const MESSAGES: usize = 21;
     const LONG: Duration = Duration::from_secs(600);
     /// The case that a child plays.
     const CASE: &str = "IBEX_TEST_FAN_IN_COST";

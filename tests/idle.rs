@@ -1,6 +1,6 @@
 //! A pair that has nothing to say costs nothing: below 1 % of a core in either process,
 //! and no wake-up that only time has caused. The same of a process whose peer takes nothing
-//! of what it has to say.
+//! of what it has to say, or has closed the end that it was for.
 //!
 //! Both facts are the kernel's: processor time and voluntary context switches of every
 //! thread, from /proc/PID/task, but for the one that looks there. A receiver waits in `recv` on
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
             |party| wait(party, true),
         ));
         proofs.push(Proof::new("peer_stopped", setup, watch_blocked, count));
+        proofs.push(Proof::new("peer_closed", setup, watch_unwanted, close));
         proofs.push(Proof::new("quorum", setup, watch_quorum, hold));
     }
     processes::run(proofs)
@@ -106,6 +107,45 @@ fn watch_blocked(party: &mut Party) {
     after.assert_idle_since(&before);
     kill_process(peer, Signal::CONT).expect("the peer can go on");
     sending.join().unwrap();
+}
+
+/// The watched process is this one: its ring is full of what its peer, which has closed its
+/// end, takes no more, and its handle lives.
+fn watch_unwanted(party: &mut Party) {
+    let builder = party.peer.channel("much").codec::<Raw>();
+    let mut sender = builder.window_bytes(4 << 20).sender::<[u8]>().unwrap();
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    let peer = Pid::from_raw(party.other.pid() as i32).expect("a process has a number");
+    kill_process(peer, Signal::STOP).expect("the peer can be stopped");
+    let sending = thread::spawn(move || {
+        while sender.send(&[7; 1000]).is_ok() {}
+        sender
+    });
+    thread::sleep(Duration::from_secs(1));
+    assert!(!sending.is_finished(), "the ring is full");
+    // It closes before it can have taken in all of that.
+    kill_process(peer, Signal::CONT).expect("the peer can go on");
+    party.meet();
+    let sender = sending.join().unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let before = Usage::of(own_pid());
+    thread::sleep(WATCHED);
+    let after = Usage::of(own_pid());
+    drop(sender);
+    after.assert_idle_since(&before);
+}
+
+fn close(party: &mut Party) {
+    let builder = party.peer.channel("much").codec::<Raw>();
+    let mut receiver = builder.window_bytes(4 << 20).receiver::<[u8]>().unwrap();
+    receiver.opened(PATIENCE).unwrap();
+    party.meet();
+    // It is stopped in the meantime.
+    thread::sleep(Duration::from_millis(100));
+    drop(receiver);
+    party.meet();
+    thread::sleep(WATCHED + Duration::from_secs(1));
 }
 
 fn count(party: &mut Party) {

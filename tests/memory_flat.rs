@@ -8,8 +8,8 @@
 //! two small processes of a proof have; two are too many. (What waits in a socket's
 //! buffers is the kernel's, which bounds it by itself.)
 //!
-//! A receiver that never reads is watched for a minute, the others for 10 s, and less over
-//! a device made of software; `MEMORY_FLAT_SECONDS` sets another time for all.
+//! A receiver that never reads is watched for 20 s, the others for 10 s, and less over a
+//! device made of software; `MEMORY_FLAT_SECONDS` sets another time for all.
 
 mod processes;
 
@@ -195,7 +195,7 @@ fn resident_kib(pid: u32) -> u64 {
 
 fn duration(setup: Setup, beside: Beside) -> Duration {
     let usual = match beside {
-        Beside::Nothing => setup.count(60, 10),
+        Beside::Nothing => setup.count(20, 4),
         Beside::Flow | Beside::Held => setup.count(10, 2),
     };
     let seconds = env::var("MEMORY_FLAT_SECONDS").ok();

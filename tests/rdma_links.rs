@@ -16,8 +16,7 @@ use std::{env, fs, io, thread};
 
 use ibex::rdma::RdmaSettings;
 use ibex::{
-    Disconnected, EndCause, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError,
-    SendError, Sender,
+    Event, Events, Fabric, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError, Sender,
 };
 
 /// Nothing here takes long; a guest under emulation may.
@@ -27,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn builder(device: &str, timeout: Duration) -> NodeBuilder {
     Node::builder()
         .rdma(RdmaSettings::new().device(device).timeout(timeout))
-        .fabric(Fabric::Verbs, Policy::Require)
+        .fabric(Fabric::Verbs, Policy::Prefer)
         .connect_timeout(PATIENCE)
         .handshake_timeout(PATIENCE)
 }
@@ -57,6 +56,13 @@ fn the_other_end() {
         .listen("192.0.2.2:0");
     let node = node.build();
     let node = node.expect("a node");
+    // For who wonders why a test failed.
+    let (events, begun) = (node.events(), Instant::now());
+    thread::spawn(move || {
+        for event in events {
+            eprintln!("the other end, {:?}: {event}", begun.elapsed());
+        }
+    });
     println!("address| {}", node.local_addr().expect("it listens"));
     // Until whoever reads this is done.
     while let Ok(peer) = node.accept_timeout(PATIENCE) {
@@ -104,6 +110,11 @@ struct Link {
 impl Link {
     /// None where there is no such link.
     fn new(timeout_ms: u64) -> Option<Self> {
+        Self::with(timeout_ms, Policy::Prefer, PATIENCE)
+    }
+
+    /// The same, with sessions that go on over tcp after such a time, if they may.
+    fn with(timeout_ms: u64, verbs: Policy, fail_over_after: Duration) -> Option<Self> {
         static GUEST: Mutex<()> = Mutex::new(());
         let settings = fs::read_to_string("/run/vm/settings").unwrap_or_default();
         if !settings.lines().any(|line| line == "topology=pair") {
@@ -134,6 +145,8 @@ impl Link {
         Some(Self {
             _guest: guest,
             node: builder("rxe0", Duration::from_millis(timeout_ms))
+                .fabric(Fabric::Verbs, verbs)
+                .fail_over_after(fail_over_after)
                 .build()
                 .expect("a node"),
             address,
@@ -150,6 +163,7 @@ impl Link {
         Met {
             sender: sender.expect("an end"),
             answers: answers.expect("an end"),
+            peer,
         }
     }
 
@@ -158,6 +172,7 @@ impl Link {
         let Met {
             mut sender,
             answers,
+            ..
         } = self.meet();
         let taking = thread::spawn(move || take(answers, count));
         for number in 1..=count {
@@ -177,6 +192,11 @@ impl Drop for Link {
                 &format!("tc qdisc replace dev {end} root netem limit 100000"),
             );
         }
+        // For who wonders why a test failed.
+        let mut events = self.node.events();
+        while let Some(event) = events.next_timeout(Duration::ZERO) {
+            eprintln!("this end: {event}");
+        }
         let _ = self.other.kill();
         let _ = self.other.wait();
     }
@@ -184,6 +204,7 @@ impl Drop for Link {
 
 /// A session.
 struct Met {
+    peer: Peer,
     sender: Sender<[u8], Raw>,
     answers: Receiver<[u8], Raw>,
 }
@@ -282,6 +303,7 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     let Met {
         mut sender,
         answers,
+        ..
     } = link.meet();
     let again = counted(&["completer_retry_err"]);
     let taking = thread::spawn(move || take(answers, 300));
@@ -299,53 +321,100 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     assert!(counted(&["completer_retry_err"]) > again);
 }
 
-#[test]
-fn a_longer_cut_ends_the_session_and_both_ends_say_how_far_it_came() {
-    let Some(mut link) = Link::new(60) else {
-        return;
-    };
-    let Met { mut sender, .. } = link.meet();
+/// Cuts the link in mid-stream, longer than devices bear, and mends it when a session is
+/// suspended: why it was, and what is told of its fabric by the time when it goes on.
+fn goes_on_behind_a_cut(mut link: Link) -> (String, Option<(Fabric, Fabric, String)>) {
+    let mut events = link.node.events();
+    let Met {
+        peer,
+        mut sender,
+        answers,
+    } = link.meet();
+    let taking = thread::spawn(move || take(answers, 600));
+    for number in 1..=300 {
+        sender.send(&message(number)).expect("sent");
+    }
     let exceeded = counted(&["retry_exceeded_err"]);
-    let mut cut = None;
-    let (sent, end) = send_until_over(&mut sender, |sent| {
-        if sent == 300 {
-            disturb("loss 100%");
-            cut = Some(Instant::now());
+    let cut = Instant::now();
+    disturb("loss 100%");
+    let sending = thread::spawn(move || {
+        for number in 301..=600 {
+            sender.send(&message(number)).expect("sent");
         }
+        sender.close().expect("delivered");
     });
-    let took = cut.expect("it was cut").elapsed();
-    println!("after {took:?}: {end}");
-    assert_eq!(end.counts.sent, sent);
-    let EndCause::PeerGone { why } = &end.cause else {
-        panic!("{end}");
-    };
-    assert!(why.contains("retries exceeded"), "{why}");
+    let cause = told(&mut events, |event| match event {
+        Event::Suspended { cause, .. } => Some(cause.to_string()),
+        _ => None,
+    });
+    let took = cut.elapsed();
+    println!("after {took:?}: {cause}");
+    assert!(cause.contains("retries exceeded"), "{cause}");
     assert!(counted(&["retry_exceeded_err"]) > exceeded);
     // Seven tries, of 67 ms at least.
     assert!(took > Duration::from_millis(400), "{took:?}");
+    assert!(peer.is_suspended());
     disturb("");
-    let said = heard(&mut link.said, "heard");
-    println!("the other end: {said}");
-    let (count, end_there) = said.split_once(", and then ").expect("it broke there too");
-    let count: u64 = count.parse().expect("a number");
-    assert!((end.counts.received..=sent).contains(&count), "{said}");
-    let exact = format!("({count} received, ");
-    assert!(end_there.contains(&exact), "{said}");
-    link.carry(100);
-}
-
-/// Sends until the session is over. How many were sent, and what was said then.
-fn send_until_over(
-    sender: &mut Sender<[u8], Raw>,
-    mut before: impl FnMut(u64),
-) -> (u64, Disconnected) {
-    for sent in 0.. {
-        before(sent);
-        match sender.send(&message(sent + 1)) {
-            Ok(_) => {}
-            Err(SendError::Disconnected(end)) => return (sent, *end),
-            Err(error) => panic!("{error}"),
+    told(&mut events, |event| match event {
+        Event::Resumed { .. } => Some(()),
+        _ => None,
+    });
+    sending.join().expect("all are sent");
+    taking.join().expect("all answers");
+    assert_eq!(heard(&mut link.said, "heard"), "600, all");
+    let mut changed = None;
+    while let Some(event) = events.try_next() {
+        if let Event::FabricChanged {
+            from, to, reason, ..
+        } = event
+        {
+            changed = Some((from, to, reason));
         }
     }
-    unreachable!("it sends until the session is over");
+    let now = changed.as_ref().map_or(Fabric::Verbs, |(_, to, _)| *to);
+    assert_eq!(peer.fabric(), now);
+    // The device works again.
+    link.carry(100);
+    (cause, changed)
+}
+
+#[test]
+fn after_a_longer_cut_the_session_gets_another_queue_pair_and_nothing_is_lost() {
+    let Some(link) = Link::new(60) else {
+        return;
+    };
+    let (_, changed) = goes_on_behind_a_cut(link);
+    assert_eq!(changed, None);
+}
+
+#[test]
+fn where_verbs_is_required_it_gets_one_however_long_that_takes() {
+    let Some(link) = Link::with(60, Policy::Require, Duration::ZERO) else {
+        return;
+    };
+    let (_, changed) = goes_on_behind_a_cut(link);
+    assert_eq!(changed, None);
+}
+
+#[test]
+fn where_it_may_not_wait_for_one_it_goes_on_over_tcp_and_nothing_is_lost() {
+    let Some(link) = Link::with(60, Policy::Prefer, Duration::ZERO) else {
+        return;
+    };
+    let (cause, changed) = goes_on_behind_a_cut(link);
+    let (from, to, reason) = changed.expect("another fabric");
+    assert_eq!((from, to), (Fabric::Verbs, Fabric::Tcp));
+    assert!(reason.starts_with(&cause), "{reason}");
+}
+
+/// What is told next of that kind.
+fn told<T>(events: &mut Events, mut of_kind: impl FnMut(Event) -> Option<T>) -> T {
+    let until = Instant::now() + PATIENCE;
+    while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {
+        println!("{event}");
+        if let Some(told) = of_kind(event) {
+            return told;
+        }
+    }
+    panic!("it is not told");
 }

@@ -60,7 +60,7 @@ fn every_knob_of_a_node_is_checked_against_its_range() {
         ),
         (
             builder().node_credit_bytes((1 << 40) + 1),
-            "node_credit_bytes is 1099511627777 bytes; it may be 512 KiB to 1024 GiB",
+            "node_credit_bytes is 1099511627777 bytes; it may be 512 KiB to 1 TiB",
         ),
         (
             builder().window_messages(0),

@@ -1,5 +1,6 @@
-//! The replication example under `kill -9`: replicas are killed in the middle of a load and
-//! join again, and at the end every log, read back, is the primary's.
+//! The replication example under `kill -9` and worse: replicas are killed in the middle of a
+//! load and join again, and at the end every log, read back, is the primary's. Under fire
+//! the primary is killed, too, processes are stopped and connections broken.
 //!
 //! The example has to be built: `cargo test` does that, and `cargo build --example
 //! replication` before `cargo test --test replication`, with the same profile.
@@ -66,6 +67,68 @@ fn from_the_beginning_over_sockets() {
     loses_nothing("--transport sockets --store memory");
 }
 
+#[test]
+fn under_fire_over_shm() {
+    survives("--fabric shm --fsync 5", 5);
+}
+
+#[test]
+fn under_fire_over_tcp() {
+    survives("--fabric tcp", 5);
+}
+
+#[test]
+fn under_fire_over_tcp_in_threads() {
+    survives("--fabric tcp --driver threads --wait sleep --replicas 3", 5);
+}
+
+#[test]
+fn under_fire_over_sockets() {
+    survives("--transport sockets", 3);
+}
+
+/// Over the RDMA device that `IBEX_TEST_DEVICE` names, if it does; the example has to be
+/// built with the feature `verbs`, too.
+#[test]
+#[cfg(feature = "verbs")]
+fn under_fire_over_verbs() {
+    if let Some(device) = env::var_os("IBEX_TEST_DEVICE") {
+        let over_device = |command: &mut Command| {
+            command.env("IBEX_RDMA_DEVICE", device);
+        };
+        has_lost_nothing(&run_with("--fabric verbs --fire 10", over_device));
+    }
+}
+
+/// Processes are killed and stopped, and connections broken, all of it while records come:
+/// none that was acknowledged is lost. What only loses its connection over ibex does not
+/// even have to join again.
+fn survives(options: &str, seconds: u64) {
+    let outcome = run(&format!("{options} --fire {seconds}"));
+    has_lost_nothing(&outcome);
+    if options.contains("sockets") {
+        return;
+    }
+    let faults = |name: &str| outcome["faults"][name].as_u64().expect("a count");
+    let replicas = outcome["tips"].as_array().expect("a list of logs").len() as u64 - 1;
+    let started = replicas * (1 + faults("kill_primary")) + faults("kill_replica");
+    assert!(outcome["joined"].as_u64() <= Some(started), "{outcome}");
+}
+
+fn has_lost_nothing(outcome: &Value) {
+    let faults = outcome["faults"].as_object().expect("a count for each");
+    assert_eq!(faults.len(), 7, "{outcome}");
+    assert!(faults.values().all(|count| count.as_u64() > Some(0)));
+    assert!(outcome["acknowledged"].as_u64() > Some(0), "{outcome}");
+    assert_eq!(outcome["logs_equal"], true, "{outcome}");
+    let logs = outcome["logs"].as_array().expect("a list of logs");
+    for log in logs {
+        for wrong in ["lost", "misplaced", "garbled"] {
+            assert_eq!(log[wrong], 0, "{outcome}");
+        }
+    }
+}
+
 /// Kills one replica after the other, while the other one is enough for a majority. In files
 /// each keeps what it has, and gets the rest; in memory it has lost everything.
 fn loses_nothing(options: &str) {
@@ -105,12 +168,17 @@ fn has_equal_logs(outcome: &Value, replicas: usize, records: u64) {
 
 /// What a run of the example says on its standard output.
 fn run(options: &str) -> Value {
-    let mut child = Command::new(example())
+    run_with(options, |_| {})
+}
+
+fn run_with(options: &str, prepare: impl FnOnce(&mut Command)) -> Value {
+    let mut command = Command::new(example());
+    command
         .args(options.split_whitespace())
         .args(["--segment-bytes", "1000000", "--json"])
-        .stdout(Stdio::piped())
-        .spawn()
-        .expect("the example starts");
+        .stdout(Stdio::piped());
+    prepare(&mut command);
+    let mut child = command.spawn().expect("the example starts");
     let status = wait(&mut child, options);
     let mut output = String::new();
     let stdout = child.stdout.as_mut().expect("it was asked for as a pipe");

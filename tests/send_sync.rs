@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 use ibex::{
-    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause,
-    FlushTimeout, Group, GroupSendError, Iter, ListenError, MemoryError, Message, Node,
-    NodeBuilder, OpenError, OpenFailure, Peer, PeerId, Pod, QuorumError, QuorumLost, Raw, Receiver,
-    RecvError, RecvTimeoutError, Reservation, SchemaMismatch, SendError, SendTimeoutError, Sender,
-    Serde, SessionStats, SettingError, TryRecvError, TrySendError, VersionedMessage,
-    VersionedReceiver, VersionedSender, WaitAckedError,
+    AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
+    Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
+    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerId, Pod,
+    QuorumError, QuorumLost, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
+    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
+    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
+    WaitAckedError,
 };
 
 #[ibex::message]
@@ -66,6 +67,12 @@ fn handles_move_between_threads() {
     is_send::<VersionedReceiver<Entry, u64>>();
     is_send::<Group<Entry>>();
     is_static::<Group<Entry>>();
+    is_send::<FanIn<Entry>>();
+    is_static::<FanIn<Entry>>();
+    is_send::<Select>();
+    is_send::<Events>();
+    is_clone::<Events>();
+    is_not!(Cloned: Clone, FanIn<Entry>);
     is_not!(Cloned: Clone, Group<Entry>);
     is_not!(Cloned: Clone, VersionedReceiver<Entry, u64>);
     is_not!(Cloned: Clone, Receiver<Entry>);
@@ -96,6 +103,7 @@ fn messages_go_where_they_like() {
     is_send::<VersionedMessage<Entry, u64>>();
     is_static::<VersionedMessage<Entry, u64>>();
     is_send::<Message<u64, Pod>>();
+    is_send::<FanInEvent<Entry>>();
     is_send::<Message<String, Serde>>();
     is_sync::<Message<String, Serde>>();
     is_not!(Cloned: Clone, Message<Entry>);
@@ -112,6 +120,7 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<AcceptError>();
     is_error::<ConnectError>();
     is_error::<Disconnected>();
+    is_error::<FanInError>();
     is_error::<FlushTimeout>();
     is_error::<GroupSendError>();
     is_error::<ListenError>();
@@ -138,6 +147,10 @@ fn what_is_reported_is_plain_data() {
     is_send::<Counts>();
     is_send::<EndCause>();
     is_sync::<EndCause>();
+    is_send::<Event>();
+    is_sync::<Event>();
+    is_send::<NodeStats>();
+    is_sync::<NodeStats>();
     is_send::<SessionStats>();
     is_sync::<SessionStats>();
 }

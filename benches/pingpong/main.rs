@@ -229,6 +229,7 @@ impl BenchRow {
             driver,
             fabric: Some(self.fabric),
             trusts: true,
+            sleeps: false,
         };
         let order = Order::checked(self.job(), CODEC);
         session::with_peer(cores, setup, |peer| {

@@ -28,6 +28,7 @@ pub(crate) fn throughput(name: &str, table: Table, cores: Cores) -> Result<(), E
                 driver: DriverName::Threads,
                 fabric: Some(FabricName::Tcp),
                 trusts: true,
+                sleeps: false,
             };
             let order = Order::checked(JOB, CodecName::Raw);
             session::with_peer(cores, setup, |peer| session::measure(peer, cores[0], order))

@@ -1,4 +1,4 @@
-//! Streams over verbs beside perftest's, in rounds: perftest, ibex in two ways, and perftest
+//! Streams over verbs beside perftest's, in rounds: perftest, ibex in three ways, and perftest
 //! again.
 //!
 //! Both sides have as many bytes on their way, in requests of the same length, and neither
@@ -34,8 +34,7 @@ pub(crate) struct StreamRow {
     /// What it is called.
     pub(crate) name: &'static str,
     size: usize,
-    /// The two ways of ibex.
-    ways: [Way; 2],
+    ways: [Way; WAYS],
 }
 
 /// How ibex sends.
@@ -44,6 +43,8 @@ struct Way {
     name: &'static str,
     care: Care,
     trusts: bool,
+    /// Its receiver waits as a node does by default; else it polls.
+    sleeps: bool,
     messages: u64,
     /// At least that of perftest's rate.
     aim: Option<f64>,
@@ -60,17 +61,17 @@ pub(crate) const ROWS: [StreamRow; 3] = [
                 name: "shared frames",
                 care: Care::Marked,
                 trusts: true,
+                sleeps: false,
                 messages: 200_000,
                 aim: Some(4.0),
                 counted: Some(0),
             },
+            ONE_RECORD,
             Way {
-                name: "frames of one record",
-                care: Care::MarkedAlone,
-                trusts: true,
-                messages: REQUESTS,
-                aim: Some(0.85),
-                counted: Some(1),
+                name: "frames of one record, not polled",
+                sleeps: true,
+                counted: None,
+                ..ONE_RECORD
             },
         ],
     },
@@ -78,8 +79,19 @@ pub(crate) const ROWS: [StreamRow; 3] = [
     written("verbs stream 1 MiB (ib_write_bw)", 1 << 20),
 ];
 
-/// What one round gave: perftest's two rates, and those of both ways.
-type Round = ((f64, f64), [f64; 2]);
+/// Each message in a frame of its own.
+const ONE_RECORD: Way = Way {
+    name: "frames of one record",
+    care: Care::MarkedAlone,
+    trusts: true,
+    sleeps: false,
+    messages: REQUESTS,
+    aim: Some(0.85),
+    counted: Some(1),
+};
+
+/// What one round gave: perftest's two rates, and those of all ways.
+type Round = ((f64, f64), [f64; WAYS]);
 
 /// A row of messages that are written where their receiver trusts us, and go in chunks
 /// where it does not.
@@ -88,9 +100,15 @@ const fn written(name: &'static str, size: usize) -> StreamRow {
         name: "written",
         care: Care::Marked,
         trusts: true,
+        sleeps: false,
         messages: (WRITTEN_BYTES / size) as u64,
         aim: Some(0.9),
         counted: None,
+    };
+    let not_polled = Way {
+        name: "written, not polled",
+        sleeps: true,
+        ..written
     };
     let in_chunks = Way {
         name: "in chunks",
@@ -98,7 +116,7 @@ const fn written(name: &'static str, size: usize) -> StreamRow {
         aim: None,
         ..written
     };
-    let ways = [written, in_chunks];
+    let ways = [written, not_polled, in_chunks];
     StreamRow { name, size, ways }
 }
 
@@ -112,11 +130,11 @@ impl StreamRow {
     ) -> Result<(), Error> {
         let mut program = Program::new(self.name);
         let mut rounds = Vec::new();
-        let mut costs = [Costs::default(); 2];
+        let mut costs = [Costs::default(); WAYS];
         for round in 1..=ROUNDS {
             eprintln!("{}: round {round} of {ROUNDS}", self.name);
             let limit = program.run(table, || self.by_perftest(cores, port));
-            let mut rates = [0.0; 2];
+            let mut rates = [0.0; WAYS];
             for ((way, rate), costs) in self.ways.iter().zip(&mut rates).zip(&mut costs) {
                 let ((of_one, asked), _) = port.during(|| self.by_ibex(way, cores))?;
                 *rate = of_one;
@@ -174,6 +192,7 @@ impl StreamRow {
             driver: DriverName::Caller,
             fabric: Some(FabricName::Verbs),
             trusts: way.trusts,
+            sleeps: way.sleeps,
         };
         let order = Order {
             job: self.job(way),
@@ -212,6 +231,8 @@ impl StreamRow {
     }
 }
 
+/// Ways of ibex in a row.
+const WAYS: usize = 3;
 const ROUNDS: usize = 9;
 /// Of 64 bytes: less than half a second on a software device.
 const REQUESTS: u64 = 20_000;

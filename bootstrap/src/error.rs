@@ -7,7 +7,8 @@ use std::net::SocketAddr;
 use std::time::Duration;
 
 use crate::handshake::Step;
-use crate::message::{MessageError, MessageKind, SecurityMode, Text, VersionRange};
+use crate::identity::{Incarnation, NodeIdentity};
+use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
 use crate::negotiate::{End, FabricConflict};
 use crate::places::SessionLimit;
 
@@ -115,6 +116,32 @@ pub enum HandshakeError {
         /// Which, and how many it allows.
         limit: SessionLimit,
     },
+    /// The acceptor is being closed: its sessions go on to their ends, and no other begins.
+    #[error("the node there is being closed and begins no session")]
+    Closing,
+    /// A session does not go on over this connection, and both ends know why.
+    #[error("the session is not resumed: {refusal}")]
+    NotResumed {
+        /// Why.
+        refusal: ResumeRefusal,
+    },
+    /// A session does not go on over the fabric that was asked for.
+    #[error("the session is not resumed {why}")]
+    NotOverFabric {
+        /// Over which, and why not.
+        why: Text,
+    },
+    /// Where the peer of a session was, there is another node, or another run of it.
+    #[error(
+        "the node there is {identity} in run {incarnation:016x}, which is not the one that has \
+         the session"
+    )]
+    OtherNode {
+        /// Which node answers there.
+        identity: NodeIdentity,
+        /// Which run of it.
+        incarnation: Incarnation,
+    },
     /// The peer gave up and said why.
     #[error("the peer refused before {step}: {reason}")]
     Refused {
@@ -123,6 +150,22 @@ pub enum HandshakeError {
         /// Its words.
         reason: Text,
     },
+}
+
+impl HandshakeError {
+    /// The last word does not go out.
+    pub(crate) fn takes_no_more() -> HandshakeError {
+        HandshakeError::Closed {
+            step: Step::Finished,
+            detail: Some("it takes no more bytes".to_string()),
+        }
+    }
+
+    /// A session does not get a queue pair.
+    pub(crate) fn not_over_verbs(why: &str) -> HandshakeError {
+        let why = Text::new(&format!("over verbs: {why}"));
+        HandshakeError::NotOverFabric { why }
+    }
 }
 
 /// Why [`dial`](crate::dial) gave no connection.
@@ -202,6 +245,83 @@ pub enum DialError {
     },
 }
 
+/// Why [`resume`](crate::resume) gave no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ResumeError {
+    /// Nobody answers, or nobody in time: it is worth another try.
+    #[error("{address}: the peer does not answer: {why}")]
+    NotYet {
+        /// Where it was.
+        address: SocketAddr,
+        /// What was met instead.
+        why: String,
+    },
+    /// The peer does not go on with the session.
+    #[error("{address}: the session is not resumed: {refusal}")]
+    Refused {
+        /// Where it is.
+        address: SocketAddr,
+        /// Why.
+        refusal: ResumeRefusal,
+    },
+    /// The peer has been restarted, so the run that had the session is gone.
+    #[error("{address}: the peer was restarted; the session ended with the run before")]
+    Restarted {
+        /// Where it is.
+        address: SocketAddr,
+        /// The run that is there now.
+        incarnation: Incarnation,
+    },
+    /// Another node is where the peer was. That one may be back.
+    #[error("{address}: another node, {identity}, answers where the peer was")]
+    OtherNode {
+        /// Where the peer was.
+        address: SocketAddr,
+        /// Who is there now.
+        identity: NodeIdentity,
+    },
+    /// Somebody answered, and the conversation failed.
+    #[error("{address}: {source}")]
+    Handshake {
+        /// Who answered.
+        address: SocketAddr,
+        /// What went wrong.
+        source: HandshakeError,
+    },
+    /// The caller asked to stop.
+    #[error("{address}: resuming was cancelled, as this node is closing")]
+    Cancelled {
+        /// Where the peer was.
+        address: SocketAddr,
+    },
+    /// This machine could not do its part.
+    #[error("{address}: this process could not {action}: {source}")]
+    Environment {
+        /// Where the peer was.
+        address: SocketAddr,
+        /// What failed.
+        action: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl ResumeError {
+    /// Whether the session has ended at the peer, so that no further attempt can succeed.
+    #[must_use]
+    pub fn is_gone(&self) -> bool {
+        matches!(
+            self,
+            ResumeError::Restarted { .. }
+                | ResumeError::Refused {
+                    refusal: ResumeRefusal::NoSuchSession,
+                    ..
+                }
+        )
+    }
+}
+
 /// Why [`Acceptor::bind`](crate::Acceptor::bind) gave no listener.
 #[derive(Debug, thiserror::Error)]
 #[error(
@@ -279,6 +399,10 @@ impl ListenError {
             io::ErrorKind::AddrInUse => "another process listens there: choose another port",
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
+            // What the kernel refuses has a number; this was never an address.
+            io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
+                "give host:port, such as 127.0.0.1:7000"
+            }
             _ => "choose another address or port",
         }
     }
@@ -329,5 +453,16 @@ mod tests {
             "cannot listen on 127.0.0.1:7000: binding failed: address in use; another process \
              listens there: choose another port"
         );
+    }
+
+    #[test]
+    fn what_is_no_address_is_told_how_one_looks() {
+        use std::net::ToSocketAddrs;
+
+        let error = "replica".to_socket_addrs().unwrap_err();
+        let form = "give host:port, such as 127.0.0.1:7000";
+        assert_eq!(ListenError::next_step(&error), form);
+        let refused = io::Error::from_raw_os_error(22); // EINVAL
+        assert_ne!(ListenError::next_step(&refused), form);
     }
 }

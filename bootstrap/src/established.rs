@@ -53,6 +53,9 @@ pub struct Established {
     pub fabric: FabricKind,
     /// Why, in words: `shm: same host, same user`.
     pub reason: String,
+    /// Why the session may never go over its connection, where the policy or the build of an end
+    /// excludes tcp.
+    pub no_tcp: Option<String>,
 }
 
 /// What is known of a peer after the handshake.
@@ -68,6 +71,9 @@ pub struct PeerInfo {
     /// word (`SO_PEERCRED`). `None` without a Unix socket, and for a process
     /// that this namespace cannot see.
     pub pid: Option<u32>,
+    /// The peer's process in this process's pid namespace, on its own word: that of a peer
+    /// that says to be on this host and in this namespace.
+    pub stated_pid: Option<u32>,
     /// What the peer says about its host; not proven.
     pub host: HostHint,
     /// How much it takes.
@@ -110,6 +116,7 @@ impl Established {
                 incarnation: agreement.peer.incarnation,
                 address: sockets.address,
                 pid,
+                stated_pid: agreement.stated_pid,
                 host: agreement.peer.host,
                 limits: agreement.peer.limits,
                 version: agreement.version,
@@ -122,6 +129,7 @@ impl Established {
             place: agreement.place,
             fabric: agreement.fabric,
             reason: agreement.reason,
+            no_tcp: agreement.no_tcp,
         }
     }
 }

@@ -44,12 +44,22 @@ pub struct HostHint {
     pub pid: u32,
     /// The effective user, as the process sees it.
     pub uid: u32,
+    /// The inode of the namespace in which `pid` counts; 0 when it could not be read, or
+    /// is a peer's that does not say.
+    pub pid_namespace: u64,
 }
 
 impl HostHint {
     /// Whether both hints name the same running kernel.
     pub fn same_boot(&self, other: &HostHint) -> bool {
         self.boot_id != [0; 16] && self.boot_id == other.boot_id
+    }
+
+    /// The number of `other`'s process, if it is the same number here.
+    #[must_use]
+    pub fn pid_of(&self, other: &HostHint) -> Option<u32> {
+        let same_namespace = self.pid_namespace != 0 && self.pid_namespace == other.pid_namespace;
+        (self.same_boot(other) && same_namespace && other.pid != 0).then_some(other.pid)
     }
 }
 
@@ -128,6 +138,7 @@ mod tests {
             boot_id: [0; 16],
             pid: 1,
             uid: 1,
+            pid_namespace: 0,
         };
         assert!(!unknown.same_boot(&unknown));
         let known = HostHint {
@@ -139,5 +150,35 @@ mod tests {
             uid: 2,
             ..known
         }));
+    }
+
+    #[test]
+    fn a_process_number_is_taken_from_its_own_namespace_alone() {
+        let ours = HostHint {
+            boot_id: [1; 16],
+            pid: 1,
+            uid: 1,
+            pid_namespace: 7,
+        };
+        let theirs = HostHint { pid: 2, ..ours };
+        assert_eq!(ours.pid_of(&theirs), Some(2));
+        for elsewhere in [
+            HostHint {
+                pid_namespace: 8,
+                ..theirs
+            },
+            HostHint {
+                boot_id: [2; 16],
+                ..theirs
+            },
+            HostHint { pid: 0, ..theirs },
+        ] {
+            assert_eq!(ours.pid_of(&elsewhere), None);
+        }
+        let unsaid = HostHint {
+            pid_namespace: 0,
+            ..ours
+        };
+        assert_eq!(unsaid.pid_of(&unsaid), None);
     }
 }

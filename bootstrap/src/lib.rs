@@ -18,11 +18,16 @@
 //! namespace, say), steps 4 and 5 repeat with the next fabric, each fabric at
 //! most once.
 //!
+//! When the wires of a session break, its next connection begins with Hello and the acceptor's
+//! Offer as well, and goes on with *Resume* by the dialer and *Resumed* by the acceptor, each
+//! with a proof that its end has the session's secret; that is all, since everything else was
+//! agreed on before.
+//!
 //! - [`message`]: the bytes, parsed and bounded; pure.
 //! - [`negotiate`]: which version, which fabric; two pure functions.
-//! - [`handshake`]: the two state machines; bytes and time come in, bytes and
+//! - [`handshake`]: the state machines; bytes and time come in, bytes and
 //!   events go out; pure.
-//! - [`dial`] and [`Acceptor`]: the sockets that drive them.
+//! - [`dial`], [`resume`] and [`Acceptor`]: the sockets that drive them.
 //! - [`VerbsSite`] and [`VerbsPair`]: what whoever knows RDMA brings along.
 
 mod error;
@@ -35,14 +40,16 @@ mod local;
 pub mod message;
 pub mod negotiate;
 mod places;
+mod resumption;
 mod verbs;
 
-pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem};
+pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError};
 pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
-pub use io::{Acceptor, Meanwhile, dial};
+pub use io::{Acceptor, Meanwhile, dial, resume};
 pub use local::{Limits, Local};
-pub use message::{SecurityMode, Version, VersionRange, features, parse_message};
+pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, features, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
+pub use resumption::{Resumable, Resumption, Resumptions, Ticket};
 pub use verbs::{VerbsPair, VerbsSite};

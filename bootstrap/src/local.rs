@@ -9,6 +9,7 @@ use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
 use crate::places::{Places, SessionLimits};
+use crate::resumption::Resumptions;
 use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
@@ -40,6 +41,9 @@ pub struct Local {
     pub limits: Limits,
     /// Where each session takes its place; shared by all who have a clone of this.
     pub places: Places,
+    /// Its sessions, to be gone on with when their wires break. Without, no session is: the
+    /// node does not say [`features::RESUME`]. Default: none.
+    pub resumptions: Option<Arc<dyn Resumptions>>,
 
     // How it talks.
     /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
@@ -77,6 +81,7 @@ impl Local {
             verbs_site: None,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
+            resumptions: None,
             versions: VersionRange::SUPPORTED,
             features: features::SUPPORTED,
             security: SecurityMode::None,
@@ -92,9 +97,13 @@ impl Local {
     }
 
     pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
+        let unsaid = match self.resumptions {
+            Some(_) => 0,
+            None => features::RESUME | features::RESUME_VERBS,
+        };
         Hello {
             versions: self.versions,
-            features: self.features,
+            features: self.features & !unsaid,
             security: self.security,
             nonce,
         }

@@ -108,6 +108,22 @@ pub fn permitted(
     }
 }
 
+/// Why no session of the two goes over `fabric`, whatever can be had, if the policy or the build
+/// of one of them excludes it.
+pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option<String> {
+    let meeting = Meeting {
+        dialer,
+        acceptor,
+        ruled_out: &[],
+    };
+    match meeting.required() {
+        Ok(Some((by, required))) if required != fabric => {
+            Some(format!("the {by} requires {required}"))
+        }
+        _ => meeting.unwanted(fabric),
+    }
+}
+
 /// Whether queue pairs with these kinds of GID can reach each other.
 pub fn gid_types(dialer: GidType, acceptor: GidType) -> Result<(), String> {
     if dialer == acceptor {
@@ -230,8 +246,8 @@ impl Meeting<'_> {
             .map(|(end, _)| end)
     }
 
-    /// What keeps the two from using `fabric`, if anything does.
-    fn obstacle(&self, fabric: FabricKind) -> Option<String> {
+    /// Which of the two does not have or want `fabric`, in words.
+    fn unwanted(&self, fabric: FabricKind) -> Option<String> {
         if let Some((end, _)) = self
             .ends()
             .into_iter()
@@ -241,8 +257,14 @@ impl Meeting<'_> {
                 "{fabric} is not compiled into the {end} (feature `{fabric}`)"
             ));
         }
-        if let Some(end) = self.wishes(fabric, Policy::Forbid) {
-            return Some(format!("the {end}'s policy forbids {fabric}"));
+        let end = self.wishes(fabric, Policy::Forbid)?;
+        Some(format!("the {end}'s policy forbids {fabric}"))
+    }
+
+    /// What keeps the two from using `fabric`, if anything does.
+    fn obstacle(&self, fabric: FabricKind) -> Option<String> {
+        if let Some(unwanted) = self.unwanted(fabric) {
+            return Some(unwanted);
         }
         if let Some(tried) = self.ruled_out.iter().find(|tried| tried.fabric == fabric) {
             return Some(tried.why.clone());
@@ -309,6 +331,18 @@ impl Chosen {
             fabric,
             reason: format!("{fabric}: {why}"),
         }
+    }
+}
+
+impl End {
+    /// What is said of a queue pair that this end cannot have.
+    pub(crate) fn cannot_prepare(self, why: &str) -> String {
+        format!("the {self} cannot make a queue pair: {why}")
+    }
+
+    /// What is said of one that it cannot connect to the other's.
+    pub(crate) fn cannot_connect(self, why: &str) -> String {
+        format!("the {self} cannot connect: {why}")
     }
 }
 

@@ -7,6 +7,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::identity::NodeIdentity;
@@ -18,6 +19,8 @@ pub struct Places(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     limits: SessionLimits,
+    /// Who comes by its own wish is refused.
+    is_closed: AtomicBool,
     taken: Mutex<Taken>,
 }
 
@@ -62,8 +65,20 @@ impl Places {
     pub fn new(limits: SessionLimits) -> Places {
         Places(Arc::new(Shared {
             limits,
+            is_closed: AtomicBool::new(false),
             taken: Mutex::default(),
         }))
+    }
+
+    /// Nobody who dials this node gets a place any more; those that are taken stay.
+    pub fn close(&self) {
+        self.0.is_closed.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether that was said.
+    #[must_use]
+    pub fn are_closed(&self) -> bool {
+        self.0.is_closed.load(Ordering::Relaxed)
     }
 
     /// A place for one more session with `peer`.

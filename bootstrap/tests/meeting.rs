@@ -73,6 +73,7 @@ fn over_tcp_when_shm_is_forbidden() {
     for end in [&dialer, &acceptor] {
         assert_eq!(end.fabric, FabricKind::Tcp);
         assert!(end.unix.is_none() && end.peer.pid.is_none());
+        assert_eq!(end.peer.stated_pid, Some(std::process::id()));
         assert!(
             end.reason
                 .starts_with("tcp: not shm: the listening node's policy forbids shm; ")

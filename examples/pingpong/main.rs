@@ -52,6 +52,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             driver: options.driver,
             fabric: options.required_fabric(),
             trusts: true,
+            sleeps: false,
         };
         return other_host::serve(address, cores[1], setup).map(|()| true);
     }
@@ -83,6 +84,7 @@ fn run(options: &Options) -> Result<bool, Error> {
             driver: options.driver,
             fabric,
             trusts: true,
+            sleeps: false,
         };
         for &(mode, size) in &shapes {
             let row = match &options.connect {

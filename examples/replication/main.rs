@@ -4,11 +4,13 @@
 //! See `--help` and the README beside this file for the rest.
 //!
 //! Where to read: [`log`] is what lies on disk, [`replica`] and [`primary`] are the two
-//! programs, [`catch_up`] and [`quorum`] what the primary knows of its replicas, and
-//! [`transport`] the seam between all that and what carries it.
+//! programs, [`catch_up`] and [`quorum`] what the primary knows of its replicas,
+//! [`transport`] the seam between all that and what carries it, and [`fire`] what becomes of
+//! it when all of that breaks.
 
 mod catch_up;
 mod compare;
+mod fire;
 mod load;
 mod log;
 mod options;
@@ -57,6 +59,9 @@ fn main() -> ExitCode {
 
 /// Does what was asked for; whether all logs were equal at the end.
 fn run(options: &Options) -> Result<bool, Error> {
+    if let Some(seconds) = options.fire {
+        return fire::run(options, seconds);
+    }
     let records = options.source().records(options.record_bytes());
     let progress = Progress::new(records, !options.json);
     let (curves, all_equal) = if options.compare {

@@ -5,6 +5,7 @@ use std::{fmt, path::PathBuf, time::Duration};
 use clap::{Parser, ValueEnum};
 
 use crate::{
+    fire,
     load::Source,
     log::{Fsync, HEADER_BYTES},
     primary::Pace,
@@ -66,7 +67,7 @@ pub(crate) struct Options {
 
     /// Where logs lie.
     #[arg(long, value_enum, default_value_t = Store::Memory)]
-    pub(crate) store: Store,
+    store: Store,
 
     /// Where the directories of the logs are made, with --store files. Default: a new one
     /// among the system's temporary files, which is removed at the end.
@@ -98,6 +99,17 @@ pub(crate) struct Options {
     /// may be repeated.
     #[arg(long = "kill", value_name = "REPLICA@RECORDS", value_parser = parse_kill)]
     pub(crate) kills: Vec<Kill>,
+
+    /// Run the primary and its replicas under fire for so many seconds: processes are killed
+    /// and stopped, connections are cut, reset and stalled. Logs are in files. Fails if an
+    /// acknowledged record is missing anywhere at the end.
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400),
+        conflicts_with_all = ["compare", "input", "records", "kills", "plot"])]
+    pub(crate) fire: Option<u64>,
+
+    /// What faults follow from, under --fire. Default: drawn, and printed.
+    #[arg(long, requires = "fire")]
+    pub(crate) seed: Option<u64>,
 
     /// Write a plot of the latencies to this file, as SVG.
     #[arg(long, value_name = "FILE")]
@@ -165,6 +177,12 @@ impl Options {
         if self.compare && matches!(self.source(), Source::Stdin) {
             return Err("--compare needs its input more than once: give a file".into());
         }
+        if self.fire.is_some() && self.record_bytes() < fire::SMALLEST_RECORD {
+            return Err(format!(
+                "under --fire a record has its number in it: --size is {} at least",
+                fire::SMALLEST_RECORD
+            ));
+        }
         match self
             .kills
             .iter()
@@ -178,12 +196,20 @@ impl Options {
         }
     }
 
+    /// Where logs lie.
+    pub(crate) fn store(&self) -> Store {
+        match self.fire {
+            Some(_) => Store::Files,
+            None => self.store,
+        }
+    }
+
     /// Where payloads come from.
     pub(crate) fn source(&self) -> Source {
         match &self.input {
             Some(path) if path.as_os_str() == "-" => Source::Stdin,
             Some(path) => Source::File(path.clone()),
-            None => Source::Generated(self.records.unwrap_or(match self.store {
+            None => Source::Generated(self.records.unwrap_or(match self.store() {
                 Store::Memory => 100_000,
                 Store::Files => 20_000,
             })),
@@ -203,7 +229,7 @@ impl Options {
     /// How the primary takes records. Where each record is made durable by itself, each is
     /// sent by itself, too.
     pub(crate) fn pace(&self) -> Pace {
-        let is_single = self.store == Store::Files && self.fsync == Fsync::Record;
+        let is_single = self.store() == Store::Files && self.fsync == Fsync::Record;
         Pace {
             outstanding: self.outstanding as usize,
             group: if is_single { 1 } else { self.group as usize },
@@ -278,5 +304,7 @@ mod tests {
         assert!(refusal("--size 5000 --segment-bytes 5000").contains("--segment-bytes"));
         assert!(refusal("--compare --input -").contains("give a file"));
         assert!(refusal("--compare --transport sockets").contains("--transport"));
+        assert!(refusal("--fire 5 --size 7").contains("--size"));
+        assert!(refusal("--seed 5").contains("--fire"));
     }
 }

@@ -9,6 +9,7 @@ use std::{
 use hdrhistogram::Histogram;
 use ibex_harness::{Error, clock};
 use rustix::time::{ClockId, clock_gettime};
+use serde::{Deserialize, Serialize};
 
 use crate::{
     load::{Load, Next},
@@ -18,7 +19,7 @@ use crate::{
 };
 
 /// How a primary takes records from its writer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Pace {
     /// Records that may be unacknowledged.
     pub(crate) outstanding: usize,

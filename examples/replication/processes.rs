@@ -11,10 +11,11 @@ use std::{
 };
 
 use ibex_harness::Error;
-use rustix::process::{Signal, set_parent_process_death_signal};
+use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::{
+    fire::Serve,
     raw_copy::Receive,
     replica::{Report, Task},
 };
@@ -24,6 +25,8 @@ use crate::{
 pub(crate) enum Role {
     /// Follows a primary.
     Replica(Task),
+    /// Is a primary, of what comes on its standard input.
+    Primary(Serve),
     /// Takes what a raw copy sends.
     RawCopy(Receive),
 }
@@ -63,6 +66,16 @@ impl Processes {
             .map_err(Error::io("killing a replica"))?;
         *child = spawn(&self.roles[index])?;
         Ok(())
+    }
+
+    /// Stops one, until [`resume`](Self::resume).
+    pub(crate) fn stop(&self, index: usize) -> Result<(), Error> {
+        signal(&self.children[index], Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub(crate) fn resume(&self, index: usize) -> Result<(), Error> {
+        signal(&self.children[index], Signal::CONT)
     }
 
     /// An error if one of them has ended.
@@ -149,11 +162,22 @@ fn run(start: &str) -> Result<(), Error> {
             println!("{report}");
             Ok(())
         }
+        Role::Primary(serve) => serve.run(),
         Role::RawCopy(receive) => receive.run(),
     }
 }
 
+/// Sends a signal to a process.
+pub(crate) fn signal(child: &Child, signal: Signal) -> Result<(), Error> {
+    kill_process(Pid::from_child(child), signal).map_err(Error::io("sending a signal"))
+}
+
 fn spawn(role: &Role) -> Result<Child, Error> {
+    spawn_with(role, Stdio::null())
+}
+
+/// Starts one that reads `input`.
+pub(crate) fn spawn_with(role: &Role, input: Stdio) -> Result<Child, Error> {
     let start = Start {
         parent: process::id(),
         role: role.clone(),
@@ -162,7 +186,7 @@ fn spawn(role: &Role) -> Result<Child, Error> {
     let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
     Command::new(program)
         .args([ROLE_ARGUMENT, &start])
-        .stdin(Stdio::null())
+        .stdin(input)
         .stdout(Stdio::piped())
         .spawn()
         .map_err(Error::io("starting a process"))

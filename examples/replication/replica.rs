@@ -1,7 +1,11 @@
 //! A replica: appends what its primary sends to its own log, and acknowledges what is
 //! durable there.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use ibex_harness::{Error, clock};
 use serde::{Deserialize, Serialize};
@@ -10,7 +14,7 @@ use crate::{
     log::{Log, LogSettings, Tip},
     primary::processor_time,
     transport::{
-        Join, PrimaryLink, Received, Waiting,
+        Join, Lost, PrimaryLink, Received, Waiting,
         ibex::{IbexPrimary, Setup},
         sockets::SocketPrimary,
     },
@@ -27,6 +31,8 @@ pub(crate) struct Task {
     pub(crate) transport: Transport,
     /// Its log.
     pub(crate) log: LogSettings,
+    /// How long it looks for a primary once it has none; zero: it fails with its primary.
+    pub(crate) patience: Duration,
 }
 
 /// How primary and replicas talk.
@@ -62,30 +68,85 @@ pub(crate) struct Report {
 impl Task {
     /// Follows the primary until it has no more.
     pub(crate) fn run(self) -> Result<Report, Error> {
-        let (replica, primary) = (self.replica, self.primary);
-        let mut log = Log::open(self.log).map_err(Error::subject)?;
-        let join = Join::new(replica, log.tip());
-        let report = match self.transport {
-            Transport::Ibex(setup) => {
-                let mut link = IbexPrimary::connect(setup, primary, join)?;
-                follow(&mut log, &mut link)
+        let mut log = Log::open(self.log.clone()).map_err(Error::subject)?;
+        let joined_at = log.tip().end;
+        let mut begun = None;
+        let mut patience = Instant::now() + self.patience;
+        loop {
+            let error = match self.join_and_follow(&mut log, &mut begun)? {
+                Ended::Complete => break,
+                Ended::Absent(error) => error,
+                Ended::Lost(Lost(why)) => {
+                    patience = Instant::now() + self.patience;
+                    Error::subject(why)
+                }
+            };
+            if Instant::now() >= patience {
+                return Err(error);
             }
+            // What it took and did not acknowledge counts from the next joining on.
+            log.commit().map_err(Error::subject)?;
+            thread::sleep(JOIN_EVERY);
+        }
+        log.sync().map_err(Error::subject)?;
+        self.report(log, joined_at, begun)
+    }
+
+    /// Joins from where the log ends.
+    fn join_and_follow(&self, log: &mut Log, begun: &mut Option<Begun>) -> Result<Ended, Error> {
+        let join = Join::new(self.replica, log.tip());
+        match self.transport {
+            Transport::Ibex(setup) => match IbexPrimary::connect(setup, self.primary, join) {
+                Ok(mut primary) => follow(log, &mut primary, begun),
+                Err(error) => Ok(Ended::Absent(error)),
+            },
             Transport::Sockets(waiting) => {
-                let mut link = SocketPrimary::connect(waiting, primary, join)?;
-                follow(&mut log, &mut link)
+                match SocketPrimary::connect(waiting, self.primary, join) {
+                    Ok(mut primary) => follow(log, &mut primary, begun),
+                    Err(error) => Ok(Ended::Absent(error)),
+                }
             }
-        }?;
+        }
+    }
+
+    fn report(&self, mut log: Log, joined_at: u64, begun: Option<Begun>) -> Result<Report, Error> {
+        let spent = log.spent();
+        let (ticks, processor) = begun.unwrap_or((0, Duration::ZERO));
+        let ticks = clock::ticks() - ticks;
+        let processor = processor_time().saturating_sub(processor);
+        let share = |part| part as f64 / ticks as f64;
         Ok(Report {
-            replica,
-            joined_at: join.end,
-            ..report
+            replica: self.replica,
+            tip: log.read_back().map_err(Error::subject)?,
+            cut: log.cut(),
+            joined_at,
+            processor_s: processor.as_secs_f64(),
+            checksum_share: share(spent.checksum),
+            write_share: share(spent.write),
+            sync_share: share(spent.sync),
         })
     }
 }
 
+/// When the first batch came: the time, and the processor time used until then.
+type Begun = (u64, Duration);
+
+/// How it ended with a primary.
+enum Ended {
+    /// It has no more.
+    Complete,
+    /// It is gone.
+    Lost(Lost),
+    /// There was none.
+    Absent(Error),
+}
+
 /// Appends, commits and acknowledges, group by group; what has come together is a group.
-fn follow(log: &mut Log, primary: &mut impl PrimaryLink) -> Result<Report, Error> {
-    let mut begun = None;
+fn follow(
+    log: &mut Log,
+    primary: &mut impl PrimaryLink,
+    begun: &mut Option<Begun>,
+) -> Result<Ended, Error> {
     loop {
         let limit = log.sync_due();
         let limit = if limit == Duration::ZERO {
@@ -101,26 +162,16 @@ fn follow(log: &mut Log, primary: &mut impl PrimaryLink) -> Result<Report, Error
         match received {
             Received::Batches => {
                 log.commit().map_err(Error::subject)?;
-                primary.acknowledge()?;
+                if let Err(lost) = primary.acknowledge() {
+                    return Ok(Ended::Lost(lost));
+                }
             }
             Received::Nothing => log.sync().map_err(Error::subject)?,
-            Received::End => break,
+            Received::End => return Ok(Ended::Complete),
+            Received::Lost(lost) => return Ok(Ended::Lost(lost)),
         }
     }
-    log.sync().map_err(Error::subject)?;
-    let spent = log.spent();
-    let (ticks, processor) = begun.unwrap_or((0, Duration::ZERO));
-    let ticks = clock::ticks() - ticks;
-    let processor = processor_time().saturating_sub(processor);
-    let share = |part| part as f64 / ticks as f64;
-    Ok(Report {
-        replica: 0,
-        tip: log.read_back().map_err(Error::subject)?,
-        cut: log.cut(),
-        joined_at: 0,
-        processor_s: processor.as_secs_f64(),
-        checksum_share: share(spent.checksum),
-        write_share: share(spent.write),
-        sync_share: share(spent.sync),
-    })
 }
+
+/// How often a primary is looked for.
+const JOIN_EVERY: Duration = Duration::from_millis(10);

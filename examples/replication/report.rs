@@ -66,7 +66,7 @@ impl fmt::Display for Logs<'_> {
 /// A run as a JSON object.
 pub(crate) fn to_json(options: &Options, outcome: &Outcome) -> Value {
     let pace = options.pace();
-    let fsync = match (options.store, options.fsync) {
+    let fsync = match (options.store(), options.fsync) {
         (Store::Memory, _) => Value::Null,
         (_, Fsync::Record) => json!("record"),
         (_, Fsync::Group) => json!("group"),

@@ -5,6 +5,7 @@ use std::{
     env, fs,
     path::{Path, PathBuf},
     process,
+    time::Duration,
 };
 
 use hdrhistogram::Histogram;
@@ -124,7 +125,7 @@ pub(crate) fn raw_copy(options: &Options, outcome: &Outcome, appends: bool) -> R
     Ok(outcome.payload_bytes as f64 / seconds)
 }
 
-fn log_settings(options: &Options, directory: Option<PathBuf>) -> LogSettings {
+pub(crate) fn log_settings(options: &Options, directory: Option<PathBuf>) -> LogSettings {
     let record_bytes = options.record_bytes();
     LogSettings {
         directory,
@@ -150,6 +151,7 @@ fn run_over<E: Endpoint>(
         primary: endpoint.address(),
         transport,
         log: settings(&format!("replica-{replica}")),
+        patience: Duration::ZERO,
     };
     let roles = (0..replicas).map(|replica| Role::Replica(task(replica)));
     let mut watch = Watch {
@@ -244,14 +246,15 @@ impl Observer for Watch<'_> {
 }
 
 /// The directories of a run's logs.
-struct Directories {
+pub(crate) struct Directories {
     root: Option<PathBuf>,
     is_ours: bool,
 }
 
 impl Directories {
-    fn make(options: &Options) -> Result<Directories, Error> {
-        let root = match (options.store, &options.dir) {
+    /// Makes what is missing.
+    pub(crate) fn make(options: &Options) -> Result<Directories, Error> {
+        let root = match (options.store(), &options.dir) {
             (Store::Memory, _) => None,
             (Store::Files, Some(path)) => Some(path.clone()),
             (Store::Files, None) => {
@@ -268,7 +271,8 @@ impl Directories {
         })
     }
 
-    fn of(&self, name: &str) -> Option<PathBuf> {
+    /// Of the log of this name; none if logs lie in memory.
+    pub(crate) fn of(&self, name: &str) -> Option<PathBuf> {
         let root: Option<&Path> = self.root.as_deref();
         root.map(|root| root.join(name))
     }

@@ -95,6 +95,11 @@ pub const TARGETS: &[Target] = &[
         accepts: serde_decode::accepts,
         seeds: serde_decode::seeds,
     },
+    Target {
+        name: "bootstrap_resumer",
+        accepts: bootstrap::resumer_accepts,
+        seeds: bootstrap::resumer_seeds,
+    },
 ];
 
 impl Target {

@@ -1,5 +1,6 @@
 //! What ibex is measured with, and against: the raw limits of this machine, the
-//! clock, the histogram, the payload pattern and the pair of processes.
+//! clock, the histogram, the payload pattern and the pair of processes. And what ibex is
+//! harmed with: a proxy, and numbers from a seed.
 //!
 //! Nothing here knows ibex. The same pattern, clock, histogram, cores and
 //! warm-up serve the raw limits and the rows that are compared to them, so a
@@ -11,6 +12,7 @@
 pub mod check;
 pub mod clock;
 pub mod cores;
+pub mod draw;
 mod error;
 mod foreign;
 pub mod histogram;
@@ -23,6 +25,7 @@ mod mapping;
 pub mod pair;
 pub mod perftest;
 pub mod port_counters;
+pub mod proxy;
 #[cfg(feature = "verbs")]
 mod queue_pair;
 mod raw_shm;

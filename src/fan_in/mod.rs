@@ -39,8 +39,9 @@ mod member;
 /// cost nothing: who wakes up is told by whom. There is no thread in between, and nothing is
 /// polled while it sleeps.
 ///
-/// It opens the receiving end of the name with every peer, so a [`Peer::receiver`](crate::Peer::receiver) of that name
-/// is refused, and the other way round. Dropping it ends them all.
+/// It opens the receiving end of the name with every peer, so a
+/// [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
+/// Dropping it ends them all.
 ///
 /// ```
 /// use ibex::{FanIn, FanInEvent, Raw, RecvError};

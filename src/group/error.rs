@@ -162,13 +162,20 @@ impl fmt::Display for QuorumLost {
         } = self;
         write!(
             f,
-            "message {sequence} cannot be acknowledged by {needed}: acknowledged by {}; may come \
-             from {}; never from {}; gone without: {}; send it again once enough have joined",
-            Peers(&self.acknowledged),
-            Peers(&self.able),
-            Peers(&self.unable),
-            Peers(&self.gone)
-        )
+            "message {sequence} cannot be acknowledged by {needed}: acknowledged by {}",
+            Peers(&self.acknowledged)
+        )?;
+        let others = [
+            ("may come from", &self.able),
+            ("never from", &self.unable),
+            ("gone without:", &self.gone),
+        ];
+        for (what, peers) in others {
+            if !peers.is_empty() {
+                write!(f, "; {what} {}", Peers(peers))?;
+            }
+        }
+        write!(f, "; send it again once enough have joined")
     }
 }
 
@@ -184,5 +191,39 @@ impl fmt::Display for Peers<'_> {
         };
         first.fmt(f)?;
         others.iter().try_for_each(|peer| write!(f, ", {peer}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lost_quorum_lists_whom_there_is() {
+        let peer = |number| PeerId::new([number; 16], 0);
+        let mut lost = QuorumLost {
+            sequence: 7,
+            needed: 2,
+            acknowledged: Vec::new(),
+            able: Vec::new(),
+            unable: Vec::new(),
+            gone: Vec::new(),
+        };
+        assert_eq!(
+            lost.to_string(),
+            "message 7 cannot be acknowledged by 2: acknowledged by nobody; send it again once \
+             enough have joined"
+        );
+        lost.acknowledged.push(peer(1));
+        lost.unable.extend([peer(2), peer(3)]);
+        lost.gone.push(peer(4));
+        let [one, two, three, four] = [1, 2, 3, 4].map(peer);
+        assert_eq!(
+            lost.to_string(),
+            format!(
+                "message 7 cannot be acknowledged by 2: acknowledged by {one}; never from {two}, \
+                 {three}; gone without: {four}; send it again once enough have joined"
+            )
+        );
     }
 }

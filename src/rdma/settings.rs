@@ -205,7 +205,7 @@ impl RdmaSettings {
 
     /// Blocks that trusted peers are granted ahead in all, for messages between a receive
     /// buffer and 64 KiB. Default: 1024, range 0 to 65536. A channel that has such messages
-    /// has 4 as long as it is used, all channels of a session have 64 at most; each is 64 KiB
+    /// has 8 as long as it is used, all channels of a session have 128 at most; each is 64 KiB
     /// and 192 bytes of locked memory. A message that finds none waits for a round trip.
     pub fn landing_blocks(mut self, blocks: u32) -> Self {
         let (given, range) = (blocks.into(), 0..=1 << 16);

@@ -13,7 +13,7 @@ pub use self::futures::{VersionedMessages, VersionedOpenedAsync, VersionedRecvAs
 use crate::{
     ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
     Sender, Sequence, TryRecvError,
-    config::{Offer, message_version},
+    channel_builder::{Offer, message_version},
     error::recv_error,
     message::DefaultCodec,
     receiver,

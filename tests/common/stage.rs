@@ -67,13 +67,17 @@ impl Stage {
         self.port.as_ref().expect("the fabric is verbs")
     }
 
+    /// Whether the kernel does a device's work, so that each byte takes long.
+    pub(crate) fn is_emulated(&self) -> bool {
+        self.port.as_ref().is_some_and(VerbsPort::is_software)
+    }
+
     /// How many of something: `full` in optimised builds, a tenth where each takes longer,
     /// as it does where the kernel does a device's work.
     pub(crate) fn count(&self, full: u64) -> u64 {
-        let is_software = self.port.as_ref().is_some_and(VerbsPort::is_software);
         if scenario::is_short_list() {
             full / 50
-        } else if cfg!(debug_assertions) || is_software {
+        } else if cfg!(debug_assertions) || self.is_emulated() {
             full / 10
         } else {
             full

@@ -161,7 +161,7 @@ fn dropped(stage: &mut Stage) {
             let mut sender = sender(&peer, "dropped");
             send_all(&mut sender, 10, |_| 100);
             match sender.wait_acked(10) {
-                Err(WaitAckedError::Unacknowledged { sequence: 6 }) => {}
+                Err(WaitAckedError::Unacknowledged { sequence: 6, .. }) => {}
                 other => panic!("message 6 was dropped: {other:?}"),
             }
             sender

@@ -512,6 +512,7 @@ fn this_host() -> HostHint {
         boot_id: bytes_of(&boot_id),
         pid: process::id(),
         uid: geteuid().as_raw(),
+        pid_namespace: 0,
     }
 }
 

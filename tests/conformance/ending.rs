@@ -1,10 +1,14 @@
 //! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
+};
 
 use ibex::{
-    AcceptError, CloseReason, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
-    TryRecvError, TrySendError, WaitAckedError,
+    AcceptError, CloseReason, Disconnected, EndCause, Fabric, NodeBuilder, Raw, RecvError,
+    SendError, SendTimeoutError, TryRecvError, TrySendError, WaitAckedError,
 };
 
 use crate::common::{
@@ -23,6 +27,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("unused_ends_dropped", unused),
     Scenario::new("close_reports", close_reports),
     Scenario::new("close_with_a_stopped_peer", close_with_a_stopped_peer),
+    Scenario::new("stopped_under_load", stopped_under_load),
     Scenario::new("close_interrupts", close_interrupts),
     Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
     Scenario::new("sender_killed_in_a_large_message", sender_killed_in_large).kills(Side::Dialer),
@@ -331,6 +336,60 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
     }
 }
 
+/// A peer that is stopped, and one that computes for long and calls nothing meanwhile, keep
+/// their sessions waiting, for much longer than one that is out of reach would be waited for.
+fn stopped_under_load(stage: &mut Stage) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    const MORE: u64 = 2000;
+    let settings =
+        |builder: NodeBuilder| builder.notice_timeout(PATIENCE).session_timeout(PATIENCE);
+    let (_node, peer) = stage.meet_as(settings);
+    if stage.is_dialer() {
+        let mut out = sender(&peer, "out");
+        out.opened(LONG).expect("the peer opens");
+        send_all(&mut out, 100, |_| 1000);
+        let mut bytes = vec![0; 1000];
+        stage.stop_other();
+        let until = Instant::now() + stopped_for(stage);
+        while Instant::now() < until {
+            payload::fill(out.counts().sent + 1, &mut bytes);
+            match out.send_timeout(&bytes, MOMENT) {
+                Ok(_) | Err(SendTimeoutError::Timeout) => {}
+                Err(error) => panic!("the peer is only stopped: {error}"),
+            }
+        }
+        stage.resume_other();
+        for _ in 0..MORE {
+            payload::fill(out.counts().sent + 1, &mut bytes);
+            out.send(&bytes).expect("it goes on");
+        }
+        let last = out.counts().sent;
+        out.wait_acked(last).expect("everything arrives");
+        assert_eq!(peer.stats().suspensions, 0);
+        out.close().expect("in order");
+    } else {
+        let mut out = receiver(&peer, "out");
+        let mut last = 0;
+        while let Some(message) = out.next().expect("the session lives") {
+            last += 1;
+            assert_eq!(message.sequence(), last);
+            payload::check(last, &message);
+            message.ack();
+            if last == MORE {
+                // It computes.
+                thread::sleep(3 * PATIENCE);
+            }
+        }
+        assert!(last >= MORE);
+        assert_eq!(peer.stats().suspensions, 0);
+    }
+}
+
+/// Long once: it is the same code for the others, and each takes its time.
+fn stopped_for(stage: &Stage) -> Duration {
+    Duration::from_secs(if stage.fabric() == Fabric::Tcp { 10 } else { 3 })
+}
+
 /// Every call that blocks returns when another thread closes the node.
 fn close_interrupts(stage: &mut Stage) {
     const WINDOW: u64 = 16;
@@ -434,28 +493,34 @@ fn sender_killed(stage: &mut Stage) {
 /// no message.
 fn sender_killed_in_large(stage: &mut Stage) {
     const LENGTH: usize = 8 << 20;
+    // What stands behind a large message may arrive before it.
+    let length = |sequence: u64| if sequence % 2 == 1 { LENGTH } else { 100 };
     let (_node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
             let mut sender = sender(&peer, "large");
             let mut bytes = vec![0; LENGTH];
             for sequence in 1.. {
-                payload::fill(sequence, &mut bytes);
-                sender.send(&bytes).expect("sent until killed");
+                let bytes = &mut bytes[..length(sequence)];
+                payload::fill(sequence, bytes);
+                sender.send(bytes).expect("sent until killed");
             }
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "large");
-            for sequence in 1..=3 {
+            for sequence in 1..=5 {
                 let message = receiver.recv().expect("a message");
-                assert_eq!(message.len(), LENGTH);
+                assert_eq!(message.len(), length(sequence));
                 payload::check(sequence, &message);
             }
             stage.kill_other();
             let (last, end) = receive_to_the_end(&mut receiver);
-            assert!(last >= 3);
-            let cause = cause_of_recv(end.expect_err("killed"));
-            assert!(matches!(cause, EndCause::PeerGone { .. }), "{cause}");
+            assert!(last >= 5);
+            let RecvError::Disconnected(end) = end.expect_err("killed") else {
+                panic!("not a disconnection");
+            };
+            assert!(matches!(end.cause, EndCause::PeerGone { .. }), "{end}");
+            assert_eq!(end.counts.received, last, "nothing more is handed out");
         }
     }
 }

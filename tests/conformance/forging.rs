@@ -123,7 +123,7 @@ fn forged_messages(stage: &mut Stage) {
             }
             // What was not valid was not acknowledged; the sender learns which.
             match sender.wait_acked(3) {
-                Err(WaitAckedError::Unacknowledged { sequence: 2 }) => {}
+                Err(WaitAckedError::Unacknowledged { sequence: 2, .. }) => {}
                 other => panic!("{other:?} about a forgery"),
             }
             sender.close().expect("delivered");

@@ -219,7 +219,7 @@ fn detached(stage: &mut Stage) {
             }
             stage.tell("flowing");
             match sender.wait_acked(3) {
-                Err(WaitAckedError::Unacknowledged { sequence: 3 }) => {}
+                Err(WaitAckedError::Unacknowledged { sequence: 3, .. }) => {}
                 other => panic!("message 3 was dropped: {other:?}"),
             }
             assert_eq!(sender.acked(), 2);
@@ -384,7 +384,7 @@ fn unwinding(stage: &mut Stage) {
             send_all(&mut sender, 3, |_| 32);
             sender.wait_acked(1).expect("the first is acknowledged");
             match sender.wait_acked(3) {
-                Err(WaitAckedError::Unacknowledged { sequence: 2 }) => {}
+                Err(WaitAckedError::Unacknowledged { sequence: 2, .. }) => {}
                 other => panic!("message 2 was dropped by unwinding: {other:?}"),
             }
             assert_eq!(sender.acked(), 1);

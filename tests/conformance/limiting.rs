@@ -147,9 +147,10 @@ fn large_unreleased(stage: &mut Stage) {
                 }
             };
             assert!(matches!(waits, SendTimeoutError::Timeout), "{waits}");
-            // Two there, where the fabric has memory at both ends, and two here.
+            // Two there, where the fabric has memory at both ends, and two here, or three where
+            // one that has arrived is kept for the session to go on with.
             assert!(
-                (1..=4).contains(&sent),
+                (1..=5).contains(&sent),
                 "{sent} messages of {LONGEST} bytes"
             );
             stage.tell("it waits");

@@ -48,6 +48,8 @@ fn print(totals: &Totals, time: Duration) {
         steps,
         frames,
         messages,
+        resumed,
+        replayed,
         ..
     } = totals;
     println!(
@@ -55,6 +57,7 @@ fn print(totals: &Totals, time: Duration) {
         time.as_secs_f64()
     );
     println!("{frames} frames, {messages} messages handed out");
+    println!("{resumed} resumptions, {replayed} records sent again");
     let faults = totals.faults.by_kind();
     let faults: Vec<_> = faults
         .map(|(fault, times)| format!("{times} {fault}"))

@@ -13,6 +13,7 @@ mod options;
 mod process_tree;
 mod report;
 mod simulate;
+mod soak;
 mod stage;
 mod stages;
 mod step;
@@ -75,6 +76,13 @@ const COMMANDS: &[CommandEntry] = &[
         about: "run two engines over the simulated fabric, from seeds that follow from one;\n      \
                 a seed alone: that run, with its options",
         run: simulate::run,
+    },
+    CommandEntry {
+        name: "soak",
+        arguments: "[--seconds N] [--fabric shm | tcp | verbs] [--seed S] [--json]",
+        about: "kill, stop, starve and cut off processes that send to each other, with a\n      \
+                checker beside them; verbs: in a guest; `-- --help` has the rest",
+        run: soak::run,
     },
     CommandEntry {
         name: "corpus",

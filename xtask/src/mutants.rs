@@ -213,6 +213,16 @@ const FINDERS: &[Finder] = &[
     },
     Finder {
         tool: Tool::Simulation,
+        test: "fabric::sim::tests::what_is_sent_over_wires_that_break_comes_once",
+        mutants: &[
+            "replay_from_released",
+            "fence_skipped",
+            "old_epoch",
+            "block_outlives_epoch",
+        ],
+    },
+    Finder {
+        tool: Tool::Simulation,
         test: "fabric::sim::tests::what_waits_to_be_written_is_written",
         mutants: &["write_unawaited"],
     },

@@ -6,9 +6,9 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::step::Step;
-use crate::tool::{CLIPPY, RUSTFMT};
+use crate::tool::{CLIPPY, IPROUTE, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, mutants, simulate, verbs, vm};
+use crate::{fuzz, mutants, simulate, soak, verbs, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -96,18 +96,19 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "conformance",
         about: "every promise, on every fabric and driver, between real processes",
-        budget: seconds(240),
+        budget: seconds(330),
         quick: false,
-        tools: &[],
+        tools: &[IPROUTE],
         work: Work::Commands(&[
             "cargo test -p ibex --release --test conformance",
-            "cargo test -p ibex --release --test rolling_upgrade --test recorded_peers",
+            "cargo test -p ibex --release --test rolling_upgrade --test recorded_peers \
+             --test first_bytes --test resuming --test black_hole",
         ]),
     },
     Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
-        budget: seconds(420),
+        budget: seconds(450),
         quick: false,
         tools: &[],
         work: Work::Commands(&[
@@ -115,6 +116,14 @@ pub(crate) const STAGES: &[Stage] = &[
              --test no_copy --test fan_in_cost --test idle --test idle_futures --test idle_memory \
              --test memory_flat --test leaves_nothing --test fork",
         ]),
+    },
+    Stage {
+        name: "soak",
+        about: "processes are killed, stopped, starved and cut off, and nothing is lost",
+        budget: seconds(90),
+        quick: false,
+        tools: &[IPROUTE],
+        work: Work::Function(soak::stage),
     },
     Stage {
         name: "vm",
@@ -127,7 +136,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "verbs",
         about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
-        budget: seconds(840),
+        budget: seconds(900),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
@@ -185,6 +194,7 @@ const FEATURES: &[&str] = &[
     " --features tcp",
     " --features rkyv",
     " --features serde",
+    " --features verbs",
 ];
 
 const fn seconds(seconds: u64) -> Duration {
@@ -193,7 +203,36 @@ const fn seconds(seconds: u64) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use std::{fs, path::Path};
+
     use super::*;
+
+    /// What no stage names nobody runs.
+    #[test]
+    fn every_test_of_the_facade_is_in_a_stage() {
+        let xtask = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let entries = |path: &str| {
+            let entries = fs::read_dir(xtask.join(path)).expect("a folder");
+            entries.map(|entry| entry.expect("an entry").path())
+        };
+        let sources: String = entries("src")
+            .filter(|path| path.is_file())
+            .map(|path| fs::read_to_string(path).expect("text"))
+            .collect();
+        let run: Vec<_> = sources.split_whitespace().collect();
+        let is_test = |path: &Path| {
+            path.extension().is_some_and(|extension| extension == "rs")
+                || path.join("main.rs").exists()
+        };
+        for test in entries("../tests").filter(|path| is_test(path)) {
+            let name = test.file_stem().and_then(|name| name.to_str());
+            let name = name.expect("a name");
+            let is_run = run.windows(2).any(|words| {
+                words[0] == "--test" && words[1].trim_end_matches(['"', ';', ',']) == name
+            });
+            assert!(is_run, "nobody runs {name}");
+        }
+    }
 
     #[test]
     fn names_are_words_and_unique() {

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::failure::Failure;
 use crate::instructions;
 use crate::options::BenchOptions;
+use crate::soak;
 use crate::step::Step;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::watchdog::Watchdog;
@@ -23,7 +24,8 @@ pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYR
 /// is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     for on_any_machine in [
-        "cargo test -p ibex-transport --features verbs --lib verbs::",
+        // The stage of one process has the others.
+        "cargo test -p ibex-transport --features verbs --lib -- verbs::provider verbs::discovery",
         "cargo test -p ibex-harness --features verbs --lib verbs_",
     ] {
         Step::of_line(on_any_machine).run(watchdog)?;
@@ -37,6 +39,9 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
         let program = Step::of_line(line).build_program(watchdog)?;
         commands.push(format!("{program} {arguments}").trim_end().to_string());
     }
+    // A test of theirs runs this one.
+    Step::of_line("cargo build -p ibex --release --features verbs --example replication")
+        .run(watchdog)?;
     let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
     for variable in USED_IN_ANOTHER_WAY {
         commands.push(format!(
@@ -52,7 +57,7 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
 }
 
 /// What nobody wants on a device of his own, in guests of its own: messages find no receive,
-/// the device is taken away, and the link to another one is cut.
+/// the device is taken away, the link to another one is cut, and processes are killed.
 fn what_goes_wrong(watchdog: &Watchdog) -> Result<(), Failure> {
     let faults = "cargo test -p ibex-transport --release --features verbs --test verbs_faults";
     let faults = Step::of_line(faults).build_program(watchdog)?;
@@ -66,7 +71,8 @@ fn what_goes_wrong(watchdog: &Watchdog) -> Result<(), Failure> {
     let links = Step::of_line(links).build_program(watchdog)?;
     in_the_guest(&["--pair"])?
         .args(["--", &links, "--nocapture"])
-        .run(watchdog)
+        .run(watchdog)?;
+    soak::on_verbs(watchdog)
 }
 
 /// `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
@@ -114,14 +120,14 @@ fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result
     if env::var_os("IBEX_TEST_DEVICE").is_some() {
         return Step::new(program).args(arguments).run(watchdog);
     }
-    in_the_guest(&[])?
+    in_the_guest(&["--time-out", SECONDS_ON_A_DEVICE])?
         .args(["--", program])
         .args(arguments)
         .run(watchdog)
 }
 
 /// `cargo xtask vm` with these options; the command comes behind them.
-fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
+pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
     let xtask = env::current_exe()
         .map_err(|error| Failure::new(format!("the path of this program: {error}")))?;
     Ok(Step::new(&xtask.to_string_lossy())
@@ -154,6 +160,10 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
     (
         "cargo test -p ibex --release --features verbs --test no_copy",
         "/verbs/",
+    ),
+    (
+        "cargo test -p ibex --release --features verbs --test replication",
+        "over_verbs",
     ),
     (
         "cargo test -p ibex --release --features verbs --test no_allocation",
@@ -192,6 +202,8 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_TEST_MASK=small-mtu",
 ];
 
+/// So long the guest may take for all that is tested on its device.
+const SECONDS_ON_A_DEVICE: &str = "1000";
 /// How often to sleep over the fake device.
 const FAKE_SLEEPS: &str = "1000000";
 /// The guest's only device.

@@ -2,21 +2,24 @@
 //! fabric the dialer chooses, and draws the session's secrets.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::Instant;
 
-use super::conversation::{Conversation, Terms};
+use super::conversation::{self, Terms};
 use super::machine::{Handshake, Part};
-use super::{Agreement, Step};
+use super::proof::Claim;
+use super::{Agreement, ResumedSession, Step};
 use crate::error::HandshakeError;
 use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, SessionSecrets, ShmEndpoint,
-    Text, Unavailable, VerbsEndpoint,
+    Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, Resume, ResumeRefusal, Resumed,
+    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, features,
 };
 use crate::negotiate::{self, End};
 use crate::places::{Place, Places};
+use crate::resumption::Resumptions;
 
 /// The acceptor's side of one handshake.
 pub type AcceptorHandshake = Handshake<AcceptorPart>;
@@ -25,6 +28,7 @@ pub type AcceptorHandshake = Handshake<AcceptorPart>;
 pub struct AcceptorPart {
     ours: Offer,
     places: Places,
+    resumptions: Option<Arc<dyn Resumptions>>,
     entropy: AcceptorEntropy,
     state: State,
     /// Whether this node may have an RDMA device.
@@ -77,6 +81,8 @@ pub enum AcceptorEvent {
     ClosePair,
     /// The handshake is over; write out what `poll_transmit` still has.
     Agreed(Box<Agreement>),
+    /// The same for a session that goes on.
+    Resumed(ResumedSession),
     /// The handshake is over; what `poll_transmit` still has tells the peer why.
     Failed(HandshakeError),
 }
@@ -96,7 +102,20 @@ enum State {
         way: Way,
     },
     AwaitConnected(Course, Choice),
+    /// For a session that goes on, the dialer's queue pair.
+    AwaitResumePair(Resumption),
+    /// Our queue pair, for that.
+    AwaitResumePrepared(Resumption, Box<VerbsEndpoint>),
+    /// Our queue pair, which is this, to be connected.
+    AwaitResumeConnected(Resumption, Box<VerbsEndpoint>),
+    AwaitResumeReady(ResumedSession),
     Over,
+}
+
+/// A session that is about to go on over a queue pair, and what proves that it is here.
+struct Resumption {
+    session: ResumedSession,
+    proof: [u8; 32],
 }
 
 /// What the dialer's *Ready* needs before it counts.
@@ -120,6 +139,8 @@ impl Way {
     }
 }
 
+type Conversation = conversation::Conversation<AcceptorEvent>;
+
 /// Everything known from the peer's offer on.
 struct Course {
     terms: Terms,
@@ -141,6 +162,7 @@ impl Handshake<AcceptorPart> {
             part: AcceptorPart {
                 ours: local.offer(host),
                 places: local.places.clone(),
+                resumptions: local.resumptions.clone(),
                 entropy,
                 state: State::AwaitHello,
                 seeks_device: local.usable_site().is_some(),
@@ -197,8 +219,21 @@ impl Handshake<AcceptorPart> {
                 conversation.send(&Message::Endpoint(Endpoint::Verbs(ours)));
             }
             (State::AwaitPrepared(course, choice), Err(why)) => {
-                let why = format!("the {} cannot make a queue pair: {why}", End::Acceptor);
+                let why = End::Acceptor.cannot_prepare(&why);
                 part.decline(conversation, course, choice.fabric, &why);
+            }
+            (State::AwaitResumePrepared(resumption, theirs), Ok(ours)) => {
+                match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
+                    Ok(()) => {
+                        part.errands.push_back(AcceptorEvent::ConnectPair(theirs));
+                        part.state = State::AwaitResumeConnected(resumption, Box::new(ours));
+                    }
+                    Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
+                }
+            }
+            (State::AwaitResumePrepared(..), Err(why)) => {
+                let why = End::Acceptor.cannot_prepare(&why);
+                conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             (state, _) => part.state = state,
         }
@@ -214,8 +249,18 @@ impl Handshake<AcceptorPart> {
             }
             (State::AwaitConnected(course, choice), Err(why)) => {
                 part.errands.push_back(AcceptorEvent::ClosePair);
-                let why = format!("the {} cannot connect: {why}", End::Acceptor);
+                let why = End::Acceptor.cannot_connect(&why);
                 part.decline(conversation, course, choice.fabric, &why);
+            }
+            (State::AwaitResumeConnected(resumption, ours), Ok(())) => {
+                let Resumption { session, proof } = resumption;
+                conversation.send(&Message::Resumed(Resumed { proof }));
+                conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
+                part.state = State::AwaitResumeReady(session);
+            }
+            (State::AwaitResumeConnected(..), Err(why)) => {
+                let why = End::Acceptor.cannot_connect(&why);
+                conversation.fail(HandshakeError::not_over_verbs(&why));
             }
             (state, _) => part.state = state,
         }
@@ -250,9 +295,12 @@ impl Part for AcceptorPart {
             State::AwaitOffer(_) => Step::Offer,
             State::AwaitChoice(_) => Step::Choice,
             State::AwaitListening(..) => Step::UnixSocket,
-            State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
-            State::AwaitPair(..) => Step::Endpoint,
-            State::AwaitReady { .. } => Step::Ready,
+            State::AwaitPrepared(..)
+            | State::AwaitConnected(..)
+            | State::AwaitResumePrepared(..)
+            | State::AwaitResumeConnected(..) => Step::QueuePair,
+            State::AwaitPair(..) | State::AwaitResumePair(_) => Step::Endpoint,
+            State::AwaitReady { .. } | State::AwaitResumeReady(_) => Step::Ready,
             State::Over => Step::Finished,
         }
     }
@@ -264,10 +312,6 @@ impl Part for AcceptorPart {
 
     fn take_errand(&mut self) -> Option<AcceptorEvent> {
         self.errands.pop_front()
-    }
-
-    fn agreed(agreement: Box<Agreement>) -> AcceptorEvent {
-        AcceptorEvent::Agreed(agreement)
     }
 
     fn failed(error: HandshakeError) -> AcceptorEvent {
@@ -297,6 +341,10 @@ impl Part for AcceptorPart {
                     conversation.fail(conflict.into());
                     return;
                 }
+                if self.places.are_closed() {
+                    conversation.fail(HandshakeError::Closing);
+                    return;
+                }
                 match self.places.take(theirs.identity) {
                     Ok(place) => {
                         self.state = State::AwaitChoice(Course {
@@ -310,6 +358,18 @@ impl Part for AcceptorPart {
                         conversation.fail(HandshakeError::TooManySessions { end, limit });
                     }
                 }
+            }
+            (State::AwaitOffer(terms), Message::Resume(resume))
+                if terms.features & features::RESUME != 0 =>
+            {
+                self.resume(conversation, terms, &resume);
+            }
+            (State::AwaitResumePair(resumption), Message::Endpoint(Endpoint::Verbs(theirs))) => {
+                self.errands.push_back(AcceptorEvent::PreparePair);
+                self.state = State::AwaitResumePrepared(resumption, Box::new(theirs));
+            }
+            (State::AwaitResumeReady(session), Message::Ready(Ready { session: None })) => {
+                conversation.succeed(AcceptorEvent::Resumed(session));
             }
             (State::AwaitChoice(course), Message::Choice(choice)) => {
                 self.follow(conversation, step, course, choice);
@@ -372,6 +432,59 @@ impl AcceptorPart {
     fn offer(&mut self, conversation: &mut Conversation, terms: Terms) {
         conversation.send(&Message::Offer(self.ours.clone()));
         self.state = State::AwaitOffer(terms);
+    }
+
+    fn resume(&mut self, conversation: &mut Conversation, terms: Terms, resume: &Resume) {
+        let resumption = match self.answer(conversation, resume) {
+            Ok(resumption) => resumption,
+            Err(error) => return conversation.fail(error),
+        };
+        if resume.fabric == FabricKind::Verbs {
+            match terms.resume_over_verbs() {
+                Ok(()) => self.state = State::AwaitResumePair(resumption),
+                Err(error) => conversation.fail(error),
+            }
+            return;
+        }
+        let Resumption { session, proof } = resumption;
+        conversation.send(&Message::Resumed(Resumed { proof }));
+        conversation.succeed(AcceptorEvent::Resumed(session));
+    }
+
+    /// Whoever does not have the secret hears nothing about epochs.
+    fn answer(
+        &self,
+        conversation: &Conversation,
+        resume: &Resume,
+    ) -> Result<Resumption, HandshakeError> {
+        let refused = |refusal| HandshakeError::NotResumed { refusal };
+        let find = |sessions: &Arc<dyn Resumptions>| sessions.find(&resume.session_id);
+        let session = self.resumptions.as_ref().and_then(find);
+        let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
+        let prologue = conversation.prologue(false);
+        let claim = Claim {
+            session_id: &resume.session_id,
+            epoch: resume.epoch,
+            fabric: resume.fabric,
+            prologue: &prologue,
+        };
+        if !claim.is_proven(End::Dialer, &session.secret, &resume.proof) {
+            return Err(refused(ResumeRefusal::WrongProof));
+        }
+        if resume.epoch <= session.epoch {
+            return Err(refused(ResumeRefusal::OldEpoch));
+        }
+        if let Some(why) = session.obstacle(resume.fabric) {
+            let why = Text::new(&why);
+            return Err(HandshakeError::NotOverFabric { why });
+        }
+        let proof = claim.proof(End::Acceptor, &session.secret);
+        let session = ResumedSession {
+            session_id: resume.session_id,
+            epoch: resume.epoch,
+            fabric: resume.fabric,
+        };
+        Ok(Resumption { session, proof })
     }
 
     fn follow(
@@ -438,7 +551,9 @@ impl AcceptorPart {
         }));
         let prologue = conversation.prologue(false);
         let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
-        conversation.agree(Agreement {
+        let agreement = Agreement {
+            stated_pid: self.ours.host.pid_of(&course.theirs.host),
+            no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
             peer: course.theirs,
             version: course.terms.version,
             features: course.terms.features,
@@ -448,7 +563,8 @@ impl AcceptorPart {
             reason: format!("{}{lack}", choice.reason),
             prologue,
             place: course.place,
-        });
+        };
+        conversation.succeed(AcceptorEvent::Agreed(Box::new(agreement)));
     }
 
     /// Hex, since names of sockets appear in listings that people read.

@@ -4,14 +4,14 @@
 use std::time::Instant;
 
 use super::inbox::{Inbox, Received, Unreadable};
-use super::{Agreement, Prologue, Step};
+use super::{Prologue, Step};
 use crate::error::HandshakeError;
-use crate::message::{Hello, MAGIC, Message, Refusal, Text, Version};
+use crate::message::{Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version, features};
 use crate::negotiate;
 
-/// One end's view of the exchange, whichever end it is. Its module is private; `pub` lets
-/// [`Part`](super::machine::Part) speak of it.
-pub struct Conversation {
+/// One end's view of the exchange, whichever end it is, and whichever event tells of its good
+/// end. Its module is private; `pub` lets [`Part`](super::machine::Part) speak of it.
+pub struct Conversation<E> {
     // The wire.
     inbox: Inbox,
     outbox: Vec<u8>,
@@ -31,7 +31,10 @@ pub struct Conversation {
     terms: Option<Terms>,
 
     // The end.
-    end: End,
+    end: End<E>,
+    /// The peer may have taken the connection for what it is to become: no Refusal goes
+    /// there any more.
+    is_quiet: bool,
 }
 
 /// What the two Hellos settle.
@@ -41,15 +44,28 @@ pub(super) struct Terms {
     pub(super) features: u64,
 }
 
+impl Terms {
+    /// Whether a session may get a queue pair again.
+    pub(super) fn resume_over_verbs(self) -> Result<(), HandshakeError> {
+        match self.features & features::RESUME_VERBS {
+            0 => {
+                let why = "one of the two nodes speaks a version before 1.5";
+                Err(HandshakeError::not_over_verbs(why))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 /// How a conversation ended, and whether that was told.
-enum End {
+enum End<E> {
     Open,
-    Agreed(Option<Box<Agreement>>),
+    Well(Option<E>),
     Failed(Option<HandshakeError>),
 }
 
-impl Conversation {
-    pub(super) fn new(hello: Hello, now: Instant, deadline: Instant) -> Conversation {
+impl<E> Conversation<E> {
+    pub(super) fn new(hello: Hello, now: Instant, deadline: Instant) -> Conversation<E> {
         let mut hello_sent = MAGIC.to_vec();
         Message::Hello(hello.clone()).write(&mut hello_sent);
         Conversation {
@@ -62,6 +78,7 @@ impl Conversation {
             hello,
             terms: None,
             end: End::Open,
+            is_quiet: false,
         }
     }
 
@@ -85,8 +102,15 @@ impl Conversation {
                 message: Message::Refusal(refusal),
                 ..
             })) => {
-                self.end_with(match refusal.limit {
-                    Some((end, limit)) => HandshakeError::TooManySessions { end, limit },
+                self.end_with(match refusal.cause {
+                    Some(RefusalCause::Limit(end, limit)) => {
+                        HandshakeError::TooManySessions { end, limit }
+                    }
+                    Some(RefusalCause::Resume(refusal)) => HandshakeError::NotResumed { refusal },
+                    Some(RefusalCause::NotOverFabric) => HandshakeError::NotOverFabric {
+                        why: refusal.reason,
+                    },
+                    Some(RefusalCause::Closing) => HandshakeError::Closing,
                     None => HandshakeError::Refused {
                         step,
                         reason: refusal.reason,
@@ -193,24 +217,23 @@ impl Conversation {
         matches!(self.end, End::Open)
     }
 
-    pub(super) fn agree(&mut self, agreement: Agreement) {
+    pub(super) fn succeed(&mut self, event: E) {
         if self.is_open() {
-            self.end = End::Agreed(Some(Box::new(agreement)));
+            self.end = End::Well(Some(event));
         }
+    }
+
+    /// With what was sent last the conversation may be over for the peer.
+    pub(super) fn be_quiet(&mut self) {
+        self.is_quiet = true;
     }
 
     /// Ends the conversation; the first reason counts. The peer is told, unless
     /// it has closed the connection.
     pub(super) fn fail(&mut self, error: HandshakeError) {
         let peer_knows = matches!(error, HandshakeError::Closed { .. });
-        if self.terms.is_some() && !peer_knows {
-            self.send(&Message::Refusal(Refusal {
-                reason: Text::new(&error.to_string()),
-                limit: match error {
-                    HandshakeError::TooManySessions { end, limit } => Some((end, limit)),
-                    _ => None,
-                },
-            }));
+        if self.terms.is_some() && !peer_knows && !self.is_quiet {
+            self.send(&Message::Refusal(refusal_for(&error)));
         }
         self.end_with(error);
     }
@@ -222,9 +245,9 @@ impl Conversation {
         }
     }
 
-    pub(super) fn poll_agreed(&mut self) -> Option<Box<Agreement>> {
+    pub(super) fn poll_succeeded(&mut self) -> Option<E> {
         match &mut self.end {
-            End::Agreed(agreement) => agreement.take(),
+            End::Well(event) => event.take(),
             _ => None,
         }
     }
@@ -234,5 +257,25 @@ impl Conversation {
             End::Failed(error) => error.take(),
             _ => None,
         }
+    }
+}
+
+/// What the peer is told.
+fn refusal_for(error: &HandshakeError) -> Refusal {
+    let cause = match error {
+        HandshakeError::TooManySessions { end, limit } => Some(RefusalCause::Limit(*end, *limit)),
+        HandshakeError::NotResumed { refusal } => Some(RefusalCause::Resume(*refusal)),
+        HandshakeError::Closing => Some(RefusalCause::Closing),
+        HandshakeError::NotOverFabric { why } => {
+            return Refusal {
+                reason: why.clone(),
+                cause: Some(RefusalCause::NotOverFabric),
+            };
+        }
+        _ => None,
+    };
+    Refusal {
+        reason: Text::new(&error.to_string()),
+        cause,
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation::{Conversation, Terms};
+use super::conversation::{self, Terms};
 use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
@@ -73,6 +73,8 @@ enum State {
     AwaitReady(Course),
     Over,
 }
+
+type Conversation = conversation::Conversation<DialerEvent>;
 
 /// Everything known from the choice on.
 struct Course {
@@ -144,7 +146,7 @@ impl Handshake<DialerPart> {
                 }
             }
             (State::AwaitPrepared(course, _), Err(why)) => {
-                let why = format!("the {} cannot make a queue pair: {why}", End::Dialer);
+                let why = End::Dialer.cannot_prepare(&why);
                 part.fall_back(conversation, course, why);
             }
             (state, _) => part.state = state,
@@ -161,7 +163,7 @@ impl Handshake<DialerPart> {
                 part.become_ready(conversation, course);
             }
             (State::AwaitConnected(course, _), Err(why)) => {
-                let why = format!("the {} cannot connect: {why}", End::Dialer);
+                let why = End::Dialer.cannot_connect(&why);
                 part.leave_verbs(conversation, course, why);
             }
             (state, _) => part.state = state,
@@ -192,10 +194,6 @@ impl Part for DialerPart {
 
     fn take_errand(&mut self) -> Option<DialerEvent> {
         self.errands.pop_front()
-    }
-
-    fn agreed(agreement: Box<Agreement>) -> DialerEvent {
-        DialerEvent::Agreed(agreement)
     }
 
     fn failed(error: HandshakeError) -> DialerEvent {
@@ -336,7 +334,9 @@ impl DialerPart {
 
     fn finish(&mut self, conversation: &mut Conversation, course: Course, session: SessionSecrets) {
         let prologue = conversation.prologue(true);
-        conversation.agree(Agreement {
+        let agreement = Agreement {
+            stated_pid: self.ours.host.pid_of(&course.theirs.host),
+            no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
             peer: course.theirs,
             version: course.terms.version,
             features: course.terms.features,
@@ -346,6 +346,7 @@ impl DialerPart {
             reason: course.chosen.reason,
             prologue,
             place: course.place,
-        });
+        };
+        conversation.succeed(DialerEvent::Agreed(Box::new(agreement)));
     }
 }

@@ -3,21 +3,22 @@
 
 use std::time::Instant;
 
+use super::Step;
 use super::conversation::Conversation;
-use super::{Agreement, Step};
 use crate::error::HandshakeError;
 use crate::message::Message;
 
-/// One side of one handshake: [`DialerHandshake`](super::DialerHandshake) or
+/// One side of one handshake: [`DialerHandshake`](super::DialerHandshake),
+/// [`ResumerHandshake`](super::ResumerHandshake) or
 /// [`AcceptorHandshake`](super::AcceptorHandshake).
-pub struct Handshake<P> {
-    pub(super) conversation: Conversation,
+pub struct Handshake<P: Part> {
+    pub(super) conversation: Conversation<P::Event>,
     /// What is this end's own.
     pub(super) part: P,
 }
 
 /// The steps of one end. Whatever they lead to they say to the conversation.
-pub trait Part {
+pub trait Part: Sized {
     /// What this end's driver has to act on.
     type Event;
 
@@ -29,13 +30,10 @@ pub trait Part {
     fn takes_messages(&self) -> bool;
 
     /// The peer sent `message`, in order.
-    fn handle_message(&mut self, conversation: &mut Conversation, message: Message);
+    fn handle_message(&mut self, conversation: &mut Conversation<Self::Event>, message: Message);
 
     /// What the driver is to do, told once.
     fn take_errand(&mut self) -> Option<Self::Event>;
-
-    /// The handshake ended well.
-    fn agreed(agreement: Box<Agreement>) -> Self::Event;
 
     /// The handshake failed.
     fn failed(error: HandshakeError) -> Self::Event;
@@ -80,8 +78,8 @@ impl<P: Part> Handshake<P> {
         if let Some(error) = self.conversation.poll_failed() {
             return Some(P::failed(error));
         }
-        if let Some(agreement) = self.conversation.poll_agreed() {
-            return Some(P::agreed(agreement));
+        if let Some(event) = self.conversation.poll_succeeded() {
+            return Some(event);
         }
         self.part.take_errand()
     }

@@ -1,4 +1,4 @@
-//! The two ends of a handshake as state machines.
+//! The ends of a handshake as state machines.
 //!
 //! Facts go in (`handle_*`: bytes, the end of the stream, the time, what became
 //! of a Unix socket or a queue pair), bytes and events come out (`poll_*`). No
@@ -33,6 +33,26 @@
 //! What cannot be prepared or connected is ruled out with its reason: the acceptor says
 //! *Unavailable*, the dialer chooses again.
 //!
+//! A session that goes on over a new connection has all of that already:
+//!
+//! ```text
+//! dialer                                          acceptor
+//!   Hello ---------------------------------------->
+//!         <---------------------------------------- Hello, Offer
+//!   Resume(session id, epoch, proof) ------------->  looks the session up
+//!         <---------------------------------------- Resumed(proof)
+//! ```
+//!
+//! and over verbs, where each end says what it has before the other connects to it:
+//!
+//! ```text
+//!   prepares a queue pair
+//!   Resume(...), Endpoint(verbs: the dialer's) ---> prepares one, connects it
+//!         <---------------------------------------- Resumed(proof), Endpoint(verbs: its own)
+//!   connects its own
+//!   Ready ---------------------------------------->
+//! ```
+//!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
 #![forbid(unsafe_code)]
@@ -42,12 +62,15 @@ mod conversation;
 mod dialer;
 mod inbox;
 mod machine;
+mod proof;
+mod resumer;
 
 use std::fmt;
 
 pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
 pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
 pub use machine::{Handshake, Part};
+pub use resumer::{ResumerEvent, ResumerHandshake, ResumerPart};
 
 use crate::fabric::FabricKind;
 use crate::identity::Secret;
@@ -74,6 +97,8 @@ pub enum Step {
     QueuePair,
     /// The peer's *Ready*.
     Ready,
+    /// The acceptor's *Resumed*.
+    Resumed,
     /// Nothing more.
     Finished,
 }
@@ -90,6 +115,8 @@ impl Step {
 pub struct Agreement {
     /// Who the peer is and what it takes.
     pub peer: Offer,
+    /// The peer's process in this pid namespace, on its own word.
+    pub stated_pid: Option<u32>,
     /// The version that both speak.
     pub version: Version,
     /// The feature bits that both have.
@@ -102,10 +129,23 @@ pub struct Agreement {
     pub fabric: FabricKind,
     /// Why.
     pub reason: String,
+    /// Why tcp may not carry it, where a policy or a build excludes that.
+    pub no_tcp: Option<String>,
     /// Both Hellos.
     pub prologue: Prologue,
     /// This end's place for the session, to be held as long as that lasts.
     pub place: Place,
+}
+
+/// What both ends know when a session goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumedSession {
+    /// Which.
+    pub session_id: [u8; 16],
+    /// The epoch that begins.
+    pub epoch: u64,
+    /// What is to carry the data.
+    pub fabric: FabricKind,
 }
 
 /// Both Hellos exactly as they were on the wire, magic and length included:
@@ -130,6 +170,7 @@ impl fmt::Display for Step {
             Step::Device => "this node's RDMA device",
             Step::QueuePair => "this node's queue pair",
             Step::Ready => "its Ready",
+            Step::Resumed => "its Resumed",
             Step::Finished => "the end",
         })
     }
@@ -137,6 +178,10 @@ impl fmt::Display for Step {
 
 #[cfg(test)]
 mod golden;
+#[cfg(test)]
+mod resume_tests;
+#[cfg(test)]
+mod resume_verbs_tests;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]

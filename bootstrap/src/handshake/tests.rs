@@ -86,6 +86,7 @@ pub(super) fn host(boot: u8) -> HostHint {
         boot_id: [boot; 16],
         pid: 4242,
         uid: 1000,
+        pid_namespace: 0xf000_0001,
     }
 }
 
@@ -274,6 +275,7 @@ impl Meeting {
                 }
                 AcceptorEvent::ClosePair => self.pairs[ACCEPTOR] = None,
                 AcceptorEvent::Agreed(agreement) => self.acceptor_end = Some(Ok(*agreement)),
+                AcceptorEvent::Resumed(_) => panic!("nobody resumes here"),
                 AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
             }
         }

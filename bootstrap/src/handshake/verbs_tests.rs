@@ -69,22 +69,27 @@ fn site(identity: u8, hardware: bool) -> FakeSite {
             hardware,
             name: if hardware { "mlx5_0" } else { "rxe0" }.to_string(),
         }),
-        endpoint: VerbsEndpoint {
-            queue_pair: 0x100 + u32::from(identity),
-            packet_sequence: 0x200 + u32::from(identity),
-            lid: 0,
-            gid: [identity; 16],
-            gid_type: GidType::RoceV2,
-            mtu_bytes: 1024,
-            max_inline_bytes: 220,
-            max_send_sge: 30,
-            max_receive_sge: 30,
-            immediate: true,
-            receive_buffer_bytes: 4096,
-            credit: 64,
-        },
+        endpoint: endpoint(identity),
         prepares: Ok(()),
         connects: Ok(()),
+    }
+}
+
+/// A queue pair of node `identity`.
+pub(super) fn endpoint(identity: u8) -> VerbsEndpoint {
+    VerbsEndpoint {
+        queue_pair: 0x100 + u32::from(identity),
+        packet_sequence: 0x200 + u32::from(identity),
+        lid: 0,
+        gid: [identity; 16],
+        gid_type: GidType::RoceV2,
+        mtu_bytes: 1024,
+        max_inline_bytes: 220,
+        max_send_sge: 30,
+        max_receive_sge: 30,
+        immediate: true,
+        receive_buffer_bytes: 4096,
+        credit: 64,
     }
 }
 

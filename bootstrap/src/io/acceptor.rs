@@ -25,13 +25,14 @@ use crate::established::Established;
 use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
 use crate::identity::Secret;
 use crate::local::Local;
+use crate::resumption::Resumption;
 
 /// A listening socket with its unfinished handshakes.
 ///
 /// Call [`turn`](Self::turn) when [`as_fd`](Self::as_fd) is readable and when
 /// [`next_deadline`](Self::next_deadline) has come; afterwards drain
-/// [`poll_established`](Self::poll_established) and
-/// [`poll_failure`](Self::poll_failure) to `None`.
+/// [`poll_established`](Self::poll_established),
+/// [`poll_resumed`](Self::poll_resumed) and [`poll_failure`](Self::poll_failure) to `None`.
 pub struct Acceptor {
     local: Local,
 
@@ -54,6 +55,7 @@ pub struct Acceptor {
 
     // What came of them.
     established: VecDeque<Established>,
+    resumed: VecDeque<Resumption>,
     /// At most [`MAX_FAILURES`], the latest: under a flood nobody reads them all.
     failures: VecDeque<HandshakeFailure>,
 }
@@ -120,6 +122,7 @@ impl Acceptor {
             next_key: ERRANDS + 1,
             errands,
             established: VecDeque::new(),
+            resumed: VecDeque::new(),
             failures: VecDeque::new(),
         })
     }
@@ -156,6 +159,12 @@ impl Acceptor {
         }
     }
 
+    /// Refuses whoever wants a new session from now on. Those of [`Local::resumptions`] go on
+    /// as before, until this is dropped.
+    pub fn close(&self) {
+        self.local.places.close();
+    }
+
     /// When to call [`turn`](Self::turn) even if `as_fd` is not readable.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -167,6 +176,13 @@ impl Acceptor {
     #[must_use]
     pub fn poll_established(&mut self) -> Option<Established> {
         self.established.pop_front()
+    }
+
+    /// The next connection with which a session of [`Local::resumptions`] goes on. Drain after
+    /// every `turn`.
+    #[must_use]
+    pub fn poll_resumed(&mut self) -> Option<Resumption> {
+        self.resumed.pop_front()
     }
 
     /// The next connection that came to nothing. Drain after every `turn`; only
@@ -230,6 +246,11 @@ impl Acceptor {
                 if let Some(pending) = self.pending.remove(&key) {
                     self.established
                         .push_back(pending.finish(*agreement, watch));
+                }
+            }
+            Progress::Resumed(session) => {
+                if let Some(pending) = self.pending.remove(&key) {
+                    self.resumed.push_back(pending.resume(session, watch));
                 }
             }
             Progress::Failed(error) => self.give_up(key, error.into()),

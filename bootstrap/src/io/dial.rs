@@ -3,30 +3,25 @@
 //! Rules: whoever is not there yet is waited for, so refusals and connections
 //! closed before a word was said are tried again; whoever answers wrongly is
 //! wrong for good, so that is an error at once; no wait is longer than
-//! [`GLANCE`] without a look at what else the thread has to do.
+//! a glance without a look at what else the thread has to do.
 #![forbid(unsafe_code)]
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::back_off::BackOff;
-use super::errands::{Errand, Outcome};
-use super::tcp::Incoming;
+use super::connect::{Broken, RANDOM, connect, random_bytes};
+use super::line::Line;
+use super::own_pair::{OWN_ADDRESS, OwnPair};
+use super::patience::{Cancelled, Meanwhile, Patience};
 use super::unix::UnixPeer;
-use super::{after, host, tcp};
+use super::{after, host};
 use crate::error::{DialError, HandshakeError};
 use crate::established::{Established, Sockets};
-use crate::handshake::{Agreement, DialerEvent, DialerHandshake, Step};
+use crate::handshake::{Agreement, DialerEvent, DialerHandshake, DialerPart, Step};
 use crate::local::Local;
-use crate::negotiate::End;
-use crate::verbs::{VerbsPair, VerbsSite};
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes
 /// hands with it. Blocks, for `timeout` at most.
@@ -37,7 +32,7 @@ use crate::verbs::{VerbsPair, VerbsSite};
 /// policies that exclude each other, and a peer that accepts and falls silent
 /// (for `handshake_timeout`) are errors at once. A peer that closes the
 /// connection without a word is taken for one that is starting, ending or
-/// crowded, and is tried again.
+/// crowded, and is tried again, as one is that says that it is being closed.
 ///
 /// `meanwhile` is asked about every 20 ms whether the call is cancelled, which
 /// ends it with [`DialError::Cancelled`], and turned whenever its descriptor is
@@ -87,30 +82,6 @@ pub fn dial(
     }
 }
 
-/// What else the thread that dials has to do.
-///
-/// A closure is the least of it: it only says whether the call is cancelled.
-pub trait Meanwhile {
-    /// True ends the call.
-    fn is_cancelled(&self) -> bool;
-
-    /// Readable when [`turn`](Self::turn) has something to do.
-    fn fd(&self) -> Option<BorrowedFd<'_>> {
-        None
-    }
-
-    /// Does what can be done without waiting, and says whether there was anything.
-    fn turn(&self) -> bool {
-        false
-    }
-}
-
-impl<F: Fn() -> bool> Meanwhile for F {
-    fn is_cancelled(&self) -> bool {
-        self()
-    }
-}
-
 /// One call of [`dial`].
 struct Dial<'a> {
     address: &'a str,
@@ -138,12 +109,6 @@ enum Attempt {
     /// Nobody is there, yet; in words.
     NotYet(String),
     Wrong(HandshakeError),
-}
-
-/// Why an attempt gave nothing to judge.
-enum Broken {
-    Cancelled,
-    Environment(&'static str, io::Error),
 }
 
 impl Dial<'_> {
@@ -210,11 +175,12 @@ impl Dial<'_> {
         match Conversation::new(stream, address, self.local, patience)?.run()? {
             Ok(established) => Ok(Attempt::Established(Box::new(established))),
             Err(
-                error @ HandshakeError::Closed {
+                error @ (HandshakeError::Closed {
                     step: Step::Hello, ..
-                },
+                }
+                | HandshakeError::Closing),
             ) => {
-                tracing::debug!(%address, %error, "closed without a word; trying again");
+                tracing::debug!(%address, %error, "nobody who takes us; trying again");
                 Ok(Attempt::NotYet(error.to_string()))
             }
             Err(error) => Ok(Attempt::Wrong(error)),
@@ -260,18 +226,12 @@ impl Dial<'_> {
 
 /// A handshake and the sockets that it runs on.
 struct Conversation<'a> {
-    machine: DialerHandshake,
-    stream: TcpStream,
+    line: Line<'a, DialerPart>,
     address: SocketAddr,
-    outbox: Vec<u8>,
     /// Connected, from the moment when the machine asked for it; whether its
     /// answer came, the machine knows.
     unix: Option<UnixPeer>,
-    /// Our address on `stream`, by which an RDMA device is chosen, of these.
-    own_address: IpAddr,
-    site: Option<Arc<dyn VerbsSite>>,
-    pair: Option<Box<dyn VerbsPair>>,
-    patience: Patience<'a>,
+    pair: OwnPair,
 }
 
 impl<'a> Conversation<'a> {
@@ -285,107 +245,62 @@ impl<'a> Conversation<'a> {
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
         let now = Instant::now();
         let machine = DialerHandshake::new(local, host::hint(), nonce, now, patience.deadline);
-        let own_address = tcp::own_address(&stream)
-            .map_err(|error| Broken::Environment("ask for its own address", error))?;
-        let (outbox, unix, pair) = (Vec::new(), None, None);
+        let pair = OwnPair::new(&stream, address, local)
+            .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
         Ok(Conversation {
-            machine,
-            stream,
+            line: Line::new(machine, stream, patience),
             address,
-            outbox,
-            unix,
-            own_address,
-            site: local.usable_site().cloned(),
+            unix: None,
             pair,
-            patience,
         })
     }
 
     fn run(mut self) -> Result<Result<Established, HandshakeError>, Broken> {
         loop {
-            while let Some(event) = self.machine.poll_event() {
+            while let Some(event) = self.line.machine.poll_event() {
                 match event {
                     DialerEvent::ConnectUnix { name, token } => {
                         match UnixPeer::connect(&name, &token) {
                             Ok(unix) => self.unix = Some(unix),
-                            Err(why) => self.machine.handle_unix(Err(why)),
+                            Err(why) => self.line.machine.handle_unix(Err(why)),
                         }
                     }
-                    DialerEvent::FindDevice => self.run_errand(Errand::Find(self.own_address)),
+                    DialerEvent::FindDevice => {
+                        self.line.machine.handle_device(self.pair.find_device());
+                    }
                     DialerEvent::PreparePair => {
-                        self.run_errand(Errand::Prepare {
-                            local: self.own_address,
-                            peer: self.address.ip(),
-                            end: End::Dialer,
-                        });
+                        self.line.machine.handle_prepared(self.pair.prepare());
                     }
                     DialerEvent::ConnectPair(theirs) => {
-                        if let Some(pair) = self.pair.take() {
-                            self.run_errand(Errand::Connect(pair, theirs));
-                        }
+                        self.line
+                            .machine
+                            .handle_connected(self.pair.connect(&theirs));
                     }
-                    DialerEvent::ClosePair => self.pair = None,
+                    DialerEvent::ClosePair => self.pair.close(),
                     DialerEvent::Agreed(agreement) => return Ok(Ok(self.finish(*agreement))),
                     DialerEvent::Failed(error) => {
-                        self.transmit();
+                        self.line.transmit();
                         return Ok(Err(error));
                     }
                 }
             }
-            self.transmit();
-            self.wait().map_err(|Cancelled| Broken::Cancelled)?;
+            self.line.transmit();
+            let unix = self.awaited_unix().map(AsFd::as_fd);
+            self.line
+                .wait(unix)
+                .map_err(|Cancelled| Broken::Cancelled)?;
             self.receive();
-            self.machine.handle_timeout(Instant::now());
-        }
-    }
-
-    /// At once: whoever dials waits anyhow.
-    fn run_errand(&mut self, errand: Errand) {
-        let Some(site) = &self.site else { return };
-        match errand.run(&**site) {
-            Outcome::Found(found) => self.machine.handle_device(found),
-            Outcome::Prepared(prepared) => {
-                let endpoint = prepared.map(|pair| self.pair.insert(pair).endpoint());
-                self.machine.handle_prepared(endpoint);
-            }
-            Outcome::Connected(connected) => {
-                let connected = connected.map(|pair| self.pair = Some(pair));
-                self.machine.handle_connected(connected);
-            }
-        }
-    }
-
-    fn transmit(&mut self) {
-        while let Some(bytes) = self.machine.poll_transmit() {
-            self.outbox.extend(bytes);
-        }
-        tcp::write(&self.stream, &mut self.outbox);
-    }
-
-    fn wait(&self) -> Result<(), Cancelled> {
-        let mut wanted = PollFlags::IN;
-        if !self.outbox.is_empty() {
-            wanted |= PollFlags::OUT;
-        }
-        let stream = (self.stream.as_fd(), wanted);
-        match self.awaited_unix() {
-            Some(unix) => self.patience.wait(&[stream, (unix.as_fd(), PollFlags::IN)]),
-            None => self.patience.wait(&[stream]),
+            self.line.machine.handle_timeout(Instant::now());
         }
     }
 
     fn receive(&mut self) {
-        let mut buffer = [0; READ_BYTES];
-        match tcp::read(&self.stream, &mut buffer) {
-            Incoming::Bytes(bytes) => self.machine.handle_bytes(bytes),
-            Incoming::Nothing => {}
-            Incoming::Closed(detail) => self.machine.handle_closed(detail),
-        }
+        self.line.receive();
         if let Some(answer) = self.awaited_unix().and_then(UnixPeer::answer) {
             if answer.is_err() {
                 self.unix = None;
             }
-            self.machine.handle_unix(answer);
+            self.line.machine.handle_unix(answer);
         }
     }
 
@@ -393,136 +308,20 @@ impl<'a> Conversation<'a> {
     fn awaited_unix(&self) -> Option<&UnixPeer> {
         self.unix
             .as_ref()
-            .filter(|_| self.machine.step() == Step::UnixSocket)
+            .filter(|_| self.line.machine.step() == Step::UnixSocket)
     }
 
     fn finish(self, agreement: Agreement) -> Established {
         let sockets = Sockets {
-            stream: self.stream,
-            leftover: self.machine.into_leftover(),
+            stream: self.line.stream,
+            leftover: self.line.machine.into_leftover(),
             address: self.address,
             unix: self.unix.map(UnixPeer::into_parts),
-            verbs: self.pair,
+            verbs: self.pair.into_pair(),
         };
         Established::new(agreement, sockets, true)
     }
 }
 
-/// How long to wait, who may end it earlier, and what goes on until then.
-#[derive(Clone, Copy)]
-struct Patience<'a> {
-    deadline: Instant,
-    meanwhile: &'a dyn Meanwhile,
-}
-
-struct Cancelled;
-
-/// A descriptor, and what it is to be ready for.
-type BorrowedWire<'a> = (BorrowedFd<'a>, PollFlags);
-
-impl<'a> Patience<'a> {
-    /// The same with an earlier deadline, if `deadline` is earlier.
-    fn until(&self, deadline: Instant) -> Patience<'a> {
-        Patience {
-            deadline: self.deadline.min(deadline),
-            meanwhile: self.meanwhile,
-        }
-    }
-
-    /// Waits until one of the descriptors is ready or the deadline has passed.
-    fn wait(&self, descriptors: &[BorrowedWire<'_>]) -> Result<(), Cancelled> {
-        let mut all: Vec<PollFd<'_>> = descriptors
-            .iter()
-            .map(|&(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted))
-            .collect();
-        if let Some(fd) = self.meanwhile.fd() {
-            all.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
-        }
-        loop {
-            if self.meanwhile.is_cancelled() {
-                return Err(Cancelled);
-            }
-            let left = self.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Ok(());
-            }
-            // One turn between two looks at our own descriptors, however much
-            // there is to do; what its descriptor does not tell of (a deadline,
-            // say) is found every `GLANCE`.
-            let slice = match self.meanwhile.turn() {
-                true => Duration::ZERO,
-                false => left.min(GLANCE),
-            };
-            let slice = Timespec {
-                tv_sec: 0,
-                tv_nsec: slice.subsec_nanos().into(),
-            };
-            match poll(&mut all, Some(&slice)) {
-                Ok(0) | Err(Errno::INTR) => {}
-                Ok(_) => {
-                    let ours = &all[..descriptors.len()];
-                    if ours.iter().any(|fd| !fd.revents().is_empty()) {
-                        return Ok(());
-                    }
-                }
-                // An error of poll itself cannot be waited out; the caller's
-                // next read or write on the descriptor meets its cause.
-                Err(_) => return Ok(()),
-            }
-        }
-    }
-}
-
-/// A connected stream, or why there is none: the inner error means that nobody
-/// is there yet.
-fn connect(
-    address: SocketAddr,
-    patience: &Patience<'_>,
-) -> Result<Result<TcpStream, io::Error>, Broken> {
-    let environment = |error| Broken::Environment("make a socket", error);
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP)).map_err(environment)?;
-    socket.set_nonblocking(true).map_err(environment)?;
-    match socket.connect(&address.into()) {
-        Ok(()) => {}
-        Err(error) if error.raw_os_error() == Some(Errno::INPROGRESS.raw_os_error()) => {
-            if let Err(Cancelled) = patience.wait(&[(socket.as_fd(), PollFlags::OUT)]) {
-                return Err(Broken::Cancelled);
-            }
-            match socket.take_error() {
-                Ok(Some(error)) | Err(error) => return Ok(Err(error)),
-                Ok(None) => {}
-            }
-        }
-        Err(error) => return Ok(Err(error)),
-    }
-    let stream = TcpStream::from(socket);
-    match (stream.peer_addr(), stream.local_addr()) {
-        // A port of the ephemeral range with nobody on it, dialled from the
-        // same host, can be the very port that the kernel gave to this socket,
-        // which then connects to itself.
-        (Ok(peer), Ok(ours)) if peer == ours => {
-            return Ok(Err(io::Error::from(io::ErrorKind::ConnectionRefused)));
-        }
-        (Ok(_), _) => {}
-        (Err(_), _) => return Ok(Err(io::Error::from(io::ErrorKind::TimedOut))),
-    }
-    tcp::configure(&stream).map_err(environment)?;
-    Ok(Ok(stream))
-}
-
-fn random_bytes(bytes: &mut [u8]) -> io::Result<()> {
-    getrandom::fill(bytes).map_err(io::Error::other)
-}
-
-const RANDOM: &str = "draw random bytes";
-
-/// Longest wait without asking [`Meanwhile::is_cancelled`]. Dialing is rare and short, so the
-/// wake-ups cost nothing, and a closing node is not kept waiting.
-const GLANCE: Duration = Duration::from_millis(20);
-
 /// With less time than this no further attempt is worth beginning.
 const LAST_ATTEMPT: Duration = Duration::from_millis(10);
-
-/// One read: more than the acceptor's half of any handshake.
-const READ_BYTES: usize = 4096;

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 
 use crate::identity::HostHint;
 
@@ -12,6 +13,7 @@ pub(super) fn hint() -> HostHint {
         boot_id: boot_id().unwrap_or_default(),
         pid: std::process::id(),
         uid: rustix::process::geteuid().as_raw(),
+        pid_namespace: pid_namespace().unwrap_or_default(),
     }
 }
 
@@ -19,6 +21,12 @@ pub(super) fn hint() -> HostHint {
 /// see random(4).
 fn boot_id() -> Option<[u8; 16]> {
     parse_uuid(&fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+}
+
+/// See namespaces(7). In a container that has another one's /proc there is no `self`, and the
+/// number of this process would mean nothing to others anyhow.
+fn pid_namespace() -> Option<u64> {
+    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -49,5 +57,6 @@ mod tests {
     #[test]
     fn two_readings_name_the_same_host() {
         assert!(hint().same_boot(&hint()));
+        assert_eq!(hint().pid_of(&hint()), Some(std::process::id()));
     }
 }

@@ -3,17 +3,24 @@
 
 mod acceptor;
 mod back_off;
+mod connect;
 mod dial;
 mod errands;
 mod host;
+mod line;
+mod own_pair;
+mod patience;
 mod pending;
+mod resume;
 mod tcp;
 mod unix;
 
 use std::time::{Duration, Instant};
 
 pub use acceptor::Acceptor;
-pub use dial::{Meanwhile, dial};
+pub use dial::dial;
+pub use patience::Meanwhile;
+pub use resume::resume;
 
 /// `duration` from `now`; a time that the clock cannot express is as good as
 /// never, and a century will do.

@@ -14,8 +14,9 @@ use super::tcp::{self, Incoming};
 use super::unix::{self, Datagram, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
-use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, Step};
+use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSession, Step};
 use crate::negotiate::End;
+use crate::resumption::Resumption;
 use crate::verbs::VerbsPair;
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll
@@ -50,6 +51,7 @@ pub(super) struct Pending {
 pub(super) enum Progress {
     Waiting,
     Agreed(Box<Agreement>),
+    Resumed(ResumedSession),
     Failed(HandshakeError),
 }
 
@@ -92,11 +94,9 @@ impl Pending {
         let progress = self.act(watch);
         self.write(watch);
         match progress {
-            // Ready has to be on its way before the stream changes hands.
-            Progress::Agreed(_) if !self.outbox.is_empty() => {
-                let step = Step::Finished;
-                let detail = Some("it takes no more bytes".to_string());
-                Progress::Failed(HandshakeError::Closed { step, detail })
+            // The last word has to be on its way before the stream changes hands.
+            Progress::Agreed(_) | Progress::Resumed(_) if !self.outbox.is_empty() => {
+                Progress::Failed(HandshakeError::takes_no_more())
             }
             progress => progress,
         }
@@ -141,14 +141,23 @@ impl Pending {
     /// The agreed session, its sockets out of the epoll set.
     pub(super) fn finish(mut self, agreement: Agreement, watch: Watch<'_>) -> Established {
         self.unwatch(watch);
-        let sockets = Sockets {
+        Established::new(agreement, self.into_sockets(), false)
+    }
+
+    /// The same for a session that goes on.
+    pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> Resumption {
+        self.unwatch(watch);
+        Resumption::new(session, self.into_sockets(), false)
+    }
+
+    fn into_sockets(self) -> Sockets {
+        Sockets {
             stream: self.stream,
             leftover: self.machine.into_leftover(),
             address: self.address,
             unix: self.dialer.map(UnixPeer::into_parts),
             verbs: self.pair,
-        };
-        Established::new(agreement, sockets, false)
+        }
     }
 
     /// Takes every socket out of the epoll set. Closing would do it, unless a
@@ -238,6 +247,10 @@ impl Pending {
                 AcceptorEvent::Agreed(agreement) => {
                     self.queue_transmits();
                     return Progress::Agreed(agreement);
+                }
+                AcceptorEvent::Resumed(session) => {
+                    self.queue_transmits();
+                    return Progress::Resumed(session);
                 }
                 AcceptorEvent::Failed(error) => {
                     self.queue_transmits();

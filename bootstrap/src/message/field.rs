@@ -56,6 +56,15 @@ impl<'a> FieldReader<'a> {
         byte
     }
 
+    /// A number that earlier versions do not write; 0 then.
+    pub(super) fn later_u64(&mut self) -> u64 {
+        let Some((bytes, rest)) = self.rest.split_first_chunk() else {
+            return 0;
+        };
+        self.rest = rest;
+        u64::from_le_bytes(*bytes)
+    }
+
     pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, MessageError> {
         self.array(field).map(u16::from_le_bytes)
     }

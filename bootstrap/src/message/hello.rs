@@ -54,7 +54,7 @@ impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 3 },
+        newest: Version { major: 1, minor: 5 },
     };
 }
 
@@ -73,8 +73,16 @@ pub mod features {
     /// Over verbs memory may be granted for large messages to be written to. Since 1.3.
     pub const REMOTE_WRITES: u64 = 1 << 2;
 
+    /// A session whose wires broke goes on over new ones. Since 1.4; said by nodes that
+    /// have [`Local::resumptions`](crate::Local::resumptions).
+    pub const RESUME: u64 = 1 << 3;
+
+    /// Such a session may get a queue pair again. Since 1.5; said with the bit before.
+    pub const RESUME_VERBS: u64 = 1 << 4;
+
     /// What this crate knows.
-    pub const SUPPORTED: u64 = CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES;
+    pub const SUPPORTED: u64 =
+        CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES | RESUME | RESUME_VERBS;
 }
 
 /// How a connection is protected after the Hellos.

@@ -20,6 +20,7 @@ mod hello;
 mod offer;
 mod ready;
 mod refusal;
+mod resume;
 mod text;
 
 use std::fmt;
@@ -29,7 +30,8 @@ pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
 pub use hello::{Hello, SecurityMode, Version, VersionRange, features};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
-pub use refusal::Refusal;
+pub use refusal::{Refusal, RefusalCause, ResumeRefusal};
+pub use resume::{Resume, Resumed};
 pub use text::Text;
 
 use field::{FieldReader, FieldWriter};
@@ -61,6 +63,10 @@ pub enum Message {
     Ready(Ready),
     /// The end of the handshake.
     Refusal(Refusal),
+    /// A session goes on here.
+    Resume(Resume),
+    /// It does.
+    Resumed(Resumed),
 }
 
 /// The kind of a message.
@@ -81,6 +87,10 @@ pub enum MessageKind {
     Ready = 6,
     /// [`Message::Refusal`]
     Refusal = 7,
+    /// [`Message::Resume`]
+    Resume = 8,
+    /// [`Message::Resumed`]
+    Resumed = 9,
 }
 
 /// Why bytes are not a message. The sender is at fault: it broke the protocol.
@@ -155,6 +165,8 @@ pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
         MessageKind::Unavailable => Message::Unavailable(Unavailable::parse(fields)?),
         MessageKind::Ready => Message::Ready(Ready::parse(fields)?),
         MessageKind::Refusal => Message::Refusal(Refusal::parse(fields)?),
+        MessageKind::Resume => Message::Resume(Resume::parse(fields)?),
+        MessageKind::Resumed => Message::Resumed(Resumed::parse(fields)?),
     })
 }
 
@@ -169,6 +181,8 @@ impl Message {
             Message::Unavailable(_) => MessageKind::Unavailable,
             Message::Ready(_) => MessageKind::Ready,
             Message::Refusal(_) => MessageKind::Refusal,
+            Message::Resume(_) => MessageKind::Resume,
+            Message::Resumed(_) => MessageKind::Resumed,
         }
     }
 
@@ -186,6 +200,8 @@ impl Message {
             Message::Unavailable(unavailable) => unavailable.write(&mut fields),
             Message::Ready(ready) => ready.write(&mut fields),
             Message::Refusal(refusal) => refusal.write(&mut fields),
+            Message::Resume(resume) => resume.write(&mut fields),
+            Message::Resumed(resumed) => resumed.write(&mut fields),
         }
         let length = out.len() - prefix - 2;
         debug_assert!(
@@ -206,6 +222,8 @@ impl MessageKind {
             5 => Some(MessageKind::Unavailable),
             6 => Some(MessageKind::Ready),
             7 => Some(MessageKind::Refusal),
+            8 => Some(MessageKind::Resume),
+            9 => Some(MessageKind::Resumed),
             _ => None,
         }
     }

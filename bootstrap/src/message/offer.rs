@@ -53,6 +53,8 @@ impl Offer {
                 boot_id: fields.array("boot id")?,
                 pid: fields.u32("pid")?,
                 uid: fields.u32("uid")?,
+                // Behind the fabrics, since 1.4.
+                pid_namespace: 0,
             },
             limits: Limits {
                 channels: fields.u32("channel limit")?,
@@ -79,6 +81,7 @@ impl Offer {
             }
             offer.fabrics.push(fabric);
         }
+        offer.host.pid_namespace = fields.later_u64();
         Ok(offer)
     }
 
@@ -96,6 +99,7 @@ impl Offer {
         for fabric in &self.fabrics {
             write_fabric(fabric, fields);
         }
+        fields.u64(self.host.pid_namespace);
     }
 }
 

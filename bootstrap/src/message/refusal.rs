@@ -1,5 +1,7 @@
 //! *Refusal*: the end of a handshake, with the reason.
 
+use std::fmt;
+
 use super::field::{FieldReader, FieldWriter};
 use super::{MessageError, Text};
 use crate::negotiate::End;
@@ -10,8 +12,33 @@ use crate::places::SessionLimit;
 pub struct Refusal {
     /// In words.
     pub reason: Text,
-    /// As a value too, where a limit of the sender's is the reason.
-    pub limit: Option<(End, SessionLimit)>,
+    /// As a value too, where whoever hears it may have to act on it.
+    pub cause: Option<RefusalCause>,
+}
+
+/// A reason that is more than words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalCause {
+    /// That end has as many sessions as it may have.
+    Limit(End, SessionLimit),
+    /// The session does not go on.
+    Resume(ResumeRefusal),
+    /// It does not over the fabric that was asked for, as the words say. Since 1.5.
+    NotOverFabric,
+    /// No new session begins there any more. Since 1.5.
+    Closing,
+}
+
+/// Why an acceptor does not let a session go on over a new connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ResumeRefusal {
+    /// It never had it, or it has ended there.
+    NoSuchSession,
+    /// Whoever asks does not have its secret.
+    WrongProof,
+    /// It has begun that epoch or a later one.
+    OldEpoch,
 }
 
 impl Refusal {
@@ -20,39 +47,34 @@ impl Refusal {
     pub fn in_words(words: &str) -> Refusal {
         Refusal {
             reason: Text::new(words),
-            limit: None,
+            cause: None,
         }
     }
 
     pub(super) fn parse(mut fields: FieldReader<'_>) -> Result<Refusal, MessageError> {
         let reason = fields.text("reason")?;
-        let limit_of: fn(u32) -> SessionLimit = match fields.u8("refusal code")? {
-            PER_PEER => SessionLimit::PerPeer,
-            PER_NODE => SessionLimit::PerNode,
+        let cause = match fields.u8("refusal code")? {
+            PER_PEER => Some(parse_limit(fields, SessionLimit::PerPeer)?),
+            PER_NODE => Some(parse_limit(fields, SessionLimit::PerNode)?),
+            NO_SUCH_SESSION => Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
+            WRONG_PROOF => Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
+            OLD_EPOCH => Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
+            NOT_OVER_FABRIC => Some(RefusalCause::NotOverFabric),
+            CLOSING => Some(RefusalCause::Closing),
             // Nothing, or what only a later version knows: the words say it.
-            _ => {
-                return Ok(Refusal {
-                    reason,
-                    limit: None,
-                });
-            }
+            _ => None,
         };
-        let end = match fields.u8("end of the limit")? {
-            DIALER => End::Dialer,
-            _ => End::Acceptor,
-        };
-        let limit = limit_of(fields.u32("session limit")?);
-        Ok(Refusal {
-            reason,
-            limit: Some((end, limit)),
-        })
+        Ok(Refusal { reason, cause })
     }
 
     pub(super) fn write(&self, fields: &mut FieldWriter<'_>) {
         fields.text(&self.reason);
-        let Some((end, limit)) = self.limit else {
-            fields.u8(IN_WORDS);
-            return;
+        let (end, limit) = match self.cause {
+            None => return fields.u8(IN_WORDS),
+            Some(RefusalCause::Resume(refusal)) => return fields.u8(refusal.to_wire()),
+            Some(RefusalCause::NotOverFabric) => return fields.u8(NOT_OVER_FABRIC),
+            Some(RefusalCause::Closing) => return fields.u8(CLOSING),
+            Some(RefusalCause::Limit(end, limit)) => (end, limit),
         };
         let (code, limit) = match limit {
             SessionLimit::PerPeer(limit) => (PER_PEER, limit),
@@ -67,8 +89,45 @@ impl Refusal {
     }
 }
 
+fn parse_limit(
+    mut fields: FieldReader<'_>,
+    limit: fn(u32) -> SessionLimit,
+) -> Result<RefusalCause, MessageError> {
+    let end = match fields.u8("end of the limit")? {
+        DIALER => End::Dialer,
+        _ => End::Acceptor,
+    };
+    let limit = limit(fields.u32("session limit")?);
+    Ok(RefusalCause::Limit(end, limit))
+}
+
+impl ResumeRefusal {
+    fn to_wire(self) -> u8 {
+        match self {
+            ResumeRefusal::NoSuchSession => NO_SUCH_SESSION,
+            ResumeRefusal::WrongProof => WRONG_PROOF,
+            ResumeRefusal::OldEpoch => OLD_EPOCH,
+        }
+    }
+}
+
+impl fmt::Display for ResumeRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            ResumeRefusal::NoSuchSession => "there is no such session, or it has ended",
+            ResumeRefusal::WrongProof => "the proof of the session's secret is wrong",
+            ResumeRefusal::OldEpoch => "that epoch of it has begun before",
+        })
+    }
+}
+
 const IN_WORDS: u8 = 0;
 const PER_PEER: u8 = 1;
 const PER_NODE: u8 = 2;
+const NO_SUCH_SESSION: u8 = 3;
+const WRONG_PROOF: u8 = 4;
+const OLD_EPOCH: u8 = 5;
+const NOT_OVER_FABRIC: u8 = 6;
+const CLOSING: u8 = 7;
 const DIALER: u8 = 0;
 const ACCEPTOR: u8 = 1;

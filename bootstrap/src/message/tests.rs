@@ -61,12 +61,39 @@ fn one_of_each() -> Vec<Message> {
         Message::Refusal(Refusal::in_words("no")),
         Message::Refusal(Refusal {
             reason: Text::new("too many"),
-            limit: Some((End::Acceptor, SessionLimit::PerPeer(7))),
+            cause: Some(RefusalCause::Limit(End::Acceptor, SessionLimit::PerPeer(7))),
         }),
         Message::Refusal(Refusal {
             reason: Text::new("too many"),
-            limit: Some((End::Dialer, SessionLimit::PerNode(8))),
+            cause: Some(RefusalCause::Limit(End::Dialer, SessionLimit::PerNode(8))),
         }),
+        Message::Refusal(Refusal {
+            reason: Text::new("gone"),
+            cause: Some(RefusalCause::Resume(ResumeRefusal::NoSuchSession)),
+        }),
+        Message::Refusal(Refusal {
+            reason: Text::new("false"),
+            cause: Some(RefusalCause::Resume(ResumeRefusal::WrongProof)),
+        }),
+        Message::Refusal(Refusal {
+            reason: Text::new("old"),
+            cause: Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
+        }),
+        Message::Refusal(Refusal {
+            reason: Text::new("closing"),
+            cause: Some(RefusalCause::Closing),
+        }),
+        Message::Refusal(Refusal {
+            reason: Text::new("not there"),
+            cause: Some(RefusalCause::NotOverFabric),
+        }),
+        Message::Resume(Resume {
+            session_id: [1; 16],
+            epoch: 0x0203,
+            fabric: FabricKind::Tcp,
+            proof: [4; 32],
+        }),
+        Message::Resumed(Resumed { proof: [5; 32] }),
     ]
 }
 
@@ -86,6 +113,7 @@ fn offer() -> Offer {
             boot_id: [3; 16],
             pid: 4,
             uid: 5,
+            pid_namespace: 6,
         },
         limits: Limits::default(),
         fabrics: vec![
@@ -143,16 +171,23 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
     assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
     assert_eq!(hex(&messages[9]), "0702006e6f00");
     assert_eq!(hex(&messages[10]), "070800746f6f206d616e79010107000000");
-    // verbs, preferred, 9 bytes of capabilities: hardware, "mlx5_0".
-    assert!(hex(&messages[1]).ends_with("030209000106006d6c78355f30"));
+    assert_eq!(hex(&messages[12]), "070400676f6e6503");
+    assert_eq!(hex(&messages[13]), "07050066616c736504");
+    assert_eq!(hex(&messages[14]), "0703006f6c6405");
+    // verbs, preferred, 9 bytes of capabilities: hardware, "mlx5_0"; the pid namespace.
+    assert!(hex(&messages[1]).ends_with("030209000106006d6c78355f300600000000000000"));
 }
 
 #[test]
 fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
     for message in one_of_each() {
         let bytes = bytes_of(&message);
-        // What 1.3 has added is not missed.
-        let later = usize::from(matches!(message, Message::Endpoint(Endpoint::Verbs(_))));
+        // What 1.3 and 1.4 have added is not missed.
+        let later = match message {
+            Message::Endpoint(Endpoint::Verbs(_)) => 1,
+            Message::Offer(_) => 8,
+            _ => 0,
+        };
         for length in 1..bytes.len() - later {
             let cut = parse_message(&bytes[..length]);
             assert!(
@@ -181,7 +216,8 @@ fn a_fabric_of_a_later_version_is_skipped() {
     let count = 1 + 16 + 8 + 16 + 4 + 4 + 4 + 8 + 4;
     assert_eq!(bytes[count], 3);
     bytes[count] = 4;
-    bytes.extend([200, 77, 3, 0, 1, 2, 3]);
+    let behind = bytes.len() - 8;
+    bytes.splice(behind..behind, [200, 77, 3, 0, 1, 2, 3]);
     assert_eq!(parse_message(&bytes), Ok(Message::Offer(offer())));
 }
 
@@ -211,7 +247,8 @@ fn each_bound_holds_and_one_beyond_fails() {
             fabrics: Vec::new(),
             ..offer()
         }));
-        *bytes.last_mut().expect("the count is last") = count;
+        bytes.truncate(bytes.len() - 8);
+        *bytes.last_mut().expect("the count is last of 1.3") = count;
         bytes.extend([200, 0, 0, 0].repeat(usize::from(count)));
         parse_message(&bytes)
     };
@@ -338,7 +375,7 @@ proptest! {
 
     #[test]
     fn any_fields_behind_a_known_kind_parse_or_fail(
-        kind in 1..=7u8,
+        kind in 1..=9u8,
         fields in proptest::collection::vec(any::<u8>(), 0..300),
     ) {
         if let Ok(message) = parse_message(&[&[kind], &*fields].concat()) {
@@ -348,7 +385,7 @@ proptest! {
     }
 
     #[test]
-    fn one_flipped_byte_parses_or_fails(which in 0..10usize, at in any::<prop::sample::Index>(), to: u8) {
+    fn one_flipped_byte_parses_or_fails(which in 0..one_of_each().len(), at in any::<prop::sample::Index>(), to: u8) {
         let mut bytes = bytes_of(&one_of_each()[which]);
         let at = at.index(bytes.len());
         bytes[at] = to;

@@ -25,6 +25,7 @@ fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
             boot_id: [boot; 16],
             pid: 1,
             uid: 1000,
+            pid_namespace: 0,
         },
         limits: Limits::default(),
         fabrics: vec![
@@ -370,4 +371,30 @@ fn no_dialer_talks_an_acceptor_into_what_it_excludes() {
     let shm = node(1, [Policy::Require, Policy::Auto, Policy::Auto], None);
     assert!(permitted(&plain(1), &shm, FabricKind::Tcp).is_err());
     assert!(permitted(&plain(1), &plain(1), FabricKind::Tcp).is_ok());
+}
+
+#[test]
+fn what_a_policy_excludes_is_told_whatever_else_there_is() {
+    let auto = plain(1);
+    let wishing = |policies| node(2, policies, device(true));
+    let tcp = |offer: &Offer| exclusion(&auto, offer, FabricKind::Tcp);
+    assert_eq!(tcp(&plain(2)), None);
+    for wish in [Policy::Prefer, Policy::Auto, Policy::Forbid] {
+        assert_eq!(tcp(&wishing([Policy::Forbid, Policy::Auto, wish])), None);
+    }
+    let forbids = wishing([Policy::Auto, Policy::Forbid, Policy::Auto]);
+    let why = "the listening node's policy forbids tcp".to_string();
+    assert_eq!(tcp(&forbids), Some(why));
+    let requires = wishing([Policy::Auto, Policy::Auto, Policy::Require]);
+    let why = |end| format!("the {end} requires verbs");
+    assert_eq!(tcp(&requires), Some(why(End::Acceptor)));
+    let by_dialer = exclusion(&requires, &auto, FabricKind::Tcp);
+    assert_eq!(by_dialer, Some(why(End::Dialer)));
+    let verbs = exclusion(&requires, &auto, FabricKind::Verbs);
+    assert_eq!(verbs, None, "whether it can be had is another question");
+    let mut without = plain(2);
+    without
+        .fabrics
+        .retain(|fabric| fabric.kind != FabricKind::Tcp);
+    assert!(tcp(&without).is_some_and(|why| why.contains("not compiled in")));
 }

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::{
-    Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, dial,
+    Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, Resumption, dial,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,6 +19,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) struct Listening {
     pub(crate) address: String,
     pub(crate) established: Receiver<Established>,
+    pub(crate) resumed: Receiver<Resumption>,
     pub(crate) failures: Receiver<HandshakeFailure>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -38,6 +39,7 @@ impl Listening {
         let address = acceptor.local_addr().to_string();
         let stop = Arc::new(AtomicBool::new(false));
         let (to_established, established) = channel();
+        let (to_resumed, resumed) = channel();
         let (to_failures, failures) = channel();
         let stopped = stop.clone();
         let thread = std::thread::spawn(move || {
@@ -45,6 +47,9 @@ impl Listening {
                 // Whoever waits for what comes here may have gone.
                 while let Some(one) = acceptor.poll_established() {
                     let _ = to_established.send(one);
+                }
+                while let Some(one) = acceptor.poll_resumed() {
+                    let _ = to_resumed.send(one);
                 }
                 while let Some(one) = acceptor.poll_failure() {
                     let _ = to_failures.send(one);
@@ -60,6 +65,7 @@ impl Listening {
         Listening {
             address,
             established,
+            resumed,
             failures,
             stop,
             thread: Some(thread),

@@ -38,6 +38,9 @@ pub(crate) struct Setup {
     pub(crate) fabric: Option<FabricName>,
     /// Whether the peer may write large messages to where they are read (verbs).
     pub(crate) trusts: bool,
+    /// Whether the measuring end of a caller waits as a node does by default, which is to
+    /// sleep after a while.
+    pub(crate) sleeps: bool,
 }
 
 /// Who runs the engine.
@@ -143,7 +146,11 @@ pub(crate) fn with_peer<R>(
     setup: Setup,
     work: impl FnOnce(&Peer) -> Result<R, Error>,
 ) -> Result<R, Error> {
-    let task = serde_json::to_value(setup).map_err(Error::subject)?;
+    let theirs = Setup {
+        sleeps: false,
+        ..setup
+    };
+    let task = serde_json::to_value(theirs).map_err(Error::subject)?;
     let mut pair = Pair::start(cores, Task::Subject(task))?;
     let address: SocketAddr = pair.receive("the address of its node")?;
     let node = setup.builder().build().map_err(Error::subject)?;
@@ -245,6 +252,7 @@ impl Setup {
     /// A node, as far as both sides want it alike.
     pub(crate) fn builder(self) -> NodeBuilder {
         let builder = match self.driver {
+            DriverName::Caller if self.sleeps => Node::builder().driver(Driver::Caller),
             DriverName::Caller => Node::builder().driver(Driver::Caller).wait(Wait::BusyPoll),
             DriverName::Threads => Node::builder().driver(Driver::Threads),
         };

@@ -236,6 +236,20 @@ impl Log {
         }
     }
 
+    /// Hands every payload to `take`, in order.
+    pub(crate) fn payloads(&mut self, mut take: impl FnMut(&[u8])) -> Result<(), LogError> {
+        let mut at = 0;
+        while at < self.tip.end {
+            let mut rest = self.records(at, usize::MAX)?;
+            at += rest.len() as u64;
+            while let Some(size) = record::size_of_first(rest) {
+                take(&rest[HEADER_BYTES..size]);
+                rest = &rest[size..];
+            }
+        }
+        Ok(())
+    }
+
     /// The tip of a log that is this one up to offset `end`; none where no record ends there.
     pub(crate) fn tip_at(&mut self, end: u64) -> Result<Option<Tip>, LogError> {
         if end == 0 || end > self.tip.end {

@@ -328,13 +328,15 @@ impl PrimaryLink for IbexPrimary {
                         _ => Received::Batches,
                     });
                 }
-                Err(TryRecvError::Failed(error)) => return Err(Error::subject(error)),
+                Err(TryRecvError::Failed(error)) => {
+                    return Ok(Received::Lost(Lost::because(error)));
+                }
                 Err(_) if !self.unacknowledged.is_empty() => return Ok(Received::Batches),
                 Err(_) => match self.next(limit) {
                     Ok(Some(message)) => message,
                     Ok(None) => return Ok(Received::Nothing),
                     Err(RecvError::Ended) => return Ok(Received::End),
-                    Err(error) => return Err(Error::subject(error)),
+                    Err(error) => return Ok(Received::Lost(Lost::because(error))),
                 },
             };
             take(Batch::parse(&message)?)?;
@@ -342,7 +344,7 @@ impl PrimaryLink for IbexPrimary {
         }
     }
 
-    fn acknowledge(&mut self) -> Result<(), Error> {
+    fn acknowledge(&mut self) -> Result<(), Lost> {
         self.unacknowledged.drain(..).for_each(Message::ack);
         Ok(())
     }

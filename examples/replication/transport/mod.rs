@@ -64,11 +64,11 @@ pub(crate) trait PrimaryLink {
     ) -> Result<Received, Error>;
 
     /// Everything that [`receive`](Self::receive) handed out is durable.
-    fn acknowledge(&mut self) -> Result<(), Error>;
+    fn acknowledge(&mut self) -> Result<(), Lost>;
 }
 
 /// What [`PrimaryLink::receive`] found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Received {
     /// Batches, which were handed out.
     Batches,
@@ -76,9 +76,11 @@ pub(crate) enum Received {
     Nothing,
     /// The primary has said that there will be nothing more.
     End,
+    /// It is gone, and perhaps not for ever.
+    Lost(Lost),
 }
 
-/// A replica is gone, and why. Its primary goes on without.
+/// The other one is gone, and why. A primary goes on without.
 #[derive(Debug)]
 pub(crate) struct Lost(pub(crate) String);
 

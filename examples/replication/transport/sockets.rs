@@ -222,7 +222,7 @@ impl SocketPrimary {
     }
 
     /// Reads as much as has come and there is room for; whether anything had.
-    fn read(&mut self) -> Result<bool, Error> {
+    fn read(&mut self) -> Result<bool, Lost> {
         let first = Batch::size_of_first(&self.buffer[self.unread.clone()]).unwrap_or_default();
         if first > self.buffer.len() {
             self.buffer.resize(first, 0);
@@ -235,9 +235,9 @@ impl SocketPrimary {
             self.unread = 0..self.unread.len();
         }
         let read = ready(self.socket.read(&mut self.buffer[self.unread.end..]));
-        match read.map_err(Error::io("reading from the primary"))? {
+        match read.map_err(Lost::because)? {
             None => Ok(false),
-            Some(0) => Err(Error::subject("the primary closed the connection early")),
+            Some(0) => Err(Lost::because("it closed the connection early")),
             Some(count) => {
                 self.unread.end += count;
                 Ok(true)
@@ -274,7 +274,11 @@ impl PrimaryLink for SocketPrimary {
             if batches > 0 {
                 return Ok(Received::Batches);
             }
-            if !self.read()? {
+            let has_read = match self.read() {
+                Ok(has_read) => has_read,
+                Err(lost) => return Ok(Received::Lost(lost)),
+            };
+            if !has_read {
                 let Some(left) = limit.checked_sub(begun.elapsed()) else {
                     return Ok(Received::Nothing);
                 };
@@ -283,14 +287,14 @@ impl PrimaryLink for SocketPrimary {
         }
     }
 
-    fn acknowledge(&mut self) -> Result<(), Error> {
+    fn acknowledge(&mut self) -> Result<(), Lost> {
         let answer = self.end.to_le_bytes();
         let mut said = 0;
         while said < answer.len() {
             match ready(self.socket.write(&answer[said..])) {
                 Ok(Some(count)) => said += count,
                 Ok(None) => thread::yield_now(),
-                Err(error) => return Err(Error::io("answering the primary")(error)),
+                Err(error) => return Err(Lost::because(error)),
             }
         }
         Ok(())

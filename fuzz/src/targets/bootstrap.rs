@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::handshake::{
-    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake,
+    AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
+    ResumerHandshake,
 };
 use ibex_bootstrap::message::{GidType, MAGIC, VerbsEndpoint};
 use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
-    HostHint, Local, NodeIdentity, Secret, VerbsDevice, VerbsPair, VerbsSite, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, Resumable, Resumptions, Secret, Ticket, VerbsDevice,
+    VerbsPair, VerbsSite, parse_message,
 };
 
 use crate::Seed;
@@ -27,7 +29,7 @@ pub(crate) fn accepts_message(bytes: &[u8]) -> bool {
     parse_message(bytes).is_ok()
 }
 
-/// A dialer's half, as an acceptor hears it. Accepted if they agree.
+/// A dialer's half, as an acceptor hears it. Accepted if they agree, or a session goes on.
 pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
     let Some((&world, half)) = bytes.split_first() else {
         return false;
@@ -50,7 +52,7 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
                 AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
                 AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
                 AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
-                AcceptorEvent::Agreed(_) => return true,
+                AcceptorEvent::Agreed(_) | AcceptorEvent::Resumed(_) => return true,
                 AcceptorEvent::Failed(_) => return false,
             }
         }
@@ -84,12 +86,35 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
     false
 }
 
+/// An acceptor's half, as a dialer hears it that goes on with a session. Accepted if it does.
+pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
+    let Some((&world, half)) = bytes.split_first() else {
+        return false;
+    };
+    let mut resumer = resumer(EPOCH, has_devices(world));
+    for piece in half.chunks(arrives_by(world)) {
+        resumer.handle_bytes(piece);
+        while resumer.poll_transmit().is_some() {}
+        while let Some(event) = resumer.poll_event() {
+            match event {
+                ResumerEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
+                ResumerEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
+                ResumerEvent::Resumed(_) => return true,
+                ResumerEvent::Failed(_) => return false,
+            }
+        }
+    }
+    false
+}
+
 /// One message of each kind that a handshake over shared memory, one that
-/// falls back from it and one over verbs have.
+/// falls back from it, one over verbs and one that goes on with a session have.
 pub(crate) fn message_seeds() -> Vec<Seed> {
     let shm = Recording::over_shm();
     let fall_back = Recording::falling_back();
     let verbs = Recording::over_verbs();
+    let resumed = Recording::of_a_resumption(EPOCH, false);
+    let refused = Recording::of_a_resumption(EPOCH - 1, false);
     [
         ("hello", &shm.from_dialer, 0),
         ("offer", &shm.from_dialer, 1),
@@ -99,6 +124,9 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
         ("unavailable", &fall_back.from_acceptor, 3),
         ("offer_verbs", &verbs.from_dialer, 1),
         ("endpoint_verbs", &verbs.from_dialer, 3),
+        ("resume", &resumed.from_dialer, 1),
+        ("resumed", &resumed.from_acceptor, 2),
+        ("refusal", &refused.from_acceptor, 2),
     ]
     .map(|(name, half, place)| Seed {
         name,
@@ -109,12 +137,30 @@ pub(crate) fn message_seeds() -> Vec<Seed> {
 
 /// What a dialer sends in all.
 pub(crate) fn acceptor_seeds() -> Vec<Seed> {
-    seeds(|recording| recording.from_dialer)
+    let mut seeds = seeds(|recording| recording.from_dialer);
+    seeds.extend(resumption_seeds(|recording| recording.from_dialer));
+    seeds
 }
 
 /// What an acceptor sends in all.
 pub(crate) fn dialer_seeds() -> Vec<Seed> {
     seeds(|recording| recording.from_acceptor)
+}
+
+/// What an acceptor sends in all to a dialer that goes on with a session.
+pub(crate) fn resumer_seeds() -> Vec<Seed> {
+    resumption_seeds(|recording| recording.from_acceptor)
+}
+
+fn resumption_seeds(half: fn(Recording) -> Vec<u8>) -> Vec<Seed> {
+    [("resumption", false), ("resumption_verbs", true)]
+        .map(|(name, has_devices)| {
+            let world = world(false, has_devices, 1);
+            let half = half(Recording::of_a_resumption(EPOCH, has_devices));
+            let bytes = [&[world], half.as_slice()].concat();
+            Seed { name, bytes }
+        })
+        .into()
 }
 
 /// One half of each kind of handshake.
@@ -165,6 +211,42 @@ impl Recording {
     /// Between two hosts with RDMA devices.
     fn over_verbs() -> Self {
         Self::new(host(8), false, true)
+    }
+
+    /// Of the session that nodes have here, which its acceptor refuses if the epoch is old.
+    fn of_a_resumption(epoch: u64, has_devices: bool) -> Self {
+        let mut resumer = resumer(epoch, has_devices);
+        let mut acceptor = acceptor(host(9), has_devices);
+        let mut recording = Self::default();
+        loop {
+            let said = recording.from_dialer.len() + recording.from_acceptor.len();
+            while let Some(bytes) = resumer.poll_transmit() {
+                recording.from_dialer.extend(&bytes);
+                acceptor.handle_bytes(&bytes);
+            }
+            while let Some(event) = acceptor.poll_event() {
+                match event {
+                    AcceptorEvent::FindDevice => acceptor.handle_device(Ok(device())),
+                    AcceptorEvent::PreparePair => acceptor.handle_prepared(Ok(endpoint())),
+                    AcceptorEvent::ConnectPair(_) => acceptor.handle_connected(Ok(())),
+                    _ => {}
+                }
+            }
+            while let Some(bytes) = acceptor.poll_transmit() {
+                recording.from_acceptor.extend(&bytes);
+                resumer.handle_bytes(&bytes);
+            }
+            while let Some(event) = resumer.poll_event() {
+                match event {
+                    ResumerEvent::PreparePair => resumer.handle_prepared(Ok(endpoint())),
+                    ResumerEvent::ConnectPair(_) => resumer.handle_connected(Ok(())),
+                    _ => {}
+                }
+            }
+            if recording.from_dialer.len() + recording.from_acceptor.len() == said {
+                return recording;
+            }
+        }
     }
 
     /// Lets a dialer and an acceptor talk until neither has more to say.
@@ -284,10 +366,42 @@ fn acceptor(host: HostHint, has_devices: bool) -> AcceptorHandshake {
         nonce: [0xa0; 16],
         unix_name: [0xa1; 16],
         token: TOKEN,
-        session_id: [0xa3; 16],
-        resume_secret: Secret::new([0xa4; 32]),
+        session_id: SESSION,
+        resume_secret: SECRET,
     };
     AcceptorHandshake::new(&node(2, has_devices), host, entropy, now, deadline)
+}
+
+fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
+    let (now, deadline) = clock();
+    let ticket = Ticket {
+        session_id: SESSION,
+        secret: SECRET,
+        peer: NodeIdentity([2; 16]),
+        incarnation: 2,
+        epoch,
+        fabric: match has_devices {
+            true => FabricKind::Verbs,
+            false => FabricKind::Tcp,
+        },
+    };
+    ResumerHandshake::new(&node(1, has_devices), ticket, [0xd0; 16], now, deadline)
+}
+
+/// The session that every node has here, one epoch before [`EPOCH`].
+#[derive(Debug)]
+struct OneSession;
+
+impl Resumptions for OneSession {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        let session = Resumable {
+            secret: SECRET,
+            epoch: EPOCH - 1,
+            fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+            reason: String::new(),
+        };
+        (*session_id == SESSION).then_some(session)
+    }
 }
 
 /// The time of a handshake during which no time passes.
@@ -329,6 +443,7 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
 
 fn node(identity: u8, has_devices: bool) -> Local {
     let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
+    node.resumptions = Some(Arc::new(OneSession));
     node.verbs_site = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsSite>);
     node
 }
@@ -338,11 +453,16 @@ fn host(boot: u8) -> HostHint {
         boot_id: [boot; 16],
         pid: 4242,
         uid: 1000,
+        pid_namespace: 0xf000_0001,
     }
 }
 
 /// What the acceptor asks to be presented at its Unix socket.
 const TOKEN: Secret = Secret::new([0xa2; 32]);
+
+const SESSION: [u8; 16] = [0xa3; 16];
+const SECRET: Secret = Secret::new([0xa4; 32]);
+const EPOCH: u64 = 7;
 
 /// The largest number of bytes that [`world`] can say.
 const LARGEST_PIECE: u8 = 64;

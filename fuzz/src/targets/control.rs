@@ -4,7 +4,9 @@
 #![forbid(unsafe_code)]
 
 use ibex_transport::engine::channel_window::ChannelWindow;
-use ibex_transport::engine::control::{Ask, ChannelSpec, CloseReason, Control, Role};
+use ibex_transport::engine::control::{
+    Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role,
+};
 use ibex_transport::engine::landing::LandingId;
 use ibex_transport::engine::large::RemoteMemory;
 use ibex_transport::engine::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
@@ -118,6 +120,24 @@ pub(crate) fn seeds() -> Vec<Seed> {
             },
         ),
         ("surrender", Control::Surrender { credit: 1 }),
+        ("abandoned", Control::Abandoned),
+        (
+            "known_sender",
+            Control::Known {
+                end: 1,
+                heard_close: true,
+                receiver: None,
+            },
+        ),
+        (
+            "known_receiver",
+            Control::Known {
+                end: 1,
+                heard_close: false,
+                receiver: Some(KnownReceiver::nothing(16)),
+            },
+        ),
+        ("resumed", Control::Resumed { newest_end: 1 }),
     ]
     .map(|(name, control)| Seed {
         name,

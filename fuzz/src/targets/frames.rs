@@ -18,7 +18,7 @@ use ibex_transport::engine::record::{
     LargeAnnouncement, RecordHeader, RecordKind, first_position, record_size,
 };
 use ibex_transport::engine::session::{
-    Arrival, Body, Event, RecordSource, Run, Session, SessionConfig,
+    Arrival, Body, Event, RecordSource, Run, Session, SessionConfig, WireTerms,
 };
 use ibex_transport::engine::session_credit::Term;
 
@@ -27,15 +27,12 @@ use crate::Seed;
 /// The frames that a peer sends after the channels were opened. Accepted if
 /// they are whole, and the session believes all of them.
 pub(crate) fn accepts(bytes: &[u8]) -> bool {
-    // The same over shared memory, where frames carry control alone.
-    let [is_accepted, _] = [true, false].map(|data_in_band| {
-        let mut ours = Meeting::new(data_in_band).ours;
-        let fed = ours.feed(bytes);
-        // Whatever happened: what we send is well-formed.
-        let _ = ours.transmit();
-        fed
-    });
-    is_accepted && !bytes.is_empty()
+    let met = Meeting::new(true).ours.takes(bytes);
+    // The same over shared memory, where frames carry control alone, and over new wires,
+    // where the peer first says what it knows.
+    let _ = Meeting::new(false).ours.takes(bytes);
+    let met_again = Meeting::broken().ours.takes(bytes);
+    (met || met_again) && !bytes.is_empty()
 }
 
 /// One for each thing that a peer can do with its two channels.
@@ -73,6 +70,14 @@ pub(crate) fn seeds() -> Vec<Seed> {
             name: "close",
             bytes: Meeting::record(Node::end),
         },
+        Seed {
+            name: "resumed",
+            bytes: Meeting::broken().peer.transmit(),
+        },
+        Seed {
+            name: "resumed_and_on",
+            bytes: Meeting::gone_on(),
+        },
     ]
 }
 
@@ -91,6 +96,26 @@ impl Meeting {
         ours.send_some();
         assert!(peer.feed(&ours.transmit()));
         Self { ours, peer }
+    }
+
+    /// What we sent last is lost with its wires, and both have new ones.
+    fn broken() -> Self {
+        let mut meeting = Self::new(true);
+        meeting.ours.send_some();
+        let _lost = meeting.ours.transmit();
+        meeting.ours.gets_new_wires();
+        meeting.peer.gets_new_wires();
+        meeting
+    }
+
+    /// What the peer says over new wires, and then sends.
+    fn gone_on() -> Vec<u8> {
+        let Self { mut ours, mut peer } = Self::broken();
+        let mut recorded = peer.transmit();
+        assert!(peer.feed(&ours.transmit()));
+        peer.send_some();
+        recorded.extend(peer.transmit());
+        recorded
     }
 
     /// What the peer sends when it has done something.
@@ -138,6 +163,7 @@ impl Node {
             data_in_band,
             writes: true,
             immediate: false,
+            resumes: true,
         });
         let mut open = |role, name| session.open(role, name, spec());
         let sender = open(Role::Sender, sends).expect("no channel is open yet");
@@ -156,6 +182,26 @@ impl Node {
             landing_out: 0,
             counters,
         }
+    }
+
+    fn gets_new_wires(&mut self) {
+        self.session.suspend();
+        self.session.resume(WireTerms {
+            carriage: Carriage::Stream,
+            our_credit: 1 << 20,
+            peer_credit: 1 << 20,
+            writes: true,
+            immediate: false,
+        });
+        (self.landing_in, self.landing_out) = (0, 0);
+    }
+
+    /// [Feeds](Self::feed) it, and has it send: whatever happened, what it sends is
+    /// well-formed.
+    fn takes(mut self, bytes: &[u8]) -> bool {
+        let fed = self.feed(bytes);
+        let _ = self.transmit();
+        fed
     }
 
     /// Takes in frames as a socket's reader does. Whether all were whole and
@@ -234,6 +280,7 @@ impl Node {
                     assert!(counters.released <= self.ring.published);
                     assert!(counters.acknowledged <= self.ring.published);
                 }
+                Event::Replay { position, .. } => self.ring.replay(position),
                 _ => {}
             }
         }
@@ -347,7 +394,9 @@ impl Node {
 #[derive(Debug, Default)]
 struct Ring {
     bytes: Vec<u8>,
-    /// Where each record that was not taken ends.
+    /// Where each record ends.
+    all_ends: Vec<usize>,
+    /// The same of those that were not taken.
     ends: Vec<usize>,
     /// Where the last record that was taken ends.
     taken: usize,
@@ -369,6 +418,14 @@ impl Ring {
         self.bytes
             .resize(start + record_size(payload.len(), ALIGNMENT), 0);
         self.ends.push(self.bytes.len());
+        self.all_ends.push(self.bytes.len());
+    }
+
+    /// Records from there on are taken again.
+    fn replay(&mut self, position: u64) {
+        self.taken = (position - first_position(ALIGNMENT)) as usize;
+        let is_behind = |end: &usize| *end > self.taken;
+        self.ends = self.all_ends.iter().copied().filter(is_behind).collect();
     }
 
     fn run(&self, position: u64, bytes: usize) -> &[u8] {
@@ -398,6 +455,8 @@ impl RecordSource for Ring {
     fn has_records(&mut self, _: u32) -> bool {
         !self.ends.is_empty()
     }
+
+    fn forget_block(&mut self, _: u32, _: u64) {}
 }
 
 fn spec() -> ChannelSpec {

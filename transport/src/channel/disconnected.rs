@@ -48,12 +48,17 @@ pub enum EndCause {
     PeerClosed(CloseReason),
     /// The peer closed the whole session in order.
     Goodbye,
-    /// The connection broke, or the peer's process ended.
+    /// The peer has ended, or broke the protocol, or its connection broke and no other came in
+    /// time. In [`Suspended`](crate::driver::What::Suspended): the connection broke.
     PeerGone {
         /// What the kernel or the peer's bytes said.
         why: String,
+        /// Whether it is known to have ended, or to have no such session any more. If not, it
+        /// may live, out of reach, and think the same of this end.
+        certain: bool,
     },
-    /// Our own device or its driver cannot carry the session any more.
+    /// Our own device or its driver failed, and the session could not go on without; where it is
+    /// only suspended, it may.
     DeviceLost {
         /// What the device said.
         why: String,
@@ -82,7 +87,7 @@ impl fmt::Display for EndCause {
                 f.write_str("the peer closed the channel: it has no memory for a message")
             }
             EndCause::Goodbye => f.write_str("the peer closed the session"),
-            EndCause::PeerGone { why } => write!(f, "the peer is gone: {why}"),
+            EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
             EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
             EndCause::NodeClosed => f.write_str("this node was closed"),
             EndCause::SlotLeaked => f.write_str(
@@ -94,6 +99,14 @@ impl fmt::Display for EndCause {
 }
 
 impl EndCause {
+    /// The peer is out of reach, for all that is known.
+    pub(crate) fn lost(why: impl Into<String>) -> Self {
+        EndCause::PeerGone {
+            why: why.into(),
+            certain: false,
+        }
+    }
+
     /// Whether other channels of the session go on.
     fn spares_session(&self) -> bool {
         matches!(
@@ -202,9 +215,7 @@ mod tests {
 
     #[test]
     fn a_lost_session_is_made_anew_and_each_end_says_what_it_knows() {
-        let gone = || EndCause::PeerGone {
-            why: "connection reset".to_owned(),
-        };
+        let gone = || EndCause::lost("connection reset");
         assert_eq!(
             disconnected(Role::Sender, gone()),
             "channel \"wal\" with 10.0.0.2:7000 has ended: the peer is gone: connection reset \

@@ -199,10 +199,16 @@ pub enum WaitAckedError {
     /// The receiver dropped a message without acknowledging it, so nothing from there on
     /// will ever be acknowledged.
     #[error(
-        "message {sequence} was dropped by the receiver without being acknowledged; \
-         messages up to {} are acknowledged", .sequence - 1
+        "channel \"{channel}\": {peer} dropped message {sequence} without acknowledging it; \
+         messages up to {} are acknowledged, and no later one will be: open the channel anew, and \
+         have its receiver `ack` what it takes", .sequence - 1
     )]
+    #[non_exhaustive]
     Unacknowledged {
+        /// The channel's name.
+        channel: String,
+        /// The peer, as an address.
+        peer: String,
         /// The first message that will not be acknowledged.
         sequence: u64,
     },

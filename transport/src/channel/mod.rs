@@ -17,6 +17,7 @@ pub mod receive_handle;
 pub mod reservation;
 pub mod send_end;
 pub mod send_handle;
+mod send_producer;
 mod send_wait;
 mod several;
 pub(crate) mod stall;

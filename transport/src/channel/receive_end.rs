@@ -401,7 +401,8 @@ impl ReceiveEnd {
         self.unusable(|| self.counts()).into()
     }
 
-    /// How far the channel came, as far as this end can tell.
+    /// How far the channel came, as far as this end can tell: what arrived behind a message
+    /// that never became whole is not received.
     pub(super) fn counts(&self) -> Counts {
         let Counters {
             received,
@@ -411,7 +412,7 @@ impl ReceiveEnd {
         } = self.counters();
         Counts {
             sent: 0,
-            received: received.max(self.arrived.load(Ordering::Relaxed)),
+            received,
             released,
             acknowledged,
         }

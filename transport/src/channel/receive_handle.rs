@@ -194,12 +194,11 @@ impl ReceiveHandle {
     /// The same, with the messages that arrived as far as the engine has seen.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let handed_out = self.counters().received;
-        let counts = self.end.counts();
+        let Counters { received, .. } = self.counters();
+        let arrived = self.end.arrived.load(Ordering::Relaxed);
         Counts {
-            sent: counts.received,
-            received: handed_out,
-            ..counts
+            sent: arrived.max(received),
+            ..self.end.counts()
         }
     }
 
@@ -575,7 +574,7 @@ impl ReceiveHandle {
     /// The first source has come.
     fn begin(&mut self, agreed: &Agreed) {
         self.quarter_messages = (agreed.window.messages / 4).max(1);
-        if self.end.session.site().is_some() {
+        if self.end.session.carrier.is_pair() {
             self.quarter_messages = self.quarter_messages.min(BUFFERS_HELD);
         }
         self.quarter_messages = self.quarter_messages.min(self.end.tell_every);

@@ -13,9 +13,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::{
     cell::UnsafeCell,
-    collections::VecDeque,
     ops::Deref,
-    sync::{Arc, Mutex, OnceLock, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
     thread,
     time::Instant,
 };
@@ -23,18 +22,14 @@ use std::{
 use super::{
     channel_end::ChannelEnd,
     error::{Counts, SendError, SendFailure},
-    send_handle::LargePlace,
+    send_producer::SendProducer,
     stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
 use crate::{
     driver::{Counter, Patience},
-    fabric::shm::{MessageSegmentPool, RingSegment},
     fork,
-    memory::RingLease,
-    ring::{
-        Arm, Asymmetry, BiasedLock, Doorbell, Mapped, Producer, Released, WaitSlot, thread_waker,
-    },
+    ring::{Arm, Asymmetry, BiasedLock, Released, WaitSlot, thread_waker},
 };
 
 /// What the handles of one sending end and its engine share.
@@ -81,50 +76,6 @@ pub(super) struct Writing {
     pub(super) producer: Option<Box<SendProducer>>,
     /// How far the one before it came, whose ring went back.
     pub(super) before: Option<Released>,
-}
-
-/// The ring and what belongs to writing it.
-#[derive(Debug)]
-pub(super) struct SendProducer {
-    pub(super) ring: Producer<Mapped>,
-    pub(super) doorbell: Doorbell,
-    pub(super) asymmetry: Asymmetry,
-    pub(super) theirs: Words<ReceiverWords>,
-    /// What keeps the ring mapped.
-    pub(super) _memory: RingOwner,
-    /// Room that the messages so far needed; encoding is not tried with less.
-    pub(super) typical: usize,
-    pub(super) largest: usize,
-    pub(super) max_message_bytes: u64,
-    /// Bytes published since the last turn that we ran (`Driver::Caller`).
-    pub(super) untransmitted: usize,
-    pub(super) transmit_at: usize,
-    /// Large messages whose memory is in use, with their slot (shm).
-    pub(super) large: VecDeque<(u64, u32)>,
-    pub(super) segments: MessageSegmentPool,
-    /// Where a reservation, or a group's message, is built that is too long for the ring.
-    pub(super) reserved_large: Option<LargePlace>,
-}
-
-#[derive(Debug)]
-#[allow(dead_code, reason = "held for its drop")]
-pub(super) enum RingOwner {
-    Lease(Arc<RingLease>),
-    Segment(RingSegment),
-}
-
-impl SendProducer {
-    /// Reads what the receiver released; its numbers are checked before they count.
-    #[inline]
-    pub(super) fn refresh(&mut self) -> Result<(), crate::ring::Misbehaved> {
-        let (messages, position) = self.theirs.released();
-        if messages == 0 {
-            // The position stands there since before it was settled which version holds, and
-            // with it where the ring begins.
-            return Ok(());
-        }
-        self.ring.refresh(Released { messages, position })
-    }
 }
 
 /// Either end is a channel's end first.

@@ -4,7 +4,8 @@ use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
     error::{SendFailure, WaitAckedError},
-    send_end::{SendEnd, SendProducer, Wish},
+    send_end::{SendEnd, Wish},
+    send_producer::SendProducer,
     stall::Recovered,
     words::SenderWords,
 };
@@ -131,9 +132,13 @@ impl SendEnd {
         if theirs.received() >= ask.received && acknowledged >= ask.acknowledged {
             return Some(Ok(()));
         }
-        (ended && ask.acknowledged > acknowledged).then_some(Err(WaitAckedError::Unacknowledged {
-            sequence: acknowledged + 1,
-        }))
+        (ended && ask.acknowledged > acknowledged).then(|| {
+            Err(WaitAckedError::Unacknowledged {
+                channel: self.name.to_string(),
+                peer: self.session.peer().address.to_string(),
+                sequence: acknowledged + 1,
+            })
+        })
     }
 
     /// The last handle is gone, or the channel cannot go on.

@@ -15,9 +15,11 @@ use std::{
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+mod closing;
 mod context;
 mod lending;
 mod readiness;
+mod resuming;
 mod sites;
 mod watch;
 
@@ -27,13 +29,14 @@ pub(crate) use self::{
 };
 
 use self::{
+    closing::Closing,
     lending::report_credit,
     readiness::{Readiness, SITE_WIRE, TOKEN_BELL, TOKEN_CONTROL},
     sites::{SiteInCare, SiteLooks},
     watch::Watch,
 };
 use super::{
-    CloseReport, Runtime, RuntimeConfig, Undelivered,
+    Runtime, RuntimeConfig, Undelivered,
     session_shared::{Over, PeerDescription, SessionShared},
     waiting::Errands,
 };
@@ -41,7 +44,7 @@ use crate::{
     channel::receive_end::ReceiveEnd,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
-        link::{Handover, Link, LinkStats, compact::compact_pool},
+        link::{Handover, Link, LinkStats, Reconnection, ResumptionTerms, compact::compact_pool},
         tcp::outbound::Lists,
         verbs::PreparedPair,
     },
@@ -101,18 +104,32 @@ pub struct Admission {
     pub peer: PeerDescription,
     /// Ends that either side may have open.
     pub max_channels: usize,
+    /// How the session gets another connection when this one breaks, where both ends can go
+    /// on over it.
+    pub resumption: Option<ResumptionTerms>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
+}
+
+/// What a handshake with somebody who dialed led to.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A session.
+    Session(Box<Admission>),
+    /// Another connection for one that there is.
+    Wires(Box<Reconnection>),
 }
 
 /// Where incoming sessions come from: a listener and its handshakes.
 pub trait ControlSource: Send {
     /// Readable when [`turn`](Self::turn) has something to do.
     fn fd(&self) -> BorrowedFd<'_>;
-    /// Moves all handshakes on; returns those that are finished.
-    fn turn(&mut self, now: Instant) -> Vec<Admission>;
+    /// Moves all handshakes on; returns what came of those that are finished.
+    fn turn(&mut self, now: Instant) -> Vec<Incoming>;
     /// When to turn next although nothing is readable.
     fn next_deadline(&self) -> Option<Instant>;
+    /// New sessions are refused from now on; those that there are go on.
+    fn close(&mut self);
 }
 
 /// What handles tell the engine without its lock.
@@ -361,13 +378,20 @@ impl Engine {
                 report_credit(&mut self.broker, &mut self.sites, session, report);
             } else {
                 link.heat = link.heat.saturating_sub(1);
-                if link.heat > 0 && link.is_undisturbed() && !link.waits_for_completions() {
+                if link.heat > 0
+                    && link.is_undisturbed()
+                    && !link.waits_for_completions()
+                    && !link.has_left_site
+                {
                     at += 1;
                     continue;
                 }
             }
             note_deadline(link, &mut self.timed);
-            if link.is_finished() {
+            if link.has_left_site {
+                self.left_site(session, context);
+                at += 1;
+            } else if link.is_finished() {
                 self.remove(session);
             } else if (link.waits_for_completions() || link.heat == 0 && link.is_cold())
                 && link.join_epoll(&self.tools.epoll).is_ok()
@@ -388,6 +412,11 @@ impl Engine {
         (self.turns, stats)
     }
 
+    /// Whether there is no such session any more, or it says nothing more.
+    pub(crate) fn is_over(&self, session: u64) -> bool {
+        self.links.get(session).is_none_or(|link| link.is_over())
+    }
+
     /// Sessions that every turn looks at.
     #[cfg(test)]
     pub(crate) fn hot_sessions(&self) -> usize {
@@ -401,10 +430,17 @@ impl Engine {
         let Some(control) = &mut self.control else {
             return false;
         };
-        let admissions = control.turn(now);
+        let incoming = control.turn(now);
         self.control_deadline = control.next_deadline();
-        let any = !admissions.is_empty();
-        for admission in admissions {
+        let any = !incoming.is_empty();
+        for incoming in incoming {
+            let admission = match incoming {
+                Incoming::Session(admission) => *admission,
+                Incoming::Wires(wires) => {
+                    self.resume(*wires, context);
+                    continue;
+                }
+            };
             let peer = admission.peer.address;
             let admitted = context
                 .runtime
@@ -436,8 +472,12 @@ impl Engine {
                 self.timed.swap_remove(at);
                 continue;
             };
-            link.expire(now, context);
-            if link.is_finished() {
+            link.expire(now, &mut self.tools, context);
+            if link.has_left_site {
+                self.left_site(session, context);
+                any_ended = true;
+                at += 1;
+            } else if link.is_finished() {
                 self.remove(session);
                 any_ended = true;
             } else if link.deadline().is_none() {
@@ -471,6 +511,7 @@ impl Engine {
         self.hot.retain(|&hot| hot != session);
         self.timed.retain(|&timed| timed != session);
         self.watch.forget(session);
+        self.stop_listening_if_over();
     }
 
     // ---- Sleeping --------------------------------------------------------------------
@@ -514,7 +555,7 @@ impl Engine {
         if armed {
             // DOORBELL, the heavy half for all words set above; pairs with the light
             // half in `Doorbell::is_due`.
-            Asymmetry::of_process().heavy();
+            Asymmetry::of_process().heavy_here();
         }
         let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
         for &session in &self.hot {
@@ -591,19 +632,20 @@ impl Engine {
             (None, Some(_)) => Over::Shm,
             (None, None) => Over::Stream,
         };
-        let peer = admission.peer;
-        let shared = Arc::new(SessionShared::new(runtime.clone(), id, peer, over));
-        let needs_credit = admission.unix.is_none() && admission.rdma.is_none();
+        let (peer, resumes) = (admission.peer, admission.resumption.is_some());
+        let shared = SessionShared::new(runtime.clone(), id, peer, resumes, over);
+        let shared = Arc::new(shared);
         let handover = Handover {
             tcp: admission.stream,
             leftover: &admission.leftover,
             unix: admission.unix,
             pair: admission.rdma,
             max_channels: admission.max_channels,
+            resumption: admission.resumption,
             place: admission.place,
         };
         let link = Link::new(shared.clone(), handover, &mut self.tools)?;
-        if needs_credit {
+        if link.needs_credit() {
             self.broker.join(id).map_err(io::Error::other)?;
         }
         self.links.insert(id, Box::new(link));
@@ -611,6 +653,7 @@ impl Engine {
         self.timed.reserve(self.links.len());
         self.watch.make_room(self.links.len());
         self.joins_site(id, ticket, context)?;
+        self.runs_anew(shared.peer(), context);
         self.heat(id);
         // The first frames may be in `leftover`, and our Unix socket greets the peer's.
         self.on_link(id, context, |link, context| {
@@ -639,62 +682,13 @@ impl Engine {
         report_credit(&mut self.broker, &mut self.sites, session, report);
         note_deadline(link, &mut self.timed);
         self.watch.take_in(link);
-        if link.is_finished() {
+        if link.has_left_site {
+            self.left_site(session, context);
+        } else if link.is_finished() {
             self.remove(session);
         }
         self.share_credit(context);
         Some(result)
-    }
-
-    // ---- The end ---------------------------------------------------------------------
-
-    /// Ends every session in order; by `deadline` it is over in any case, or for ever if
-    /// there is none. Said again, the earliest deadline counts.
-    pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
-        self.closing = match self.closing {
-            Closing::No => Closing::Until(deadline),
-            Closing::Until(before) => {
-                Closing::Until([before, deadline].into_iter().flatten().min())
-            }
-        };
-        self.control = None;
-        self.control_deadline = None;
-        let sessions: Vec<u64> = self.links.ids().collect();
-        for session in sessions {
-            self.on_link(session, context, |link, context| {
-                link.begin_close(deadline, context);
-            });
-        }
-    }
-
-    /// Whether closing is over at `now`, as every session has ended or time is up; else
-    /// until when it may take.
-    pub(crate) fn closing_ends(&self, now: Instant) -> Option<Option<Instant>> {
-        let deadline = self.closing.deadline();
-        let is_over = self.links.is_empty() || deadline.is_some_and(|deadline| deadline <= now);
-        (!is_over).then_some(deadline)
-    }
-
-    /// Whether the I/O thread has nothing more to do.
-    pub(crate) fn is_finished(&self) -> bool {
-        self.closing != Closing::No && self.links.is_empty()
-    }
-
-    /// Ends what is left, and says what was not delivered.
-    pub(crate) fn finish_close(&mut self, context: &mut Context<'_>) -> CloseReport {
-        let mut report = CloseReport {
-            undelivered: mem::take(&mut self.undelivered),
-        };
-        for mut link in mem::take(&mut self.links).into_values() {
-            report.undelivered.extend(link.undelivered());
-            link.fail("this node was closed before the peer answered", context);
-            link.unregister(&self.tools.epoll);
-        }
-        self.hot.clear();
-        self.timed.clear();
-        self.close_sites();
-        context.runtime.events.close(&mut context.wakers);
-        report
     }
 }
 
@@ -712,23 +706,6 @@ fn heat_link(link: &mut Link, hot: &mut Vec<u64>) {
 fn note_deadline(link: &Link, timed: &mut Vec<u64>) {
     if link.deadline().is_some() && !timed.contains(&link.id()) {
         timed.push(link.id());
-    }
-}
-
-/// Whether the node is being closed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Closing {
-    No,
-    /// Until then at the latest, or for as long as it takes.
-    Until(Option<Instant>),
-}
-
-impl Closing {
-    fn deadline(self) -> Option<Instant> {
-        match self {
-            Closing::No => None,
-            Closing::Until(deadline) => deadline,
-        }
     }
 }
 

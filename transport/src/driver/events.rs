@@ -51,6 +51,29 @@ pub enum What {
         /// Why this fabric.
         reason: String,
     },
+    /// A session has no connection to its peer; it goes on when there is one again.
+    Suspended {
+        /// What became of the connection.
+        cause: EndCause,
+        /// Since when.
+        since: Instant,
+    },
+    /// It goes on.
+    Resumed {
+        /// How long it had none.
+        suspended: Duration,
+        /// Messages that were sent again, as they had not arrived.
+        replayed: u64,
+    },
+    /// A session goes on over another fabric than before.
+    FabricChanged {
+        /// What carried its data.
+        from: Fabric,
+        /// What carries it now.
+        to: Fabric,
+        /// What became of the one before.
+        reason: String,
+    },
     /// A session is over.
     Gone {
         /// Why.
@@ -185,7 +208,11 @@ impl What {
                 end,
                 stalled,
             } => tracing::info!(%channel, %peer, %end, ?stalled, "a stalled channel goes on"),
-            What::Connected { .. } | What::Gone { .. } => {}
+            What::Connected { .. }
+            | What::Suspended { .. }
+            | What::Resumed { .. }
+            | What::FabricChanged { .. }
+            | What::Gone { .. } => {}
         }
     }
 }
@@ -229,9 +256,8 @@ mod tests {
     }
 
     fn gone(why: u64) -> What {
-        let why = why.to_string();
         What::Gone {
-            cause: EndCause::PeerGone { why },
+            cause: EndCause::lost(why.to_string()),
         }
     }
 
@@ -247,7 +273,10 @@ mod tests {
         let What::Gone { cause } = first.what else {
             panic!("another event: {first:?}");
         };
-        assert_eq!(cause, EndCause::PeerGone { why: 3.to_string() });
+        let EndCause::PeerGone { why, .. } = cause else {
+            panic!("another cause: {cause:?}");
+        };
+        assert_eq!(why, "3");
         let rest = std::iter::from_fn(|| queue.look().flatten()).count();
         assert_eq!(rest, MOST_EVENTS - 1);
         assert!(queue.look().is_none(), "more may come");

@@ -10,6 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::ring::Asymmetry;
 
+mod carrier;
 mod control_thread;
 mod engine;
 mod events;
@@ -19,9 +20,12 @@ mod memory_wanted;
 mod runtime;
 mod session_shared;
 mod waiting;
+mod yielding;
 
-pub use crate::fabric::link::LinkStats;
-pub use engine::{Admission, ControlSource};
+pub use crate::fabric::link::{
+    Attempt, LinkStats, Reconnection, Redial, RedialError, ResumptionTerms, Ways,
+};
+pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};
 pub use gathering::Gathering;
@@ -87,7 +91,8 @@ pub fn has_membarrier() -> bool {
 pub enum Wait {
     /// Never sleeps: the lowest latency, and one core per waiting thread.
     BusyPoll,
-    /// Spins for so long, then sleeps.
+    /// Spins for so long, giving the core away in between, then sleeps. Sleeps at once for a
+    /// while, up to half a second, after another thread has kept the core for a millisecond.
     Adaptive {
         /// How long, not counting what time other threads take on the core. Default: 50 µs,
         /// about what a sleep and a wake-up cost together; zero where a spinning thread

@@ -30,12 +30,13 @@ use super::{
     memory_wanted::MemoryWanted,
     session_shared::SessionShared,
     waiting::Looks,
+    yielding::Yielding,
 };
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     engine::{control::ChannelSpec, session::CannotOpen},
     fabric::{
-        link::{Link, LinkStats},
+        link::{Link, LinkStats, RedialError, Redialing},
         shm::ControlSegments,
         verbs::Site,
     },
@@ -60,6 +61,11 @@ pub struct RuntimeConfig {
     pub session_credit_bytes: u64,
     /// The most that all of them do together.
     pub node_credit_bytes: u64,
+    /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
+    /// broken.
+    pub notice_timeout: Duration,
+    /// How long a session without a connection waits for another.
+    pub session_timeout: Duration,
 }
 
 /// A node's runtime.
@@ -74,6 +80,8 @@ pub struct Runtime {
     pub(super) presence: AtomicU32,
     /// Threads of others wanted to run where one waited that looked.
     pub(super) shares_cores: AtomicBool,
+    /// Whether waits look before they sleep.
+    pub(super) yielding: Yielding,
     /// Wakes the I/O thread, once there is one.
     pub(super) keeper: OnceLock<Waker>,
     /// What handles left for the engine; then the leadership is marked.
@@ -135,6 +143,7 @@ impl Runtime {
             bell,
             presence: AtomicU32::new(0),
             shares_cores: AtomicBool::new(false),
+            yielding: Yielding::default(),
             keeper: OnceLock::new(),
             marks: Mutex::new(Vec::new()),
             guard_rang: AtomicBool::new(false),
@@ -423,6 +432,12 @@ impl Runtime {
         self.with_engine(|engine, _| engine.lent_and_free(session))
     }
 
+    /// New wires of a session have come.
+    #[cfg(test)]
+    pub(crate) fn resume(&self, wires: super::Reconnection) {
+        self.with_engine(|engine, context| engine.resume(wires, context));
+    }
+
     /// Sessions that every turn looks at.
     #[cfg(test)]
     pub(crate) fn hot_sessions(&self) -> usize {
@@ -472,6 +487,9 @@ impl Runtime {
         for site in context.unsure_sites.drain(..) {
             self.look_for_device(site);
         }
+        for redialing in context.redialings.drain(..) {
+            self.redial(redialing);
+        }
         // What is left over goes with the context.
     }
 
@@ -482,6 +500,47 @@ impl Runtime {
             Driver::Caller => wanted.provide(),
             Driver::Threads => self.control_thread.run(move || wanted.provide()),
         }
+    }
+
+    /// Dials a session's peer again, on a thread that may block.
+    fn redial(&self, redialing: Redialing) {
+        let Some(runtime) = self.arc() else {
+            return;
+        };
+        let Redialing {
+            session,
+            attempt,
+            redial,
+        } = redialing;
+        let dialer = redial.clone();
+        let begun = redial.run(Box::new(move || {
+            let is_over = || runtime.with_engine(|engine, _| engine.is_over(session));
+            let outcome = dialer.redial(attempt, &is_over);
+            runtime.with_engine(|engine, context| match outcome {
+                Ok(wires) => engine.resume(wires, context),
+                Err(error) => {
+                    engine.on_link(session, context, |link, context| match error {
+                        RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),
+                        RedialError::NoSession(why) => link.is_certainly_gone(&why, context),
+                    });
+                }
+            });
+            // Whoever sleeps has other wires, or another time to wake up.
+            runtime.bell.wake();
+        }));
+        if let Err(error) = begun {
+            self.on_link(session, |link, _| {
+                link.redial_failed(attempt.epoch, &error.to_string());
+            });
+        }
+    }
+
+    pub(crate) fn notice_timeout(&self) -> Duration {
+        self.config.notice_timeout
+    }
+
+    pub(crate) fn session_timeout(&self) -> Duration {
+        self.config.session_timeout
     }
 
     /// Looks whether a site's device is still there, on such a thread.

@@ -11,11 +11,10 @@ use std::{
 
 use rustix::io::{retry_on_intr, write};
 
-use super::{Condition, Driver, Runtime, TimedOut, engine::Mark, waiting::Looks};
+use super::{Condition, Driver, Runtime, TimedOut, carrier::Carrier, engine::Mark, waiting::Looks};
 use crate::{
     channel::{coarse_time::CoarseTime, receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
-        carriage::Carriage,
         control::{Ask, CloseReason},
         landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
         large::RemoteMemory,
@@ -37,12 +36,10 @@ pub struct SessionShared {
     peer: PeerDescription,
     /// Data goes through memory that both processes map.
     shm: Option<OnceLock<OwnedFd>>,
-    /// Data goes over a queue pair of this site.
-    site: Option<Arc<Site>>,
-    /// The peer may be granted memory of that site's.
-    grants_memory: bool,
-    /// The longest message that travels as a record, as far as the wires are concerned.
-    pub(crate) eager_bytes: usize,
+    /// What the data goes over now.
+    pub(crate) carrier: Carrier,
+    /// It goes on over another connection when its own breaks.
+    pub(crate) resumes: bool,
     /// The peer cannot use membarrier, so both sides use fences.
     fences: AtomicBool,
     pub(crate) counters: SessionCounters,
@@ -110,6 +107,9 @@ pub(crate) struct SessionCounters {
     pub(crate) signaled: Counter,
     pub(crate) doorbells: Counter,
     pub(crate) completions: Counter,
+    pub(crate) suspensions: Counter,
+    pub(crate) resumes: Counter,
+    pub(crate) replayed: Counter,
     pub(crate) bells: AtomicU64,
 }
 
@@ -215,6 +215,12 @@ pub struct SessionStats {
     pub empty_polls: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
+    /// Times that the session lost its connection.
+    pub suspensions: u64,
+    /// Times that it went on over another.
+    pub resumes: u64,
+    /// Messages that were sent again then, as they had not arrived.
+    pub replayed: u64,
 }
 
 impl SessionShared {
@@ -222,27 +228,21 @@ impl SessionShared {
         runtime: Arc<Runtime>,
         id: u64,
         peer: PeerDescription,
+        resumes: bool,
         over: Over<'_>,
     ) -> Self {
-        let (mut shm, mut site, mut carriage) = (None, None, Carriage::Stream);
-        let mut grants_memory = false;
-        match over {
-            Over::Stream => {}
-            Over::Shm => shm = Some(OnceLock::new()),
-            Over::Pair(pair) => {
-                site = Some(pair.site().clone());
-                carriage = pair.carriage();
-                grants_memory = pair.grants_memory() && peer.knows_writes;
-            }
-        }
+        let (shm, pair) = match over {
+            Over::Stream => (None, None),
+            Over::Shm => (Some(OnceLock::new()), None),
+            Over::Pair(pair) => (None, Some(pair)),
+        };
         Self {
             runtime,
             id,
+            carrier: Carrier::new(peer.fabric, pair),
             peer,
             shm,
-            site,
-            grants_memory,
-            eager_bytes: carriage.eager_bytes(),
+            resumes,
             fences: AtomicBool::new(false),
             counters: SessionCounters::default(),
         }
@@ -278,7 +278,8 @@ impl SessionShared {
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let counters = &self.counters;
-        let polls = self.site().map_or((0, 0), |site| site.counters.polls());
+        let polls = self.carrier.last_site();
+        let polls = polls.map_or((0, 0), |site| site.counters.polls());
         let inline_sends = counters.inline_sends.get();
         let rdma_writes = counters.rdma_writes.get();
         let work_requests = counters.work_requests.get();
@@ -309,13 +310,17 @@ impl SessionShared {
             polls: polls.0,
             empty_polls: polls.1,
             bells: counters.bells.load(Ordering::Relaxed),
+            suspensions: counters.suspensions.get(),
+            resumes: counters.resumes.get(),
+            replayed: counters.replayed.get(),
         }
     }
 
     /// How its completions are polled, and why so, if it has any.
     #[must_use]
     pub fn completion_polling(&self) -> Option<String> {
-        self.site().map(|site| site.polling().to_string())
+        let site = self.carrier.site().filter(|_| self.carrier.is_pair());
+        site.map(|site| site.polling().to_string())
     }
 
     /// What a call answers in a fork of the process, about a `channel` or the session.
@@ -345,22 +350,32 @@ impl SessionShared {
             .unwrap_or(true)
     }
 
+    /// Whether the session has lost its connection and waits for another.
+    #[must_use]
+    pub fn is_suspended(&self) -> bool {
+        self.runtime
+            .on_link(self.id, |link, _| link.is_broken_off())
+            .unwrap_or(false)
+    }
+
     /// Whether its channels lie in memory that the peer shares.
     #[must_use]
     pub fn is_shm(&self) -> bool {
         self.shm.is_some()
     }
 
-    /// The site of the session's queue pair, if it has one.
-    pub(crate) fn site(&self) -> Option<&Arc<Site>> {
-        self.site.as_ref()
+    /// What carries its data now, or did last.
+    #[must_use]
+    pub fn fabric(&self) -> Fabric {
+        self.carrier.fabric()
     }
 
     /// A ring that the session can send from. Takes long: for a handle's thread.
     pub(crate) fn lease_ring(&self, min_bytes: usize) -> Result<RingLease, MemoryError> {
         let mut lease = self.ring_arena().lease(min_bytes)?;
-        if let Some(site) = &self.site {
-            site.register_ring(&mut lease)?;
+        if let Some(site) = self.carrier.site() {
+            let registered = site.register_ring(&mut lease);
+            self.unless_lost(&site, registered)?;
         }
         Ok(lease)
     }
@@ -368,10 +383,24 @@ impl SessionShared {
     /// Memory for a large message that the session can send from; likewise.
     pub(crate) fn lease_large(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
         let mut lease = self.large_pool().take(bytes)?;
-        if let Some(site) = &self.site {
-            site.register_message(&mut lease, bytes)?;
+        if let Some(site) = self.carrier.site() {
+            let registered = site.register_message(&mut lease, bytes);
+            self.unless_lost(&site, registered)?;
         }
         Ok(lease)
+    }
+
+    /// Memory that is not registered is sent from over other wires, where there is no queue pair,
+    /// or its site is lost, so that it takes nothing any more.
+    fn unless_lost(
+        &self,
+        site: &Site,
+        registered: Result<(), MemoryError>,
+    ) -> Result<(), MemoryError> {
+        match registered {
+            Err(_) if self.resumes && (site.is_lost() || !self.carrier.is_pair()) => Ok(()),
+            result => result,
+        }
     }
 
     /// Memory for a large message to come of `bytes`, if some is kept: registered where the
@@ -404,7 +433,7 @@ impl SessionShared {
 
     /// Whether a message of so much may go into a block of the peer's.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.site.is_some() && self.peer.knows_writes && lands(bytes as u64)
+        self.carrier.is_pair() && self.peer.knows_writes && lands(bytes as u64)
     }
 
     /// Whether the peer is granted blocks.
@@ -431,7 +460,7 @@ impl SessionShared {
         let Some(site) = self.granting_site() else {
             return Vec::new();
         };
-        iter::repeat_with(|| lease(site))
+        iter::repeat_with(|| lease(&site))
             .map_while(|block| block)
             .take(LANDINGS_PER_CHANNEL)
             .collect()
@@ -444,8 +473,9 @@ impl SessionShared {
     }
 
     /// The site, if the peer is granted memory of ours.
-    fn granting_site(&self) -> Option<&Arc<Site>> {
-        self.site.as_ref().filter(|_| self.grants_memory)
+    fn granting_site(&self) -> Option<Arc<Site>> {
+        let site = self.carrier.granting_site();
+        site.filter(|_| self.peer.knows_writes)
     }
 
     pub(crate) fn peer_name(&self) -> String {
@@ -535,10 +565,10 @@ impl SessionShared {
 
     /// What calls look at that wait for this session.
     pub(crate) fn looks(&self) -> Looks {
-        match (&self.shm, &self.site) {
-            (Some(_), _) => Looks::Memory,
-            (None, Some(_)) => Looks::Queue,
-            (None, None) => Looks::Socket,
+        match self.shm {
+            Some(_) => Looks::Memory,
+            None if self.carrier.is_pair() => Looks::Queue,
+            None => Looks::Socket,
         }
     }
 
@@ -626,7 +656,8 @@ impl Drop for SessionShared {
     fn drop(&mut self) {
         if fork::is_child() {
             // What they hold stays.
-            mem::forget((self.runtime.clone(), self.site.clone()));
+            mem::forget(self.runtime.clone());
+            self.carrier.forget();
         }
     }
 }

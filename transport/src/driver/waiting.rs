@@ -17,6 +17,7 @@ use super::{
     Condition, Driving, TimedOut, Wait,
     engine::{self, Context, Engine, Ready},
     runtime::Runtime,
+    yielding::KEPT,
 };
 use crate::{
     fork,
@@ -90,9 +91,20 @@ impl Runtime {
             Looks::Socket => (ROUNDS_PER_CLOCK, PAUSES_PER_READ),
             Looks::Queue => (QUEUE_ROUNDS_PER_CLOCK, 0),
         };
-        let between_clocks = rounds_per_clock - 1;
+        let spin = match wait {
+            Wait::BusyPoll => Duration::MAX,
+            Wait::Adaptive { spin } if !self.yielding.is_dear() => spin,
+            Wait::Adaptive { .. } | Wait::Event => Duration::ZERO,
+        };
+        let looks_once = spin.is_zero();
+        let between_clocks = match looks_once {
+            true => 0,
+            false => rounds_per_clock - 1,
+        };
         // Others want this core, as the last wait found: they have it between two looks.
-        let mut is_shared = self.shares_cores.load(Ordering::Relaxed);
+        let mut is_shared = looks_once || self.shares_cores.load(Ordering::Relaxed);
+        // To others, of this wait's time.
+        let mut given = Duration::ZERO;
         loop {
             round = round.wrapping_add(1);
             let has_moved = turns_engine
@@ -124,27 +136,27 @@ impl Runtime {
                 condition.keep_nothing_back();
                 (now, now + ASK_AFTER)
             });
-            let spin = match wait {
-                Wait::BusyPoll => {
-                    if now >= *ask_at {
-                        *ask_at = now + ASK_AGAIN;
-                        condition.ask();
-                    }
-                    continue;
+            if wait == Wait::BusyPoll {
+                if now >= *ask_at {
+                    *ask_at = now + ASK_AGAIN;
+                    condition.ask();
                 }
-                Wait::Adaptive { spin } => spin,
-                Wait::Event => Duration::ZERO,
-            };
-            if now - *start >= spin {
+                continue;
+            }
+            if now - *start >= spin || given >= KEPT {
                 return Ok(None);
             }
             thread::yield_now();
             let others = now.elapsed();
+            given += others;
+            if others >= KEPT {
+                self.yielding.was_dear(now + others, others);
+            }
             if is_shared != (others >= SHARED) {
                 is_shared = !is_shared;
                 self.shares_cores.store(is_shared, Ordering::Relaxed);
             }
-            // What they did meanwhile is not ours.
+            // What they did meanwhile is not ours, while it is no more than waits take.
             *start += others;
         }
     }

@@ -10,10 +10,12 @@ use std::{fmt, sync::Arc};
 
 use super::{
     channel_window::ChannelWindow,
+    counters::Counters,
     frame::HEAD_BYTES,
     landing::LandingId,
     large::RemoteMemory,
     message_version::{MAX_OLDER_VERSIONS, MessageVersion},
+    record,
     session_credit::CONTROL_RESERVE_BYTES,
 };
 
@@ -186,6 +188,8 @@ pub enum Control {
     },
     /// The peer closes the session; nothing follows.
     Goodbye,
+    /// The peer has no such session any more, whatever was under way.
+    Abandoned,
     /// The peer waits for credit.
     Want {
         /// What it was granted in all, as far as it knows.
@@ -203,6 +207,49 @@ pub enum Control {
         /// So much, in all; it counts as used.
         credit: u64,
     },
+    /// Over new wires: an end that the hearer opened is known.
+    Known {
+        /// The id that its opener gave it.
+        end: u32,
+        /// And known to be closed.
+        heard_close: bool,
+        /// How far it came, if it is a sending end whose records go over the wires and whose
+        /// channel is open.
+        receiver: Option<KnownReceiver>,
+    },
+    /// That were all that are known: the session goes on.
+    Resumed {
+        /// The newest end that the hearer is known to have opened, or 0. Those before it that
+        /// were not listed are forgotten.
+        newest_end: u32,
+    },
+}
+
+/// What the receiving end of a channel tells its sender over new wires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KnownReceiver {
+    /// Messages that arrived, large ones counted when announced.
+    pub arrived: u64,
+    /// The ring position behind the last of them.
+    pub arrived_position: u64,
+    /// What it counts; large messages that are announced and not whole end `received`.
+    pub counters: Counters,
+}
+
+impl KnownReceiver {
+    /// Nothing has arrived of a channel of that alignment.
+    #[must_use]
+    pub fn nothing(alignment: usize) -> Self {
+        let position = record::first_position(alignment);
+        Self {
+            arrived: 0,
+            arrived_position: position,
+            counters: Counters {
+                released_position: position,
+                ..Counters::default()
+            },
+        }
+    }
 }
 
 /// Longest channel name, in bytes.
@@ -239,6 +286,9 @@ const SURRENDER: u8 = 8;
 const GRANT_MEMORY: u8 = 9;
 const GRANT_LANDING: u8 = 10;
 const RETURN_LANDING: u8 = 11;
+const KNOWN: u8 = 12;
+const RESUMED: u8 = 13;
+const ABANDONED: u8 = 14;
 
 impl Control {
     /// Appends the message to `out`.
@@ -327,6 +377,7 @@ impl Control {
                 out.extend_from_slice(&landing.to_word().to_le_bytes());
             }
             Control::Goodbye => out.push(GOODBYE),
+            Control::Abandoned => out.push(ABANDONED),
             Control::Want { granted } => {
                 out.push(WANT);
                 out.extend_from_slice(&granted.to_le_bytes());
@@ -339,6 +390,29 @@ impl Control {
             Control::Surrender { credit } => {
                 out.push(SURRENDER);
                 out.extend_from_slice(&credit.to_le_bytes());
+            }
+            Control::Known {
+                end,
+                heard_close,
+                receiver,
+            } => {
+                out.push(KNOWN);
+                out.extend_from_slice(&end.to_le_bytes());
+                let ended = receiver.is_some_and(|known| known.counters.acknowledgement_ended);
+                let flags = [*heard_close, receiver.is_some(), ended];
+                out.push(
+                    (0..)
+                        .zip(flags)
+                        .map(|(bit, set)| u8::from(set) << bit)
+                        .sum(),
+                );
+                if let Some(known) = receiver {
+                    append_known(out, known);
+                }
+            }
+            Control::Resumed { newest_end } => {
+                out.push(RESUMED);
+                out.extend_from_slice(&newest_end.to_le_bytes());
             }
         }
     }
@@ -403,6 +477,7 @@ impl Control {
                 landing: LandingId::from_word(reader.u32()?),
             },
             GOODBYE => Control::Goodbye,
+            ABANDONED => Control::Abandoned,
             WANT => Control::Want {
                 granted: reader.u64()?,
             },
@@ -420,6 +495,10 @@ impl Control {
             },
             SURRENDER => Control::Surrender {
                 credit: reader.u64()?,
+            },
+            KNOWN => reader.known()?,
+            RESUMED => Control::Resumed {
+                newest_end: reader.u32()?,
             },
             _ => {
                 return Err(MalformedControl {
@@ -440,6 +519,19 @@ fn append_memory(out: &mut Vec<u8>, memory: &RemoteMemory) {
     out.extend_from_slice(&memory.address().to_le_bytes());
     out.extend_from_slice(&memory.key().to_le_bytes());
     out.extend_from_slice(&memory.bytes().to_le_bytes());
+}
+
+fn append_known(out: &mut Vec<u8>, known: &KnownReceiver) {
+    for value in [
+        known.arrived,
+        known.arrived_position,
+        known.counters.received,
+        known.counters.released,
+        known.counters.released_position,
+        known.counters.acknowledged,
+    ] {
+        out.extend_from_slice(&value.to_le_bytes());
+    }
 }
 
 fn role_byte(role: Role) -> u8 {
@@ -511,6 +603,40 @@ impl<'a> Reader<'a> {
         let (address, key, bytes) = (self.u64()?, self.u32()?, self.u64()?);
         RemoteMemory::new(address, key, bytes).ok_or(MalformedControl {
             what: "memory is granted where none can be",
+        })
+    }
+
+    fn known(&mut self) -> Result<Control, MalformedControl> {
+        let (end, flags) = (self.end()?, self.byte()?);
+        if flags > 0b111 {
+            return Err(MalformedControl {
+                what: "unknown flags of what is known",
+            });
+        }
+        let flag = |bit: u8| flags & 1 << bit != 0;
+        if flag(2) && !flag(1) {
+            return Err(MalformedControl {
+                what: "acknowledgement ended where none is told",
+            });
+        }
+        let mut receiver = None;
+        if flag(1) {
+            receiver = Some(KnownReceiver {
+                arrived: self.u64()?,
+                arrived_position: self.u64()?,
+                counters: Counters {
+                    received: self.u64()?,
+                    released: self.u64()?,
+                    released_position: self.u64()?,
+                    acknowledged: self.u64()?,
+                    acknowledgement_ended: flag(2),
+                },
+            });
+        }
+        Ok(Control::Known {
+            end,
+            heard_close: flag(0),
+            receiver,
         })
     }
 
@@ -595,205 +721,4 @@ impl<'a> Reader<'a> {
 }
 
 #[cfg(test)]
-mod tests {
-    use proptest::prelude::*;
-
-    use super::*;
-
-    fn version(number: u8) -> MessageVersion {
-        MessageVersion {
-            fingerprint: [number; 16],
-            schema: "{ offset: u64 }".into(),
-            alignment: 16,
-        }
-    }
-
-    /// An open with versions behind the first.
-    fn open_of(older: Vec<MessageVersion>) -> Control {
-        let mut open = some_open();
-        if let Control::Open { spec, .. } = &mut open {
-            Arc::make_mut(spec).older = older;
-        }
-        open
-    }
-
-    fn encoded(message: &Control) -> Vec<u8> {
-        let mut bytes = Vec::new();
-        message.encode(&mut bytes);
-        bytes
-    }
-
-    fn some_open() -> Control {
-        Control::Open {
-            end: 3,
-            role: Role::Receiver,
-            name: "wal".into(),
-            spec: Arc::new(ChannelSpec {
-                newest: version(7),
-                older: Vec::new(),
-                window: ChannelWindow {
-                    messages: 10,
-                    bytes: 1000,
-                },
-                max_message_bytes: 1 << 30,
-            }),
-        }
-    }
-
-    fn some_memory() -> RemoteMemory {
-        RemoteMemory::new(0x7f00_0000_1000, 0xabcd, 1 << 28).unwrap()
-    }
-
-    #[test]
-    fn memory_that_cannot_be_is_not_granted() {
-        let grant = encoded(&Control::GrantMemory {
-            channel: 4,
-            sequence: 77,
-            memory: some_memory(),
-        });
-        // Type, channel, sequence; then address, key, length.
-        for (at, value) in [(13, 0), (13, u64::MAX - 9), (25, 0), (25, u64::MAX)] {
-            let mut lie = grant.clone();
-            lie[at..at + 8].copy_from_slice(&value.to_le_bytes());
-            assert!(Control::decode(&lie).is_err(), "{value:#x} at {at}");
-        }
-    }
-
-    #[test]
-    fn every_message_survives_the_wire_and_no_prefix_does() {
-        for message in [
-            some_open(),
-            Control::Close {
-                end: 1,
-                role: Role::Sender,
-                reason: CloseReason::SlotLeaked,
-                final_sequence: 9,
-            },
-            Control::Ask {
-                channel: 4,
-                ask: Ask {
-                    received: 1,
-                    released: 2,
-                    acknowledged: 3,
-                },
-            },
-            Control::Grant {
-                channel: 4,
-                sequence: 77,
-            },
-            Control::GrantMemory {
-                channel: 4,
-                sequence: 77,
-                memory: some_memory(),
-            },
-            Control::GrantLanding {
-                channel: 4,
-                landing: LandingId::from_word(0x0003_fffe),
-                memory: some_memory(),
-            },
-            Control::ReturnLanding {
-                channel: 4,
-                landing: LandingId::from_word(0x0003_ffff),
-            },
-            Control::Goodbye,
-            Control::Want { granted: 1 << 40 },
-            Control::Recall {
-                credit: u64::MAX,
-                must_ask: true,
-            },
-            Control::Surrender { credit: 12 },
-        ] {
-            let mut bytes = encoded(&message);
-            assert_eq!(Control::decode(&bytes).as_ref(), Ok(&message));
-            for cut in 0..bytes.len() {
-                assert!(
-                    Control::decode(&bytes[..cut]).is_err(),
-                    "{message:?} cut at {cut}"
-                );
-            }
-            bytes.push(0);
-            assert!(Control::decode(&bytes).is_err());
-        }
-    }
-
-    /// The list of older versions may be left out, so an open cut before it is whole: the
-    /// same end with one version. Cut anywhere else it is not.
-    #[test]
-    fn older_versions_survive_the_wire_as_a_whole_or_not_at_all() {
-        let without = encoded(&some_open());
-        for count in 1..=MAX_OLDER_VERSIONS as u8 {
-            let open = open_of((0..count).map(version).collect());
-            let mut bytes = encoded(&open);
-            assert!(bytes.starts_with(&without));
-            assert_eq!(Control::decode(&bytes).as_ref(), Ok(&open));
-            assert_eq!(Control::decode(&without).as_ref(), Ok(&some_open()));
-            for cut in (0..bytes.len()).filter(|&cut| cut != without.len()) {
-                assert!(Control::decode(&bytes[..cut]).is_err(), "cut at {cut}");
-            }
-            bytes.push(0);
-            assert!(Control::decode(&bytes).is_err());
-        }
-    }
-
-    #[test]
-    fn a_list_of_older_versions_is_bounded() {
-        let without = encoded(&some_open());
-        let one = encoded(&open_of(vec![version(1)]))[without.len() + 1..].to_vec();
-        let list = |count: u8| {
-            let versions = one.repeat(count.into());
-            Control::decode(&[&without[..], &[count], &versions].concat())
-        };
-        assert!(list(MAX_OLDER_VERSIONS as u8).is_ok());
-        for count in [0, MAX_OLDER_VERSIONS as u8 + 1, u8::MAX] {
-            assert!(list(count).is_err(), "{count}");
-        }
-        let mut unaligned = [&without[..], &[1], &one].concat();
-        let alignment = unaligned.len() - 4;
-        unaligned[alignment] = 24;
-        assert!(Control::decode(&unaligned).is_err());
-    }
-
-    #[test]
-    fn a_long_schema_is_cut_at_a_character() {
-        let mut long = open_of(vec![version(1); MAX_OLDER_VERSIONS]);
-        if let Control::Open { spec, .. } = &mut long {
-            let spec = Arc::make_mut(spec);
-            let versions = std::iter::once(&mut spec.newest).chain(&mut spec.older);
-            versions.for_each(|version| version.schema = "ä".repeat(MAX_SCHEMA_BYTES));
-        }
-        let Ok(Control::Open { spec, .. }) = Control::decode(&encoded(&long)) else {
-            panic!()
-        };
-        assert_eq!(spec.newest.schema, "ä".repeat(MAX_SCHEMA_BYTES / 2));
-        for older in &spec.older {
-            assert_eq!(older.schema, "ä".repeat(MAX_OLDER_SCHEMA_BYTES / 2));
-        }
-    }
-
-    proptest! {
-        #[test]
-        fn any_bytes_are_a_message_or_an_error(bytes in proptest::collection::vec(any::<u8>(), 0..2000)) {
-            if let Ok(message) = Control::decode(&bytes) {
-                prop_assert_eq!(encoded(&message), bytes);
-            }
-        }
-
-        /// The same where it is nearly one, which random bytes hardly ever are.
-        #[test]
-        fn a_garbled_list_of_versions_is_a_message_or_an_error(
-            count in 0..=MAX_OLDER_VERSIONS,
-            garbled in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
-            cut in any::<prop::sample::Index>(),
-        ) {
-            let mut bytes = encoded(&open_of(vec![version(1); count]));
-            for (at, byte) in garbled {
-                let at = at.index(bytes.len());
-                bytes[at] = byte;
-            }
-            bytes.truncate(cut.index(bytes.len() + 1));
-            if let Ok(message) = Control::decode(&bytes) {
-                prop_assert_eq!(encoded(&message), bytes);
-            }
-        }
-    }
-}
+mod tests;

@@ -24,12 +24,16 @@ pub const LANDING_HEAD_BYTES: usize = super::frame::HEAD_BYTES + super::record::
 /// Bytes of a block.
 pub const LANDING_BYTES: usize = LANDING_HEAD_BYTES + LANDING_MESSAGE_BYTES;
 
-/// Blocks that a channel is granted: those of a sender that writes the next one while some
-/// are read.
-pub const LANDINGS_PER_CHANNEL: usize = 4;
+/// Messages of a channel that may be on their way into blocks, or wait for that.
+pub const LANDINGS_UNDER_WAY: usize = 4;
+
+/// Blocks that a channel is granted: beside those of messages under way, those of messages
+/// that are read, or released without their sender having heard of it. With fewer a stream
+/// finds none as soon as a message under way is done, and has to ask.
+pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
 
 /// Blocks that a session is granted at most.
-pub const LANDINGS_PER_SESSION: usize = 64;
+pub const LANDINGS_PER_SESSION: usize = 128;
 
 /// One use of a block: as it travels, 32 bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -165,7 +169,7 @@ impl Landings {
         is_due
     }
 
-    /// Whether half of the blocks of `end` are the sender's again as soon as it is told that
+    /// Whether so many blocks of `end` that it is worth a frame are the sender's again as soon as it is told that
     /// messages up to `released` are released.
     pub(super) fn owes(&self, end: u32, released: u64) -> bool {
         let is_owed = |block: &&Block| match block.state {
@@ -173,7 +177,7 @@ impl Landings {
             _ => false,
         };
         let owed = self.blocks.iter().filter(is_owed);
-        owed.count() >= LANDINGS_PER_CHANNEL / 2
+        owed.count() >= LANDINGS_UNDER_WAY / 2
     }
 
     /// The sender of `end` is told that messages up to `released` are released: their blocks

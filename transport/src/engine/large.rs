@@ -255,6 +255,37 @@ impl Transfers {
         Some(transfer.sequence)
     }
 
+    /// New wires: what is under way begins anew, and what was granted is to be granted again.
+    /// Receiving side.
+    pub(super) fn begin_anew(&mut self, writes: bool) {
+        for transfer in &mut self.under_way {
+            transfer.done = 0;
+            if !writes && transfer.granted.is_some() {
+                transfer.granted = Some(Way::Chunks);
+            }
+        }
+    }
+
+    /// Memory that was granted to be written to is gone: other memory is to be granted. Receiving
+    /// side.
+    pub(super) fn withdraw_memory(&mut self) {
+        for transfer in &mut self.under_way {
+            transfer.granted = transfer.granted.filter(|way| *way == Way::Chunks);
+        }
+    }
+
+    /// Whether the message is among them.
+    pub(super) fn contains(&self, sequence: u64) -> bool {
+        let is_it = |transfer: &Transfer| transfer.sequence == sequence;
+        self.under_way.iter().any(is_it)
+    }
+
+    /// What is granted, and how. Receiving side.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (u64, Way)> {
+        let granted = |transfer: &Transfer| Some((transfer.sequence, transfer.granted?));
+        self.under_way.iter().filter_map(granted)
+    }
+
     /// The bytes of the last chunk that was placed are there. Receiving side.
     ///
     /// Until then its message counts as under way, though its last chunk has a place: it

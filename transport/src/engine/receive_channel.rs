@@ -3,10 +3,10 @@
 
 use super::{
     channel_window::{ChannelWindow, HALF_WINDOW},
-    control::Ask,
+    control::{Ask, KnownReceiver},
     counters::Counters,
     landing::{Landings, lands},
-    large::Transfers,
+    large::{LARGE_PER_CHANNEL, Transfers},
     record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     session::PeerMisbehaved,
 };
@@ -37,8 +37,11 @@ pub(super) struct ReceiveChannel {
     ask: Ask,
     /// It is told at latest when so many messages are released (or half a window).
     pub(super) tell_every: u64,
-    /// It would be short of blocks without the news.
-    pub(super) owes_landings: bool,
+    /// It has to hear the news: it would be short of blocks without, or holds memory until
+    /// then.
+    pub(super) owes_news: bool,
+    /// Large messages that are here, and that its sender keeps as it does not know.
+    kept_there: u32,
     /// In the session's queue of ends with news.
     pub(super) queued: bool,
 }
@@ -56,6 +59,8 @@ pub(super) struct Records {
 pub(super) struct Landing<'a> {
     pub(super) end: u32,
     pub(super) blocks: &'a mut Landings,
+    /// The sender keeps a message until it hears that it is there.
+    pub(super) keeps: bool,
 }
 
 impl ReceiveChannel {
@@ -76,7 +81,8 @@ impl ReceiveChannel {
             told: start,
             ask: Ask::default(),
             tell_every: HALF_WINDOW,
-            owes_landings: false,
+            owes_news: false,
+            kept_there: 0,
             queued: false,
         }
     }
@@ -207,16 +213,39 @@ impl ReceiveChannel {
                 && landing
                     .blocks
                     .fill(id, landing.end, sequence, length as usize);
-            return match has_landed {
-                true => Ok(0),
-                false => Err(PeerMisbehaved::UngrantedLanding { sequence, id }),
-            };
+            if !has_landed {
+                return Err(PeerMisbehaved::UngrantedLanding { sequence, id });
+            }
+            if landing.keeps {
+                self.is_kept_there();
+            }
+            return Ok(0);
         }
         if self.large.is_full() {
             return Err(PeerMisbehaved::TooManyLarge { sequence });
         }
         self.large.announce(sequence, length);
         Ok(1)
+    }
+
+    /// A large message is here. Its sender `keeps` it until it hears that: with the grant of
+    /// the next one, or when it asks.
+    pub(super) fn large_finished(&mut self, keeps: bool) {
+        self.large.finish();
+        if keeps {
+            self.is_kept_there();
+        }
+    }
+
+    /// The next one has to wait for its grant: its sender hears of those before it now.
+    pub(super) fn grant_waits(&mut self) {
+        self.owes_news |= self.kept_there > 0;
+    }
+
+    /// Another large message is here that its sender keeps.
+    fn is_kept_there(&mut self) {
+        self.kept_there += 1;
+        self.owes_news |= self.kept_there >= KEPT_THERE;
     }
 
     /// The handle or its guards moved the prefix. The counters may have been read while
@@ -274,7 +303,7 @@ impl ReceiveChannel {
         let released = known.released - told.released;
         let bytes = known.released_position - told.released_position;
         self.window.owes_news(released, bytes, self.tell_every)
-            || self.owes_landings
+            || self.owes_news
             || self.is_asked_for_news() && self.is_answer_due()
     }
 
@@ -321,10 +350,25 @@ impl ReceiveChannel {
         self.counters() != self.told
     }
 
+    /// What its sender has to know to go on over new wires; of the counters, those that were
+    /// [told](Self::tell).
+    pub(super) fn known(&self) -> KnownReceiver {
+        KnownReceiver {
+            arrived: self.arrived,
+            arrived_position: self.arrived_position,
+            counters: self.told,
+        }
+    }
+
     /// Takes the counters into a frame.
     pub(super) fn tell(&mut self) -> Counters {
-        self.owes_landings = false;
+        self.owes_news = false;
+        self.kept_there = 0;
         self.told = self.counters();
         self.told
     }
 }
+
+/// So many large messages as a sender has under way at the least may be here without its
+/// knowing: then it hears of them, lest it wait.
+const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

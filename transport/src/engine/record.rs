@@ -25,7 +25,7 @@
 
 use thiserror::Error;
 
-use super::landing::LandingId;
+use super::landing::{LANDINGS_PER_SESSION, LandingId};
 
 /// What stands in front of a payload: the header word, taken apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,6 +100,13 @@ pub enum RecordKind {
     Large = 2,
 }
 
+/// The number of no block: a session has fewer.
+const NO_BLOCK: LandingId = LandingId {
+    index: u16::MAX,
+    generation: u16::MAX,
+};
+const _: () = assert!(LANDINGS_PER_SESSION < u16::MAX as usize);
+
 /// What the announcement of a message says that travels outside the ring: its length,
 /// and, where it lies in a segment that the peer maps, or in a block that the peer granted,
 /// which one.
@@ -137,6 +144,13 @@ impl LargeAnnouncement {
         }
     }
 
+    /// Makes the payload of an announcement [in a block](Self::in_landing) say that the message
+    /// goes in chunks: the block is not to be had any more, and the record stays as long as it
+    /// is.
+    pub fn forget_block(payload: &mut [u8; Self::MAX_BYTES]) {
+        payload[8..12].copy_from_slice(&NO_BLOCK.to_word().to_le_bytes());
+    }
+
     /// Length of a message that travels beside the ring, and where it was written, if it
     /// was; `None` of what is no such announcement.
     #[must_use]
@@ -144,7 +158,10 @@ impl LargeAnnouncement {
         let (length, place) = payload.split_first_chunk()?;
         let landing = match place.split_first_chunk() {
             None if place.is_empty() => None,
-            Some((word, [0, 0, 0, 0])) => Some(LandingId::from_word(u32::from_le_bytes(*word))),
+            Some((word, [0, 0, 0, 0])) => {
+                let landing = LandingId::from_word(u32::from_le_bytes(*word));
+                (landing != NO_BLOCK).then_some(landing)
+            }
             _ => return None,
         };
         Some((u64::from_le_bytes(*length), landing))

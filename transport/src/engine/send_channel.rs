@@ -4,11 +4,14 @@
 use std::collections::VecDeque;
 
 use super::{
-    control::CloseReason,
+    control::{Ask, CloseReason, KnownReceiver},
     counters::{Counters, ImpossibleCounters},
     landing::{GrantedLandings, LandingId, lands},
     large::{RemoteMemory, Transfers},
+    record::{self, LargeAnnouncement},
+    session::Run,
 };
+use crate::mutant::is_mutant;
 
 /// One sending end.
 #[derive(Debug, Default)]
@@ -24,6 +27,8 @@ pub(super) struct SendChannel {
     pub(super) large: Transfers,
     /// Large messages told to us whose announcement is not in a frame yet.
     pub(super) unannounced: VecDeque<Unannounced>,
+    /// Those whose announcement is, and of which the peer has not said that they arrived.
+    pub(super) unconfirmed: VecDeque<Unconfirmed>,
     /// Blocks for those of medium size.
     pub(super) landings: GrantedLandings,
     /// The last frame was a chunk: records go next, so neither starves the other.
@@ -37,6 +42,8 @@ pub(super) struct SendChannel {
     pub(super) closing: Option<(u64, CloseReason)>,
     /// In the session's ready queue.
     pub(super) queued: bool,
+    /// What it waits for, or has waited for.
+    pub(super) asked: Ask,
 }
 
 /// A large message whose announcement is not in a frame yet.
@@ -48,12 +55,29 @@ pub(super) struct Unannounced {
     pub(super) landing: Option<(LandingId, RemoteMemory)>,
     /// And was written there.
     pub(super) is_written: bool,
+    /// Its record names a block of wires that are gone.
+    names_dead_block: bool,
+}
+
+/// A large message that was sent, or is being sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unconfirmed {
+    sequence: u64,
+    length: u64,
+    /// It was whole before it was announced.
+    has_landed: bool,
 }
 
 impl SendChannel {
     /// Joins the receiving end's news.
     pub(super) fn handle_counters(&mut self, news: &Counters) -> Result<bool, ImpossibleCounters> {
-        self.counters.join(news, self.sent, self.sent_position)
+        let moved = self.counters.join(news, self.sent, self.sent_position)?;
+        while let Some(oldest) = self.unconfirmed.front()
+            && oldest.sequence <= self.counters.received
+        {
+            self.unconfirmed.pop_front();
+        }
+        Ok(moved)
     }
 
     /// Accounts for a run of records that goes into a frame.
@@ -65,6 +89,11 @@ impl SendChannel {
                 break;
             }
             self.unannounced.pop_front();
+            self.unconfirmed.push_back(Unconfirmed {
+                sequence: next.sequence,
+                length: next.length,
+                has_landed: next.landing.is_some(),
+            });
             if next.landing.is_none() {
                 self.large.announce(next.sequence, next.length);
             }
@@ -83,6 +112,7 @@ impl SendChannel {
             length,
             landing,
             is_written: false,
+            names_dead_block: false,
         });
         landing.map(|(id, _)| id)
     }
@@ -132,9 +162,90 @@ impl SendChannel {
         self.large.is_empty() && self.unannounced.is_empty()
     }
 
+    /// Whether bytes of large message `sequence` may still be wanted.
+    pub(super) fn sends_large(&self, sequence: u64) -> bool {
+        let is_it = |next: &Unannounced| next.sequence == sequence;
+        self.large.contains(sequence) || self.unannounced.iter().any(is_it)
+    }
+
     /// Whether everything that the handle published is on its way. A session that is
     /// closed from another thread may have sent more than it knew to be published.
     pub(super) fn is_drained(&self, published: u64) -> bool {
         self.sent >= published && self.has_nothing_large()
+    }
+
+    // ---- New wires -------------------------------------------------------------------
+
+    /// The wires are gone, and with them what was granted for them.
+    pub(super) fn grants_are_over(&mut self) {
+        if is_mutant("block_outlives_epoch") {
+            return;
+        }
+        self.landings = GrantedLandings::default();
+        for next in &mut self.unannounced {
+            next.names_dead_block |= next.landing.take().is_some();
+            next.is_written = false;
+        }
+    }
+
+    /// Where the record stands that ends `run` and names a block that is not to be had any
+    /// more, if it does: a run ends with the first announcement in it.
+    pub(super) fn names_dead_block(&self, run: &Run) -> Option<u64> {
+        let next = self.unannounced.front()?;
+        let is_in_run = next.sequence == self.sent + run.records;
+        let size = record::record_size(LargeAnnouncement::MAX_BYTES, self.alignment);
+        (next.names_dead_block && is_in_run).then(|| run.position + (run.bytes - size) as u64)
+    }
+
+    /// Sends again what the receiving end does not have, whose counters were
+    /// [handled](Self::handle_counters). Returns how many records these are; `None` if it
+    /// cannot be as it says.
+    pub(super) fn replay(&mut self, known: &KnownReceiver) -> Option<u64> {
+        let &KnownReceiver {
+            arrived,
+            arrived_position: position,
+            ..
+        } = known;
+        let has_all = arrived == self.sent;
+        let is_possible = (self.counters.received..=self.sent).contains(&arrived)
+            && (self.counters.released_position..=self.sent_position).contains(&position)
+            && has_all == (position == self.sent_position);
+        if !is_possible {
+            return None;
+        }
+        let replayed = self.sent - arrived;
+        (self.sent, self.sent_position) = (arrived, position);
+        self.chunk_went_last = false;
+        self.large = Transfers::default();
+        let announced = self
+            .unconfirmed
+            .partition_point(|one| one.sequence <= arrived);
+        for lost in self.unconfirmed.drain(announced..).rev() {
+            self.unannounced.push_front(Unannounced {
+                sequence: lost.sequence,
+                length: lost.length,
+                landing: None,
+                is_written: false,
+                names_dead_block: lost.has_landed,
+            });
+        }
+        for cut in self.unconfirmed.iter().filter(|one| !one.has_landed) {
+            self.large.announce(cut.sequence, cut.length);
+        }
+        Some(replayed)
+    }
+
+    /// What it waits for and has not been told.
+    pub(super) fn unanswered(&self) -> Ask {
+        let unless_reached = |target: u64, told: u64| if target > told { target } else { 0 };
+        let acknowledged = match self.counters.acknowledgement_ended {
+            true => 0,
+            false => unless_reached(self.asked.acknowledged, self.counters.acknowledged),
+        };
+        Ask {
+            received: unless_reached(self.asked.received, self.counters.received),
+            released: unless_reached(self.asked.released, self.counters.released),
+            acknowledged,
+        }
     }
 }

@@ -15,13 +15,16 @@ use std::{collections::VecDeque, sync::Arc};
 
 mod facts;
 mod receiving;
+mod resuming;
 mod sending;
 
 pub use facts::{
     Agreed, Arrival, Body, CannotOpen, Event, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
     RecordSource, Run,
 };
+pub use resuming::{WireTerms, is_newer_epoch};
 
+use self::resuming::Stage;
 use super::{
     carriage::Carriage,
     control::{Ask, ChannelSpec, CloseReason, Control, Role},
@@ -58,6 +61,9 @@ pub struct SessionConfig {
     pub writes: bool,
     /// A write can tell of itself by immediate data, both ways.
     pub immediate: bool,
+    /// Should its wires break, the session goes on over others: nothing is let go before it is
+    /// known to have arrived.
+    pub resumes: bool,
 }
 
 /// A session's channels and queues. See the [module](self).
@@ -65,9 +71,14 @@ pub struct SessionConfig {
 pub struct Session {
     config: SessionConfig,
 
+    /// Between old wires and new ones.
+    stage: Stage,
+
     // Ends.
     ends: IdMap<End>,
     next_end: u32,
+    /// The newest end that the peer opened.
+    newest_peer_end: u32,
     /// Our ends by those of the peer that they are paired with, by its role.
     paired: [IdMap<u32>; 2],
     /// The peer's ends that wait for a counterpart here, oldest first.
@@ -86,6 +97,8 @@ pub struct Session {
     /// The next frame says that it had to wait for credit.
     has_waited: bool,
     goodbye: Goodbye,
+    /// The peer has said it.
+    heard_goodbye: bool,
     /// Something other than records may have to go out, or to ride on the next frame. Set
     /// by whatever may lead to that, cleared when a look finds nothing.
     has_errands: bool,
@@ -110,8 +123,14 @@ struct End {
     state: EndState,
     /// The local handle is gone.
     closed_here: bool,
-    /// The peer's end is gone.
+    /// Behind which message, and why.
+    closing: Option<(u64, CloseReason)>,
+    /// The peer's end is gone, or of no use.
     closed_there: bool,
+    /// It is of no use: the two do not fit each other.
+    is_mismatched: bool,
+    /// The peer has said that its end is gone.
+    heard_close: bool,
     /// The peer has been told that ours is gone.
     close_is_out: bool,
 }
@@ -154,8 +173,10 @@ impl Session {
     pub fn new(config: SessionConfig) -> Self {
         Self {
             config,
+            stage: Stage::Live,
             ends: IdMap::new(),
             next_end: 1,
+            newest_peer_end: 0,
             paired: [IdMap::new(), IdMap::new()],
             unpaired: Vec::new(),
             control: VecDeque::new(),
@@ -166,6 +187,7 @@ impl Session {
             reserved: ReservedBuffer::new(config.dialed),
             has_waited: false,
             goodbye: Goodbye::NotDue,
+            heard_goodbye: false,
             has_errands: false,
             writes_under_way: 0,
             awaiting_writes: Vec::new(),
@@ -209,10 +231,14 @@ impl Session {
         self.next_end += 1;
         self.has_errands = true;
         let state = match role {
-            Role::Sender => EndState::Sender(Box::default()),
+            Role::Sender => EndState::Sender(Box::new(SendChannel {
+                // Without wires no end waits for its turn.
+                queued: !self.stage.is_live(),
+                ..SendChannel::default()
+            })),
             Role::Receiver => EndState::Receiver(None),
         };
-        self.control.push_back(Control::Open {
+        self.say(Control::Open {
             end,
             role,
             name: name.clone(),
@@ -222,15 +248,17 @@ impl Session {
             .unpaired
             .iter()
             .position(|open| open.role == role.opposite() && open.name == name);
-        let (closed_here, closed_there, close_is_out) = (false, false, false);
         let entry = End {
             name,
             spec,
             peer: None,
             state,
-            closed_here,
-            closed_there,
-            close_is_out,
+            closed_here: false,
+            closing: None,
+            closed_there: false,
+            is_mismatched: false,
+            heard_close: false,
+            close_is_out: false,
         };
         self.ends.insert(end, entry);
         if let Some(counterpart) = counterpart {
@@ -245,8 +273,9 @@ impl Session {
     pub fn close_sender(&mut self, end: u32, final_sequence: u64, reason: CloseReason) {
         if let Some(entry) = self.ends.get_mut(end) {
             entry.closed_here = true;
+            entry.closing = Some((final_sequence, reason));
             if let EndState::Sender(channel) = &mut entry.state {
-                channel.closing = Some((final_sequence, reason));
+                channel.closing = entry.closing;
             }
         }
         self.mark_ready(end);
@@ -259,6 +288,7 @@ impl Session {
         };
         self.has_errands = true;
         entry.closed_here = true;
+        entry.closing = Some((0, reason));
         if let EndState::Receiver(Some(channel)) = &mut entry.state
             && self.config.data_in_band
         {
@@ -269,7 +299,7 @@ impl Session {
             self.news.push_front(end);
         }
         let role = Role::Receiver;
-        self.control.push_back(Control::Close {
+        self.say(Control::Close {
             end,
             role,
             reason,
@@ -277,14 +307,23 @@ impl Session {
         });
     }
 
-    /// Records may stand in the ring of sending end `end`.
-    pub fn mark_ready(&mut self, end: u32) {
-        if let Some(channel) = self.sender_mut(end)
-            && !channel.queued
-        {
+    /// Records may stand in the ring of sending end `end`. Whether that has a turn: nobody
+    /// wants records for a peer's end that is gone, so they want no credit either.
+    pub fn mark_ready(&mut self, end: u32) -> bool {
+        let Some(entry) = self.ends.get_mut(end) else {
+            return false;
+        };
+        let EndState::Sender(channel) = &mut entry.state else {
+            return false;
+        };
+        if entry.closed_there && channel.closing.is_none() {
+            return false;
+        }
+        if !channel.queued {
             channel.queued = true;
             self.ready.push_back(end);
         }
+        true
     }
 
     /// A large message is to be published as announcement `sequence`; call before
@@ -292,6 +331,15 @@ impl Session {
     /// announcement says so.
     pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
         self.sender_mut(end)?.announce(sequence, length)
+    }
+
+    /// Whether bytes of large message `sequence` may still be wanted for a frame.
+    #[must_use]
+    pub fn sends_large(&self, end: u32, sequence: u64) -> bool {
+        match self.ends.get(end).map(|end| &end.state) {
+            Some(EndState::Sender(channel)) => channel.sends_large(sequence),
+            _ => false,
+        }
     }
 
     /// Sending end `end` rests: the peer gets its blocks back.
@@ -319,13 +367,16 @@ impl Session {
     /// with it.
     pub fn ask(&mut self, end: u32, ask: Ask) {
         self.has_errands = true;
+        if let Some(channel) = self.sender_mut(end) {
+            channel.asked.join(ask);
+        }
         let queued = self.control.iter_mut().find_map(|control| match control {
             Control::Ask { channel, ask } if *channel == end => Some(ask),
             _ => None,
         });
         match queued {
             Some(queued) => queued.join(ask),
-            None => self.control.push_back(Control::Ask { channel: end, ask }),
+            None => self.say(Control::Ask { channel: end, ask }),
         }
     }
 
@@ -339,7 +390,7 @@ impl Session {
         }
         let owes_landings = self.landings.owes(end, counters.released);
         if let Some(channel) = self.receiver_mut(end) {
-            channel.owes_landings |= owes_landings;
+            channel.owes_news |= owes_landings;
             channel.handle_released(counters);
             self.queue_news(end);
         }
@@ -383,6 +434,14 @@ impl Session {
         }
     }
 
+    /// The next large message of receiving end `end` has to wait for messages to be released.
+    pub fn grant_waits(&mut self, end: u32) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.grant_waits();
+            self.queue_news(end);
+        }
+    }
+
     /// Memory for large message `sequence` of receiving end `end` is ready.
     pub fn grant(&mut self, end: u32, sequence: u64) {
         self.grant_by(end, sequence, Way::Chunks);
@@ -405,7 +464,7 @@ impl Session {
             && receiver.large.grant(sequence, way).is_some()
         {
             self.has_errands = true;
-            self.control.push_back(match way {
+            self.say(match way {
                 Way::Chunks => Control::Grant { channel, sequence },
                 Way::Memory(memory) => Control::GrantMemory {
                     channel,
@@ -426,7 +485,7 @@ impl Session {
     /// [landed](Self::poll_landed) there until it is released.
     pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
         debug_assert!(self.config.writes);
-        let entry = self.ends.get(end)?;
+        let entry = self.ends.get(end).filter(|_| self.stage.is_live())?;
         let channel = entry.peer.filter(|_| !entry.closed_there)?;
         let landing = self.landings.grant(end)?;
         self.has_errands = true;
@@ -523,8 +582,13 @@ impl Session {
             .map(|open| (&*open.name, open.role))
     }
 
-    fn paired_ends(&self) -> usize {
-        self.paired.iter().map(IdMap::len).sum()
+    /// The peer's ends that count against the limit. Of those that did not fit ours, the ones
+    /// that it has closed do not: both sides knew without a word.
+    fn peer_ends(&self) -> usize {
+        let is_over = |end: &&End| end.is_mismatched && end.heard_close;
+        let over = self.ends.values().filter(is_over).count();
+        let paired: usize = self.paired.iter().map(IdMap::len).sum();
+        self.unpaired.len() + paired - over
     }
 
     /// How much the session holds.
@@ -532,7 +596,7 @@ impl Session {
     pub fn footprint(&self) -> Footprint {
         Footprint {
             ends: self.ends.len(),
-            peer_ends: self.paired_ends() + self.unpaired.len(),
+            peer_ends: self.peer_ends(),
             control: self.control.len(),
             ready: self.ready.len(),
             news: self.news.len(),
@@ -567,7 +631,7 @@ impl Session {
         let Some(entry) = self.ends.get(end) else {
             return;
         };
-        if entry.close_is_out && entry.closed_there {
+        if entry.close_is_out && entry.heard_close {
             if let Some(peer) = entry.peer {
                 self.paired[entry.state.role().opposite() as usize].remove(peer);
             }

@@ -13,9 +13,22 @@ pub enum Timer {
     Drain,
     /// Senders that wait for room are looked at again then.
     Stall,
+    /// A session without wires is said to be suspended then.
+    Notice,
+    /// The peer is dialed again then.
+    Redial,
+    /// A session that has got no wires until then is over.
+    Verdict,
 }
 
-const TIMERS: [Timer; 3] = [Timer::Linger, Timer::Drain, Timer::Stall];
+const TIMERS: [Timer; 6] = [
+    Timer::Linger,
+    Timer::Drain,
+    Timer::Stall,
+    Timer::Notice,
+    Timer::Redial,
+    Timer::Verdict,
+];
 
 /// The deadlines of one session.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,6 +40,11 @@ impl TimerTable {
     /// Sets `timer` to go off at `expiry`, replacing an earlier setting.
     pub fn set(&mut self, timer: Timer, expiry: Instant) {
         self.expiries[timer as usize] = Some(expiry);
+    }
+
+    /// `timer` will not go off.
+    pub fn clear(&mut self, timer: Timer) {
+        self.expiries[timer as usize] = None;
     }
 
     /// Whether `timer` will go off.

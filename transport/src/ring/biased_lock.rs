@@ -96,7 +96,7 @@ impl BiasedLock {
     // ---- Somebody else ---------------------------------------------------------------
 
     /// Keeps the favoured thread out from now on, unless it is inside already: behind
-    /// [`Asymmetry::heavy`], [`is_left`](Self::is_left) knows. [`open`](Self::open)
+    /// [`Asymmetry::heavy_here`], [`is_left`](Self::is_left) knows. [`open`](Self::open)
     /// afterwards in any case.
     pub fn close(&self) {
         self.closed.fetch_or(CLAIMED, Ordering::Relaxed);
@@ -179,7 +179,7 @@ mod models {
             };
             let (lock, value) = &*shared;
             lock.close();
-            Asymmetry::of_process().heavy();
+            Asymmetry::of_process().heavy_here();
             if lock.is_left() {
                 // SAFETY: as above.
                 value.with_mut(|value| unsafe { *value += 1 });

@@ -173,7 +173,7 @@ impl CellBlock {
     /// before they could know: [`Advance::ask`](super::Advance::ask) does both.
     pub(super) fn ask(&self) {
         self.asked.store(ASKED, Ordering::Relaxed);
-        self.asymmetry.heavy();
+        self.asymmetry.heavy_here();
     }
 
     /// Nobody waits any more.

@@ -78,6 +78,29 @@ impl<M: RingMemory> Consumer<M> {
         }
     }
 
+    /// Goes back behind a record that was read before and is not released. False, and nothing
+    /// has happened, if no record ends there: all of them up to here are looked at.
+    #[must_use]
+    pub fn go_back(&mut self, to: Released) -> bool {
+        let (mut position, mut sequence) = (to.position, to.messages + 1);
+        let is_behind = position <= self.position && sequence <= self.sequence;
+        if !is_behind || self.position - position > self.capacity as u64 {
+            return false;
+        }
+        while sequence < self.sequence {
+            match self.record_at(position, sequence) {
+                Ok(Some(record)) => position += record.size as u64,
+                _ => return false,
+            }
+            sequence += 1;
+        }
+        if position != self.position {
+            return false;
+        }
+        (self.position, self.sequence) = (to.position, to.messages + 1);
+        true
+    }
+
     /// The next record, if it has been published.
     ///
     /// # Errors

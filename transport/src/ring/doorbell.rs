@@ -42,7 +42,8 @@ impl Arm {
     }
 
     /// The first half of [`arm`](Self::arm), for who arms many words: one
-    /// [`Asymmetry::heavy`] must follow before the second looks.
+    /// [`Asymmetry::heavy`] must follow before the second looks, or
+    /// [`Asymmetry::heavy_here`] if the publishers are of this process.
     pub fn set(&mut self, armed: &AtomicU32) {
         self.generation = match self.generation.wrapping_add(1) {
             0 => 1,

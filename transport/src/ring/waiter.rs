@@ -59,7 +59,7 @@ impl WaitSlot {
         }
         self.waiting.store(1, Ordering::Relaxed);
         drop(wakers);
-        self.asymmetry.heavy();
+        self.asymmetry.heavy_here();
     }
 
     /// Makes room for a waker, so that the first to wait meets no allocator.

@@ -32,6 +32,7 @@ pub(crate) fn config() -> SessionConfig {
         data_in_band: true,
         writes: true,
         immediate: true,
+        resumes: true,
     }
 }
 

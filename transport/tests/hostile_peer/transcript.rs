@@ -49,6 +49,8 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
         fn has_records(&mut self, end: u32) -> bool {
             self.0.has_records(end - 1)
         }
+
+        fn forget_block(&mut self, _: u32, _: u64) {}
     }
     let mut ring = AsTwo(Ring::default());
     let mut frames = Vec::new();
@@ -182,4 +184,6 @@ impl RecordSource for Ring {
     fn has_records(&mut self, end: u32) -> bool {
         end == 1 && !self.ends.is_empty()
     }
+
+    fn forget_block(&mut self, _: u32, _: u64) {}
 }

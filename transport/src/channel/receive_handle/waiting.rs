@@ -98,7 +98,7 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
-        if self.end.session.site().is_some() {
+        if self.end.session.carrier.is_pair() {
             // What was sent goes out before the wait is prepared: its answer may be what is
             // waited for, and over a device that takes no system call of ours.
             self.end.session.let_out();

@@ -4,7 +4,7 @@ use std::{any::Any, sync::Arc};
 
 use crate::{
     driver::{MemoryWanted, Runtime},
-    fabric::verbs::Site,
+    fabric::{link::Redialing, verbs::Site},
     ring::Wakers,
 };
 
@@ -15,6 +15,8 @@ pub(crate) struct Context<'a> {
     pub(crate) wanted: Vec<MemoryWanted>,
     /// Sites whose devices may be gone; to ask takes long.
     pub(crate) unsure_sites: Vec<Arc<Site>>,
+    /// Sessions whose peers are to be dialed again.
+    pub(crate) redialings: Vec<Redialing>,
     /// Memory that is given back; unmapping takes long.
     pub(crate) leftovers: Vec<Box<dyn Any>>,
 }
@@ -26,6 +28,7 @@ impl<'a> Context<'a> {
             wakers: Wakers::new(),
             wanted: Vec::new(),
             unsure_sites: Vec::new(),
+            redialings: Vec::new(),
             leftovers: Vec::new(),
         }
     }
@@ -36,6 +39,7 @@ impl<'a> Context<'a> {
         self.wakers.is_untouched()
             && self.wanted.capacity() == 0
             && self.unsure_sites.capacity() == 0
+            && self.redialings.capacity() == 0
             && self.leftovers.capacity() == 0
     }
 }

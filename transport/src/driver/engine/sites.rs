@@ -657,7 +657,8 @@ impl Engine {
         self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
-    /// Ends every session of a site: nothing of it will complete any more.
+    /// Ends every session of a site, or has it go on over other wires: nothing of it will complete
+    /// any more.
     fn lose_site(&mut self, at: usize, cause: &EndCause, context: &mut Context<'_>) {
         let care = &mut self.sites[at];
         if mem::replace(&mut care.is_lost, true) {
@@ -666,7 +667,7 @@ impl Engine {
         care.site.lose();
         for session in care.sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
-                link.end_broken(cause.clone(), context);
+                link.site_is_lost(cause.clone(), &mut self.tools, context);
                 self.heat(session);
             }
         }

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::{Context, Engine, report_credit};
+use super::{Context, Engine, heat_link, note_deadline, report_credit};
 use crate::{fabric::link::Link, memory::LargePool};
 
 /// Sessions that are looked at.
@@ -98,6 +98,11 @@ impl Engine {
                 link.is_watched = link.look_for_silence(&mut self.tools, context);
                 let report = link.take_credit_report();
                 report_credit(&mut self.broker, &mut self.sites, session, report);
+                // The peer may have been found not to answer.
+                note_deadline(link, &mut self.timed);
+                if link.is_broken_off() || link.is_finished() {
+                    heat_link(link, &mut self.hot);
+                }
                 link.is_watched
             });
             if goes_on {

@@ -6,6 +6,8 @@ use std::sync::Arc;
 
 #[cfg(doc)]
 use super::Session;
+#[cfg(doc)]
+use crate::engine::record::LargeAnnouncement;
 use crate::engine::{
     channel_window::ChannelWindow,
     control::{ChannelSpec, CloseReason, MalformedControl, Role},
@@ -25,6 +27,11 @@ pub trait RecordSource {
 
     /// Whether a record waits.
     fn has_records(&mut self, end: u32) -> bool;
+
+    /// The record at `position`, which was taken, announces a message in a block that is the
+    /// peer's again: it is [made to say](LargeAnnouncement::forget_block) that the message
+    /// goes by itself.
+    fn forget_block(&mut self, end: u32, position: u64);
 }
 
 /// Whole records that stand one behind the other in a ring.
@@ -238,6 +245,23 @@ pub enum Event {
     },
     /// The peer closes the session.
     Goodbye,
+    /// The peer has ended the session, and takes nothing more.
+    Abandoned,
+    /// Of a sending end's records not all arrived over the old wires: before the next frame is
+    /// asked for, those behind message `received` are to be taken again.
+    Replay {
+        /// The sending end.
+        end: u32,
+        /// The last message that arrived.
+        received: u64,
+        /// The ring position behind its record.
+        position: u64,
+    },
+    /// The session goes on over new wires.
+    Resumed {
+        /// How many records go out again.
+        replayed: u64,
+    },
 }
 
 /// What holds for a channel: the newest of the message types that both ends know, and the
@@ -346,6 +370,10 @@ pub enum PeerMisbehaved {
     CreditShrank(#[from] CreditShrank),
     #[error(transparent)]
     Surrender(#[from] BadSurrender),
+    #[error("it tells what it knows of us, which it does over new wires alone")]
+    NotResuming,
+    #[error("it is wrong about end {end}, of which it tells what it knows")]
+    KnowsWrongly { end: u32 },
     #[error("it waits for credit beyond {granted}, which it never was granted")]
     WantsUngranted { granted: u64 },
 }

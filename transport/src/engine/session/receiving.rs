@@ -185,10 +185,13 @@ impl Session {
             // Sent before our close got there.
             return Ok(Arrival::Unwanted);
         }
-        let blocks = &mut self.landings;
-        let mut landing = Landing { end, blocks };
+        let mut landing = Landing {
+            end,
+            blocks: &mut self.landings,
+            keeps: self.config.resumes,
+        };
         let records = channel.handle_records(header.sequence, body, &mut landing)?;
-        let is_urgent = channel.arrival_is_urgent();
+        let is_urgent = channel.arrival_is_urgent() || channel.owes_news;
         if records.large > 0 {
             let newest = channel.large.newest(records.large);
             self.events
@@ -253,10 +256,11 @@ impl Session {
     /// The bytes of a large message's last chunk are in place, or it is written: only now is it received.
     /// Call it before the next frame is handled.
     pub fn handle_large_complete(&mut self, end: u32) {
+        let resumes = self.config.resumes;
         if let Some(channel) = self.receiver_mut(end) {
-            channel.large.finish();
+            channel.large_finished(resumes);
         }
-        self.queue_news_if_urgent(end);
+        self.queue_news(end);
     }
 
     fn queue_news_if_urgent(&mut self, end: u32) {
@@ -356,7 +360,14 @@ impl Session {
             } => self.handle_granted_landing(channel, landing, memory),
             Control::ReturnLanding { channel, landing } => self.handle_returned(channel, landing),
             Control::Goodbye => {
-                self.events.push_back(Event::Goodbye);
+                // Over new wires it may be said again.
+                if !std::mem::replace(&mut self.heard_goodbye, true) {
+                    self.events.push_back(Event::Goodbye);
+                }
+                Ok(())
+            }
+            Control::Abandoned => {
+                self.events.push_back(Event::Abandoned);
                 Ok(())
             }
             Control::Want { granted } => {
@@ -368,6 +379,12 @@ impl Session {
             }
             Control::Recall { credit, must_ask } => Ok(self.credit_use.recall(credit, must_ask)?),
             Control::Surrender { credit } => Ok(self.credit_grant.surrendered(credit)?),
+            Control::Known {
+                end,
+                heard_close,
+                receiver,
+            } => self.handle_known(end, heard_close, receiver),
+            Control::Resumed { newest_end } => self.handle_resumed(newest_end),
         }
     }
 
@@ -444,9 +461,10 @@ impl Session {
         if self.paired[role as usize].contains(end) || self.unpaired.iter().any(known) {
             return Err(PeerMisbehaved::OpenedTwice { end });
         }
-        if self.unpaired.len() + self.paired_ends() >= limit {
+        if self.peer_ends() >= limit {
             return Err(PeerMisbehaved::TooManyChannels { limit });
         }
+        self.newest_peer_end = self.newest_peer_end.max(end);
         let open = PeerOpen {
             end,
             role,
@@ -488,11 +506,8 @@ impl Session {
             Role::Receiver => settle(&local.spec, &open.spec),
         };
         let Some(settled) = settled else {
-            local.closed_there = true;
-            if open.closed.is_some() {
-                local.peer = None;
-                self.paired[open.role as usize].remove(open.end);
-            }
+            (local.closed_there, local.is_mismatched) = (true, true);
+            local.heard_close = open.closed.is_some();
             self.events.push_back(Event::Mismatched {
                 end,
                 theirs: open.spec,
@@ -529,7 +544,7 @@ impl Session {
             agreed,
         });
         if let Some(reason) = open.closed {
-            local.closed_there = true;
+            (local.closed_there, local.heard_close) = (true, true);
             self.events.push_back(Event::PeerClosed {
                 end,
                 reason,
@@ -559,11 +574,10 @@ impl Session {
         let Some((end, entry)) = self.paired_entry(role, peer_end) else {
             return Ok(());
         };
+        entry.heard_close = true;
         if entry.closed_there {
-            // A mismatch ended the channel on both ends already, so the peer has forgotten
-            // its end with this close: it counts no more against the limit.
-            entry.peer = None;
-            self.paired[role as usize].remove(peer_end);
+            // A mismatch ended the channel on both ends already.
+            self.forget_if_over(end);
             return Ok(());
         }
         if let EndState::Receiver(Some(channel)) = &entry.state
@@ -580,8 +594,11 @@ impl Session {
             reason,
             final_sequence: last,
         });
-        // A close of ours that waited for a grant waits no longer.
-        self.mark_ready(end);
+        // A close of ours that waited for a grant waits no longer, and records wait for nobody.
+        if !self.mark_ready(end) {
+            self.ready.retain(|&other| other != end);
+            self.leaves_ready(end);
+        }
         self.forget_if_over(end);
         Ok(())
     }

@@ -38,7 +38,7 @@ impl Session {
         }
         let body = self.poll_anything(source, landing, head);
         if body.is_none() {
-            self.has_errands = self.knows_errands() || self.has_riders();
+            self.has_errands = self.knows_errands() || self.has_riders() || !self.stage.is_live();
         }
         body
     }
@@ -92,8 +92,11 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) -> Option<Body> {
+        if self.is_suspended() {
+            return None;
+        }
         if self.needs_credit_for_anything() {
-            return self.talk_of_credit(landing, head);
+            return self.talk_of_credit(self.is_out_of_credit(), landing, head);
         }
         if let Some(control) = self.control.pop_front() {
             self.build_control(Some(&control), landing, head);
@@ -103,7 +106,9 @@ impl Session {
             return Some(Body::Inline);
         }
         if self.credit_is_news() && self.may_speak() {
-            return self.talk_of_credit(landing, head);
+            // Whether anything waits is known when all that there is has been spent. Who asks
+            // before has asked when it is, and goes without.
+            return self.talk_of_credit(false, landing, head);
         }
         if self.news_are_urgent() {
             self.build_control(None, landing, head);
@@ -124,7 +129,11 @@ impl Session {
                 }
             }
         }
-        if self.goodbye == Goodbye::Due && self.ready.is_empty() && self.all_senders_ended() {
+        if self.stage.is_live()
+            && self.goodbye == Goodbye::Due
+            && self.ready.is_empty()
+            && self.all_senders_ended()
+        {
             self.goodbye = Goodbye::Said;
             self.build_control(Some(&Control::Goodbye), landing, head);
             return Some(Body::Inline);
@@ -138,13 +147,13 @@ impl Session {
             self.build_control(Some(&Control::Surrender { credit }), landing, head);
             return Some(Body::Inline);
         }
-        self.talk_of_credit(landing, head)
+        self.talk_of_credit(self.is_out_of_credit(), landing, head)
     }
 
-    /// Says what is to be said about credit, if anything is and it may be said.
-    fn talk_of_credit(&mut self, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
+    /// Says what is to be said about credit, if anything is and it may be said: also that
+    /// something `waits` for it.
+    fn talk_of_credit(&mut self, waits: bool, landing: usize, head: &mut Vec<u8>) -> Option<Body> {
         let may_speak = self.may_speak();
-        let waits = self.is_out_of_credit();
         self.has_waited |= waits && self.credit_use.is_lent();
         if may_speak && let Some((credit, must_ask)) = self.credit_grant.recall_due() {
             self.build_talk(Some(&Control::Recall { credit, must_ask }), landing, head);
@@ -181,6 +190,9 @@ impl Session {
 
     /// Whether something other than records is to go out.
     fn knows_errands(&self) -> bool {
+        if self.is_suspended() {
+            return false;
+        }
         !self.control.is_empty()
             || !self.news.is_empty()
             || self.goodbye == Goodbye::Due
@@ -194,7 +206,7 @@ impl Session {
         self.has_waited || self.reserved.answer().is_some()
     }
 
-    fn leaves_ready(&mut self, end: u32) {
+    pub(super) fn leaves_ready(&mut self, end: u32) {
         if let Some(channel) = self.sender_mut(end) {
             channel.queued = false;
         }
@@ -242,6 +254,9 @@ impl Session {
         let single = room.min(carriage.frame_bytes()).saturating_sub(HEAD_BYTES);
         let run = source.take_run(end, batch, single)?;
         let sequence = (channel.sent + 1) as u32;
+        if has_large && let Some(position) = channel.names_dead_block(&run) {
+            source.forget_block(end, position);
+        }
         channel.records_went(run.records, run.bytes);
         // With nothing behind these it leaves the ready ones. One with a piece that may not be
         // written yet stays: it waits for that once it is served.

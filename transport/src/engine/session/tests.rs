@@ -9,3 +9,4 @@ mod large;
 mod news;
 mod peer;
 mod records;
+mod resuming;

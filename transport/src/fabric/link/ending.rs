@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use super::{Link, Parting, Phase};
 use crate::{
     channel::{EndCause, state::End},
-    driver::{Context, Undelivered, What},
+    driver::{Context, Tools, Undelivered, What},
     engine::{
         control::{Ask, CloseReason},
         timer::Timer,
@@ -71,8 +71,7 @@ impl Link {
 
     /// The session cannot go on.
     pub(crate) fn fail(&mut self, why: &str, context: &mut Context<'_>) {
-        let why = why.to_owned();
-        self.end_broken(EndCause::PeerGone { why }, context);
+        self.end_broken(EndCause::lost(why), context);
     }
 
     /// The same, for any cause.
@@ -96,12 +95,14 @@ impl Link {
 
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
         self.phase = Phase::Gone;
+        self.stop_waiting();
         // First: whoever is told may connect again at once.
         if self.place.take().is_some() {
             let cause = cause.clone();
             self.tell(What::Gone { cause }, context);
         }
         self.end_all(cause, context);
+        self.say_last_word(cause);
         let _ = self.tcp.shutdown(std::net::Shutdown::Both);
         self.leave_pair();
     }
@@ -125,12 +126,17 @@ impl Link {
         }
     }
 
-    pub(crate) fn expire(&mut self, now: Instant, context: &mut Context<'_>) {
+    pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
         while let Some(timer) = self.timers.poll_expired(now) {
             match timer {
                 Timer::Linger => self.finish(&EndCause::Goodbye, context),
-                Timer::Drain => self.look_at_teardown(now, context),
+                Timer::Drain => {
+                    self.look_at_teardown(now, tools, context);
+                }
                 Timer::Stall => self.look_for_stalls(now, context),
+                Timer::Notice => self.tell_of_break(context),
+                Timer::Redial => self.redial(context),
+                Timer::Verdict => self.give_up(context),
             }
         }
     }

@@ -59,6 +59,10 @@ impl Link {
                             theirs.report(&counters);
                         }
                         sender.end.waiters.take(&mut context.wakers);
+                        if sender.large_arrived(counters.received, &self.session, &mut self.parting)
+                        {
+                            self.part_with_what_is_gone(context);
+                        }
                     }
                 }
                 Event::Asked { end } => {
@@ -97,6 +101,24 @@ impl Link {
                     self.grants_are_over(end);
                 }
                 Event::Goodbye => self.peer_said_goodbye(context),
+                Event::Abandoned => {
+                    self.is_certainly_gone("it has given the session up", context);
+                }
+                Event::Replay {
+                    end,
+                    received,
+                    position,
+                } => {
+                    let sender = self.senders.get_mut(end);
+                    if !sender.is_some_and(|sender| sender.replay(received, position)) {
+                        let why = format!(
+                            "it broke the protocol: message {received} of channel {end} does not \
+                             end where it says"
+                        );
+                        return self.fail(&why, context);
+                    }
+                }
+                Event::Resumed { replayed } => self.goes_on(replayed, context),
             }
         }
     }

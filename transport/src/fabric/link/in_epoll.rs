@@ -82,6 +82,14 @@ impl Link {
         }
     }
 
+    /// Has epoll tell of something else in the socket's place, which has parted: the end of
+    /// the peer's process.
+    pub(super) fn watch_in_place(&self, instead: &OwnedFd, epoll: &OwnedFd) -> io::Result<()> {
+        debug_assert_eq!(self.membership, Membership::Parted);
+        let token = EventData::new_u64(Wire::Tcp.token(self.shared.id));
+        Ok(epoll::add(epoll, instead, token, EventFlags::IN)?)
+    }
+
     fn interest(&self) -> (EventData, EventFlags) {
         let token = Wire::Tcp.token(self.shared.id);
         let mut flags = EventFlags::IN | EventFlags::RDHUP;
@@ -90,6 +98,12 @@ impl Link {
         }
         (EventData::new_u64(token), flags)
     }
+}
+
+/// Ends [`watch_in_place`](Link::watch_in_place).
+pub(super) fn leave(instead: &OwnedFd, epoll: &OwnedFd) {
+    // It fails only for what is not in the set, which is the aim.
+    let _ = epoll::delete(epoll, instead);
 }
 
 /// Turns without sleep after which the socket leaves the set: leaving and joining cost

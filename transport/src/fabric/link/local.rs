@@ -299,7 +299,7 @@ impl Link {
 
     fn break_off(&mut self, what: &str, context: &mut Context<'_>) {
         let why = format!("it broke the protocol: {what}");
-        self.finish_broken(EndCause::PeerGone { why }, context);
+        self.finish_broken(EndCause::lost(why), context);
     }
 
     fn handle_local(

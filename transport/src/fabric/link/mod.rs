@@ -25,26 +25,31 @@ mod stalls;
 mod stats;
 mod stream;
 mod stream_receive;
+mod suspended;
+mod ways;
 mod wires;
 
 use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-pub use self::stats::LinkStats;
+pub(crate) use self::suspended::Redialing;
+pub use self::{
+    stats::LinkStats,
+    suspended::{Attempt, Reconnection, Redial, RedialError, ResumptionTerms},
+    ways::Ways,
+};
 
 use self::{
     in_epoll::Membership,
     local::LocalWires,
-    pair::Pair,
     receive_link::ReceiveLink,
     send_link::{Parting, SendLink},
-    stream::Stream,
+    suspended::Resumption,
     wires::Wires,
 };
 use crate::{
     channel::EndCause,
-    driver::{Context, SessionShared, Tools},
+    driver::{Context, PeerDescription, SessionShared, Tools},
     engine::{
-        carriage::Carriage,
         credit_broker::CreditAction,
         id_map::IdMap,
         session::{Session, SessionConfig},
@@ -81,8 +86,13 @@ pub(crate) struct Link {
     phase: Phase,
     /// It did not end in order: what the peer did not take is lost.
     is_lost: bool,
-    /// The wires are of no more use: the session ends when what had arrived is read.
+    /// The wires are of no more use: the session ends, or is suspended, when what had arrived
+    /// is read.
     broken: Option<EndCause>,
+    /// How it gets others, where both ends can go on over them.
+    resumption: Option<Box<Resumption>>,
+    /// Its queue pair is gone, and the engine has not heard so.
+    pub(crate) has_left_site: bool,
     timers: TimerTable,
     /// Of the node's sessions; given up when this one is over.
     place: Option<Box<dyn Any + Send>>,
@@ -104,6 +114,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) pair: Option<PreparedPair>,
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
+    /// How it gets other wires, where both ends can go on over them.
+    pub(crate) resumption: Option<ResumptionTerms>,
     /// Whatever is to be dropped when the session is over.
     pub(crate) place: Box<dyn Any + Send>,
 }
@@ -131,6 +143,7 @@ impl Link {
             unix,
             pair,
             max_channels,
+            resumption,
             place,
         } = handover;
         tcp.set_nonblocking(true)?;
@@ -147,26 +160,21 @@ impl Link {
             }
             tools.compact_blocks.provide().map_err(io::Error::other)?;
         }
-        let mut session = SessionConfig {
-            carriage: Carriage::Stream,
-            dialed: false,
-            // The broker lends as soon as it knows of the session, at both ends.
-            our_credit: 0,
-            peer_credit: 0,
+        let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
+        let writes = shared.peer().knows_writes;
+        let (wires, terms) = Wires::new(leftover, pair, writes, &mut tools.blocks)?;
+        let session = SessionConfig {
+            carriage: terms.carriage,
+            dialed,
+            our_credit: terms.our_credit,
+            peer_credit: terms.peer_credit,
             max_channels,
             data_in_band: local.is_none(),
-            writes: pair.is_some() && shared.peer().knows_writes,
-            immediate: false,
+            writes: terms.writes,
+            immediate: terms.immediate,
+            resumes: resumption.is_some(),
         };
-        let wires = match pair {
-            None => Wires::Stream(Stream::new(leftover, &mut tools.blocks)?),
-            Some(_) if !leftover.is_empty() => {
-                return Err(io::Error::other(
-                    "the peer sent frames over a connection that carries none",
-                ));
-            }
-            Some(pair) => Wires::Pair(Box::new(Pair::new(pair, &mut session)?)),
-        };
+        let fabric = shared.fabric();
         let mut link = Self {
             session: Session::new(session),
             shared,
@@ -183,6 +191,8 @@ impl Link {
             phase: Phase::Up,
             is_lost: false,
             broken: None,
+            resumption: resumption.map(|terms| Box::new(Resumption::new(terms, fabric))),
+            has_left_site: false,
             timers: TimerTable::default(),
             place: Some(place),
             is_hot: false,
@@ -195,6 +205,16 @@ impl Link {
 
     pub(crate) fn id(&self) -> u64 {
         self.shared.id
+    }
+
+    /// Who its peer is.
+    pub(crate) fn peer(&self) -> &PeerDescription {
+        self.shared.peer()
+    }
+
+    /// Whether its frames are charged to what the node takes in over connections.
+    pub(crate) fn needs_credit(&self) -> bool {
+        self.local.is_none() && !matches!(self.wires, Wires::Pair(_))
     }
 
     /// What its handles have of it.
@@ -306,7 +326,7 @@ impl Link {
                     && !self.readable
                     && self.is_undisturbed()
             }
-            Wires::Stream(_) => false,
+            Wires::Stream(_) | Wires::None => false,
         }
     }
 

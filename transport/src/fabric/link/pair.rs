@@ -30,8 +30,8 @@ use super::{
 };
 use crate::{
     channel::EndCause,
-    driver::Context,
-    engine::{session::SessionConfig, timer::Timer},
+    driver::{Context, MemoryWanted, Purpose, Tools},
+    engine::{session::WireTerms, timer::Timer},
     fabric::verbs::{
         ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
         PortState, PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
@@ -63,6 +63,8 @@ pub(super) struct Pair {
     doubt: Option<Arc<str>>,
     /// The site tells it that the completion queue is empty.
     leaver: Option<Leaver>,
+    /// Its peer broke the protocol: the session does not go on over other wires.
+    is_refused: bool,
 }
 
 /// How far a queue pair is on its way out.
@@ -78,19 +80,8 @@ pub(super) enum PairState {
 }
 
 impl Pair {
-    /// Takes over a connected queue pair, and writes into `session` what frames over it
-    /// are like.
-    pub(super) fn new(prepared: PreparedPair, session: &mut SessionConfig) -> io::Result<Self> {
-        let Some(peer_credit) = prepared.peer_credit() else {
-            return Err(io::Error::other(
-                "the queue pair of the session was never connected to the peer's",
-            ));
-        };
-        session.carriage = prepared.carriage();
-        session.immediate = session.writes && prepared.immediate();
-        session.dialed = prepared.dialed();
-        session.our_credit = prepared.endpoint().credit.into();
-        session.peer_credit = peer_credit.into();
+    /// Takes over a connected queue pair.
+    pub(super) fn new(prepared: PreparedPair) -> Self {
         let frame_bytes = prepared.carriage().frame_bytes();
         let max_entries = prepared.endpoint().max_send_entries.into();
         let PreparedPair {
@@ -100,12 +91,13 @@ impl Pair {
             seat,
             ..
         } = prepared;
-        Ok(Self {
+        Self {
             number: pair.number(),
             has_times: seat.site.polling().times,
             died: None,
             doubt: None,
             leaver: None,
+            is_refused: false,
             sending: PairSending::new(
                 seat.site.send_requests(),
                 &pair,
@@ -118,7 +110,28 @@ impl Pair {
             limbo: Vec::new(),
             landings: Landings::default(),
             seat,
+        }
+    }
+
+    /// What frames over a connected queue pair are like, where both ends may grant memory if
+    /// both know `writes`.
+    pub(super) fn terms(prepared: &PreparedPair, writes: bool) -> io::Result<WireTerms> {
+        let Some(peer_credit) = prepared.peer_credit() else {
+            return Err(io::Error::other(
+                "the queue pair of the session was never connected to the peer's",
+            ));
+        };
+        Ok(WireTerms {
+            carriage: prepared.carriage(),
+            our_credit: prepared.endpoint().credit.into(),
+            peer_credit: peer_credit.into(),
+            writes,
+            immediate: writes && prepared.immediate(),
         })
+    }
+
+    pub(super) fn site(&self) -> &Arc<Site> {
+        &self.seat.site
     }
 
     /// As [`Wires::in_flight`].
@@ -191,7 +204,7 @@ impl Link {
         };
         let limbo = pair.limbo.drain(..).map(|(_, memory)| memory);
         let receivers = self.receivers.values_mut();
-        let granted = limbo.chain(receivers.flat_map(ReceiveLink::forget_large));
+        let granted = limbo.chain(receivers.flat_map(ReceiveLink::withdraw_large));
         let withdrawn = granted.map(LargeLease::withdraw);
         let withdrawn: Vec<_> = withdrawn.chain(pair.landings.withdraw()).collect();
         if !withdrawn.is_empty() {
@@ -223,16 +236,22 @@ impl Link {
         }
     }
 
-    /// Ends a queue pair that is drained, and with it a session that waited for that.
-    pub(super) fn look_at_teardown(&mut self, now: Instant, context: &mut Context<'_>) {
-        let Wires::Pair(pair) = &mut self.wires else {
-            return;
+    /// Ends a queue pair that is drained, and with it what waited for that: the session, or
+    /// that it goes on without. Returns whether it did.
+    pub(super) fn look_at_teardown(
+        &mut self,
+        now: Instant,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> bool {
+        let Wires::Pair(pair) = &self.wires else {
+            return false;
         };
         let PairState::Leaving(teardown) = &pair.state else {
-            return;
+            return false;
         };
         match teardown.verdict(now) {
-            Verdict::Draining => return,
+            Verdict::Draining => return false,
             Verdict::Drained => {}
             Verdict::GaveUp(reason) => tracing::debug!(
                 peer = %self.shared.peer().address,
@@ -240,9 +259,18 @@ impl Link {
                 "a queue pair is destroyed before it was drained"
             ),
         }
+        self.destroy_pair(tools, context);
+        true
+    }
+
+    fn destroy_pair(&mut self, tools: &mut Tools, context: &mut Context<'_>) {
+        let Wires::Pair(pair) = &mut self.wires else {
+            return;
+        };
         pair.state = PairState::Gone;
         pair.leaver = None;
-        self.parting.clear();
+        let is_refused = pair.is_refused;
+        self.frames_are_gone(u64::MAX, context);
         self.withdraw_grants(context);
         if self.phase == Phase::Gone {
             return;
@@ -250,13 +278,49 @@ impl Link {
         match self.broken.take() {
             // The goodbye was among what arrived, and ours goes nowhere any more.
             _ if self.phase == Phase::PeerClosed => self.finish(&EndCause::Goodbye, context),
-            Some(cause) => self.end_broken(cause, context),
+            Some(cause) if is_refused => self.end_broken(cause, context),
+            Some(cause) => self.wires_broke(cause, tools, context),
             None => self.finish(&EndCause::Goodbye, context),
+        }
+    }
+
+    /// Nothing of the site will complete any more.
+    pub(crate) fn site_is_lost(
+        &mut self,
+        cause: EndCause,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        if self.phase == Phase::Gone || self.resumption.is_none() {
+            return self.end_broken(cause, context);
+        }
+        self.drain_then_end(cause);
+        self.destroy_pair(tools, context);
+    }
+
+    /// The session went on without its queue pair: what was granted for that is wanted anew.
+    pub(super) fn leave_site(&mut self, context: &mut Context<'_>) {
+        self.has_left_site = true;
+        self.shared.carrier.lose_pair();
+        self.session.withdraw_memory();
+        for (end, receiver) in self.receivers.iter_mut() {
+            let again = receiver.want_again();
+            context
+                .wanted
+                .extend(again.map(|(sequence, length)| MemoryWanted {
+                    session: self.shared.clone(),
+                    end,
+                    purpose: Purpose::Large { sequence, length },
+                }));
         }
     }
 
     /// A request failed: the queue pair is dead. The first failure is the cause, what is
     /// flushed after it follows from it.
+    ///
+    /// That it was the peer's fault is no proof: soft-RoCE says so of honest messages where
+    /// packets are lost. A peer that breaks the protocol does so over other wires too, in
+    /// frames that we read.
     pub(super) fn request_failed(&mut self, failure: &CompletionFailure) {
         let Wires::Pair(pair) = &self.wires else {
             return;
@@ -264,8 +328,11 @@ impl Link {
         if !matches!(pair.state, PairState::Live(_)) {
             return;
         }
-        let why = failure.to_string();
         let fault = failure.fault();
+        let why = match fault {
+            Fault::Protocol => format!("the device says that the protocol was broken: {failure}"),
+            _ => failure.to_string(),
+        };
         let doubt = match fault {
             // The device may not have said yet that its port is down.
             Fault::Link | Fault::Flushed => pair.doubt.clone().or_else(|| pair.doubt_of_port()),
@@ -273,14 +340,21 @@ impl Link {
         };
         self.drain_then_end(match (fault, doubt) {
             (Fault::Ours | Fault::Device, _) => EndCause::DeviceLost { why },
-            (Fault::Protocol, _) => EndCause::PeerGone {
-                why: format!("the protocol was broken: {why}"),
-            },
             (Fault::Link | Fault::Flushed, Some(doubt)) => EndCause::DeviceLost {
                 why: format!("{doubt}; {why}"),
             },
-            (Fault::Link | Fault::Flushed, None) => EndCause::PeerGone { why },
+            (_, None | Some(_)) => EndCause::lost(why),
         });
+    }
+
+    /// The protocol was broken: the session ends behind what has arrived.
+    pub(super) fn refuse(&mut self, why: String) {
+        if let Wires::Pair(pair) = &mut self.wires
+            && self.broken.is_none()
+        {
+            pair.is_refused = true;
+        }
+        self.drain_then_end(EndCause::lost(why));
     }
 
     /// Something is wrong with the port of our queue pair, or nothing any more.
@@ -332,8 +406,9 @@ impl Link {
 
     /// Our device refused a request of the peer.
     fn protocol_was_broken(&mut self, request: &str, event: &str) {
-        let why = format!("it broke the protocol: it made {request} ({event})");
-        self.drain_then_end(EndCause::PeerGone { why });
+        let why =
+            format!("the device says that it broke the protocol: it made {request} ({event})");
+        self.drain_then_end(EndCause::lost(why));
     }
 
     /// The completion queue was found empty after everything in it was taken. Returns
@@ -349,7 +424,7 @@ impl Link {
             }
             (PairState::Live(_), Some(event)) => {
                 let why = event.to_string();
-                self.drain_then_end(EndCause::PeerGone { why });
+                self.drain_then_end(EndCause::lost(why));
                 true
             }
             _ => false,
@@ -360,7 +435,7 @@ impl Link {
     pub(crate) fn pair_at(&self) -> Option<(&Arc<Site>, u32)> {
         match &self.wires {
             Wires::Pair(pair) => Some((&pair.seat.site, pair.number)),
-            Wires::Stream(_) => None,
+            Wires::Stream(_) | Wires::None => None,
         }
     }
 }

@@ -40,6 +40,8 @@ impl Link {
         context: &mut Context<'_>,
     ) -> bool {
         let Wires::Pair(pair) = &mut self.wires else {
+            // Late, and its buffer may be used again.
+            let _ = shared.and_then(|shared| shared.complete(completion.id()));
             return false;
         };
         // A frame nearly always.
@@ -105,27 +107,35 @@ impl Link {
     }
 
     /// A turn: the connection's news, and how far a queue pair is on its way out.
-    pub(super) fn receive_pair(&mut self, tools: &Tools, context: &mut Context<'_>) -> bool {
+    pub(super) fn receive_pair(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
         let Wires::Pair(pair) = &self.wires else {
             return false;
         };
-        if matches!(pair.state, PairState::Leaving(_)) {
-            self.look_at_teardown(Instant::now(), context);
+        if matches!(pair.state, PairState::Leaving(_))
+            && self.look_at_teardown(Instant::now(), tools, context)
+        {
+            return true;
         }
         if !mem::take(&mut self.readable) {
             return false;
         }
+        let mut is_refused = false;
         let why = match (&self.tcp).read(&mut [0; 1]) {
             Ok(0) => "it closed the connection without saying goodbye".to_owned(),
             Ok(_) => {
+                is_refused = true;
                 "it broke the protocol: bytes came over a connection that carries none".to_owned()
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
             Err(error) => format!("reading from its connection failed: {error}"),
         };
         self.part_from_epoll(&tools.epoll);
-        if self.phase != Phase::Gone {
-            self.drain_then_end(EndCause::PeerGone { why });
+        if self.phase == Phase::Gone {
+            return true;
+        }
+        match is_refused {
+            true => self.refuse(why),
+            false => self.drain_then_end(EndCause::lost(why)),
         }
         true
     }

@@ -52,6 +52,14 @@ pub(super) struct PairSending {
     lone_head: [u8; LONE_HEAD_BYTES],
 }
 
+/// What a pair sends of.
+struct Ends<'a> {
+    senders: &'a mut IdMap<SendLink>,
+    parting: &'a mut Vec<Parting>,
+    /// A large message is kept until it has arrived.
+    keeps: bool,
+}
+
 /// A frame of the batch that is being built.
 struct Planned {
     place: Place,
@@ -142,8 +150,12 @@ impl Link {
             return false;
         }
         let (senders, parting) = (&mut self.senders, &mut self.parting);
-        let counters = &self.shared.counters;
-        match pair.transmit(&mut self.session, senders, parting, counters) {
+        let ends = Ends {
+            senders,
+            parting,
+            keeps: self.resumption.is_some(),
+        };
+        match pair.transmit(&mut self.session, ends, &self.shared.counters) {
             Ok(progress) => {
                 self.finish_if_said(context);
                 progress
@@ -167,18 +179,17 @@ impl Pair {
     fn transmit(
         &mut self,
         session: &mut Session,
-        senders: &mut IdMap<SendLink>,
-        parting: &mut Vec<Parting>,
+        mut ends: Ends<'_>,
         counters: &SessionCounters,
     ) -> Result<bool, PostError> {
         let mut progress = false;
         loop {
-            let has_more = self.plan(session, senders);
+            let has_more = self.plan(session, ends.senders);
             if self.sending.planned.is_empty() {
                 self.note_blocked(session, counters);
                 return Ok(progress);
             }
-            self.post_planned(senders, parting, counters)?;
+            self.post_planned(&mut ends, counters)?;
             progress = true;
             if !has_more {
                 return Ok(true);
@@ -283,10 +294,14 @@ impl Pair {
     /// Posts what is planned, with one doorbell.
     fn post_planned(
         &mut self,
-        senders: &mut IdMap<SendLink>,
-        parting: &mut Vec<Parting>,
+        ends: &mut Ends<'_>,
         counters: &SessionCounters,
     ) -> Result<(), PostError> {
+        let Ends {
+            senders,
+            parting,
+            keeps,
+        } = ends;
         let (
             PairState::Live(queue_pair),
             PairSending {
@@ -373,7 +388,7 @@ impl Pair {
                 Body::Inline | Body::Records { .. } => continue,
             };
             if let Some(sender) = senders.get_mut(end) {
-                let is_last = sender.chunk_went(chunk, number, parting);
+                let is_last = sender.chunk_went(chunk, number, *keeps, parting);
                 match frame.body {
                     Body::Write { .. } => counters.rendezvous_sent.add(is_last.into()),
                     Body::Landing { .. } => counters.landings_sent.add(1),

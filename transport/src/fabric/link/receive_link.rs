@@ -2,7 +2,7 @@
 //! its handle.
 
 use std::sync::atomic::Ordering;
-use std::{collections::VecDeque, ptr::NonNull, sync::Arc};
+use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
 
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
@@ -132,6 +132,21 @@ impl ReceiveLink {
         Some((next.sequence, next.length))
     }
 
+    /// Gives the memory that the peer was granted for messages that are not complete.
+    pub(super) fn withdraw_large(&mut self) -> impl Iterator<Item = LargeLease> {
+        let large = self.large.iter_mut().filter(|large| large.is_the_peers);
+        large.filter_map(|large| large.memory.take())
+    }
+
+    /// Messages whose memory was [withdrawn](Self::withdraw_large), now wanted anew.
+    pub(super) fn want_again(&mut self) -> impl Iterator<Item = (u64, u64)> {
+        self.has_landings = false;
+        self.large.iter_mut().filter_map(|large| {
+            let was_the_peers = mem::take(&mut large.is_the_peers);
+            was_the_peers.then_some((large.sequence, large.length))
+        })
+    }
+
     /// Forgets the large messages that are not complete; gives the memory that the peer may
     /// be writing to.
     pub(super) fn forget_large(&mut self) -> impl Iterator<Item = LargeLease> {
@@ -225,6 +240,7 @@ impl Link {
             .is_some_and(ReceiveLink::waits_for_release)
         {
             self.room_is_wanted(end);
+            self.session.grant_waits(end);
         }
     }
 

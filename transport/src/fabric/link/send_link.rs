@@ -6,6 +6,7 @@ use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 use super::{Link, Wires, silence::SenderSilence};
 use crate::{
     channel::{
+        EndCause,
         send_end::SendEnd,
         words::{ReceiverWords, Words},
     },
@@ -14,14 +15,14 @@ use crate::{
         id_map::IdMap,
         landing::LandingId,
         large::Chunk,
-        record::{self, Layout},
-        session::{Body, RecordSource, Run},
+        record::{self, LargeAnnouncement, Layout},
+        session::{Body, RecordSource, Run, Session},
     },
     fabric::{
         tcp::outbound::Lists,
-        verbs::{RegisteredMessage, RegisteredRing},
+        verbs::{RegisteredMessage, RegisteredRing, Site},
     },
-    memory::{LargeLease, RingLease},
+    memory::{LargeLease, MemoryError, RingLease},
     ring::{Arm, Consumer, Mapped, Released},
 };
 
@@ -57,6 +58,9 @@ pub(super) struct LargeOut {
     memory: LargeLease,
     /// What a device sends from (verbs).
     pub(super) registered: Option<Arc<RegisteredMessage>>,
+    /// All of it is in frames up to this one; it is kept until it has arrived, should these
+    /// wires break.
+    sent_in: Option<u64>,
 }
 
 impl SendLink {
@@ -72,25 +76,88 @@ impl SendLink {
     }
 
     /// A chunk is in frame (or write) `until`, as [`in_flight`](super::Wires::in_flight) counts. With
-    /// a message's last chunk its memory parts.
+    /// a message's last chunk its memory parts, unless it is `kept`.
     /// Returns whether it was that.
     pub(super) fn chunk_went(
         &mut self,
         chunk: Chunk,
         until: u64,
+        kept: bool,
         parting: &mut Vec<Parting>,
     ) -> bool {
         // One that has a block is not held up by one that waits for its grant.
         let is_last = |large: &LargeOut| large.ends_with(chunk);
-        if let Some(index) = self.large.iter().position(is_last)
-            && let Some(large) = self.large.remove(index)
-        {
-            let end = self.end.clone();
-            let memory = PartingMemory::Large { end, large };
-            parting.push(Parting { until, memory });
-            return true;
+        let Some(index) = self.large.iter().position(is_last) else {
+            return false;
+        };
+        if kept {
+            self.large[index].sent_in = Some(until);
+        } else if let Some(large) = self.large.remove(index) {
+            self.part_with(large, until, parting);
         }
-        false
+        true
+    }
+
+    /// Messages up to `received` have arrived: what was kept of them parts. A peer may say so
+    /// of one that is being sent; the session knows better.
+    pub(super) fn large_arrived(
+        &mut self,
+        received: u64,
+        session: &Session,
+        parting: &mut Vec<Parting>,
+    ) -> bool {
+        let mut any = false;
+        while let Some(large) = self.large.pop_front() {
+            if large.sequence > received || session.sends_large(self.end.id, large.sequence) {
+                self.large.push_front(large);
+                return any;
+            }
+            // Of one that arrived over wires that are gone, nothing is in frames.
+            let until = large.sent_in.unwrap_or(0);
+            self.part_with(large, until, parting);
+            any = true;
+        }
+        any
+    }
+
+    fn part_with(&self, large: LargeOut, until: u64, parting: &mut Vec<Parting>) {
+        let end = self.end.clone();
+        let memory = PartingMemory::Large { end, large };
+        parting.push(Parting { until, memory });
+    }
+
+    /// The wires broke: what has not arrived goes out again.
+    pub(super) fn large_is_sent_again(&mut self) {
+        for large in &mut self.large {
+            large.sent_in = None;
+        }
+    }
+
+    /// Everything that it sends from is registered with `site`: handles have done so, unless
+    /// the session had another site then.
+    pub(super) fn register_with(&mut self, site: &Site) -> Result<(), MemoryError> {
+        if let Some(ring) = &mut self.ring {
+            let before = ring.registered.take();
+            ring.registered = Some(site.ring_to_send(&ring.lease, before)?);
+        }
+        for large in &mut self.large {
+            let before = large.registered.take();
+            let registered = site.message_to_send(&large.memory, large.length, before)?;
+            large.registered = Some(registered);
+        }
+        Ok(())
+    }
+
+    /// Takes records again from behind message `received`, which ends at ring position
+    /// `position`. False if that cannot be.
+    pub(super) fn replay(&mut self, received: u64, position: u64) -> bool {
+        let Some(ring) = &mut self.ring else {
+            return false;
+        };
+        ring.consumer.go_back(Released {
+            messages: received,
+            position,
+        })
     }
 
     /// A large message of which not every byte is in a frame.
@@ -152,6 +219,22 @@ impl RecordSource for Rings<'_> {
     fn has_records(&mut self, end: u32) -> bool {
         self.0.get(end).is_some_and(SendLink::has_records)
     }
+
+    #[cold]
+    fn forget_block(&mut self, end: u32, position: u64) {
+        let Some(ring) = self.0.get(end).and_then(|sender| sender.ring.as_ref()) else {
+            return;
+        };
+        // SAFETY: the announcement's payload lies behind its header word, inside the windows.
+        // It was published, so its handle writes there no more, and it is not released.
+        let payload = unsafe {
+            let payload = ring.at(position).add(record::HEADER_BYTES);
+            payload
+                .cast::<[u8; LargeAnnouncement::MAX_BYTES]>()
+                .as_mut()
+        };
+        LargeAnnouncement::forget_block(payload);
+    }
 }
 
 impl Link {
@@ -172,10 +255,8 @@ impl Link {
         // SAFETY: a double mapping of `capacity` bytes, kept by the lease beside it.
         let mapped = unsafe { Mapped::new(lease.base(), lease.capacity()) };
         let consumer = Consumer::resume(mapped, layout, before);
-        let registered = self
-            .shared
-            .site()
-            .and_then(|site| site.registered_ring(&lease));
+        let site = self.shared.carrier.site();
+        let registered = site.and_then(|site| site.registered_ring(&lease));
         let mut ring = AttachedRing {
             consumer,
             lease,
@@ -188,6 +269,7 @@ impl Link {
         ring.arm.set(&ring.words.armed);
         sender.ring = Some(Box::new(ring));
         sender.silence = Some(SenderSilence::new());
+        self.register_late(end);
     }
 
     /// A large message waits for its grant, or goes into the block that this gives.
@@ -199,15 +281,29 @@ impl Link {
         memory: LargeLease,
     ) -> Option<LandingId> {
         let sender = self.senders.get_mut(end)?;
-        let site = self.shared.site();
+        let site = self.shared.carrier.site();
         let registered = site.and_then(|site| site.registered_message(&memory));
         sender.large.push_back(LargeOut {
             sequence,
             length,
             memory,
             registered,
+            sent_in: None,
         });
+        self.register_late(end);
         self.session.announce_large(end, sequence, length as u64)
+    }
+
+    /// A handle may have taken its memory when the session had no queue pair, or one of another
+    /// site.
+    fn register_late(&mut self, end: u32) {
+        if let Wires::Pair(pair) = &self.wires
+            && let Some(sender) = self.senders.get_mut(end)
+            && let Err(error) = sender.register_with(pair.site())
+        {
+            let why = error.to_string();
+            self.drain_then_end(EndCause::DeviceLost { why });
+        }
     }
 
     /// A cold ring has records: it is looked at in every turn from now on.
@@ -224,7 +320,7 @@ impl Link {
         }
     }
 
-    /// Tells the session which hot rings have records.
+    /// Tells the session which hot rings have records that somebody wants.
     #[inline]
     pub(super) fn look_at_rings(&mut self) -> Seen {
         let (mut any, mut has_large) = (false, false);
@@ -232,11 +328,8 @@ impl Link {
             let Some(sender) = self.senders.get(end) else {
                 continue;
             };
-            has_large |= !sender.large.is_empty();
-            if sender.has_records() {
-                self.session.mark_ready(end);
-                any = true;
-            }
+            has_large |= sender.large.iter().any(|large| large.sent_in.is_none());
+            any |= sender.has_records() && self.session.mark_ready(end);
         }
         Seen {
             is_sendable: any && !self.wires.are_blocked(),
@@ -279,6 +372,7 @@ impl Link {
                 Ok(stream.take_lone_record(end, record, session, counters, lists))
             }
             Wires::Pair(pair) => pair.post_lone_record(end, record, session, counters),
+            Wires::None => Ok(false),
         };
         match taken {
             Ok(false) => false,
@@ -311,8 +405,8 @@ impl Link {
         any
     }
 
-    /// Keeps the rings hot that have records after all; the others are cold now. Returns
-    /// whether there are any to be sent.
+    /// Keeps the rings hot that have records for a peer after all; the others are cold now.
+    /// Returns whether there are any to be sent.
     pub(crate) fn look_at_armed_rings(&mut self) -> bool {
         let senders = &mut self.senders;
         let session = &mut self.session;
@@ -320,16 +414,15 @@ impl Link {
             let Some(sender) = senders.get_mut(end) else {
                 return false;
             };
-            let has_records = sender.has_records();
+            let is_due = sender.has_records() && session.mark_ready(end);
             let Some(ring) = sender.ring.as_mut() else {
                 return false;
             };
-            if has_records {
+            if is_due {
                 ring.is_armed = false;
                 ring.arm.disarm(&ring.words.armed);
-                session.mark_ready(end);
             }
-            has_records
+            is_due
         });
         !self.hot_rings.is_empty() && !self.wires.are_blocked()
     }
@@ -370,6 +463,16 @@ impl LargeOut {
 }
 
 impl Link {
+    /// What parts and is in no frame any more goes.
+    pub(super) fn part_with_what_is_gone(&mut self, context: &mut Context<'_>) {
+        let done = match &self.wires {
+            Wires::Pair(pair) if pair.in_flight().is_some() => pair.sending.slots.done(),
+            Wires::Stream(stream) if stream.in_flight().is_some() => return,
+            _ => u64::MAX,
+        };
+        self.frames_are_gone(done, context);
+    }
+
     /// The wires need nothing any more of the frames up to `done`.
     pub(super) fn frames_are_gone(&mut self, done: u64, context: &mut Context<'_>) {
         let is_gone = |parting: &mut Parting| parting.until <= done;

@@ -87,6 +87,7 @@ impl Link {
             goes_on |= receiver.look_for_silence();
         }
         goes_on |= self.wires.look_for_silence(&self.shared.counters);
+        goes_on |= self.look_for_answers(tools, context);
         self.settle(tools, context);
         if !goes_on {
             self.rest();
@@ -143,7 +144,7 @@ impl Link {
         }
         let claims: Vec<_> = ends.iter().map(|(_, end)| end.claim()).collect();
         // Of all claims at once.
-        Asymmetry::of_process().heavy();
+        Asymmetry::of_process().heavy_here();
         let mut is_busy = false;
         for ((id, _), claim) in ends.iter().zip(claims) {
             match claim.and_then(Claim::take) {

@@ -132,7 +132,7 @@ impl Link {
                     Err(error) => {
                         // What arrived before the link broke is still to be read.
                         let why = format!("writing to its connection failed: {error}");
-                        self.drain_then_end(EndCause::PeerGone { why });
+                        self.drain_then_end(EndCause::lost(why));
                         return progress;
                     }
                 }
@@ -172,7 +172,8 @@ impl Link {
             if let Body::Chunk { end, chunk } = body
                 && let Some(sender) = self.senders.get_mut(end)
             {
-                sender.chunk_went(chunk, WHOLE_BATCH, &mut self.parting);
+                let kept = self.resumption.is_some();
+                sender.chunk_went(chunk, WHOLE_BATCH, kept, &mut self.parting);
             }
         }
         self.shared.counters.frames_sent.add(frames);

@@ -51,7 +51,8 @@ impl Link {
         for _ in 0..READS_PER_TURN {
             match self.read_once(tools) {
                 Ok(Some(0)) => {
-                    self.fail("it closed the connection without saying goodbye", context);
+                    let cause = EndCause::lost("it closed the connection without saying goodbye");
+                    self.wires_broke(cause, tools, context);
                     return true;
                 }
                 Ok(Some(bytes)) => {
@@ -70,14 +71,15 @@ impl Link {
                 Ok(None) => {
                     self.readable = false;
                     if let Some(cause) = self.broken.take() {
-                        self.end_broken(cause, context);
+                        self.wires_broke(cause, tools, context);
                     }
                     return progress;
                 }
                 Err(error) => {
                     let why = format!("reading from its connection failed: {error}");
-                    let cause = self.broken.take().unwrap_or(EndCause::PeerGone { why });
-                    self.end_broken(cause, context);
+                    let cause = self.broken.take();
+                    let cause = cause.unwrap_or_else(|| EndCause::lost(why));
+                    self.wires_broke(cause, tools, context);
                     return true;
                 }
             }
@@ -161,7 +163,7 @@ impl Link {
     fn takes_leftover(&mut self) -> bool {
         match &mut self.wires {
             Wires::Stream(stream) => mem::take(&mut stream.has_leftover),
-            Wires::Pair(_) => false,
+            Wires::Pair(_) | Wires::None => false,
         }
     }
 
@@ -171,7 +173,7 @@ impl Link {
             Wires::Stream(Stream { inbound, .. }) => {
                 inbound.chunk.is_none() && inbound.unparsed().is_empty()
             }
-            Wires::Pair(_) => true,
+            Wires::Pair(_) | Wires::None => true,
         }
     }
 

@@ -5,10 +5,15 @@
 //! and in what tells that they are; passing descriptors ([`local`](super::local)) is
 //! beside either.
 
+use std::io;
+
 use super::{Link, pair::Pair, stream::Stream};
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
+    engine::session::WireTerms,
+    fabric::verbs::PreparedPair,
+    memory::BlockPool,
 };
 
 /// The wires of one link.
@@ -17,15 +22,41 @@ pub(super) enum Wires {
     Stream(Stream),
     /// Frames are sent over a queue pair; the connection only tells that the peer lives.
     Pair(Box<Pair>),
+    /// They broke: frames wait for others.
+    None,
 }
 
 impl Wires {
+    /// Those that a handshake led to, and what frames over them are like: `leftover` came behind
+    /// it, and both ends know `writes` or not.
+    pub(super) fn new(
+        leftover: &[u8],
+        pair: Option<PreparedPair>,
+        writes: bool,
+        blocks: &mut BlockPool,
+    ) -> io::Result<(Self, WireTerms)> {
+        match pair {
+            None => Ok((
+                Wires::Stream(Stream::new(leftover, blocks)?),
+                WireTerms::STREAM,
+            )),
+            Some(_) if !leftover.is_empty() => Err(io::Error::other(
+                "the peer sent frames over a connection that carries none",
+            )),
+            Some(pair) => {
+                let terms = Pair::terms(&pair, writes)?;
+                Ok((Wires::Pair(Box::new(Pair::new(pair))), terms))
+            }
+        }
+    }
+
     /// The number of the last frame on its way, whose bytes have to stay where they are;
     /// `None` if all have gone.
     pub(super) fn in_flight(&self) -> Option<u64> {
         match self {
             Wires::Stream(stream) => stream.in_flight(),
             Wires::Pair(pair) => pair.in_flight(),
+            Wires::None => None,
         }
     }
 
@@ -35,6 +66,7 @@ impl Wires {
         match self {
             Wires::Stream(stream) => stream.in_flight().is_none(),
             Wires::Pair(pair) => pair.in_flight().is_none() || pair.sending.slots.done() >= frame,
+            Wires::None => true,
         }
     }
 
@@ -44,6 +76,7 @@ impl Wires {
         match self {
             Wires::Stream(stream) => stream.waits_for_credit || !stream.outbound.is_empty(),
             Wires::Pair(pair) => pair.sending.is_blocked,
+            Wires::None => true,
         }
     }
 
@@ -52,7 +85,7 @@ impl Wires {
     pub(super) fn have_taken_all(&self) -> bool {
         match self {
             Wires::Stream(stream) => stream.outbound.is_empty(),
-            Wires::Pair(_) => true,
+            Wires::Pair(_) | Wires::None => true,
         }
     }
 
@@ -61,14 +94,14 @@ impl Wires {
     pub(super) fn look_for_silence(&mut self, counters: &SessionCounters) -> bool {
         match self {
             Wires::Stream(stream) => stream.look_for_silence(counters),
-            Wires::Pair(_) => false,
+            Wires::Pair(_) | Wires::None => false,
         }
     }
 
     /// Whether nothing of them is left that a turn would have to end.
     pub(super) fn are_gone(&self) -> bool {
         match self {
-            Wires::Stream(_) => true,
+            Wires::Stream(_) | Wires::None => true,
             Wires::Pair(pair) => pair.is_drained(),
         }
     }
@@ -86,6 +119,7 @@ impl Link {
         match self.wires {
             Wires::Stream(_) => self.transmit_stream(tools, context),
             Wires::Pair(_) => self.transmit_pair(context),
+            Wires::None => false,
         }
     }
 
@@ -94,16 +128,19 @@ impl Link {
         match self.wires {
             Wires::Stream(_) => self.receive_stream(tools, context),
             Wires::Pair(_) => self.receive_pair(tools, context),
+            Wires::None => self.readable && self.look_at_process(context),
         }
     }
 
     /// The wires are of no more use: takes in what arrived before, then ends the session.
     /// The first cause stays.
     pub(super) fn drain_then_end(&mut self, cause: EndCause) {
-        self.broken.get_or_insert(cause);
         match self.wires {
+            // They are gone already, for a cause of their own.
+            Wires::None => return,
             Wires::Stream(_) => self.readable = true,
             Wires::Pair(_) => self.leave_pair(),
         }
+        self.broken.get_or_insert(cause);
     }
 }

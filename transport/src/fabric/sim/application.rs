@@ -5,7 +5,7 @@ use super::{
     Checked, Fault,
     ledger::Ledger,
     lender::Lender,
-    node::{Life, Node},
+    node::{Life, Node, Stage},
     options::SimOptions,
     random::Random,
 };
@@ -16,20 +16,28 @@ use crate::engine::{channel_window::ChannelWindow, control::Role};
 pub(super) struct Application {
     random: Random,
     options: SimOptions,
-    pub(super) lender: Lender,
+    /// Unless a broker lends.
+    pub(super) lender: Option<Lender>,
+    /// Until when it takes no messages.
+    slow_until: u64,
+    /// Until when there is no memory for large messages.
+    drought_until: u64,
 }
 
 impl Application {
-    pub(super) fn new(options: &SimOptions, mut random: Random) -> Self {
+    pub(super) fn new(options: &SimOptions, mut random: Random, has_broker: bool) -> Self {
+        let lender = Lender::new(options, random.fork());
         Self {
-            lender: Lender::new(options, random.fork()),
+            lender: (!has_broker).then_some(lender),
             random,
             options: options.clone(),
+            slow_until: 0,
+            drought_until: 0,
         }
     }
 
     /// A step of a busy program.
-    pub(super) fn act(&mut self, node: &mut Node, ledger: &mut Ledger) -> Checked {
+    pub(super) fn act(&mut self, now: u64, node: &mut Node, ledger: &mut Ledger) -> Checked {
         if node.life == Life::Up {
             self.open_some(node, ledger)?;
             self.send_some(node, ledger);
@@ -39,18 +47,46 @@ impl Application {
                 node.end_session(ledger)?;
             }
         }
-        self.lender.act(node);
-        self.receive_some(node);
-        if !node.wanted.is_empty() && self.random.chance(GRANT_PER_MILLE) {
+        if let Some(lender) = self
+            .lender
+            .as_mut()
+            .filter(|_| node.stage != Stage::Suspended)
+        {
+            lender.act(node);
+        }
+        self.pause(now, node);
+        if now >= self.slow_until {
+            self.receive_some(node);
+        }
+        let may_grant = now >= self.drought_until && !node.wanted.is_empty();
+        if may_grant && self.random.chance(GRANT_PER_MILLE) {
             node.grant(self.random.below(node.wanted.len() as u64) as usize);
         }
         Ok(())
     }
 
+    fn pause(&mut self, now: u64, node: &mut Node) {
+        if !self.random.chance(self.options.pause_per_mille) {
+            return;
+        }
+        let until = now + self.random.below(self.options.pause_steps);
+        let (fault, paused) = match self.random.chance(500) {
+            true => (Fault::Slow, &mut self.slow_until),
+            false => (Fault::Drought, &mut self.drought_until),
+        };
+        *paused = until;
+        node.counts.faults.count(fault, until > now);
+    }
+
     /// A step of a program that begins nothing new and finishes what it has; whether
     /// there was something to do.
     pub(super) fn finish(&mut self, node: &mut Node) -> bool {
-        let mut any = self.lender.finish(node) | !node.wanted.is_empty();
+        let lender = self
+            .lender
+            .as_mut()
+            .filter(|_| node.stage != Stage::Suspended);
+        let mut any = lender.is_some_and(|lender| lender.finish(node));
+        any |= !node.wanted.is_empty();
         while !node.wanted.is_empty() {
             node.grant(0);
         }
@@ -82,16 +118,17 @@ impl Application {
     }
 
     fn send_some(&mut self, node: &mut Node, ledger: &mut Ledger) {
-        let usable = node
+        let usable = node.senders.values().filter(|sender| sender.is_usable());
+        let count = usable.count() as u64;
+        if count == 0 {
+            return;
+        }
+        let at = self.random.below(count) as usize;
+        let mut usable = node
             .senders
             .values_mut()
             .filter(|sender| sender.is_usable());
-        let mut usable: Vec<_> = usable.collect();
-        if usable.is_empty() {
-            return;
-        }
-        let at = self.random.below(usable.len() as u64) as usize;
-        let sender = &mut usable[at];
+        let Some(sender) = usable.nth(at) else { return };
         if self.options.data_in_band && self.random.chance(self.options.send_per_mille) {
             for _ in 0..1 + self.random.below(4) {
                 let length = self.length();
@@ -142,11 +179,13 @@ impl Application {
     }
 
     fn receive_some(&mut self, node: &mut Node) {
-        let ends: Vec<u32> = node.receivers.keys().copied().collect();
-        if ends.is_empty() {
+        if node.receivers.is_empty() {
             return;
         }
-        let end = self.random.pick(&ends);
+        let at = self.random.below(node.receivers.len() as u64) as usize;
+        let Some(&end) = node.receivers.keys().nth(at) else {
+            return;
+        };
         if self.random.chance(self.options.receive_per_mille) {
             let most = 1 + self.random.below(8);
             self.take(node, end, most);
@@ -185,8 +224,8 @@ impl Application {
             }
             any = true;
         }
-        // A sender that waits makes guards ring; else the handle tells when it likes.
-        if node.session.is_asked(end) || self.random.chance(500) {
+        // Who waits makes guards ring; else the handle tells when it likes.
+        if node.is_asked(end) || self.random.chance(500) {
             node.released(end);
         }
         any

@@ -44,6 +44,10 @@ pub struct Totals {
     pub frames: u64,
     /// Messages handed out.
     pub messages: u64,
+    /// Times that a session went on over new wires.
+    pub resumed: u64,
+    /// Records that went out again then.
+    pub replayed: u64,
     /// What went wrong.
     pub faults: Faults,
     /// What the sessions went through.
@@ -114,6 +118,8 @@ impl Totals {
         self.steps += run.steps;
         self.frames += run.frames;
         self.messages += run.messages;
+        self.resumed += run.resumed;
+        self.replayed += run.replayed;
         self.faults += run.faults;
         self.coverage |= run.coverage;
         self.trace = mix(self.trace ^ run.trace);
@@ -125,6 +131,7 @@ fn run_alone(seed: u64) -> Result<Summary, Violation> {
     let panicked = |_| Violation {
         seed,
         step: 0,
+        peer: 0,
         side: None,
         what: "the run panicked".to_owned(),
     };

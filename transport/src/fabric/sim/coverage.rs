@@ -9,30 +9,32 @@ use crate::engine::session::Event;
 /// Pairs of a state and an event of the session's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Coverage {
-    pairs: u128,
+    pairs: [u64; PAIRS.div_ceil(64)],
 }
 
 impl Coverage {
     /// How many pairs there were.
     #[must_use]
     pub fn pairs(&self) -> u32 {
-        self.pairs.count_ones()
+        self.pairs.iter().map(|pairs| pairs.count_ones()).sum()
     }
 
     /// Notes an event and the state that it meets.
     pub(super) fn note(&mut self, pair: usize) {
-        self.pairs |= 1 << pair;
+        self.pairs[pair / 64] |= 1 << (pair % 64);
     }
 }
 
 impl BitOrAssign for Coverage {
     fn bitor_assign(&mut self, other: Self) {
-        self.pairs |= other.pairs;
+        for (pairs, more) in self.pairs.iter_mut().zip(other.pairs) {
+            *pairs |= more;
+        }
     }
 }
 
-/// The number of the pair that an event makes with the state of what it is about: an end, or
-/// the session as a whole.
+/// The number of the pair that an event makes with the state of what it is about, an end or
+/// the session as a whole, and of the wires.
 pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
     let (event, end) = match *event {
         Event::PeerOpened { .. } => (0, None),
@@ -46,6 +48,9 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
         Event::LargeAnnounced { end, .. } => (8, Some(end)),
         Event::Forgotten { end } => (9, Some(end)),
         Event::LandingReturned { .. } => (10, None),
+        Event::Replay { end, .. } => (11, Some(end)),
+        Event::Resumed { .. } => (12, None),
+        Event::Abandoned => (13, None),
     };
     let sender = end.and_then(|end| node.senders.get(&end));
     let receiver = end.and_then(|end| node.receivers.get(&end));
@@ -60,8 +65,13 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
         (_, Some(end)) => 4 + of_end(end.is_closed, end.is_over, end.is_answered),
         _ => 8 + usize::from(node.life == Life::Ending),
     };
-    state * EVENTS + event
+    (node.stage as usize * STATES + state) * EVENTS + event
 }
 
 /// How many events there are.
-const EVENTS: usize = 11;
+const EVENTS: usize = 14;
+/// States of an end that sends, of one that receives, and of a session.
+const STATES: usize = 4 + 4 + 2;
+/// Those of the wires.
+const STAGES: usize = 3;
+const PAIRS: usize = STAGES * STATES * EVENTS;

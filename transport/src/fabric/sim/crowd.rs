@@ -89,6 +89,10 @@ impl RecordSource for Ring {
     fn has_records(&mut self, _: u32) -> bool {
         self.taken < self.published.min(self.released + WINDOW)
     }
+
+    fn forget_block(&mut self, _: u32, _: u64) {
+        unreachable!("no memory is granted");
+    }
 }
 
 impl Crowd {
@@ -114,6 +118,7 @@ impl Crowd {
             data_in_band: true,
             writes: false,
             immediate: false,
+            resumes: false,
         };
         // The way back has all the room that it needs.
         let mut there = Session::new(config(true, PLENTY, 0));

@@ -22,6 +22,40 @@ pub enum Fault {
     Goodbye,
     /// An engine recalls credit.
     Recall,
+    /// Wires break: what is on them comes in part.
+    Break,
+    /// They break before both ends have told each other what they know.
+    BreakAgain,
+    /// A side sends on over broken wires.
+    Void,
+    /// What was written is never said to be there.
+    Purge,
+    /// Memory is written although the writer has new wires.
+    LateWrite,
+    /// New wires have less credit at first than the old ones.
+    LostBuffers,
+    /// New wires are of another kind.
+    FailOver,
+    /// There are no new wires before a side gives up.
+    Outage,
+    /// A connection that the side which dials gave up comes to the other, which has a newer one.
+    LateConnection,
+    /// A side begins anew behind its death.
+    Restart,
+    /// An engine stands still.
+    Stop,
+    /// A side's clock leaps.
+    Leap,
+    /// A control message comes twice.
+    Duplicate,
+    /// A control message comes with other bytes.
+    Malformed,
+    /// There is no memory for large messages.
+    Drought,
+    /// A program takes nothing for long.
+    Slow,
+    /// Channels are served in another order.
+    Reorder,
 }
 
 /// How often each kind of fault happened.
@@ -29,7 +63,7 @@ pub enum Fault {
 pub struct Faults([u64; Fault::ALL.len()]);
 
 impl Fault {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 25] = [
         Self::Delay,
         Self::Cut,
         Self::Full,
@@ -38,6 +72,23 @@ impl Fault {
         Self::Loss,
         Self::Goodbye,
         Self::Recall,
+        Self::Break,
+        Self::BreakAgain,
+        Self::Void,
+        Self::Purge,
+        Self::LateWrite,
+        Self::LostBuffers,
+        Self::FailOver,
+        Self::Outage,
+        Self::LateConnection,
+        Self::Restart,
+        Self::Stop,
+        Self::Leap,
+        Self::Duplicate,
+        Self::Malformed,
+        Self::Drought,
+        Self::Slow,
+        Self::Reorder,
     ];
 }
 
@@ -52,6 +103,23 @@ impl fmt::Display for Fault {
             Self::Loss => "losses",
             Self::Goodbye => "hasty goodbyes",
             Self::Recall => "recalls of credit",
+            Self::Break => "breaks",
+            Self::BreakAgain => "breaks in the middle of resuming",
+            Self::Void => "sendings into the void",
+            Self::Purge => "purged completions",
+            Self::LateWrite => "late writes",
+            Self::LostBuffers => "lost buffers",
+            Self::FailOver => "changes of carriage",
+            Self::Outage => "sessions given up",
+            Self::LateConnection => "late connections",
+            Self::Restart => "restarts",
+            Self::Stop => "stopped engines",
+            Self::Leap => "clock leaps",
+            Self::Duplicate => "duplicate control messages",
+            Self::Malformed => "malformed control messages",
+            Self::Drought => "exhausted pools",
+            Self::Slow => "slow consumers",
+            Self::Reorder => "channels out of order",
         })
     }
 }

@@ -22,6 +22,11 @@ impl Lender {
         }
     }
 
+    /// There are new wires, for which so much is not lent yet.
+    pub(super) fn begin_anew(&mut self, free: u64) {
+        self.free = free;
+    }
+
     /// Recalls a part, or lends one of what has come back.
     pub(super) fn act(&mut self, node: &mut Node) {
         self.hear(node);

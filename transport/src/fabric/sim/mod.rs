@@ -1,4 +1,4 @@
-//! The simulated fabric: two sessions, a clock and a seed.
+//! The simulated fabric: sessions of two nodes or more, a clock and a seed.
 //!
 //! A [`Simulation`] joins the pure engine state of two nodes by two wires that delay,
 //! cut and stall what passes, and lets an application on each side open, publish,
@@ -17,13 +17,16 @@
 
 mod application;
 mod campaign;
+mod connection;
 mod coverage;
 mod fault;
+mod hub;
 mod ledger;
 mod lender;
 mod memory;
 mod node;
 mod options;
+mod pair;
 mod random;
 mod receiver;
 mod sender;

@@ -9,8 +9,16 @@ mod wires;
 use std::collections::BTreeMap;
 
 use super::{
-    Checked, Coverage, Faults, Side, coverage::pair_of, ensure, ledger::Ledger,
-    options::SimOptions, random::mix, receiver::Receiver, sender::Sender,
+    Checked, Coverage, Fault, Faults, Side,
+    connection::Terms,
+    coverage::pair_of,
+    ensure,
+    ledger::Ledger,
+    options::SimOptions,
+    random::{Random, mix},
+    receiver::Receiver,
+    sender::{Rings, Sender},
+    wire::Wire,
 };
 use crate::engine::{
     carriage::Carriage,
@@ -19,8 +27,9 @@ use crate::engine::{
     landing::LANDINGS_PER_CHANNEL,
     large::RemoteMemory,
     message_version::MessageVersion,
-    session::{CannotOpen, Event, Session, SessionConfig},
+    session::{CannotOpen, Event, Session, SessionConfig, WireTerms},
 };
+use crate::mutant::is_mutant;
 
 /// A session and its host.
 #[derive(Debug)]
@@ -30,7 +39,7 @@ pub(super) struct Node {
     pub(super) session: Session,
     pub(super) senders: BTreeMap<u32, Sender>,
     pub(super) receivers: BTreeMap<u32, Receiver>,
-    /// Large messages that were announced and not granted: receiving end and sequence.
+    /// Large messages that may have memory and have none yet: receiving end and sequence.
     pub(super) wanted: Vec<(u32, u64)>,
     /// Blocks that were granted ahead.
     landings: landings::Landings,
@@ -38,8 +47,22 @@ pub(super) struct Node {
     pub(super) has_heard_goodbye: bool,
 
     // The wires.
+    /// Which ones it has joined.
+    pub(super) epoch: u64,
+    pub(super) stage: Stage,
+    wires: WireTerms,
+    /// The peer has newer wires already.
+    pub(super) is_behind: bool,
     inbound: wires::Inbound,
     outbound: wires::Outbound,
+    /// What went over the wires of this epoch.
+    pub(super) carried: Carried,
+    /// Ends whose rings had records at the last look; kept for its memory.
+    with_records: Vec<u32>,
+    /// The control frame that came last.
+    last_control: Vec<u8>,
+    /// For what wires and the order of channels are like.
+    random: Random,
 
     // The record of the run.
     pub(super) counts: Counts,
@@ -56,6 +79,24 @@ pub(super) enum Life {
     Ending,
 }
 
+/// Where a node is between old wires and new ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    Live,
+    Suspended,
+    /// It has new ones, and the peer has not said what it knows.
+    Resuming,
+}
+
+/// Frames over the wires of one epoch, and what they cost.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Carried {
+    pub(super) charged_out: u64,
+    pub(super) charged_in: u64,
+    pub(super) frames_out: u64,
+    pub(super) frames_in: u64,
+}
+
 /// What a node did.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
@@ -66,6 +107,8 @@ pub(super) struct Counts {
     pub(super) large: u64,
     /// Those of them that were written.
     pub(super) written: u64,
+    /// Times that the grant of one waited for others to be released.
+    pub(super) grants_waited: u64,
     /// Messages that came in blocks.
     pub(super) landed: u64,
     /// Blocks that came back.
@@ -75,29 +118,28 @@ pub(super) struct Counts {
     pub(super) lone: u64,
     /// Such that were taken for that at the first look.
     pub(super) lone_in: u64,
-    /// What the frames cost that went out.
-    pub(super) charged_out: u64,
-    /// What the frames cost that came in.
-    pub(super) charged_in: u64,
-    /// Frames that came in.
-    pub(super) frames_in: u64,
+    /// Times that it went on over new wires.
+    pub(super) resumed: u64,
+    /// Records that went out again.
+    pub(super) replayed: u64,
     /// What the application and the engine did to it.
     pub(super) faults: Faults,
     pub(super) coverage: Coverage,
 }
 
 impl Node {
-    pub(super) fn new(side: Side, options: &SimOptions) -> Self {
+    pub(super) fn new(side: Side, options: &SimOptions, random: Random) -> Self {
+        let wires = Terms::first(options).of(side);
         let config = SessionConfig {
-            carriage: options.carriage,
+            carriage: wires.carriage,
             dialed: side == Side::Left,
-            our_credit: options.credit,
-            peer_credit: options.credit,
+            our_credit: wires.our_credit,
+            peer_credit: wires.peer_credit,
             max_channels: options.max_channels,
             data_in_band: options.data_in_band,
-            writes: options.writes,
-            // Only writes into buffers have it.
-            immediate: options.immediate && options.carriage != Carriage::Stream,
+            writes: wires.writes,
+            immediate: wires.immediate,
+            resumes: true,
         };
         Self {
             side,
@@ -109,8 +151,16 @@ impl Node {
             landings: landings::Landings::default(),
             life: Life::Up,
             has_heard_goodbye: false,
+            epoch: 0,
+            stage: Stage::Live,
+            wires,
+            is_behind: false,
             inbound: wires::Inbound::default(),
             outbound: wires::Outbound::default(),
+            carried: Carried::default(),
+            with_records: Vec::new(),
+            last_control: Vec::new(),
+            random,
             counts: Counts::default(),
             trace: side as u64,
         }
@@ -118,6 +168,77 @@ impl Node {
 
     pub(super) fn note(&mut self, word: u64) {
         self.trace = mix(self.trace ^ word);
+    }
+
+    // ---- What wires do ---------------------------------------------------------------
+
+    /// The wires are broken, and what has come over them is all that comes.
+    pub(super) fn suspend(&mut self, inbound: &mut Wire) {
+        self.stage = Stage::Suspended;
+        self.session.suspend();
+        self.counts.faults.count(Fault::Purge, self.is_writing());
+        // Nothing of the old wires may come once we say how far we are.
+        match is_mutant("fence_skipped") {
+            true => self.inbound.fill(inbound),
+            false => self.inbound = wires::Inbound::default(),
+        }
+        self.outbound = wires::Outbound::default();
+        for sender in self.senders.values_mut() {
+            sender.wires_broke();
+        }
+    }
+
+    /// There are new wires.
+    pub(super) fn join(&mut self, epoch: u64, wires: WireTerms, ledger: &Ledger) -> Checked {
+        ensure!(
+            epoch > self.epoch,
+            "wires {epoch} are joined behind wires {}",
+            self.epoch
+        );
+        self.epoch = epoch;
+        self.stage = Stage::Resuming;
+        self.wires = wires;
+        self.carried = Carried::default();
+        self.landings.grants_are_over();
+        for receiver in self.receivers.values_mut() {
+            receiver.begin_anew(wires.writes);
+        }
+        self.session.resume(wires);
+        self.handle_events(ledger)?;
+        if is_mutant("fence_skipped") {
+            self.handle_inbound(ledger)?;
+            self.inbound = wires::Inbound::default();
+        }
+        Ok(())
+    }
+
+    /// A session without wires has nothing to send, whatever its handles want.
+    pub(super) fn idle(&mut self, ledger: &Ledger) -> Checked {
+        self.look_at_rings()?;
+        let is_due = self.session.is_due();
+        let frame = self
+            .session
+            .poll_transmit(&mut Rings(&mut self.senders), 0, &mut Vec::new());
+        ensure!(
+            frame.is_none() && !is_due,
+            "a session without wires has a frame: {frame:?}"
+        );
+        self.handle_events(ledger)
+    }
+
+    /// Whether it writes into memory of the peer's, and does not know that this is there.
+    pub(super) fn is_writing(&self) -> bool {
+        self.outbound.has_writes()
+    }
+
+    /// What its frames travel in.
+    pub(super) fn carriage(&self) -> Carriage {
+        self.wires.carriage
+    }
+
+    /// Whether it has said and heard goodbye.
+    pub(super) fn has_parted(&self) -> bool {
+        self.has_heard_goodbye && self.session.said_goodbye() && self.is_flushed()
     }
 
     // ---- What handles do -------------------------------------------------------------
@@ -214,11 +335,25 @@ impl Node {
         self.handle_events(ledger)
     }
 
+    /// Wants memory for the large messages of a receiving end, as far as it may have more.
+    fn want_large(&mut self, end: u32) {
+        let Some(receiver) = self.receivers.get_mut(&end).filter(|end| !end.is_closed) else {
+            return;
+        };
+        while let Some(sequence) = receiver.next_wanted(self.options.large_bytes) {
+            self.wanted.push((end, sequence));
+        }
+        if receiver.grant_waits() {
+            self.session.grant_waits(end);
+            self.counts.grants_waited += 1;
+        }
+    }
+
     /// Memory for one of the large messages has come.
     pub(super) fn grant(&mut self, at: usize) {
         let (end, sequence) = self.wanted.swap_remove(at);
         if let Some(receiver) = self.receivers.get_mut(&end) {
-            let is_written = self.options.writes && sequence % 2 == 0;
+            let is_written = self.wires.writes && sequence % 2 == 0;
             let length = receiver.grant(sequence, is_written);
             // At the address the wire finds the end.
             let memory = length.and_then(|length| RemoteMemory::new(end.into(), 0, length));
@@ -234,6 +369,13 @@ impl Node {
         if let Some(receiver) = self.receivers.get(&end).filter(|end| !end.is_closed) {
             self.session.released(end, &receiver.counters());
         }
+        self.want_large(end);
+    }
+
+    /// Whether the next guard that settles rings: its sender waits for that, or a grant does.
+    pub(super) fn is_asked(&self, end: u32) -> bool {
+        let receiver = self.receivers.get(&end);
+        self.session.is_asked(end) || receiver.is_some_and(Receiver::grant_waits)
     }
 
     // ---- Events ----------------------------------------------------------------------
@@ -243,6 +385,21 @@ impl Node {
             self.counts.coverage.note(pair_of(self, &event));
             match event {
                 Event::PeerOpened { .. } => {}
+                Event::Abandoned => return Err("nobody gives the session up".into()),
+                Event::Replay {
+                    end,
+                    received,
+                    position,
+                } => {
+                    let sender = self.senders.get_mut(&end).ok_or("no sender goes on")?;
+                    sender.replay(received, position)?;
+                }
+                Event::Resumed { replayed } => {
+                    ensure!(self.stage == Stage::Resuming, "new wires, and none broke");
+                    self.stage = Stage::Live;
+                    self.counts.resumed += 1;
+                    self.counts.replayed += replayed;
+                }
                 Event::Opened {
                     end,
                     peer_end,
@@ -303,7 +460,7 @@ impl Node {
                     sequence,
                     length,
                 } => {
-                    self.wanted.push((end, sequence));
+                    self.want_large(end);
                     self.grant_landings(end, sequence, length);
                 }
                 Event::LandingReturned { index } => {
@@ -356,8 +513,11 @@ impl Node {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
         // An open, a close, an ask, two grants and those of blocks.
+        // And what is known over new wires.
         let control = footprint.ends.max(1) * (5 + LANDINGS_PER_CHANNEL)
-            + usize::from(self.life == Life::Ending);
+            + usize::from(self.life == Life::Ending)
+            + footprint.peer_ends
+            + 1;
         ensure!(
             footprint.ends <= limit
                 && footprint.peer_ends <= limit

@@ -22,8 +22,46 @@ pub struct SimOptions {
     pub stall_per_mille: u64,
     /// For how long, at most.
     pub stall_steps: u64,
-    /// One side dies without a word.
+    /// One side dies without a word, and begins anew.
     pub crash: Option<Crash>,
+
+    /// How many nodes the left sides are; all of their right sides are one, which shares what
+    /// it has between them.
+    pub peers: usize,
+
+    // The connection.
+    /// It breaks at this step in any case.
+    pub break_at: Option<u64>,
+    /// How often it breaks.
+    pub break_per_mille: u64,
+    /// How often new wires break at once.
+    pub break_again_per_mille: u64,
+    /// How long a side may take to notice, at most.
+    pub notice_steps: u64,
+    /// How long there are no new wires, at most.
+    pub redial_steps: u64,
+    /// How often the first new ones are given up, and come late.
+    pub late_per_mille: u64,
+    /// How often there are none at all.
+    pub outage_per_mille: u64,
+    /// How long a side waits for new wires before the session is over, by its own clock.
+    pub patience_steps: u64,
+    /// New wires may be a stream where the first ones are buffers, with so much credit.
+    pub fails_over: Option<u64>,
+
+    // The engines.
+    /// How often one stands still.
+    pub stop_per_mille: u64,
+    /// For how long, at most.
+    pub stop_steps: u64,
+    /// How often a clock leaps.
+    pub leap_per_mille: u64,
+    /// How often channels are served in another order than usual.
+    pub reorder_per_mille: u64,
+    /// How often a control message comes twice that may.
+    pub duplicate_per_mille: u64,
+    /// How often one comes with other bytes, which ends the session.
+    pub malform_per_mille: u64,
 
     // The sessions.
     /// Records travel in frames; else through shared memory, which is not simulated, and
@@ -78,6 +116,13 @@ pub struct SimOptions {
     pub acknowledge_per_mille: u64,
     /// How often a session says goodbye although its channels are busy.
     pub goodbye_per_mille: u64,
+    /// How often a program takes nothing for a while, or has no memory for large messages.
+    pub pause_per_mille: u64,
+    /// For how long, at most.
+    pub pause_steps: u64,
+    /// How much of large messages the receiving end of a channel may have before it lets go of
+    /// some; it always has one.
+    pub large_bytes: u64,
 
     /// How long faults happen and applications are busy; then progress is demanded.
     pub busy_steps: u64,
@@ -113,21 +158,30 @@ impl SimOptions {
             Carriage::Stream => least_credit_bytes(longest),
             Carriage::Buffers { .. } => 2,
         };
-        let crash = random.chance(150).then(|| Crash {
+        let peers = match random.below(100) {
+            0..80 => 1,
+            80..96 => 2 + random.below(4),
+            _ => 6 + random.below(MOST_PEERS - 5),
+        } as usize;
+        // Of many each has a shorter run.
+        let busy_steps = (busy_steps / peers as u64).max(LEAST_BUSY_STEPS);
+        let crash = random.chance(200).then(|| Crash {
             side: random.pick(&[Side::Left, Side::Right]),
             step: random.below(busy_steps),
         });
+        let spare = random.pick(&[1, 1, 2, 8]);
         Self {
             delay_steps: random.pick(&[0, 1, 5, 50]),
             piece_bytes: random.pick(&[16, 100, 1000, 30_000, 1 << 17]),
             wire_bytes: random.pick(&[256, 1 << 12, 1 << 16, 1 << 18]),
+            peers,
             stall_per_mille: random.pick(&[0, 0, 1, 10]),
             stall_steps: random.pick(&[10, 300]),
             crash,
             data_in_band: random.chance(900),
             max_channels: random.pick(&[2, 4, 8, 16]),
             carriage,
-            credit: least_credit * random.pick(&[1, 1, 2, 8]),
+            credit: least_credit * spare,
             lend_per_mille: random.pick(&[0, 5, 50, 500]),
             alignments: [(); 3].map(|()| random.pick(&[8, 8, 16, 32, 64])),
             window_bytes,
@@ -139,16 +193,34 @@ impl SimOptions {
             mismatch_per_mille: random.pick(&[0, 0, 50]),
             close_per_mille: random.pick(&[0, 2, 20]),
             send_per_mille: random.pick(&[50, 300, 900]),
-            long_per_mille: random.pick(&[0, 5, 50]),
+            long_per_mille: random.pick(&[0, 5, 50, 200]),
             wait_per_mille: random.pick(&[0, 10, 100]),
             receive_per_mille: random.pick(&[20, 300, 900]),
             settle_per_mille: random.pick(&[20, 300, 900]),
             acknowledge_per_mille: random.pick(&[0, 500, 990, 1000]),
             goodbye_per_mille: random.pick(&[0, 0, 0, 1]),
             busy_steps,
-            // Drawn last: the other options of a seed stay what they were.
             writes: random.chance(500),
             immediate: random.chance(500),
+            break_at: None,
+            break_per_mille: random.pick(&[0, 1, 5, 30]),
+            break_again_per_mille: random.pick(&[0, 100, 500]),
+            notice_steps: random.pick(&[0, 5, 100]),
+            redial_steps: random.pick(&[0, 5, 100]),
+            outage_per_mille: random.pick(&[0, 0, 30]),
+            patience_steps: 250 + random.below(200),
+            fails_over: (carriage != Carriage::Stream && random.chance(500))
+                .then(|| least_credit_bytes(longest) * spare),
+            stop_per_mille: random.pick(&[0, 0, 2]),
+            stop_steps: random.pick(&[10, 300]),
+            leap_per_mille: random.pick(&[0, 0, 2]),
+            reorder_per_mille: random.pick(&[0, 100]),
+            duplicate_per_mille: random.pick(&[0, 0, 100]),
+            malform_per_mille: random.pick(&[0, 0, 1]),
+            pause_per_mille: random.pick(&[0, 0, 5]),
+            pause_steps: random.pick(&[10, 300]),
+            late_per_mille: random.pick(&[0, 100]),
+            large_bytes: random.pick(&[0, 1 << 16, 1 << 20]),
         }
     }
 }
@@ -158,3 +230,8 @@ impl SimOptions {
 fn least_credit_bytes(longest_record: usize) -> u64 {
     2 * (longest_record + HEAD_BYTES + HEADER_BYTES + MAX_ALIGNMENT) as u64
 }
+
+/// With the one that all of them dial they are 32.
+const MOST_PEERS: u64 = 31;
+/// Enough for channels to open, fill up and break.
+const LEAST_BUSY_STEPS: u64 = 300;

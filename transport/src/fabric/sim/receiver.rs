@@ -44,6 +44,8 @@ pub(super) struct Receiver {
     /// Messages whose guards live, in no order.
     held: Vec<u64>,
     counters: Counters,
+    /// Bytes of large messages that it has or wants memory for, up to their release.
+    large_bytes: u64,
 }
 
 #[derive(Debug)]
@@ -57,6 +59,9 @@ struct Arrived {
 #[derive(Debug)]
 struct Large {
     length: u64,
+    /// It is in a block that was granted ahead.
+    has_landed: bool,
+    is_wanted: bool,
     is_granted: bool,
     placed: u64,
     /// The sender is to say when it is written.
@@ -66,6 +71,8 @@ struct Large {
 #[derive(Debug)]
 struct Cell {
     behind: u64,
+    /// Of memory that was granted for it.
+    large_bytes: u64,
     state: CellState,
 }
 
@@ -93,6 +100,7 @@ impl Receiver {
             cells: VecDeque::new(),
             held: Vec::new(),
             counters: Counters::default(),
+            large_bytes: 0,
         }
     }
 
@@ -173,6 +181,8 @@ impl Receiver {
                         LargeAnnouncement::parse(payload).ok_or("an announcement is cut")?;
                     Some(Large {
                         length,
+                        has_landed: landing.is_some(),
+                        is_wanted: landing.is_some(),
                         is_granted: false,
                         placed: landing.map_or(0, |_| length),
                         awaits_word: false,
@@ -213,6 +223,31 @@ impl Receiver {
         Ok(())
     }
 
+    /// The next large message for which memory may be had, `limit` bytes in all, now wanted.
+    pub(super) fn next_wanted(&mut self, limit: u64) -> Option<u64> {
+        let has_some = self.large_bytes > 0;
+        let mut large = self
+            .waiting
+            .iter_mut()
+            .filter_map(|arrived| Some((arrived.sequence, arrived.large.as_mut()?)));
+        let (sequence, next) = large.find(|(_, large)| !large.is_wanted)?;
+        if has_some && self.large_bytes + next.length > limit {
+            return None;
+        }
+        next.is_wanted = true;
+        self.large_bytes += next.length;
+        Some(sequence)
+    }
+
+    /// Whether a large message waits for others to be released.
+    pub(super) fn grant_waits(&self) -> bool {
+        let mut large = self
+            .waiting
+            .iter()
+            .filter_map(|arrived| arrived.large.as_ref());
+        large.any(|large| !large.is_wanted)
+    }
+
     /// Memory for a large message was granted, for chunks or to be written to; gives its
     /// length.
     pub(super) fn grant(&mut self, sequence: u64, is_written: bool) -> Option<u64> {
@@ -220,6 +255,18 @@ impl Receiver {
         large.is_granted = true;
         large.awaits_word = is_written;
         Some(large.length)
+    }
+
+    /// There are new wires: what did not come whole comes from its beginning.
+    pub(super) fn begin_anew(&mut self, writes: bool) {
+        let cut = self
+            .waiting
+            .iter_mut()
+            .filter(|arrived| !arrived.is_whole());
+        for large in cut.filter_map(|arrived| arrived.large.as_mut()) {
+            large.placed = 0;
+            large.awaits_word &= writes;
+        }
     }
 
     /// The sender says that a large message is written.
@@ -306,10 +353,14 @@ impl Receiver {
     pub(super) fn take(&mut self) -> Option<u64> {
         self.waiting.front().filter(|arrived| arrived.is_whole())?;
         let Arrived {
-            sequence, behind, ..
+            sequence,
+            behind,
+            large,
         } = self.waiting.pop_front()?;
+        let granted = large.filter(|large| !large.has_landed);
         self.cells.push_back(Cell {
             behind,
+            large_bytes: granted.map_or(0, |large| large.length),
             state: CellState::Held,
         });
         self.held.push(sequence);
@@ -340,6 +391,7 @@ impl Receiver {
             counters.released_position = cell.behind;
             counters.acknowledgement_ended |= cell.state == CellState::Dropped;
             counters.acknowledged += u64::from(!counters.acknowledgement_ended);
+            self.large_bytes -= cell.large_bytes;
             self.cells.pop_front();
         }
         true

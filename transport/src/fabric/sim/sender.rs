@@ -12,9 +12,9 @@ use crate::{
     engine::{
         control::Ask,
         counters::Counters,
-        landing::{LANDINGS_PER_CHANNEL, lands},
+        landing::{LANDINGS_UNDER_WAY, lands},
         large::LARGE_PER_CHANNEL,
-        record::{LargeAnnouncement, Layout, RecordKind},
+        record::{HEADER_BYTES, LargeAnnouncement, Layout, RecordKind},
         session::{Agreed, RecordSource, Run, Session},
     },
     ring::{Consumer, Producer, Released},
@@ -38,10 +38,18 @@ pub(super) struct Sender {
 
     pub(super) published: u64,
     pub(super) heard: Counters,
-    /// Large messages that are not sent whole, with their length.
-    large: VecDeque<(u64, u64)>,
+    /// Large messages that are not known to be received.
+    large: VecDeque<Large>,
     /// What the handle waits for; 0 for nothing.
     waits: Ask,
+}
+
+#[derive(Debug)]
+struct Large {
+    sequence: u64,
+    length: u64,
+    /// Bytes that went out over the wires that there are.
+    sent: u64,
 }
 
 #[derive(Debug)]
@@ -49,6 +57,7 @@ struct SendRing {
     memory: SimMemory,
     producer: Producer<SimMemory>,
     consumer: Consumer<SimMemory>,
+    layout: Layout,
     max_message_bytes: u64,
 }
 
@@ -81,6 +90,7 @@ impl Sender {
             memory,
             producer,
             consumer,
+            layout,
             max_message_bytes,
         });
         self.peer_end = Some(peer_end);
@@ -107,11 +117,12 @@ impl Sender {
         let longest = LargeAnnouncement::MAX_BYTES;
         let record = if is_large { longest } else { length as usize };
         let under_way = match lands(length) {
-            true => LANDINGS_PER_CHANNEL,
-            false => LARGE_PER_CHANNEL,
+            true => LANDINGS_UNDER_WAY,
+            // One that has arrived is kept until the peer says so.
+            false => LARGE_PER_CHANNEL + 1,
         };
         if is_large && self.large.len() >= under_way {
-            // It waits for its own engine.
+            // It waits for its own engine, or for news.
             return;
         }
         if !ring.producer.fits(record) {
@@ -136,8 +147,12 @@ impl Sender {
         };
         let payload = ring.producer.position() + 8;
         let (kind, record) = if is_large {
-            self.large.push_back((sequence, length));
             let landing = session.announce_large(self.end, sequence, length);
+            self.large.push_back(Large {
+                sequence,
+                length,
+                sent: 0,
+            });
             let announcement = match landing {
                 None => LargeAnnouncement::in_chunks(length as usize),
                 Some(landing) => LargeAnnouncement::in_landing(length as usize, landing),
@@ -203,6 +218,8 @@ impl Sender {
                 .refresh(released)
                 .map_err(|misbehaved| misbehaved.to_string())?;
         }
+        // Their memory is the application's again.
+        self.large.retain(|large| large.sequence > news.received);
         let waits = &mut self.waits;
         if news.received >= waits.received {
             waits.received = 0;
@@ -223,28 +240,71 @@ impl Sender {
         offset: u64,
         bytes: usize,
     ) -> Checked<&'static [u8]> {
-        let front = self.large.front().map(|&(front, _)| front);
-        let Some(index) = self.large.iter().position(|&(one, _)| one == sequence) else {
+        let end = self.end;
+        let Some(index) = self.large.iter().position(|one| one.sequence == sequence) else {
             return Err(format!(
-                "a chunk of message {sequence} of end {} goes out after its last",
-                self.end
+                "a chunk of message {sequence} of end {end} goes out, which is received"
             ));
         };
-        let is_whole = bytes as u64 == self.large[index].1;
+        // Others that began before are on their way from their beginning to their end.
+        let is_cut = |large: &&Large| large.sent > 0 && large.sent < large.length;
+        let cut = self.large.iter().find(is_cut).map(|large| large.sequence);
+        let large = &mut self.large[index];
         ensure!(
-            front == Some(sequence) || is_whole,
-            "a chunk of message {sequence} of end {} goes out in the middle of {front:?}",
-            self.end
+            cut.is_none_or(|cut| cut == sequence) || bytes as u64 == large.length,
+            "a chunk of message {sequence} of end {end} goes out in the middle of {cut:?}"
         );
-        if offset + bytes as u64 == self.large[index].1 {
-            self.large.remove(index);
-        }
+        ensure!(
+            large.sent == offset,
+            "message {sequence} of end {end} goes on at {offset}, not {}",
+            large.sent
+        );
+        large.sent += bytes as u64;
         Ok(Message {
             side: self.side,
-            end: self.end,
+            end,
             sequence,
         }
         .part(offset, bytes))
+    }
+
+    /// The wires are gone: what is not received may have to go out again.
+    pub(super) fn wires_broke(&mut self) {
+        self.large.iter_mut().for_each(|large| large.sent = 0);
+    }
+
+    /// Records behind message `received` go out again.
+    pub(super) fn replay(&mut self, received: u64, position: u64) -> Checked {
+        let end = self.end;
+        let ring = self
+            .ring
+            .as_mut()
+            .ok_or("a ring that is not open goes on")?;
+        let read = ring.consumer.read();
+        let released = self.heard.released;
+        ensure!(
+            released <= received && received <= read.messages && position <= read.position,
+            "end {end} goes on behind message {received} of {}, {released} released",
+            read.messages
+        );
+        let from = Released {
+            messages: received,
+            position,
+        };
+        ring.consumer = Consumer::resume(ring.memory.clone(), ring.layout, from);
+        Ok(())
+    }
+
+    /// Whether memory is kept for more large messages than of which nobody may say by
+    /// themselves that they arrived.
+    pub(super) fn keeps_large(&self) -> bool {
+        self.large.len() > LANDINGS_UNDER_WAY.max(LARGE_PER_CHANNEL + 1)
+    }
+
+    fn has_records(&self) -> bool {
+        self.ring
+            .as_ref()
+            .is_some_and(|ring| !ring.consumer.is_empty())
     }
 
     /// Appends ring bytes.
@@ -263,12 +323,10 @@ impl Rings<'_> {
         Some(&mut self.0.get_mut(&end)?.ring.as_mut()?.consumer)
     }
 
-    /// The ends whose rings have records.
-    pub(super) fn with_records(&mut self) -> Vec<u32> {
-        let ends: Vec<u32> = self.0.keys().copied().collect();
-        ends.into_iter()
-            .filter(|&end| self.has_records(end))
-            .collect()
+    /// Appends the ends whose rings have records.
+    pub(super) fn with_records(&self, into: &mut Vec<u32>) {
+        let senders = self.0.iter().filter(|(_, sender)| sender.has_records());
+        into.extend(senders.map(|(&end, _)| end));
     }
 
     /// Where the only record of a ring stands and its bytes, if it is an ordinary one.
@@ -306,7 +364,18 @@ impl RecordSource for Rings<'_> {
     }
 
     fn has_records(&mut self, end: u32) -> bool {
-        self.consumer(end)
-            .is_some_and(|consumer| !consumer.is_empty())
+        self.0.get(&end).is_some_and(Sender::has_records)
+    }
+
+    fn forget_block(&mut self, end: u32, position: u64) {
+        if let Some(ring) = self.0.get(&end).and_then(|sender| sender.ring.as_ref()) {
+            let payload = position + HEADER_BYTES as u64;
+            let mut bytes = Vec::new();
+            ring.memory
+                .read(payload, LargeAnnouncement::MAX_BYTES, &mut bytes);
+            let mut bytes = bytes.try_into().expect("so many were read");
+            LargeAnnouncement::forget_block(&mut bytes);
+            ring.memory.write(payload, &bytes);
+        }
     }
 }

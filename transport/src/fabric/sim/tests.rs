@@ -23,8 +23,11 @@ fn no_seed_breaks_a_rule() {
         sum.landed += run.landed;
         sum.returned += run.returned;
         sum.out_of_credit += run.out_of_credit;
+        sum.resumed += run.resumed;
+        sum.replayed += run.replayed;
         sum.lone += run.lone;
         sum.lone_in += run.lone_in;
+        sum.grants_waited += run.grants_waited;
     }
     // Rules that nothing tries to break hold by themselves.
     assert!(
@@ -35,8 +38,10 @@ fn no_seed_breaks_a_rule() {
     assert!(sum.written > SEEDS / 8, "{sum:?}");
     assert!(sum.landed > SEEDS / 8, "{sum:?}");
     assert!(sum.returned > SEEDS / 8, "{sum:?}");
+    assert!(sum.resumed > 5 * SEEDS && sum.replayed > SEEDS, "{sum:?}");
     assert!(sum.out_of_credit > SEEDS, "{sum:?}");
     assert!(sum.lone > SEEDS && sum.lone_in > SEEDS, "{sum:?}");
+    assert!(sum.grants_waited > SEEDS / 8, "{sum:?}");
 }
 
 #[test]
@@ -51,22 +56,98 @@ fn the_same_seed_makes_the_same_run() {
     );
 }
 
-/// And a campaign's seed the same runs, on however many threads; in a few hundred there is
-/// every kind of fault.
+/// And a campaign's seed the same runs, on however many threads.
 #[test]
 fn the_same_seed_makes_the_same_campaign() {
-    let campaign = |seed, threads| {
-        let until = Until::Steps(150_000);
-        let totals = Campaign { seed, until }.run(threads);
-        totals.unwrap_or_else(|violation| panic!("{violation}"))
-    };
-    let (first, again) = (campaign(1, 1), campaign(1, 3));
+    let (first, again) = (campaign(1, 150_000, 1), campaign(1, 150_000, 3));
     assert_eq!(first, again);
-    assert_ne!(first.trace, campaign(2, 2).trace);
-    for (fault, times) in first.faults.by_kind() {
-        assert!(times > 0, "no {fault} in {first:?}");
+    assert_ne!(first.trace, campaign(2, 150_000, 2).trace);
+}
+
+/// In some hundred runs there is every kind of fault.
+#[test]
+fn a_campaign_has_every_kind_of_fault() {
+    let totals = campaign(7, 1_000_000, 2);
+    for (fault, times) in totals.faults.by_kind() {
+        assert!(times > 0, "no {fault} in {totals:?}");
     }
-    assert!(first.coverage.pairs() > 20, "{first:?}");
+    assert!(totals.coverage.pairs() > 40, "{totals:?}");
+}
+
+fn campaign(seed: u64, steps: u64, threads: usize) -> Totals {
+    let until = Until::Steps(steps);
+    let totals = Campaign { seed, until }.run(threads);
+    totals.unwrap_or_else(|violation| panic!("{violation}"))
+}
+
+/// Of a stream and of buffers, with writes and without, and from the one to the other.
+#[test]
+fn what_is_sent_over_wires_that_break_comes_once() {
+    let (mut resumed, mut replayed) = (0, 0);
+    for seed in 0..60 {
+        let broken = SimOptions {
+            break_per_mille: 10,
+            break_again_per_mille: 200,
+            late_per_mille: 200,
+            long_per_mille: 50,
+            immediate: seed % 3 == 0,
+            ..busy()
+        };
+        let options = match seed % 2 {
+            0 => broken,
+            _ => SimOptions {
+                carriage: Carriage::Buffers {
+                    bytes: LEAST_BUFFER_BYTES,
+                },
+                credit: 16,
+                fails_over: (seed % 4 == 1).then_some(1 << 14),
+                ..broken
+            },
+        };
+        let run = finish(seed, story(seed, options));
+        resumed += run.resumed;
+        replayed += run.replayed;
+    }
+    assert!(
+        resumed > 300 && replayed > 300,
+        "{resumed} times, {replayed} records"
+    );
+}
+
+/// Of a node with up to 31 peers that shares its memory between them.
+#[test]
+fn one_node_serves_many_whose_wires_break() {
+    for seed in 0..12 {
+        let carriage = match seed % 2 {
+            0 => Carriage::Stream,
+            _ => Carriage::Buffers {
+                bytes: LEAST_BUFFER_BYTES,
+            },
+        };
+        let crowd = SimOptions {
+            peers: [2, 5, 31][seed as usize % 3],
+            carriage,
+            break_per_mille: 5,
+            busy_steps: 200,
+            ..busy()
+        };
+        let run = finish(seed, story(seed, crowd));
+        assert!(run.messages > 100 && run.resumed > 0, "{run:?}");
+    }
+}
+
+/// Broken at every step of its life, and again while both sides tell what they know.
+#[test]
+fn wires_may_break_at_every_step() {
+    for step in 0..400 {
+        let options = SimOptions {
+            break_at: Some(step),
+            break_again_per_mille: 500,
+            busy_steps: 450,
+            ..busy()
+        };
+        finish(step, story(step / 40, options));
+    }
 }
 
 /// Either side dies at every tenth step of its life.
@@ -277,6 +358,7 @@ fn busy() -> SimOptions {
         stall_per_mille: 1,
         stall_steps: 50,
         crash: None,
+        peers: 1,
         writes: true,
         immediate: false,
         data_in_band: true,
@@ -300,6 +382,24 @@ fn busy() -> SimOptions {
         settle_per_mille: 500,
         acknowledge_per_mille: 900,
         goodbye_per_mille: 0,
+        pause_per_mille: 0,
+        pause_steps: 0,
+        large_bytes: 1 << 17,
+        break_at: None,
+        break_per_mille: 0,
+        break_again_per_mille: 0,
+        notice_steps: 20,
+        redial_steps: 20,
+        late_per_mille: 0,
+        outage_per_mille: 0,
+        patience_steps: 400,
+        fails_over: None,
+        stop_per_mille: 0,
+        stop_steps: 0,
+        leap_per_mille: 0,
+        reorder_per_mille: 0,
+        duplicate_per_mille: 0,
+        malform_per_mille: 0,
         busy_steps: 600,
     }
 }

@@ -17,9 +17,11 @@ pub(super) struct Wire {
     pieces: VecDeque<(u64, Vec<u8>)>,
     /// Bytes in `pieces`.
     held: usize,
+    /// Bytes that were read in all.
+    read: u64,
     /// Nothing can be read before this step.
     stalled_until: u64,
-    /// The writer is gone: what is in the pipe is all there will be.
+    /// Broken, or the writer is gone: what is in the pipe is all there will be.
     is_cut: bool,
 
     // The faults.
@@ -37,6 +39,7 @@ impl Wire {
             random,
             pieces: VecDeque::new(),
             held: 0,
+            read: 0,
             stalled_until: 0,
             is_cut: false,
             capacity: options.wire_bytes,
@@ -58,23 +61,34 @@ impl Wire {
         }
     }
 
-    /// The writer dies: a part of what it had written is lost with it.
-    pub(super) fn cut(&mut self) {
+    /// The wire breaks, or its writer dies: of what it had written a part arrives, up to any
+    /// byte, when it likes but not before `linger` steps, and nothing that it writes from now on.
+    pub(super) fn cut(&mut self, now: u64, linger: u64) {
         self.is_cut = true;
+        self.stalled_until = now + linger + self.random.below(2 * self.delay_steps + 1);
         let kept = self.random.below(self.pieces.len() as u64 + 1) as usize;
         self.faults.count(Fault::Loss, kept < self.pieces.len());
         self.pieces.truncate(kept);
+        if let Some((_, last)) = self.pieces.back_mut() {
+            last.truncate(1 + self.random.below(last.len() as u64) as usize);
+        }
         self.held = self.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+    }
+
+    /// Appends all that is on its way.
+    pub(super) fn drain(&mut self, into: &mut Vec<u8>) {
+        into.extend(self.pieces.drain(..).flat_map(|(_, bytes)| bytes));
+        self.held = 0;
+    }
+
+    /// How many bytes have come to the other side, as far as the writer hears of that.
+    pub(super) fn arrived(&self) -> u64 {
+        if self.is_cut { 0 } else { self.read }
     }
 
     /// Whether nothing is on its way.
     pub(super) fn is_empty(&self) -> bool {
         self.pieces.is_empty()
-    }
-
-    /// Whether the reader has seen everything and the writer is gone.
-    pub(super) fn is_at_end(&self) -> bool {
-        self.is_cut && self.is_empty()
     }
 
     /// Takes a part of `bytes`; returns how much.
@@ -84,6 +98,7 @@ impl Wire {
         self.faults.count(Fault::Full, room == 0);
         self.faults
             .count(Fault::Cut, (1..bytes.len()).contains(&taken));
+        self.faults.count(Fault::Void, taken > 0 && self.is_cut);
         if taken > 0 && !self.is_cut {
             let last = self.pieces.back().map_or(0, |&(arrives, _)| arrives);
             let arrives = (now + self.random.below(self.delay_steps + 1)).max(last);
@@ -113,6 +128,7 @@ impl Wire {
             into.extend(bytes.drain(..taken));
             left -= taken;
             self.held -= taken;
+            self.read += taken as u64;
             if bytes.is_empty() {
                 self.pieces.pop_front();
             }

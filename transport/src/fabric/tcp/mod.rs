@@ -7,5 +7,7 @@
 pub(crate) mod inbound;
 pub(crate) mod outbound;
 mod record_layer;
+mod unanswered;
 
 pub use record_layer::{Plain, RecordLayer};
+pub(crate) use unanswered::unanswered_for;

@@ -39,9 +39,24 @@ impl RegisteredRing {
         lease
             .attachments_mut()
             .detach(|ring: &Self| !ring.region.is_registered());
+        let ring = Self::register(site, domain, lease)?;
+        Ok(lease.attachments_mut().attach(ring))
+    }
+
+    /// Registers a ring for as long as this lives.
+    pub(super) fn register(
+        site: u64,
+        domain: &ProtectionDomain,
+        lease: &RingLease,
+    ) -> Result<Self, VerbsError> {
         let memory = lease.memory().clone();
         let region = MemoryRegion::register(domain, memory, RegionAccess::SEND)?;
-        Ok(lease.attachments_mut().attach(Self { site, region }))
+        Ok(Self { site, region })
+    }
+
+    /// Whether that site can send from it.
+    pub(super) fn is_of(&self, site: u64) -> bool {
+        self.site == site && self.region.is_registered()
     }
 
     /// What [`ensure`](Self::ensure) has attached.
@@ -149,12 +164,27 @@ impl<U: LargeUse> LargeRegion<U> {
         attachments.detach(|registered: &Self| {
             registered.site == site || !registered.region.is_registered()
         });
-        let region = Beginning::register(domain, lease, bytes, U::ACCESS)?;
-        Ok(lease.attachments_mut().attach(Self {
+        let registered = Self::register(site, domain, lease, bytes)?;
+        Ok(lease.attachments_mut().attach(registered))
+    }
+
+    /// Registers its first `bytes` for as long as this lives.
+    pub(super) fn register(
+        site: u64,
+        domain: &ProtectionDomain,
+        lease: &LargeLease,
+        bytes: usize,
+    ) -> Result<Self, VerbsError> {
+        Ok(Self {
             site,
-            region,
+            region: Beginning::register(domain, lease, bytes, U::ACCESS)?,
             used: PhantomData,
-        }))
+        })
+    }
+
+    /// Whether that site can use as many bytes of it.
+    pub(super) fn is_of(&self, site: u64, bytes: usize) -> bool {
+        self.site == site && self.region.is_registered() && self.region.bytes() >= bytes
     }
 
     /// What [`ensure`](Self::ensure) has attached.

@@ -532,6 +532,42 @@ impl Site {
     pub(crate) fn registered_message(&self, lease: &LargeLease) -> Option<Arc<RegisteredMessage>> {
         RegisteredMessage::of(self.number, lease.attachments())
     }
+
+    /// What its queue pairs send a ring from: `before`, if that is of this site, else what
+    /// [`register_ring`](Self::register_ring) has made, or would.
+    pub(crate) fn ring_to_send(
+        &self,
+        lease: &RingLease,
+        before: Option<Arc<RegisteredRing>>,
+    ) -> Result<Arc<RegisteredRing>, MemoryError> {
+        let before = before.filter(|ring| ring.is_of(self.number));
+        if let Some(ring) = before.or_else(|| self.registered_ring(lease)) {
+            return Ok(ring);
+        }
+        self.opened()
+            .and_then(|opened| RegisteredRing::register(self.number, &opened.domain, lease))
+            .map(Arc::new)
+            .map_err(|error| unregistered(MemoryUse::Ring, lease.capacity(), error))
+    }
+
+    /// The same for a large message of `bytes`.
+    pub(crate) fn message_to_send(
+        &self,
+        lease: &LargeLease,
+        bytes: usize,
+        before: Option<Arc<RegisteredMessage>>,
+    ) -> Result<Arc<RegisteredMessage>, MemoryError> {
+        let is_of = |message: &Arc<RegisteredMessage>| message.is_of(self.number, bytes);
+        let kept = || self.registered_message(lease).filter(is_of);
+        if let Some(message) = before.filter(is_of).or_else(kept) {
+            return Ok(message);
+        }
+        let (number, memory) = (self.number, MemoryUse::LargeMessage);
+        self.opened()
+            .and_then(|opened| RegisteredMessage::register(number, &opened.domain, lease, bytes))
+            .map(Arc::new)
+            .map_err(|error| unregistered(memory, bytes, error))
+    }
 }
 
 impl Standing {

@@ -2,8 +2,8 @@
 
 use super::{super::*, peer::*};
 use crate::engine::{
-    control::Ask,
-    frame::{Extension, FrameKind, TALK},
+    control::{Ask, CloseReason, Control, Role},
+    frame::{Extension, FrameHeader, FrameKind, HEADER_BYTES, TALK},
     reserved_buffer::ReserveOverrun,
     session_credit::Term,
 };
@@ -101,6 +101,69 @@ fn nothing_new_is_said_of_credit_before_the_last_was_answered() {
         1,
         "the recall, and with it the answer"
     );
+}
+
+/// Its wish, heard while it has all that a session may have, would come to nothing.
+#[test]
+fn who_has_credit_left_asks_for_more_with_the_last_of_it() {
+    let mut session = over_buffers();
+    pair(&mut session, Role::Sender);
+    let turn = Control::Recall {
+        credit: CREDIT - 1,
+        must_ask: true,
+    };
+    let mut body = Vec::new();
+    turn.encode(&mut body);
+    let talk = frame(FrameKind::Control, 0, u64::from(TALK), None, &body);
+    deliver(&mut session, &talk).unwrap();
+    // There are news of the credit that the peer has.
+    session.give(10, Term::Standing);
+    let mut ring = Ring([16; 5].into());
+    session.mark_ready(1);
+    let mut head = Vec::new();
+    let mut sent = Vec::new();
+    while session.poll_transmit(&mut ring, 0, &mut head).is_some() {
+        let header = FrameHeader::parse(&head).unwrap().unwrap();
+        let extension = head[HEADER_BYTES..].first_chunk();
+        let extension = extension.filter(|_| header.extension).map(Extension::parse);
+        let wants = extension.is_some_and(|extension| extension.wants);
+        sent.push((header.kind, wants));
+        head.clear();
+    }
+    let records = |wants| (FrameKind::Records, wants);
+    assert_eq!(
+        sent,
+        [
+            (FrameKind::Control, false),
+            records(false),
+            records(false),
+            records(true)
+        ]
+    );
+}
+
+/// Nobody gives credit for them, and nobody has to look at them again.
+#[test]
+fn records_for_an_end_that_is_gone_want_no_credit() {
+    for is_ready in [false, true] {
+        let mut session = over_buffers();
+        pair(&mut session, Role::Sender);
+        let mut ring = Ring([16; 9].into());
+        session.mark_ready(1);
+        while session
+            .poll_transmit(&mut ring, 0, &mut Vec::new())
+            .is_some()
+        {}
+        assert!(session.is_out_of_credit());
+        deliver(&mut session, &close(Role::Receiver, 0)).unwrap();
+        if is_ready {
+            assert!(!session.mark_ready(1));
+        }
+        assert!(!session.is_out_of_credit() && !session.is_due());
+        assert_eq!(frames_out(&mut session), 0);
+        session.close_sender(1, 9, CloseReason::Dropped);
+        assert!(session.is_out_of_credit(), "the close needs some");
+    }
 }
 
 #[test]

@@ -112,9 +112,9 @@ fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
 }
 
 #[test]
-fn a_channel_that_never_fitted_is_forgotten_on_both_sides_alone() {
-    // The peer forgets its end as soon as its close is out, and may open others in its
-    // place, whatever we do with ours.
+fn a_channel_that_never_fitted_counts_no_more_once_the_peer_has_closed_it() {
+    // A peer that resumes no sessions forgets its end as soon as its close is out, and may
+    // open others in its place, whatever we do with ours.
     let mut session = Session::new(config());
     let mut unfit = spec();
     unfit.newest.fingerprint = [9; 16];
@@ -268,7 +268,7 @@ fn the_states_of_an_end() {
     }
     type Applies = fn(&str) -> bool;
     let may_open: Applies = |state| matches!(state, "absent" | "ours waits" | "ours closed unmet");
-    let states: [(&str, &[Step]); 9] = [
+    let states: [(&str, &[Step]); 11] = [
         ("absent", &[]),
         ("theirs waits", &[peer_opens]),
         ("theirs closed unmet", &[peer_opens, peer_closes]),
@@ -278,6 +278,14 @@ fn the_states_of_an_end() {
         ("closed here", &[we_open, peer_opens, we_close]),
         ("closed there", &[we_open, peer_opens, peer_closes]),
         ("mismatched", &[we_open, peer_opens_unfit]),
+        (
+            "mismatched, closed here",
+            &[we_open, peer_opens_unfit, we_close],
+        ),
+        (
+            "mismatched, closed there",
+            &[we_open, peer_opens_unfit, peer_closes],
+        ),
     ];
     let steps: [(&str, Step, Applies); 5] = [
         ("peer opens", peer_opens, may_open),
@@ -287,7 +295,8 @@ fn the_states_of_an_end() {
             matches!(state, "absent" | "theirs waits" | "theirs closed unmet")
         }),
         ("we close", we_close, |state| {
-            matches!(state, "ours waits" | "open" | "closed there" | "mismatched")
+            let is_ours = matches!(state, "ours waits" | "open" | "closed there");
+            is_ours || matches!(state, "mismatched" | "mismatched, closed there")
         }),
     ];
     let mut table = String::new();
@@ -337,7 +346,7 @@ ours waits / peer opens unfit: [Mismatched] sends [], 1 ends
 ours waits / peer closes: [] sends [], 1 ends
 ours waits / we close: [] sends [Close], 1 ends
 ours closed unmet / peer opens: [Opened] sends [], 1 ends
-ours closed unmet / peer opens unfit: [Mismatched Forgotten] sends [], 0 ends
+ours closed unmet / peer opens unfit: [Mismatched] sends [], 1 ends
 ours closed unmet / peer closes: [] sends [], 1 ends
 open / peer closes: [PeerClosed] sends [], 1 ends
 open / we close: [] sends [Close], 1 ends
@@ -345,7 +354,10 @@ closed here / peer closes: [PeerClosed Forgotten] sends [], 0 ends
 closed there / peer closes: [] sends [], 1 ends
 closed there / we close: [Forgotten] sends [Close], 0 ends
 mismatched / peer closes: [] sends [], 1 ends
-mismatched / we close: [Forgotten] sends [Close], 0 ends
+mismatched / we close: [] sends [Close], 1 ends
+mismatched, closed here / peer closes: [Forgotten] sends [], 0 ends
+mismatched, closed there / peer closes: [] sends [], 1 ends
+mismatched, closed there / we close: [Forgotten] sends [Close], 0 ends
 ";
 
 /// The name of a variant, without what it holds.

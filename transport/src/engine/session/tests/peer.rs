@@ -31,6 +31,7 @@ pub(super) fn config() -> SessionConfig {
         data_in_band: true,
         writes: false,
         immediate: false,
+        resumes: true,
     }
 }
 
@@ -144,6 +145,8 @@ impl RecordSource for Ring {
     fn has_records(&mut self, _: u32) -> bool {
         !self.0.is_empty()
     }
+
+    fn forget_block(&mut self, _: u32, _: u64) {}
 }
 
 /// Everything released and acknowledged up to `released` records of 8 bytes.

@@ -71,6 +71,12 @@ impl Landings {
         Ok(())
     }
 
+    /// The peer has none of them any more. Where messages are, they are read to their end.
+    pub(super) fn grants_are_over(&mut self) {
+        self.blocks.retain(|_, block| block.holds.is_some());
+        self.by_index.clear();
+    }
+
     /// An end is gone on both sides.
     pub(super) fn forget(&mut self, end: u32) {
         self.blocks.retain(|_, block| block.end != end);
@@ -84,7 +90,7 @@ impl Node {
     /// Grants the sender of a channel with messages of medium size some blocks, as many as
     /// their sequences say, which are drawn from nothing.
     pub(super) fn grant_landings(&mut self, end: u32, sequence: u64, length: u64) {
-        if !self.options.writes || !lands(length) {
+        if !self.wires.writes || !lands(length) {
             return;
         }
         for _ in 0..sequence % 4 {

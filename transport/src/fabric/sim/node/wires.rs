@@ -1,13 +1,17 @@
 //! The bytes of a node on their way in and out: frames are built, cut, joined and handled.
 #![forbid(unsafe_code)]
 
-use super::Node;
+use std::collections::VecDeque;
+
+use super::{Node, Stage};
 use crate::{
     engine::{
+        carriage::Carriage,
+        control::Control,
         frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
         session::{Arrival, Body},
     },
-    fabric::sim::{Checked, ensure, ledger::Ledger, sender::Rings, wire::Wire},
+    fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire},
 };
 
 /// What came in and is not handled.
@@ -25,6 +29,8 @@ pub(super) struct Inbound {
 #[derive(Debug)]
 struct ChunkIn {
     place: Place,
+    /// It comes without a frame.
+    is_written: bool,
     is_last: bool,
     left: usize,
     /// Zeros behind it.
@@ -54,11 +60,25 @@ pub(super) struct Outbound {
     bytes: Vec<u8>,
     written: usize,
     landing: usize,
-    /// Writes into the peer's memory among the bytes.
-    writes: u32,
+    /// Bytes of before.
+    behind: u64,
+    /// Behind which bytes the writes into the peer's memory end that are not known to be there.
+    writes: VecDeque<u64>,
+}
+
+impl Outbound {
+    /// Whether writes went out that are not known to be there.
+    pub(super) fn has_writes(&self) -> bool {
+        !self.writes.is_empty()
+    }
 }
 
 impl Inbound {
+    /// Takes all that is on its way, as no node that is right does.
+    pub(super) fn fill(&mut self, wire: &mut Wire) {
+        wire.drain(&mut self.bytes);
+    }
+
     fn unparsed(&self) -> &[u8] {
         &self.bytes[self.parsed..]
     }
@@ -78,6 +98,7 @@ impl Node {
         ledger: &Ledger,
     ) -> Checked<bool> {
         let mut any = false;
+        self.complete_writes(wire);
         self.look_at_rings()?;
         loop {
             while self.outbound.bytes.len() < FULL_BYTES && self.build_frame()? {}
@@ -92,23 +113,38 @@ impl Node {
             if outbound.written < outbound.bytes.len() {
                 return Ok(any);
             }
+            outbound.behind += outbound.written as u64;
             outbound.bytes.clear();
             outbound.written = 0;
-            let writes = std::mem::take(&mut outbound.writes);
-            if writes > 0 {
-                self.session.writes_are_done(writes);
-            }
+        }
+    }
+
+    /// Hears which writes have come to the peer's memory.
+    fn complete_writes(&mut self, wire: &Wire) {
+        let arrived = wire.arrived();
+        let writes = &mut self.outbound.writes;
+        let are_there = writes.partition_point(|&end| end <= arrived);
+        writes.drain(..are_there);
+        if are_there > 0 {
+            self.session.writes_are_done(are_there as u32);
         }
     }
 
     /// Makes a frame of a record that is alone, or tells the session which rings have records.
-    fn look_at_rings(&mut self) -> Checked {
+    pub(super) fn look_at_rings(&mut self) -> Checked {
         let mut rings = Rings(&mut self.senders);
-        let ends = rings.with_records();
+        let ends = &mut self.with_records;
+        ends.clear();
+        rings.with_records(ends);
+        if ends.len() > 1 && self.random.chance(self.options.reorder_per_mille) {
+            let first = self.random.below(ends.len() as u64) as usize;
+            ends.rotate_left(first);
+            self.counts.faults.count(Fault::Reorder, first > 0);
+        }
         if let ([end], true) = (&ends[..], self.outbound.bytes.is_empty())
             && let Some((position, bytes)) = rings.lone_record(*end)
         {
-            let carriage = self.options.carriage;
+            let carriage = self.wires.carriage;
             let landing = carriage.landing(self.outbound.landing);
             if let Some(header) = self.session.poll_lone_record(*end, bytes, landing) {
                 rings.advance(*end, bytes);
@@ -120,7 +156,7 @@ impl Node {
                 return self.finish_frame(0);
             }
         }
-        for end in ends {
+        for &end in &self.with_records {
             self.session.mark_ready(end);
         }
         Ok(())
@@ -130,17 +166,23 @@ impl Node {
         let Outbound {
             bytes: out,
             landing,
+            behind,
             writes,
             ..
         } = &mut self.outbound;
         let start = out.len();
-        let carriage = self.options.carriage;
+        let carriage = self.wires.carriage;
         *landing = carriage.landing(*landing);
         let mut rings = Rings(&mut self.senders);
         let Some(body) = self.session.poll_transmit(&mut rings, *landing, out) else {
             self.counts.out_of_credit += u64::from(self.session.is_out_of_credit());
             return Ok(false);
         };
+        if body == Body::Inline {
+            self.finish_frame(start)?;
+            self.repeat(start);
+            return Ok(true);
+        }
         let gone = "a frame goes out for an end that is gone";
         match body {
             Body::Inline => {}
@@ -166,7 +208,7 @@ impl Node {
                 let (sequence, offset) = (chunk.sequence, chunk.offset);
                 write([WRITE, memory.address(), sequence, offset], part, out);
                 *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
-                *writes += 1;
+                writes.push_back(*behind + out.len() as u64);
                 return Ok(true);
             }
             Body::Landing {
@@ -179,7 +221,7 @@ impl Node {
                 let part = sender.chunk(chunk.sequence, chunk.offset, chunk.bytes)?;
                 let head = out.split_off(start);
                 write([WRITE, memory.address(), 0, BLOCK], part, out);
-                *writes += 1;
+                writes.push_back(*behind + out.len() as u64);
                 let Some(word) = word else {
                     ensure!(head.is_empty(), "a write has a head");
                     *landing = (*landing + out.len() - start) % BLOCK_ALIGNMENT;
@@ -197,6 +239,34 @@ impl Node {
         Ok(true)
     }
 
+    /// Says something again that may come twice: that changes nothing.
+    fn repeat(&mut self, start: usize) {
+        let frame = &self.outbound.bytes[start..];
+        let is_harmless = match FrameHeader::parse(frame) {
+            Ok(Some(header)) if header.kind == FrameKind::Control => {
+                let body = &frame[header.body_offset()..header.length as usize];
+                let control = Control::decode(body);
+                matches!(
+                    control,
+                    Ok(Control::Ask { .. }
+                        | Control::Want { .. }
+                        | Control::Recall { .. }
+                        | Control::Surrender { .. })
+                ) || body.is_empty()
+            }
+            _ => false,
+        };
+        // Where frames take buffers, so would this one.
+        let may_repeat = self.wires.carriage == Carriage::Stream && is_harmless;
+        if may_repeat && self.random.chance(self.options.duplicate_per_mille) {
+            self.outbound.bytes.extend_from_within(start..);
+            let bytes = self.outbound.bytes.len() - start;
+            self.outbound.landing = (self.outbound.landing + bytes / 2) % BLOCK_ALIGNMENT;
+            self.carried.frames_out += 1;
+            self.counts.faults.count(Fault::Duplicate, true);
+        }
+    }
+
     /// Fills a frame up and checks it.
     fn finish_frame(&mut self, start: usize) -> Checked {
         let Outbound {
@@ -204,7 +274,7 @@ impl Node {
             landing,
             ..
         } = &mut self.outbound;
-        let carriage = self.options.carriage;
+        let carriage = self.wires.carriage;
         out.resize(
             start + (out.len() - start).next_multiple_of(FRAME_ALIGNMENT),
             0,
@@ -224,8 +294,9 @@ impl Node {
             header.padded_length(),
             carriage.frame_bytes()
         );
-        self.counts.charged_out += carriage.cost(&header);
+        self.carried.charged_out += carriage.cost(&header);
         self.counts.frames += 1;
+        self.carried.frames_out += 1;
         self.note(u64::from(header.length) << 32 | u64::from(header.channel));
         self.note(u64::from(header.sequence) << 8 | u64::from(header.pad));
         Ok(())
@@ -241,12 +312,18 @@ impl Node {
         let before = self.inbound.bytes.len();
         wire.read(now, &mut self.inbound.bytes);
         let any = self.inbound.bytes.len() > before;
+        self.handle_inbound(ledger)?;
+        Ok(any)
+    }
+
+    /// Handles what has been read.
+    pub(super) fn handle_inbound(&mut self, ledger: &Ledger) -> Checked {
         while self.parse_one(ledger)? {
             self.handle_events(ledger)?;
         }
         let parsed = std::mem::take(&mut self.inbound.parsed);
         self.inbound.bytes.drain(..parsed);
-        Ok(any)
+        Ok(())
     }
 
     /// Handles one frame; false if none is whole.
@@ -276,9 +353,13 @@ impl Node {
         if bytes.len() < needed {
             return Ok(false);
         }
-        let carriage = self.options.carriage;
-        self.counts.charged_in += carriage.cost(&header);
-        self.counts.frames_in += 1;
+        if header.kind == FrameKind::Control {
+            self.last_control.clear();
+            self.last_control.extend_from_slice(&bytes[..needed]);
+        }
+        let carriage = self.wires.carriage;
+        self.carried.charged_in += carriage.cost(&header);
+        self.carried.frames_in += 1;
         let landing = carriage.landing(self.inbound.landing);
         self.inbound.landing = landing;
         let bytes = self.inbound.unparsed();
@@ -309,6 +390,7 @@ impl Node {
                 let left = header.body_bytes();
                 self.inbound.chunk = Some(ChunkIn {
                     place: Place::Nowhere,
+                    is_written: false,
                     is_last: false,
                     left,
                     fill,
@@ -342,6 +424,7 @@ impl Node {
                 };
                 self.inbound.chunk = Some(ChunkIn {
                     place,
+                    is_written: false,
                     is_last: complete,
                     left: chunk.bytes,
                     fill,
@@ -382,16 +465,53 @@ impl Node {
         };
         Some(ChunkIn {
             place,
+            is_written: true,
             is_last: false,
             left,
             fill: left.next_multiple_of(FRAME_ALIGNMENT) - left,
         })
     }
 
+    /// Hears what it heard last again, as it was or with other bytes: the session may believe
+    /// it or not, and is in order as far as it goes. What it believes then is not what is.
+    pub(in crate::fabric::sim) fn mishear(&mut self) -> Checked {
+        let mut frame = std::mem::take(&mut self.last_control);
+        if frame.is_empty() || self.stage == Stage::Suspended {
+            return Ok(());
+        }
+        for _ in 0..self.random.below(4) {
+            let at = self.random.below(frame.len() as u64) as usize;
+            frame[at] ^= 1 << self.random.below(8);
+        }
+        self.counts.faults.count(Fault::Malformed, true);
+        let header = FrameHeader::parse(&frame).ok().flatten();
+        let Some(header) = header.filter(|header| header.padded_length() == frame.len()) else {
+            return Ok(());
+        };
+        let _ = self
+            .session
+            .handle_frame(&header, &frame[..header.length as usize], 0);
+        while self.session.poll_event().is_some() {}
+        let mut rings = Rings(&mut self.senders);
+        for _ in 0..FRAMES_MISHEARD {
+            if self
+                .session
+                .poll_transmit(&mut rings, 0, &mut frame)
+                .is_none()
+            {
+                break;
+            }
+        }
+        while self.session.poll_event().is_some() {}
+        self.check_footprint()
+    }
+
     /// Takes what is here of a chunk's bytes, and keeps the chunk if more is to come.
     fn continue_chunk(&mut self, mut chunk: ChunkIn, ledger: &Ledger) -> Checked {
         let here = self.inbound.unparsed().len().min(chunk.left);
         let bytes = &self.inbound.bytes[self.inbound.parsed..][..here];
+        let is_late = chunk.is_written && here > 0 && self.is_behind;
+        self.counts.faults.count(Fault::LateWrite, is_late);
         match &mut chunk.place {
             Place::Message {
                 end,
@@ -451,5 +571,7 @@ const WRITE: u64 = u64::MAX;
 const BLOCK: u64 = u64::MAX;
 /// With that: address, sequence, offset and length.
 const WRITE_HEAD_BYTES: usize = 5 * 8;
+/// How many frames a session may send for what it misheard.
+const FRAMES_MISHEARD: usize = 100;
 /// Bytes that are built ahead of a wire that takes no more.
 const FULL_BYTES: usize = 1 << 16;

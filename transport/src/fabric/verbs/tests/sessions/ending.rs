@@ -130,13 +130,13 @@ fn a_request_that_the_peer_refuses_is_a_broken_protocol_and_no_lost_device() {
         let crate::channel::SendError::Disconnected(disconnected) = error else {
             panic!("{error}");
         };
-        let EndCause::PeerGone { why } = &disconnected.cause else {
+        let EndCause::PeerGone { why, .. } = &disconnected.cause else {
             panic!("{disconnected}");
         };
         let (who, what) = why.split_once(" failed in send ").unwrap();
         assert_eq!(
             who,
-            format!("the protocol was broken: queue pair {dies:#x}")
+            format!("the device says that the protocol was broken: queue pair {dies:#x}")
         );
         let (_, what) = what.split_once(": ").unwrap();
         assert_eq!(
@@ -157,7 +157,7 @@ fn an_end_of_file_in_mid_stream_hands_out_what_arrived_first() {
     stage.nodes[0].tcp.shutdown(Shutdown::Both).unwrap();
     stage.settle();
     assert_eq!(consume_until_over(&mut receiver), 4);
-    let EndCause::PeerGone { why } = cause(&mut receiver) else {
+    let EndCause::PeerGone { why, .. } = cause(&mut receiver) else {
         panic!("another cause");
     };
     assert!(why.contains("without saying goodbye"), "{why}");
@@ -198,7 +198,7 @@ fn a_queue_pair_that_died_with_nothing_outstanding_ends_its_session_all_the_same
     );
     stage.settle();
     assert_eq!(consume_until_over(&mut receiver), 1, "it had arrived");
-    let EndCause::PeerGone { why } = cause(&mut receiver) else {
+    let EndCause::PeerGone { why, .. } = cause(&mut receiver) else {
         panic!("another cause");
     };
     assert!(why.contains("LastRequestReached"), "{why}");

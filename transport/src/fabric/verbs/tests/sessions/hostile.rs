@@ -152,7 +152,7 @@ fn cause(attack: impl FnOnce(&mut Victim)) -> String {
     let Err(RecvError::Disconnected(disconnected)) = receiver.poll() else {
         panic!("the channel is not over");
     };
-    let EndCause::PeerGone { why } = &disconnected.cause else {
+    let EndCause::PeerGone { why, .. } = &disconnected.cause else {
         panic!("{disconnected:?}");
     };
     assert!(victim.session.is_gone());
@@ -178,7 +178,7 @@ fn a_message_longer_than_the_receive_is_a_broken_protocol() {
     });
     let (_, of_receive) = why.split_once(" failed in receive ").unwrap();
     assert!(
-        why.starts_with("the protocol was broken: queue pair 0x"),
+        why.starts_with("the device says that the protocol was broken: queue pair 0x"),
         "{why}"
     );
     assert!(
@@ -212,7 +212,10 @@ fn a_request_that_our_device_refuses_is_a_broken_protocol() {
             victim.fake.raise(DEVICE, event);
         });
         let text = text.replace("{}", &format!("queue pair {number:#x}"));
-        assert_eq!(why, format!("it broke the protocol: it made {text}"));
+        assert_eq!(
+            why,
+            format!("the device says that it broke the protocol: it made {text}")
+        );
     }
 }
 

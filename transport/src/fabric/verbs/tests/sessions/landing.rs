@@ -140,7 +140,7 @@ fn the_path_follows_from_the_size() {
     for device in [|_: &mut FakeDevice| (), NO_IMMEDIATE] {
         let stage = trusting_on(device);
         let (mut sender, mut receiver) = active(&stage, "paths");
-        let eager = stage.nodes[0].session.eager_bytes;
+        let eager = stage.nodes[0].session.carrier.eager_bytes();
         for (bytes, path) in [
             (0, Path::Inline),
             (64, Path::Inline),
@@ -255,7 +255,10 @@ fn a_block_is_not_written_while_its_message_is_read() {
     assert!(posted(&stage).len() > 2);
     held.extend(take(&mut receiver).unwrap());
     assert_eq!(stage.stats()[0].rendezvous_sent, 2);
-    for (message, number) in held.iter().zip((2..6).chain([100])) {
+    for (message, number) in held
+        .iter()
+        .zip((2..2 + LANDINGS_PER_CHANNEL as u64).chain([100]))
+    {
         assert_eq!(message.bytes(), payload(number, 20_000));
     }
     // Released in whatever order, the blocks are the sender's again, as it hears at latest
@@ -269,7 +272,11 @@ fn a_block_is_not_written_while_its_message_is_read() {
     }
     let sent = stage.stats()[0];
     assert!(sent.rendezvous_sent <= 3, "{}", sent.rendezvous_sent);
-    assert!(sent.landings_sent >= 4 + 8, "{}", sent.landings_sent);
+    assert!(
+        sent.landings_sent >= LANDINGS_PER_CHANNEL as u64 + 8,
+        "{}",
+        sent.landings_sent
+    );
 }
 
 #[test]
@@ -416,7 +423,7 @@ fn a_word_of_a_block_that_is_not_the_peers_ends_the_session() {
         match forged {
             None => assert_eq!(consume(&mut receiver), 1),
             Some(_) => {
-                let EndCause::PeerGone { why } = why(&mut receiver) else {
+                let EndCause::PeerGone { why, .. } = why(&mut receiver) else {
                     panic!("the peer broke the protocol");
                 };
                 assert!(why.contains("broke the protocol"), "{why}");

@@ -15,6 +15,7 @@ mod reactions;
 mod removal;
 mod rendezvous;
 mod resting;
+mod resuming;
 mod waiting;
 
 use std::mem::MaybeUninit;
@@ -74,6 +75,8 @@ fn runtime(driver: Driver) -> Arc<Runtime> {
         cores: Vec::new(),
         session_credit_bytes: 1 << 20,
         node_credit_bytes: 64 << 20,
+        notice_timeout: std::time::Duration::from_secs(3),
+        session_timeout: std::time::Duration::from_secs(30),
     })
     .unwrap()
 }
@@ -95,6 +98,7 @@ fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
 
 fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
+        resumption: None,
         peer: PeerDescription {
             knows_versions: true,
             rests: true,
@@ -151,16 +155,28 @@ impl Stage {
         settings: SiteSettings,
         known: impl Fn(&mut PeerDescription),
     ) -> Self {
+        Self::admitted(driver, fake, settings, |_, admission| {
+            known(&mut admission.peer);
+        })
+    }
+
+    /// With what is admitted changed, by the end that admits it.
+    fn admitted(
+        driver: Driver,
+        fake: FakeProvider,
+        settings: SiteSettings,
+        change: impl Fn(usize, &mut Admission),
+    ) -> Self {
         let sites = [open_site(&fake, settings), open_site(&fake, settings)];
         let pairs = pairs([&sites[0], &sites[1]]).unwrap();
         let queue_pairs = [0, 1].map(|end| pairs[end].endpoint().pair.queue_pair);
         let mut parts = sites.into_iter().zip(pairs).zip(connection());
-        let nodes = [(); 2].map(|()| {
+        let nodes = [0, 1].map(|end| {
             let ((site, pair), tcp) = parts.next().unwrap();
             let runtime = runtime(driver);
             let kept = tcp.try_clone().unwrap();
             let mut admission = admission(tcp, pair);
-            known(&mut admission.peer);
+            change(end, &mut admission);
             Node {
                 tcp: kept,
                 session: runtime.admit(admission).unwrap(),

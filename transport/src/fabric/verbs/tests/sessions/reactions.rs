@@ -242,7 +242,7 @@ impl Row {
             Ok(_) => "is not over".to_owned(),
             Err(RecvError::Disconnected(disconnected)) => match &disconnected.cause {
                 EndCause::DeviceLost { why } => format!("device lost ({})", nameless(why)),
-                EndCause::PeerGone { why } => format!("peer gone ({})", nameless(why)),
+                EndCause::PeerGone { why, .. } => format!("peer gone ({})", nameless(why)),
                 other => format!("{other:?}"),
             },
             Err(other) => format!("{other:?}"),

@@ -1,0 +1,53 @@
+//! What shows that an end of a resumption has the session's secret.
+
+use hmac::{Hmac, KeyInit, Mac};
+use sha2::Sha256;
+
+use super::Prologue;
+use crate::fabric::FabricKind;
+use crate::identity::Secret;
+use crate::negotiate::End;
+
+/// What is claimed: that this session goes on over this connection.
+///
+/// A proof is HMAC-SHA256 under the session's secret, over: a label; the role of whoever
+/// proves, so that no end can be answered with its own words; the session, the epoch and the
+/// fabric; both Hellos as they were on the wire, each of which has a nonce, so that a proof is
+/// worth nothing in any other conversation. All parts have fixed lengths but the Hellos, which
+/// say their own.
+pub(super) struct Claim<'a> {
+    pub(super) session_id: &'a [u8; 16],
+    pub(super) epoch: u64,
+    pub(super) fabric: FabricKind,
+    pub(super) prologue: &'a Prologue,
+}
+
+impl Claim<'_> {
+    /// The proof by the end `by`.
+    pub(super) fn proof(&self, by: End, secret: &Secret) -> [u8; 32] {
+        self.mac(by, secret).finalize().into_bytes().into()
+    }
+
+    /// Whether `proof` is that of the end `by`, in constant time.
+    pub(super) fn is_proven(&self, by: End, secret: &Secret, proof: &[u8; 32]) -> bool {
+        self.mac(by, secret).verify(proof.into()).is_ok()
+    }
+
+    fn mac(&self, by: End, secret: &Secret) -> Hmac<Sha256> {
+        let mac = Hmac::new_from_slice(secret.expose());
+        let mut mac: Hmac<Sha256> = mac.expect("HMAC takes keys of any length");
+        mac.update(LABEL);
+        mac.update(match by {
+            End::Dialer => &[0],
+            End::Acceptor => &[1],
+        });
+        mac.update(self.session_id);
+        mac.update(&self.epoch.to_le_bytes());
+        mac.update(&[self.fabric.to_wire()]);
+        mac.update(&self.prologue.dialer);
+        mac.update(&self.prologue.acceptor);
+        mac
+    }
+}
+
+const LABEL: &[u8] = b"ibex resume 1";

@@ -1,0 +1,717 @@
+//! A session that goes on, between machines in memory; and everybody who tries that without
+//! having it.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use proptest::prelude::*;
+
+use super::proof::Claim;
+use super::tests::{ENTROPY, Meeting, TIMEOUT, agreed, host, local};
+use super::verbs_tests::endpoint;
+use super::*;
+use crate::error::HandshakeError;
+use crate::identity::NodeIdentity;
+use crate::local::Local;
+use crate::message::{
+    MAGIC, MessageKind, Ready, Resume, ResumeRefusal, Resumed, VerbsEndpoint, VersionRange,
+    features,
+};
+use crate::message::{Message, MessageError};
+use crate::negotiate::End;
+use crate::places::{Places, SessionLimits};
+use crate::resumption::{Resumable, Resumptions, Ticket};
+
+/// Both ends of a resumption, and all that they say.
+pub(super) struct Reunion {
+    pub(super) dialer: ResumerHandshake,
+    pub(super) acceptor: AcceptorHandshake,
+    now: Instant,
+    pub(super) chunk: usize,
+    /// After so many bytes in both directions, everything is lost.
+    pub(super) cut_after: usize,
+    /// By what this byte of one end's is changed on its way.
+    garbled: Option<(End, usize, u8)>,
+    pub(super) from_dialer: Vec<u8>,
+    pub(super) from_acceptor: Vec<u8>,
+    delivered: usize,
+    /// The dialer's, and the acceptor's.
+    pub(super) pairs: [Pair; 2],
+    pub(super) dialer_end: Option<Result<ResumedSession, HandshakeError>>,
+    pub(super) acceptor_end: Option<Result<ResumedSession, HandshakeError>>,
+}
+
+/// An end's queue pair, as far as it comes.
+pub(super) struct Pair {
+    pub(super) prepares: Result<VerbsEndpoint, String>,
+    pub(super) connects: Result<(), String>,
+    /// The peers that it was connected to.
+    pub(super) connected_to: Vec<VerbsEndpoint>,
+}
+
+impl Pair {
+    fn of(identity: u8) -> Pair {
+        Pair {
+            prepares: Ok(endpoint(identity)),
+            connects: Ok(()),
+            connected_to: Vec::new(),
+        }
+    }
+
+    fn connect(&mut self, theirs: VerbsEndpoint) -> Result<(), String> {
+        self.connected_to.push(theirs);
+        self.connects.clone()
+    }
+}
+
+/// One session.
+#[derive(Debug)]
+struct OneSession(Resumable);
+
+impl Resumptions for OneSession {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        (session_id == &ENTROPY.session_id).then(|| self.0.clone())
+    }
+}
+
+/// The epoch that the tests begin.
+pub(super) const EPOCH: u64 = 0x0102;
+/// Lengths of what goes over the wire: magic and Hello, Offer, Resume, Resumed.
+pub(super) const HELLO: usize = 8 + 2 + 34;
+pub(super) const OFFER: usize = 2 + 86;
+pub(super) const RESUME: usize = 2 + 58;
+pub(super) const RESUMED: usize = 2 + 33;
+
+/// A node with the session in the epoch before [`EPOCH`].
+pub(super) fn node(identity: u8) -> Local {
+    node_in(identity, EPOCH - 1)
+}
+
+fn node_in(identity: u8, epoch: u64) -> Local {
+    let secret = ENTROPY.resume_secret;
+    let mut node = local(identity);
+    node.resumptions = Some(Arc::new(OneSession(Resumable {
+        secret,
+        epoch,
+        fabrics: FabricKind::FASTEST_FIRST.to_vec(),
+        reason: String::new(),
+    })));
+    node
+}
+
+/// With node 0x22.
+pub(super) fn ticket(epoch: u64) -> Ticket {
+    Ticket {
+        session_id: ENTROPY.session_id,
+        secret: ENTROPY.resume_secret,
+        peer: NodeIdentity([0x22; 16]),
+        incarnation: 0x22,
+        epoch,
+        fabric: FabricKind::Tcp,
+    }
+}
+
+impl Reunion {
+    pub(super) fn new(epoch: u64) -> Reunion {
+        Reunion::between(&node(0x11), ticket(epoch), &node(0x22))
+    }
+
+    pub(super) fn between(dialer: &Local, ticket: Ticket, acceptor: &Local) -> Reunion {
+        let now = Instant::now();
+        let deadline = now + TIMEOUT;
+        Reunion {
+            dialer: ResumerHandshake::new(dialer, ticket, [0xd0; 16], now, deadline),
+            acceptor: AcceptorHandshake::new(acceptor, host(1), ENTROPY, now, deadline),
+            now,
+            chunk: usize::MAX,
+            cut_after: usize::MAX,
+            garbled: None,
+            from_dialer: Vec::new(),
+            from_acceptor: Vec::new(),
+            delivered: 0,
+            pairs: [0x11, 0x22].map(Pair::of),
+            dialer_end: None,
+            acceptor_end: None,
+        }
+    }
+
+    /// Runs until both have nothing more to say.
+    pub(super) fn run(&mut self) {
+        loop {
+            let said = self.from_dialer.len() + self.from_acceptor.len();
+            while let Some(bytes) = self.dialer.poll_transmit() {
+                let arriving = self.on_its_way(End::Dialer, bytes);
+                for piece in arriving.chunks(self.chunk) {
+                    self.acceptor.handle_bytes(piece);
+                }
+            }
+            self.attend();
+            while let Some(bytes) = self.acceptor.poll_transmit() {
+                let arriving = self.on_its_way(End::Acceptor, bytes);
+                for piece in arriving.chunks(self.chunk) {
+                    self.dialer.handle_bytes(piece);
+                }
+            }
+            self.attend();
+            if self.from_dialer.len() + self.from_acceptor.len() == said {
+                return;
+            }
+        }
+    }
+
+    /// What of `bytes` arrives.
+    fn on_its_way(&mut self, by: End, mut bytes: Vec<u8>) -> Vec<u8> {
+        let record = match by {
+            End::Dialer => &mut self.from_dialer,
+            End::Acceptor => &mut self.from_acceptor,
+        };
+        let before = record.len();
+        record.extend(&bytes);
+        if let Some((whose, at, change)) = self.garbled
+            && whose == by
+            && (before..before + bytes.len()).contains(&at)
+        {
+            bytes[at - before] ^= change;
+        }
+        bytes.truncate(self.cut_after - self.delivered.min(self.cut_after));
+        self.delivered += bytes.len();
+        bytes
+    }
+
+    pub(super) fn attend(&mut self) {
+        while let Some(event) = self.dialer.poll_event() {
+            let [pair, _] = &mut self.pairs;
+            match event {
+                ResumerEvent::PreparePair => self.dialer.handle_prepared(pair.prepares.clone()),
+                ResumerEvent::ConnectPair(theirs) => {
+                    self.dialer.handle_connected(pair.connect(*theirs));
+                }
+                ResumerEvent::Resumed(session) => self.dialer_end = Some(Ok(session)),
+                ResumerEvent::Failed(error) => self.dialer_end = Some(Err(error)),
+            }
+        }
+        while let Some(event) = self.acceptor.poll_event() {
+            let [_, pair] = &mut self.pairs;
+            match event {
+                AcceptorEvent::PreparePair => self.acceptor.handle_prepared(pair.prepares.clone()),
+                AcceptorEvent::ConnectPair(theirs) => {
+                    self.acceptor.handle_connected(pair.connect(*theirs));
+                }
+                AcceptorEvent::Resumed(session) => self.acceptor_end = Some(Ok(session)),
+                AcceptorEvent::Failed(error) => self.acceptor_end = Some(Err(error)),
+                other => panic!("nothing that a resumption asks for: {other:?}"),
+            }
+        }
+    }
+
+    /// Says `message` to the acceptor in the dialer's place.
+    pub(super) fn say_to_acceptor(&mut self, message: &Message) {
+        self.acceptor.handle_bytes(&bytes_of(message));
+        self.attend();
+    }
+
+    pub(super) fn wait_for_ever(&mut self) {
+        self.now += TIMEOUT;
+        self.dialer.handle_timeout(self.now);
+        self.acceptor.handle_timeout(self.now);
+        self.attend();
+    }
+
+    /// Both ends, which must go on, and with the same.
+    pub(super) fn goes_on(mut self) -> ResumedSession {
+        self.run();
+        let (dialer, acceptor) = self.ends();
+        let session = dialer.expect("dialer");
+        assert_eq!(acceptor, Ok(session.clone()));
+        session
+    }
+
+    /// Both ends, which must refuse alike.
+    pub(super) fn refusal(mut self) -> ResumeRefusal {
+        self.run();
+        let (dialer, acceptor) = self.ends();
+        assert_eq!(dialer, acceptor);
+        match dialer {
+            Err(HandshakeError::NotResumed { refusal }) => refusal,
+            other => panic!("no refusal: {other:?}"),
+        }
+    }
+
+    pub(super) fn ends(
+        self,
+    ) -> (
+        Result<ResumedSession, HandshakeError>,
+        Result<ResumedSession, HandshakeError>,
+    ) {
+        let ended = "the handshake has ended";
+        (
+            self.dialer_end.expect(ended),
+            self.acceptor_end.expect(ended),
+        )
+    }
+}
+
+pub(super) fn bytes_of(message: &Message) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    message.write(&mut bytes);
+    bytes
+}
+
+/// As far as the acceptor waits for what a dialer says behind its Hello, and that Hello's
+/// conversation.
+pub(super) fn met(dialer: &Local, acceptor: &Local) -> (Reunion, Prologue) {
+    let mut reunion = Reunion::between(dialer, ticket(EPOCH), acceptor);
+    reunion.cut_after = HELLO;
+    reunion.run();
+    assert_eq!(reunion.acceptor.step(), Step::Offer);
+    let prologue = Prologue {
+        dialer: reunion.from_dialer[..HELLO].to_vec(),
+        acceptor: reunion.from_acceptor[..HELLO].to_vec(),
+    };
+    (reunion, prologue)
+}
+
+/// A Resume with the proof that `by` would give in that conversation.
+pub(super) fn resume_proven_by(by: End, prologue: &Prologue) -> Message {
+    let Ticket {
+        session_id,
+        secret,
+        epoch,
+        fabric,
+        ..
+    } = ticket(EPOCH);
+    let claim = Claim {
+        session_id: &session_id,
+        epoch,
+        fabric,
+        prologue,
+    };
+    Message::Resume(Resume {
+        session_id,
+        epoch,
+        fabric,
+        proof: claim.proof(by, &secret),
+    })
+}
+
+#[test]
+fn a_session_goes_on_with_its_next_epoch() {
+    for fabric in [FabricKind::Shm, FabricKind::Tcp] {
+        let ticket = Ticket {
+            fabric,
+            ..ticket(EPOCH)
+        };
+        let session = Reunion::between(&node(0x11), ticket, &node(0x22)).goes_on();
+        let (session_id, epoch) = (ENTROPY.session_id, EPOCH);
+        assert_eq!(
+            session,
+            ResumedSession {
+                session_id,
+                epoch,
+                fabric
+            }
+        );
+    }
+    // As one does that never heard what became of its attempts.
+    assert_eq!(Reunion::new(EPOCH + 7).goes_on().epoch, EPOCH + 7);
+}
+
+#[test]
+fn it_makes_no_difference_how_the_bytes_are_cut() {
+    for chunk in 1..HELLO + OFFER + 1 {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.chunk = chunk;
+        reunion.goes_on();
+    }
+}
+
+#[test]
+fn it_takes_no_place() {
+    let mut full = node(0x22);
+    full.places = Places::new(SessionLimits {
+        per_peer: 1,
+        per_node: 1,
+    });
+    let _held = full.places.take(NodeIdentity([0x11; 16])).unwrap();
+    Reunion::between(&node(0x11), ticket(EPOCH), &full).goes_on();
+}
+
+#[test]
+fn what_comes_behind_the_last_message_is_the_sessions() {
+    let mut reunion = Reunion::new(EPOCH);
+    reunion.run();
+    reunion.dialer.handle_bytes(b"frame");
+    assert_eq!(reunion.dialer.into_leftover(), b"frame");
+
+    let mut reunion = Reunion::new(EPOCH);
+    reunion.cut_after = 2 * HELLO + OFFER;
+    reunion.run();
+    let resume = &reunion.from_dialer[HELLO..];
+    assert_eq!(resume.len(), RESUME);
+    let with_more = [resume, b"no frame yet"].concat();
+    reunion.acceptor.handle_bytes(&with_more);
+    reunion.attend();
+    assert!(reunion.acceptor_end.unwrap().is_ok());
+    assert_eq!(reunion.acceptor.into_leftover(), b"no frame yet");
+}
+
+#[test]
+fn a_session_that_is_not_there_is_refused() {
+    let other = Ticket {
+        session_id: [9; 16],
+        ..ticket(EPOCH)
+    };
+    let refusal = Reunion::between(&node(0x11), other, &node(0x22)).refusal();
+    assert_eq!(refusal, ResumeRefusal::NoSuchSession);
+}
+
+#[test]
+fn whoever_has_another_secret_is_refused_and_hears_nothing_of_epochs() {
+    for epoch in [1, EPOCH] {
+        let guessed = Ticket {
+            secret: Secret::new([9; 32]),
+            ..ticket(epoch)
+        };
+        let refusal = Reunion::between(&node(0x11), guessed, &node(0x22)).refusal();
+        assert_eq!(refusal, ResumeRefusal::WrongProof);
+    }
+}
+
+#[test]
+fn an_old_epoch_is_refused_and_none_begins_twice() {
+    for old in [0, 1, EPOCH - 1] {
+        assert_eq!(Reunion::new(old).refusal(), ResumeRefusal::OldEpoch);
+    }
+    let begun = node_in(0x22, EPOCH);
+    let again = Reunion::between(&node(0x11), ticket(EPOCH), &begun);
+    assert_eq!(again.refusal(), ResumeRefusal::OldEpoch);
+}
+
+#[test]
+fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
+    let mut choosy = node(0x22);
+    let session = Resumable {
+        secret: ENTROPY.resume_secret,
+        epoch: EPOCH - 1,
+        fabrics: vec![FabricKind::Verbs],
+        reason: "the listening node requires verbs".to_owned(),
+    };
+    choosy.resumptions = Some(Arc::new(OneSession(session)));
+    let mut reunion = Reunion::between(&node(0x11), ticket(EPOCH), &choosy);
+    reunion.run();
+    let (dialer, acceptor) = reunion.ends();
+    assert_eq!(dialer, acceptor);
+    let said = "the session is not resumed over tcp: the listening node requires verbs";
+    assert_eq!(dialer.unwrap_err().to_string(), said);
+    // Whoever has not its secret is told nothing of it.
+    let guessed = Ticket {
+        secret: Secret::new([9; 32]),
+        ..ticket(EPOCH)
+    };
+    let refusal = Reunion::between(&node(0x11), guessed, &choosy).refusal();
+    assert_eq!(refusal, ResumeRefusal::WrongProof);
+}
+
+#[test]
+fn what_was_said_in_another_conversation_is_worth_nothing() {
+    let mut recorded = Reunion::new(EPOCH);
+    recorded.run();
+    // The same dialer to the letter; the acceptor has drawn another nonce.
+    let mut entropy = ENTROPY;
+    entropy.nonce = [0xa9; 16];
+    let now = Instant::now();
+    let mut acceptor = AcceptorHandshake::new(&node(0x22), host(1), entropy, now, now + TIMEOUT);
+    acceptor.handle_bytes(&recorded.from_dialer);
+    let Some(AcceptorEvent::Failed(error)) = acceptor.poll_event() else {
+        panic!("no failure");
+    };
+    let refusal = ResumeRefusal::WrongProof;
+    assert_eq!(error, HandshakeError::NotResumed { refusal });
+}
+
+#[test]
+fn an_end_is_not_answered_with_its_own_words() {
+    // What only the acceptor can prove does not prove the dialer.
+    let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
+    reunion.say_to_acceptor(&resume_proven_by(End::Acceptor, &prologue));
+    let refusal = ResumeRefusal::WrongProof;
+    let refused = Err(HandshakeError::NotResumed { refusal });
+    assert_eq!(reunion.acceptor_end, Some(refused.clone()));
+    let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
+    reunion.say_to_acceptor(&resume_proven_by(End::Dialer, &prologue));
+    assert!(
+        reunion.acceptor_end.unwrap().is_ok(),
+        "the same, but for the role"
+    );
+
+    // Nor the other way round.
+    let mut reunion = Reunion::new(EPOCH);
+    reunion.cut_after = 2 * HELLO + OFFER;
+    reunion.run();
+    let proof = *reunion.from_dialer.last_chunk().unwrap();
+    let answer = bytes_of(&Message::Resumed(Resumed { proof }));
+    reunion.dialer.handle_bytes(&answer);
+    reunion.attend();
+    assert_eq!(reunion.dialer_end, Some(refused));
+}
+
+#[test]
+fn a_proof_goes_to_nobody_but_the_peer() {
+    let mut restarted = node(0x22);
+    restarted.incarnation = 0x23;
+    let mut no_sessions = node(0x22);
+    no_sessions.resumptions = None;
+    let mut older = node(0x22);
+    older.features &= !features::RESUME;
+    for acceptor in [restarted, no_sessions, older, node(0x33)] {
+        let mut reunion = Reunion::between(&node(0x11), ticket(EPOCH), &acceptor);
+        reunion.run();
+        let said = &reunion.from_dialer[HELLO..];
+        assert_eq!(said[2], MessageKind::Refusal as u8);
+        let (dialer, there) = reunion.ends();
+        let (identity, incarnation) = (acceptor.identity, acceptor.incarnation);
+        let other = HandshakeError::OtherNode {
+            identity,
+            incarnation,
+        };
+        let HandshakeError::Refused { step, reason } = there.unwrap_err() else {
+            panic!("not a refusal in words");
+        };
+        assert_eq!(step, Step::Offer);
+        assert_eq!(reason.as_str(), other.to_string());
+        assert_eq!(dialer, Err(other));
+    }
+}
+
+#[test]
+fn nothing_is_resumed_where_one_of_the_two_cannot() {
+    let mut without = node(0x22);
+    without.resumptions = None;
+    let mut dialer_without = node(0x11);
+    dialer_without.resumptions = None;
+    for (dialer, acceptor) in [(node(0x11), without), (dialer_without, node(0x22))] {
+        let (mut reunion, prologue) = met(&dialer, &acceptor);
+        reunion.say_to_acceptor(&resume_proven_by(End::Dialer, &prologue));
+        let (step, kind) = (Step::Offer, MessageKind::Resume);
+        let error = HandshakeError::OutOfTurn { step, kind };
+        assert_eq!(reunion.acceptor_end, Some(Err(error)));
+    }
+}
+
+#[test]
+fn with_nodes_that_cannot_resume_sessions_are_made_as_ever() {
+    for versions in [[3, 5], [5, 3], [5, 9], [9, 5]] {
+        let ends = [1, 2].map(|identity: u8| {
+            let mut node = node(identity);
+            let minor = versions[usize::from(identity) - 1];
+            node.versions.newest.minor = minor;
+            match minor {
+                3 => node.features = 0b111,
+                9 => node.features |= 0b110_0000,
+                _ => {}
+            }
+            node
+        });
+        let (dialer, acceptor) = agreed(Meeting::new(&ends[0], &ends[1]));
+        let both = match versions.contains(&3) {
+            true => 0b0111,
+            false => features::SUPPORTED,
+        };
+        assert_eq!((dialer.features, acceptor.features), (both, both));
+        assert!(dialer.version <= VersionRange::SUPPORTED.newest);
+        assert_eq!(dialer.stated_pid, Some(4242));
+    }
+}
+
+#[test]
+fn a_resume_out_of_turn_ends_the_handshake() {
+    // Before Hello.
+    let mut reunion = Reunion::new(EPOCH);
+    let prologue = Prologue {
+        dialer: Vec::new(),
+        acceptor: Vec::new(),
+    };
+    let resume = resume_proven_by(End::Dialer, &prologue);
+    reunion.acceptor.handle_bytes(&MAGIC);
+    reunion.say_to_acceptor(&resume);
+    let out_of_turn = |step, kind| HandshakeError::OutOfTurn { step, kind };
+    let error = out_of_turn(Step::Hello, MessageKind::Resume);
+    assert_eq!(reunion.acceptor_end, Some(Err(error)));
+
+    // Behind the Offer of a new session, and at the dialer of one.
+    let mut meeting = Meeting::on_hosts(&node(1), host(1), &node(2), host(2));
+    meeting.cut_after = 4;
+    meeting.run();
+    assert_eq!(meeting.acceptor.step(), Step::Choice);
+    meeting.acceptor.handle_bytes(&bytes_of(&resume));
+    meeting.dialer.handle_bytes(&bytes_of(&resume));
+    meeting.attend_acceptor();
+    meeting.attend_dialer();
+    let (dialer, acceptor) = meeting.ends();
+    let resume = MessageKind::Resume;
+    assert_eq!(acceptor.unwrap_err(), out_of_turn(Step::Choice, resume));
+    assert_eq!(dialer.unwrap_err(), out_of_turn(Step::Endpoint, resume));
+}
+
+#[test]
+fn a_message_out_of_turn_ends_the_resumption() {
+    let wrong = [
+        Message::Ready(Ready { session: None }),
+        Message::Resumed(Resumed { proof: [0; 32] }),
+    ];
+    let steps = [
+        (HELLO, Step::Hello),
+        (2 * HELLO, Step::Offer),
+        (2 * HELLO + OFFER, Step::Resumed),
+    ];
+    for (delivered, step) in steps {
+        for message in &wrong {
+            let mut reunion = Reunion::new(EPOCH);
+            reunion.cut_after = delivered;
+            reunion.run();
+            assert_eq!(reunion.dialer.step(), step);
+            if step == Step::Hello {
+                reunion.dialer.handle_bytes(&MAGIC);
+            }
+            reunion.dialer.handle_bytes(&bytes_of(message));
+            reunion.attend();
+            let kind = message.kind();
+            let error = match (step, kind) {
+                (Step::Resumed, MessageKind::Resumed) => HandshakeError::NotResumed {
+                    refusal: ResumeRefusal::WrongProof,
+                },
+                _ => HandshakeError::OutOfTurn { step, kind },
+            };
+            assert_eq!(reunion.dialer_end, Some(Err(error)));
+        }
+    }
+}
+
+#[test]
+fn behind_a_resume_nothing_is_said_that_is_not_the_sessions() {
+    let unknown_kind = [1, 0, 99];
+    let wrong_answer = bytes_of(&Message::Resumed(Resumed { proof: [0; 32] }));
+    let out_of_turn = bytes_of(&Message::Ready(Ready { session: None }));
+    for answer in [&unknown_kind[..], &wrong_answer, &out_of_turn, &[]] {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.cut_after = 2 * HELLO + OFFER;
+        reunion.run();
+        assert_eq!(reunion.from_dialer.len(), HELLO + RESUME);
+        reunion.dialer.handle_bytes(answer);
+        reunion.wait_for_ever();
+        assert!(reunion.dialer_end.unwrap().is_err());
+        assert_eq!(reunion.dialer.poll_transmit(), None);
+    }
+}
+
+#[test]
+fn whoever_falls_silent_is_given_up_by_name_of_the_step() {
+    let silent = |step| HandshakeError::Silent {
+        step,
+        waited: TIMEOUT,
+    };
+    for (delivered, at_dialer, at_acceptor) in [
+        (0, Step::Hello, Some(Step::Hello)),
+        (HELLO, Step::Hello, Some(Step::Offer)),
+        (2 * HELLO, Step::Offer, Some(Step::Offer)),
+        (2 * HELLO + OFFER, Step::Resumed, Some(Step::Offer)),
+        (2 * HELLO + OFFER + RESUME, Step::Resumed, None),
+        (
+            2 * HELLO + OFFER + RESUME + RESUMED - 1,
+            Step::Resumed,
+            None,
+        ),
+    ] {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.cut_after = delivered;
+        reunion.run();
+        let early = reunion.now + TIMEOUT - Duration::from_nanos(1);
+        reunion.dialer.handle_timeout(early);
+        assert!(reunion.dialer.deadline().is_some());
+        reunion.wait_for_ever();
+        let (dialer, acceptor) = reunion.ends();
+        assert_eq!(dialer, Err(silent(at_dialer)), "after {delivered}");
+        match at_acceptor {
+            Some(step) => assert_eq!(acceptor, Err(silent(step)), "after {delivered}"),
+            None => assert!(acceptor.is_ok()),
+        }
+    }
+}
+
+#[test]
+fn an_unknown_fabric_is_no_message() {
+    let (mut reunion, prologue) = met(&node(0x11), &node(0x22));
+    let mut bytes = bytes_of(&resume_proven_by(End::Dialer, &prologue));
+    let fabric = bytes.len() - 33;
+    bytes[fabric] = 9;
+    reunion.acceptor.handle_bytes(&bytes);
+    reunion.attend();
+    let problem = MessageError::UnknownValue {
+        field: "fabric kind",
+        value: 9,
+    };
+    let step = Step::Offer;
+    let malformed = HandshakeError::Malformed { step, problem };
+    assert_eq!(reunion.acceptor_end, Some(Err(malformed)));
+}
+
+proptest! {
+    /// Every byte of the dialer's is proven, and every byte of the acceptor's but its Offer.
+    #[test]
+    fn a_byte_that_is_changed_is_noticed(at in 0..2 * HELLO + RESUME + RESUMED, change in 1..=255u8) {
+        let mut reunion = Reunion::new(EPOCH);
+        let of_dialer = HELLO + RESUME;
+        let garbled = match at.checked_sub(of_dialer) {
+            None => (End::Dialer, at, change),
+            Some(at) if at < HELLO => (End::Acceptor, at, change),
+            Some(at) => (End::Acceptor, at + OFFER, change),
+        };
+        reunion.garbled = Some(garbled);
+        reunion.run();
+        reunion.wait_for_ever();
+        let (dialer, acceptor) = reunion.ends();
+        prop_assert!(dialer.is_err());
+        // A wrong answer comes too late for the acceptor; so does nothing else.
+        let too_late = garbled.0 == End::Acceptor && garbled.1 >= HELLO;
+        prop_assert_eq!(acceptor.is_ok(), too_late);
+    }
+
+    #[test]
+    fn an_offer_that_is_changed_changes_nothing_or_ends_it(at in 0..OFFER, change in 1..=255u8) {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.garbled = Some((End::Acceptor, HELLO + at, change));
+        reunion.run();
+        reunion.wait_for_ever();
+        let (dialer, acceptor) = reunion.ends();
+        prop_assert!(dialer.is_err() || dialer == acceptor);
+    }
+
+    #[test]
+    fn garbage_at_any_byte_ends_or_waits(
+        delivered in 0..2 * HELLO + OFFER + RESUME + RESUMED,
+        garbage in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut reunion = Reunion::new(EPOCH);
+        reunion.cut_after = delivered;
+        reunion.run();
+        reunion.dialer.handle_bytes(&garbage);
+        reunion.acceptor.handle_bytes(&garbage);
+        reunion.cut_after = usize::MAX;
+        reunion.run();
+        reunion.wait_for_ever();
+        prop_assert!(reunion.dialer_end.is_some() && reunion.acceptor_end.is_some());
+    }
+
+    #[test]
+    fn any_bytes_end_or_wait(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let with_magic = [&MAGIC, &*bytes].concat();
+        for bytes in [&bytes, &with_magic] {
+            let mut reunion = Reunion::new(EPOCH);
+            reunion.cut_after = 0;
+            reunion.dialer.handle_bytes(bytes);
+            reunion.run();
+            reunion.wait_for_ever();
+            prop_assert!(reunion.dialer_end.unwrap().is_err());
+        }
+    }
+}

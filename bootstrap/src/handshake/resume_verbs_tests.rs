@@ -1,0 +1,202 @@
+//! A session that goes on over a queue pair, between machines in memory.
+
+use proptest::prelude::*;
+
+use super::proof::Claim;
+use super::resume_tests::{
+    EPOCH, HELLO, OFFER, RESUME, RESUMED, Reunion, bytes_of, met, node, resume_proven_by, ticket,
+};
+use super::tests::{ENTROPY, TIMEOUT};
+use super::verbs_tests::endpoint;
+use super::*;
+use crate::error::HandshakeError;
+use crate::message::{Endpoint, GidType, Message, MessageKind, Ready, Resume, features};
+use crate::negotiate::End;
+use crate::resumption::Ticket;
+
+/// With node 0x22, for a queue pair.
+fn verbs_ticket() -> Ticket {
+    Ticket {
+        fabric: FabricKind::Verbs,
+        ..ticket(EPOCH)
+    }
+}
+
+pub(super) fn over_verbs() -> Reunion {
+    Reunion::between(&node(0x11), verbs_ticket(), &node(0x22))
+}
+
+/// The length of an Endpoint with a queue pair.
+const ENDPOINT: usize = 2 + 48;
+const READY: usize = 2 + 2;
+
+/// Both ends' reason not to go on over verbs, which is one.
+fn why_not(mut reunion: Reunion) -> String {
+    reunion.run();
+    let (dialer, acceptor) = reunion.ends();
+    assert_eq!(dialer, acceptor);
+    match dialer {
+        Err(HandshakeError::NotOverFabric { why }) => why.as_str().to_owned(),
+        other => panic!("not this: {other:?}"),
+    }
+}
+
+#[test]
+fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
+    for chunk in [1, 7, usize::MAX] {
+        let mut reunion = over_verbs();
+        reunion.chunk = chunk;
+        reunion.run();
+        let connected = reunion.pairs.each_ref().map(|pair| &pair.connected_to[..]);
+        assert_eq!(connected, [&[endpoint(0x22)][..], &[endpoint(0x11)]]);
+        reunion.goes_on();
+    }
+    // Until Ready came, the acceptor has nothing that goes on.
+    let mut reunion = over_verbs();
+    reunion.cut_after = 2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT + READY - 1;
+    reunion.run();
+    assert_eq!(reunion.acceptor.step(), Step::Ready);
+    assert!(reunion.dialer_end.as_ref().is_some_and(Result::is_ok));
+    reunion.wait_for_ever();
+    let step = Step::Ready;
+    let waited = TIMEOUT;
+    let silent = Err(HandshakeError::Silent { step, waited });
+    assert_eq!(reunion.acceptor_end, Some(silent));
+}
+
+#[test]
+fn over_verbs_nothing_is_prepared_for_whoever_has_no_proof() {
+    for ticket in [
+        Ticket {
+            secret: Secret::new([9; 32]),
+            ..verbs_ticket()
+        },
+        Ticket {
+            epoch: EPOCH - 1,
+            ..verbs_ticket()
+        },
+    ] {
+        let mut reunion = Reunion::between(&node(0x11), ticket, &node(0x22));
+        reunion.pairs[1].prepares = Err("it is not asked".to_owned());
+        reunion.refusal();
+    }
+    // Nor by the dialer for another node.
+    let mut reunion = Reunion::between(&node(0x11), verbs_ticket(), &node(0x33));
+    reunion.pairs[0].prepares = Err("it is not asked".to_owned());
+    reunion.run();
+    let (dialer, _) = reunion.ends();
+    assert!(matches!(dialer, Err(HandshakeError::OtherNode { .. })));
+}
+
+#[test]
+fn whoever_has_no_queue_pair_is_named_to_both() {
+    for (end, name) in [(0, "connecting"), (1, "listening")] {
+        let mut reunion = over_verbs();
+        reunion.pairs[end].prepares = Err("no such device".to_owned());
+        let why = "cannot make a queue pair: no such device";
+        let said = format!("over verbs: the {name} node {why}");
+        match end {
+            // Nothing was said of the session yet.
+            0 => {
+                reunion.run();
+                let (dialer, _) = reunion.ends();
+                let error = dialer.unwrap_err().to_string();
+                assert_eq!(error, format!("the session is not resumed {said}"));
+            }
+            _ => assert_eq!(why_not(reunion), said),
+        }
+        let mut reunion = over_verbs();
+        reunion.pairs[end].connects = Err("no route".to_owned());
+        let said = format!("over verbs: the {name} node cannot connect: no route");
+        assert_eq!(why_not(reunion), said);
+    }
+    let mut reunion = over_verbs();
+    let mut other = endpoint(0x22);
+    other.gid_type = GidType::RoceV1;
+    reunion.pairs[1].prepares = Ok(other);
+    assert!(why_not(reunion).contains("speaks RoCE v2"));
+}
+
+#[test]
+fn no_queue_pair_is_had_where_one_of_the_two_is_older() {
+    let mut older = node(0x22);
+    older.features &= !features::RESUME_VERBS;
+    let mut reunion = Reunion::between(&node(0x11), verbs_ticket(), &older);
+    reunion.pairs[0].prepares = Err("it is not asked".to_owned());
+    reunion.run();
+    let (dialer, _) = reunion.ends();
+    let older_than = "the session is not resumed over verbs: one of the two nodes speaks a \
+                      version before 1.5";
+    assert_eq!(dialer.unwrap_err().to_string(), older_than);
+    // And one that asks all the same is told so.
+    let (mut reunion, prologue) = met(&node(0x11), &older);
+    let Message::Resume(resume) = resume_proven_by(End::Dialer, &prologue) else {
+        unreachable!("it is one");
+    };
+    let claim = Claim {
+        session_id: &resume.session_id,
+        epoch: EPOCH,
+        fabric: FabricKind::Verbs,
+        prologue: &prologue,
+    };
+    let proof = claim.proof(End::Dialer, &ENTROPY.resume_secret);
+    reunion.say_to_acceptor(&Message::Resume(Resume {
+        fabric: FabricKind::Verbs,
+        proof,
+        ..resume
+    }));
+    let error = reunion.acceptor_end.unwrap().unwrap_err();
+    assert_eq!(error.to_string(), older_than);
+}
+
+#[test]
+fn what_comes_out_of_turn_between_queue_pairs_ends_the_resumption() {
+    let ready = Message::Ready(Ready { session: None });
+    let out_of_turn = |step, kind| Some(Err(HandshakeError::OutOfTurn { step, kind }));
+    let resumed = 2 * HELLO + OFFER + RESUME;
+    for (delivered, step) in [
+        (resumed, Step::Endpoint),
+        (resumed + 2 * ENDPOINT + RESUMED, Step::Ready),
+    ] {
+        let mut reunion = over_verbs();
+        reunion.cut_after = delivered;
+        reunion.run();
+        assert_eq!(reunion.acceptor.step(), step);
+        let endpoint = Message::Endpoint(Endpoint::Tcp);
+        let said = if step == Step::Ready {
+            &endpoint
+        } else {
+            &ready
+        };
+        reunion.say_to_acceptor(said);
+        assert_eq!(reunion.acceptor_end, out_of_turn(step, said.kind()));
+    }
+    let mut reunion = over_verbs();
+    reunion.cut_after = resumed + ENDPOINT + RESUMED;
+    reunion.run();
+    assert_eq!(reunion.dialer.step(), Step::Endpoint);
+    reunion.dialer.handle_bytes(&bytes_of(&ready));
+    reunion.attend();
+    assert_eq!(
+        reunion.dialer_end,
+        out_of_turn(Step::Endpoint, MessageKind::Ready)
+    );
+}
+
+proptest! {
+    #[test]
+    fn garbage_over_verbs_ends_or_waits(
+        delivered in 0..2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT + READY,
+        garbage in proptest::collection::vec(any::<u8>(), 0..300),
+    ) {
+        let mut reunion = over_verbs();
+        reunion.cut_after = delivered;
+        reunion.run();
+        reunion.dialer.handle_bytes(&garbage);
+        reunion.acceptor.handle_bytes(&garbage);
+        reunion.cut_after = usize::MAX;
+        reunion.run();
+        reunion.wait_for_ever();
+        prop_assert!(reunion.dialer_end.is_some() && reunion.acceptor_end.is_some());
+    }
+}

@@ -1,0 +1,262 @@
+//! The end that connected to go on with a session: it makes sure whom it talks to, proves that
+//! it has the session's secret, and is proven the same.
+//!
+//! Rule: with *Resume*, and over verbs with *Ready*, the connection may have become the
+//! session's at the other end, so from then on nothing is said that is no part of a session.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use super::conversation::{self, Terms};
+use super::machine::{Handshake, Part};
+use super::proof::Claim;
+use super::{ResumedSession, Step};
+use crate::error::HandshakeError;
+use crate::fabric::FabricKind;
+use crate::local::Local;
+use crate::message::{
+    Endpoint, GidType, Message, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint, features,
+};
+use crate::negotiate::{self, End};
+use crate::resumption::Ticket;
+
+/// The dialer's side of one resumption.
+pub type ResumerHandshake = Handshake<ResumerPart>;
+
+/// The steps of a dialer that resumes.
+pub struct ResumerPart {
+    ticket: Ticket,
+    state: State,
+    /// To be told once, in order: what to do about queue pairs.
+    errands: VecDeque<ResumerEvent>,
+}
+
+/// What a resuming dialer's driver has to act on.
+#[derive(Debug)]
+pub enum ResumerEvent {
+    /// Make a queue pair and report to
+    /// [`handle_prepared`](ResumerHandshake::handle_prepared).
+    PreparePair,
+    /// Connect that queue pair and report to
+    /// [`handle_connected`](ResumerHandshake::handle_connected).
+    ConnectPair(Box<VerbsEndpoint>),
+    /// The session goes on; everything is written.
+    Resumed(ResumedSession),
+    /// It does not, here and now; what `poll_transmit` still has tells the peer why.
+    Failed(HandshakeError),
+}
+
+enum State {
+    AwaitHello,
+    AwaitOffer(Terms),
+    /// Our queue pair.
+    AwaitPrepared,
+    /// With the type of our queue pair's GID, if there is one.
+    AwaitResumed(Option<GidType>),
+    /// The peer's queue pair; ours has a GID of this type.
+    AwaitPair(GidType),
+    /// Our queue pair to be connected.
+    AwaitConnected,
+    Over,
+}
+
+type Conversation = conversation::Conversation<ResumerEvent>;
+
+impl Handshake<ResumerPart> {
+    /// A handshake that begins now and must be over by `deadline`. `nonce` is fresh random
+    /// bytes; `local` has to have [`Local::resumptions`], or it will not say that it can.
+    pub fn new(
+        local: &Local,
+        ticket: Ticket,
+        nonce: [u8; 16],
+        now: Instant,
+        deadline: Instant,
+    ) -> Handshake<ResumerPart> {
+        let mut conversation = Conversation::new(local.hello(nonce), now, deadline);
+        conversation.send_hello();
+        let state = State::AwaitHello;
+        let errands = VecDeque::new();
+        let part = ResumerPart {
+            ticket,
+            state,
+            errands,
+        };
+        Handshake { conversation, part }
+    }
+
+    /// The queue pair is made, or not and why.
+    pub fn handle_prepared(&mut self, outcome: Result<VerbsEndpoint, String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitPrepared, Ok(ours)) => part.ask(conversation, Some(ours)),
+            (State::AwaitPrepared, Err(why)) => {
+                let why = End::Dialer.cannot_prepare(&why);
+                conversation.fail(HandshakeError::not_over_verbs(&why));
+            }
+            // An answer to an errand that is off: the handshake has ended.
+            (state, _) => part.state = state,
+        }
+        self.read_messages();
+    }
+
+    /// The queue pair is connected, or not and why.
+    pub fn handle_connected(&mut self, outcome: Result<(), String>) {
+        let (part, conversation) = (&mut self.part, &mut self.conversation);
+        match (std::mem::replace(&mut part.state, State::Over), outcome) {
+            (State::AwaitConnected, Ok(())) => {
+                conversation.send(&Message::Ready(Ready { session: None }));
+                part.go_on(conversation);
+            }
+            (State::AwaitConnected, Err(why)) => {
+                let why = End::Dialer.cannot_connect(&why);
+                conversation.fail(HandshakeError::not_over_verbs(&why));
+            }
+            (state, _) => part.state = state,
+        }
+    }
+}
+
+impl Part for ResumerPart {
+    type Event = ResumerEvent;
+
+    fn step(&self) -> Step {
+        match self.state {
+            State::AwaitHello => Step::Hello,
+            State::AwaitOffer(_) => Step::Offer,
+            State::AwaitPrepared | State::AwaitConnected => Step::QueuePair,
+            State::AwaitResumed(_) => Step::Resumed,
+            State::AwaitPair(_) => Step::Endpoint,
+            State::Over => Step::Finished,
+        }
+    }
+
+    fn takes_messages(&self) -> bool {
+        !self.step().is_ours()
+    }
+
+    fn take_errand(&mut self) -> Option<ResumerEvent> {
+        self.errands.pop_front()
+    }
+
+    fn failed(error: HandshakeError) -> ResumerEvent {
+        ResumerEvent::Failed(error)
+    }
+
+    fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
+        let step = self.step();
+        match (std::mem::replace(&mut self.state, State::Over), message) {
+            (State::AwaitHello, Message::Hello(theirs)) => {
+                match conversation.settle_terms(&theirs) {
+                    Ok(terms) => self.state = State::AwaitOffer(terms),
+                    Err(error) => conversation.fail(error),
+                }
+            }
+            (State::AwaitOffer(terms), Message::Offer(theirs)) => {
+                self.meet(conversation, terms, &theirs);
+            }
+            (State::AwaitResumed(gid_type), Message::Resumed(resumed)) => {
+                self.hear(conversation, gid_type, &resumed.proof);
+            }
+            (State::AwaitPair(ours), Message::Endpoint(Endpoint::Verbs(theirs))) => {
+                match negotiate::gid_types(ours, theirs.gid_type) {
+                    Ok(()) => {
+                        let theirs = Box::new(theirs);
+                        self.errands.push_back(ResumerEvent::ConnectPair(theirs));
+                        self.state = State::AwaitConnected;
+                    }
+                    Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
+                }
+            }
+            (_, message) => {
+                let kind = message.kind();
+                conversation.fail(HandshakeError::OutOfTurn { step, kind });
+            }
+        }
+    }
+}
+
+impl ResumerPart {
+    /// A proof goes to nobody but the node that has the session, and a queue pair is made for
+    /// nobody else.
+    fn meet(&mut self, conversation: &mut Conversation, terms: Terms, theirs: &Offer) {
+        let Offer {
+            identity,
+            incarnation,
+            ..
+        } = *theirs;
+        let is_peer = (identity, incarnation) == (self.ticket.peer, self.ticket.incarnation);
+        if !is_peer || terms.features & features::RESUME == 0 {
+            conversation.fail(HandshakeError::OtherNode {
+                identity,
+                incarnation,
+            });
+        } else if self.ticket.fabric != FabricKind::Verbs {
+            self.ask(conversation, None);
+        } else if let Err(error) = terms.resume_over_verbs() {
+            conversation.fail(error);
+        } else {
+            self.errands.push_back(ResumerEvent::PreparePair);
+            self.state = State::AwaitPrepared;
+        }
+    }
+
+    fn ask(&mut self, conversation: &mut Conversation, pair: Option<VerbsEndpoint>) {
+        let proof = self.with_claim(conversation, |claim, ticket| {
+            claim.proof(End::Dialer, &ticket.secret)
+        });
+        conversation.send(&Message::Resume(Resume {
+            session_id: self.ticket.session_id,
+            epoch: self.ticket.epoch,
+            fabric: self.ticket.fabric,
+            proof,
+        }));
+        self.state = State::AwaitResumed(pair.as_ref().map(|pair| pair.gid_type));
+        match pair {
+            Some(pair) => conversation.send(&Message::Endpoint(Endpoint::Verbs(pair))),
+            None => conversation.be_quiet(),
+        }
+    }
+
+    fn hear(
+        &mut self,
+        conversation: &mut Conversation,
+        gid_type: Option<GidType>,
+        proof: &[u8; 32],
+    ) {
+        let is_proven = self.with_claim(conversation, |claim, ticket| {
+            claim.is_proven(End::Acceptor, &ticket.secret, proof)
+        });
+        if !is_proven {
+            let refusal = ResumeRefusal::WrongProof;
+            conversation.fail(HandshakeError::NotResumed { refusal });
+            return;
+        }
+        match gid_type {
+            Some(gid_type) => self.state = State::AwaitPair(gid_type),
+            None => self.go_on(conversation),
+        }
+    }
+
+    fn go_on(&self, conversation: &mut Conversation) {
+        conversation.succeed(ResumerEvent::Resumed(ResumedSession {
+            session_id: self.ticket.session_id,
+            epoch: self.ticket.epoch,
+            fabric: self.ticket.fabric,
+        }));
+    }
+
+    fn with_claim<T>(
+        &self,
+        conversation: &Conversation,
+        then: impl FnOnce(&Claim<'_>, &Ticket) -> T,
+    ) -> T {
+        let prologue = conversation.prologue(true);
+        let claim = Claim {
+            session_id: &self.ticket.session_id,
+            epoch: self.ticket.epoch,
+            fabric: self.ticket.fabric,
+            prologue: &prologue,
+        };
+        then(&claim, &self.ticket)
+    }
+}

@@ -1,0 +1,69 @@
+//! The queue pair of an end that dialed: whatever takes its time is done at once, since whoever
+//! dials waits anyhow.
+#![forbid(unsafe_code)]
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+
+use super::tcp;
+use crate::fabric::VerbsDevice;
+use crate::local::Local;
+use crate::message::VerbsEndpoint;
+use crate::negotiate::End;
+use crate::verbs::{VerbsPair, VerbsSite};
+
+/// A queue pair, and what it is made from.
+pub(super) struct OwnPair {
+    /// Our address on the connection, by which a device is chosen, of these.
+    own_address: IpAddr,
+    peer: IpAddr,
+    site: Option<Arc<dyn VerbsSite>>,
+    pair: Option<Box<dyn VerbsPair>>,
+}
+
+impl OwnPair {
+    /// None yet.
+    pub(super) fn new(stream: &TcpStream, peer: SocketAddr, local: &Local) -> io::Result<OwnPair> {
+        Ok(OwnPair {
+            own_address: tcp::own_address(stream)?,
+            peer: peer.ip(),
+            site: local.usable_site().cloned(),
+            pair: None,
+        })
+    }
+
+    pub(super) fn find_device(&self) -> Result<VerbsDevice, String> {
+        self.site()?.device(self.own_address)
+    }
+
+    pub(super) fn prepare(&mut self) -> Result<VerbsEndpoint, String> {
+        let pair = self
+            .site()?
+            .prepare(self.own_address, self.peer, End::Dialer)?;
+        Ok(self.pair.insert(pair).endpoint())
+    }
+
+    /// One that cannot be connected is dropped.
+    pub(super) fn connect(&mut self, theirs: &VerbsEndpoint) -> Result<(), String> {
+        let mut pair = self.pair.take().ok_or("there is none")?;
+        pair.connect(theirs)?;
+        self.pair = Some(pair);
+        Ok(())
+    }
+
+    pub(super) fn close(&mut self) {
+        self.pair = None;
+    }
+
+    pub(super) fn into_pair(self) -> Option<Box<dyn VerbsPair>> {
+        self.pair
+    }
+
+    fn site(&self) -> Result<&Arc<dyn VerbsSite>, String> {
+        let site = self.site.as_ref();
+        site.ok_or_else(|| "it uses no RDMA devices".to_owned())
+    }
+}
+
+pub(super) const OWN_ADDRESS: &str = "ask for its own address";

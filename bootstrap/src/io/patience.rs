@@ -1,0 +1,102 @@
+//! Waiting, as whoever dials does it.
+#![forbid(unsafe_code)]
+
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+
+/// What else the thread that dials has to do.
+///
+/// A closure is the least of it: it only says whether the call is cancelled.
+pub trait Meanwhile {
+    /// True ends the call.
+    fn is_cancelled(&self) -> bool;
+
+    /// Readable when [`turn`](Self::turn) has something to do.
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Does what can be done without waiting, and says whether there was anything.
+    fn turn(&self) -> bool {
+        false
+    }
+}
+
+impl<F: Fn() -> bool> Meanwhile for F {
+    fn is_cancelled(&self) -> bool {
+        self()
+    }
+}
+
+/// How long to wait, who may end it earlier, and what goes on until then.
+#[derive(Clone, Copy)]
+pub(super) struct Patience<'a> {
+    pub(super) deadline: Instant,
+    pub(super) meanwhile: &'a dyn Meanwhile,
+}
+
+/// [`Meanwhile::is_cancelled`].
+pub(super) struct Cancelled;
+
+/// A descriptor, and what it is to be ready for.
+pub(super) type BorrowedWire<'a> = (BorrowedFd<'a>, PollFlags);
+
+impl<'a> Patience<'a> {
+    /// The same with an earlier deadline, if `deadline` is earlier.
+    pub(super) fn until(&self, deadline: Instant) -> Patience<'a> {
+        Patience {
+            deadline: self.deadline.min(deadline),
+            meanwhile: self.meanwhile,
+        }
+    }
+
+    /// Waits until one of the descriptors is ready or the deadline has passed.
+    pub(super) fn wait(&self, descriptors: &[BorrowedWire<'_>]) -> Result<(), Cancelled> {
+        let mut all: Vec<PollFd<'_>> = descriptors
+            .iter()
+            .map(|&(fd, wanted)| PollFd::from_borrowed_fd(fd, wanted))
+            .collect();
+        if let Some(fd) = self.meanwhile.fd() {
+            all.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        }
+        loop {
+            if self.meanwhile.is_cancelled() {
+                return Err(Cancelled);
+            }
+            let left = self.deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(());
+            }
+            // One turn between two looks at our own descriptors, however much
+            // there is to do; what its descriptor does not tell of (a deadline,
+            // say) is found every `GLANCE`.
+            let slice = match self.meanwhile.turn() {
+                true => Duration::ZERO,
+                false => left.min(GLANCE),
+            };
+            let slice = Timespec {
+                tv_sec: 0,
+                tv_nsec: slice.subsec_nanos().into(),
+            };
+            match poll(&mut all, Some(&slice)) {
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => {
+                    let ours = &all[..descriptors.len()];
+                    if ours.iter().any(|fd| !fd.revents().is_empty()) {
+                        return Ok(());
+                    }
+                }
+                // An error of poll itself cannot be waited out; the caller's
+                // next read or write on the descriptor meets its cause.
+                Err(_) => return Ok(()),
+            }
+        }
+    }
+}
+
+/// Longest wait without asking [`Meanwhile::is_cancelled`]. Dialing is rare and short, so the
+/// wake-ups cost nothing, and a closing node is not kept waiting.
+const GLANCE: Duration = Duration::from_millis(20);

@@ -1,0 +1,304 @@
+//! Sessions that go on over real sockets, and what answers where their peer was.
+
+mod common;
+
+use std::collections::HashMap;
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use common::{LONG, Listening, node};
+use ibex_bootstrap::handshake::Step;
+use ibex_bootstrap::{
+    Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, Resumable,
+    ResumeError, ResumeRefusal, Resumption, Resumptions, Secret, Ticket, dial, features, resume,
+};
+
+/// A node's sessions, each with the newest epoch that it has begun.
+#[derive(Clone, Debug, Default)]
+struct Sessions(Arc<Mutex<HashMap<[u8; 16], Resumable>>>);
+
+impl Resumptions for Sessions {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        self.0.lock().unwrap().get(session_id).cloned()
+    }
+}
+
+impl Sessions {
+    fn add(&self, session: &Established) {
+        let secret = Secret::new(session.resume_secret);
+        let resumable = Resumable {
+            secret,
+            epoch: 0,
+            fabrics: vec![session.fabric],
+            reason: "it began there".to_owned(),
+        };
+        self.0.lock().unwrap().insert(session.session_id, resumable);
+    }
+
+    fn begin(&self, resumption: &Resumption) {
+        let mut sessions = self.0.lock().unwrap();
+        let session = sessions.get_mut(&resumption.session_id).unwrap();
+        assert!(resumption.epoch > session.epoch);
+        session.epoch = resumption.epoch;
+    }
+
+    fn end_all(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// Two nodes with a session over tcp, of which the second listens.
+struct Pair {
+    dialer: Local,
+    listening: Listening,
+    address: SocketAddr,
+    /// Those of the one that listens.
+    sessions: Sessions,
+    ends: [Established; 2],
+}
+
+impl Pair {
+    fn connected() -> Pair {
+        let sessions = Sessions::default();
+        let with = |identity, sessions: &Sessions| {
+            let mut local = node(identity);
+            local.shm = Policy::Forbid;
+            local.resumptions = Some(Arc::new(sessions.clone()));
+            local
+        };
+        let dialer = with(1, &Sessions::default());
+        let listening = Listening::with(with(2, &sessions));
+        let here = dial(&listening.address, &dialer, LONG, &|| false).unwrap();
+        let there = listening.established.recv_timeout(LONG).unwrap();
+        for end in [&here, &there] {
+            assert_ne!(end.peer.features & features::RESUME, 0);
+        }
+        sessions.add(&there);
+        Pair {
+            dialer,
+            address: listening.address.parse().unwrap(),
+            listening,
+            sessions,
+            ends: [here, there],
+        }
+    }
+
+    fn ticket(&self, epoch: u64) -> Ticket {
+        let session = &self.ends[0];
+        Ticket {
+            session_id: session.session_id,
+            secret: Secret::new(session.resume_secret),
+            peer: session.peer.identity,
+            incarnation: session.peer.incarnation,
+            epoch,
+            fabric: FabricKind::Tcp,
+        }
+    }
+
+    fn resume(&self, ticket: &Ticket) -> Result<Resumption, ResumeError> {
+        resume(self.address, &self.dialer, ticket, LONG, &|| false)
+    }
+
+    fn refusal(&self, ticket: &Ticket) -> ResumeRefusal {
+        let error = self.resume(ticket).unwrap_err();
+        let ResumeError::Refused { address, refusal } = error else {
+            panic!("not refused: {error}");
+        };
+        assert_eq!(address, self.address);
+        let failure = self.listening.failures.recv_timeout(LONG).unwrap();
+        let Problem::Handshake(HandshakeError::NotResumed { refusal: there }) = failure.problem
+        else {
+            panic!("another failure: {failure}");
+        };
+        assert_eq!(there, refusal);
+        refusal
+    }
+}
+
+/// What comes out of one stream goes into the other, and neither waits.
+fn assert_connected(ends: [&TcpStream; 2]) {
+    for (mut from, mut to) in [(ends[0], ends[1]), (ends[1], ends[0])] {
+        let mut byte = [0];
+        let empty = to.read(&mut byte).unwrap_err();
+        assert_eq!(empty.kind(), std::io::ErrorKind::WouldBlock);
+        assert!(to.nodelay().unwrap());
+        from.write_all(b"x").unwrap();
+        to.set_nonblocking(false).unwrap();
+        to.read_exact(&mut byte).unwrap();
+        assert_eq!(&byte, b"x");
+        to.set_nonblocking(true).unwrap();
+    }
+}
+
+#[test]
+fn a_session_goes_on_as_often_as_its_wires_break() {
+    let pair = Pair::connected();
+    for epoch in [1, 2, 5] {
+        let here = pair.resume(&pair.ticket(epoch)).unwrap();
+        let there = pair.listening.resumed.recv_timeout(LONG).unwrap();
+        assert_connected([&here.stream, &there.stream]);
+        assert_eq!((here.is_dialer, there.is_dialer), (true, false));
+        assert_eq!(here.address, pair.address);
+        assert_eq!(there.address, here.stream.local_addr().unwrap());
+        for end in [&here, &there] {
+            assert_eq!(end.session_id, pair.ends[0].session_id);
+            assert_eq!(end.epoch, epoch);
+            assert_eq!(end.fabric, FabricKind::Tcp);
+            assert!(end.leftover.is_empty());
+        }
+        pair.sessions.begin(&there);
+    }
+    assert!(pair.listening.established.try_recv().is_err());
+}
+
+#[test]
+fn a_refusal_says_which_and_leaves_the_session_as_it_was() {
+    let pair = Pair::connected();
+    let guessed = Ticket {
+        secret: Secret::new([9; 32]),
+        ..pair.ticket(1)
+    };
+    assert_eq!(pair.refusal(&guessed), ResumeRefusal::WrongProof);
+    assert_eq!(pair.refusal(&pair.ticket(0)), ResumeRefusal::OldEpoch);
+    assert_connected([&pair.ends[0].stream, &pair.ends[1].stream]);
+    pair.resume(&pair.ticket(1)).unwrap();
+    pair.sessions.end_all();
+    let error = pair.resume(&pair.ticket(2)).unwrap_err();
+    assert!(error.is_gone());
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "{}: the session is not resumed: there is no such session, or it has ended",
+            pair.address
+        )
+    );
+}
+
+#[test]
+fn a_dialer_that_came_in_vain_comes_again() {
+    let mut pair = Pair::connected();
+    let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
+    let patient = std::mem::replace(&mut pair.address, deaf.local_addr().unwrap());
+    // Somebody accepts and says nothing, as a process that is stopped.
+    pair.dialer.handshake_timeout = Duration::from_millis(100);
+    let not_yet = |error: ResumeError| match &error {
+        ResumeError::NotYet { why, .. } => {
+            assert!(!error.is_gone());
+            why.clone()
+        }
+        _ => panic!("another error: {error}"),
+    };
+    let why = not_yet(pair.resume(&pair.ticket(1)).unwrap_err());
+    assert!(why.contains("fell silent"), "{why}");
+    // Hangs up.
+    let hanging_up = std::thread::spawn(move || {
+        drop(deaf.accept().unwrap());
+        drop(deaf.accept().unwrap());
+    });
+    let why = not_yet(pair.resume(&pair.ticket(2)).unwrap_err());
+    assert!(why.contains("closed the connection"), "{why}");
+    hanging_up.join().unwrap();
+    // Nobody is there.
+    let why = not_yet(pair.resume(&pair.ticket(3)).unwrap_err());
+    assert!(why.contains("refused"), "{why}");
+    // It is back.
+    pair.dialer.handshake_timeout = LONG;
+    pair.address = patient;
+    assert_eq!(pair.resume(&pair.ticket(4)).unwrap().epoch, 4);
+}
+
+#[test]
+fn whoever_else_is_there_is_told_apart() {
+    let mut pair = Pair::connected();
+    let ticket = pair.ticket(1);
+    // The same node, run again.
+    let mut again = node(2);
+    again.incarnation = 77;
+    again.resumptions = Some(Arc::new(Sessions::default()));
+    let restarted = Listening::with(again);
+    pair.address = restarted.address.parse().unwrap();
+    let error = pair.resume(&ticket).unwrap_err();
+    assert!(error.is_gone());
+    assert!(matches!(
+        error,
+        ResumeError::Restarted {
+            incarnation: 77,
+            ..
+        }
+    ));
+    let failure = restarted.failures.recv_timeout(LONG).unwrap();
+    assert!(matches!(
+        failure.problem,
+        Problem::Handshake(HandshakeError::Refused {
+            step: Step::Offer,
+            ..
+        })
+    ));
+    // Another node, which knows nothing of resuming either.
+    let other = Listening::with(node(3));
+    pair.address = other.address.parse().unwrap();
+    let error = pair.resume(&ticket).unwrap_err();
+    assert!(!error.is_gone());
+    assert!(
+        matches!(error, ResumeError::OtherNode { identity, .. } if identity == NodeIdentity([3; 16])),
+        "{error}"
+    );
+    // No ibex at all.
+    let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
+    pair.address = foreign.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = foreign.accept().unwrap();
+        stream
+            .write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            .unwrap();
+        let _ = stream.read_to_end(&mut Vec::new());
+    });
+    let error = pair.resume(&ticket).unwrap_err();
+    assert!(matches!(
+        error,
+        ResumeError::Handshake {
+            source: HandshakeError::NotIbex { .. },
+            ..
+        }
+    ));
+    server.join().unwrap();
+}
+
+#[test]
+fn a_crowd_that_says_nothing_keeps_no_session_out() {
+    let sessions = Sessions::default();
+    let mut local = node(2);
+    local.max_pending = 4;
+    local.resumptions = Some(Arc::new(sessions.clone()));
+    let listening = Listening::with(local);
+    let mut dialer = node(1);
+    dialer.resumptions = Some(Arc::new(Sessions::default()));
+    let here = dial(&listening.address, &dialer, LONG, &|| false).unwrap();
+    sessions.add(&listening.established.recv_timeout(LONG).unwrap());
+    let crowd: Vec<TcpStream> = (0..20)
+        .map(|_| TcpStream::connect(&listening.address).unwrap())
+        .collect();
+    let ticket = Ticket {
+        session_id: here.session_id,
+        secret: Secret::new(here.resume_secret),
+        peer: here.peer.identity,
+        incarnation: here.peer.incarnation,
+        epoch: 1,
+        fabric: here.fabric,
+    };
+    let address = listening.address.parse().unwrap();
+    resume(address, &dialer, &ticket, LONG, &|| false).unwrap();
+    assert_eq!(listening.resumed.recv_timeout(LONG).unwrap().epoch, 1);
+    drop(crowd);
+}
+
+#[test]
+fn a_resumption_that_is_cancelled_returns() {
+    let pair = Pair::connected();
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = silent.local_addr().unwrap();
+    let error = resume(address, &pair.dialer, &pair.ticket(1), LONG, &|| true).unwrap_err();
+    assert!(matches!(error, ResumeError::Cancelled { .. }), "{error}");
+}

@@ -1,0 +1,238 @@
+//! The life of a primary: from its start to its end, or to `kill -9`; a writer who gives it
+//! records, and one who hears what is acknowledged.
+
+use std::{
+    io::{self, BufRead, BufReader, Write},
+    net::SocketAddr,
+    ops::Range,
+    process::{Child, ChildStdin, ChildStdout, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
+
+use ibex_harness::{Error, draw::Draw};
+use rustix::process::Signal;
+
+use super::{
+    ledger::payload,
+    serve::{Serve, Told},
+};
+use crate::{
+    log::Tip,
+    processes::{Role, signal, spawn_with},
+};
+
+/// A primary that lives.
+pub(super) struct Life {
+    child: Child,
+    /// Where it listens.
+    pub(super) address: SocketAddr,
+    /// The first record that this one is given.
+    first: u64,
+    is_over: Arc<AtomicBool>,
+    acknowledged: Arc<AtomicU64>,
+    writer: Option<JoinHandle<u64>>,
+    listener: Option<JoinHandle<Result<Heard, Error>>>,
+}
+
+/// What came of one.
+#[derive(Debug)]
+pub(super) struct Past {
+    /// The records that were given to it; some may never have reached it.
+    pub(super) given: Range<u64>,
+    /// Those of them that it acknowledged.
+    pub(super) acknowledged: Range<u64>,
+    /// What else it said.
+    pub(super) heard: Heard,
+}
+
+/// What is heard of a primary.
+#[derive(Debug, Default)]
+pub(super) struct Heard {
+    acknowledged: u64,
+    /// How often a replica joined.
+    pub(super) joined: u64,
+    /// What carried the log and where it ends, from one that came to its end.
+    pub(super) complete: Option<(String, Tip)>,
+}
+
+impl Life {
+    /// Starts one, and a writer who gives it the records from `first` on.
+    pub(super) fn start(serve: &Serve, first: u64, draw: Draw) -> Result<Life, Error> {
+        let mut child = spawn_with(&Role::Primary(serve.clone()), Stdio::piped())?;
+        let piped = "it was asked for as a pipe";
+        let input = child.stdin.take().expect(piped);
+        let mut output = BufReader::new(child.stdout.take().expect(piped));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let acknowledged = Arc::new(AtomicU64::new(0));
+        let mut line = String::new();
+        output
+            .read_line(&mut line)
+            .map_err(Error::io("listening to a primary"))?;
+        let Told::Listens { address, records } = parse(&line)? else {
+            return Err(Error::subject(format!("a primary began with {line:?}")));
+        };
+        if first == 0 && records > 0 {
+            return Err(Error::subject(
+                "a log under fire begins empty, and there is one: give another --dir",
+            ));
+        }
+        let (bytes, is_written) = (serve.record_bytes, is_over.clone());
+        let writer = thread::spawn(move || write(input, first, bytes, draw, &is_written));
+        let listener = {
+            let acknowledged = acknowledged.clone();
+            thread::spawn(move || listen(output, records, &acknowledged))
+        };
+        Ok(Life {
+            child,
+            address,
+            first,
+            is_over,
+            acknowledged,
+            writer: Some(writer),
+            listener: Some(listener),
+        })
+    }
+
+    /// Stops it, until [`resume`](Self::resume).
+    pub(super) fn stop(&self) -> Result<(), Error> {
+        signal(&self.child, Signal::STOP)
+    }
+
+    /// Lets it go on.
+    pub(super) fn resume(&self) -> Result<(), Error> {
+        signal(&self.child, Signal::CONT)
+    }
+
+    /// Records that it has acknowledged so far.
+    pub(super) fn acknowledged(&self) -> u64 {
+        self.acknowledged.load(Ordering::Relaxed)
+    }
+
+    /// An error if it has ended.
+    pub(super) fn check(&mut self) -> Result<(), Error> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => Err(Error::PeerEnded {
+                pid: self.child.id(),
+                status: status.to_string(),
+            }),
+            Err(error) => Err(Error::io("looking at a primary")(error)),
+        }
+    }
+
+    /// Ends it as `kill -9` does.
+    pub(super) fn kill(mut self) -> Result<Past, Error> {
+        self.child.kill().map_err(Error::io("killing a primary"))?;
+        self.past()
+    }
+
+    /// Gives it no more records, and waits until everybody has what there are.
+    pub(super) fn complete(mut self) -> Result<Past, Error> {
+        let past = self.past()?;
+        let pid = self.child.id();
+        let status = self
+            .child
+            .wait()
+            .map_err(Error::io("waiting for a primary"))?;
+        if past.heard.complete.is_none() || !status.success() {
+            let status = status.to_string();
+            return Err(Error::PeerEnded { pid, status });
+        }
+        Ok(past)
+    }
+
+    fn past(&mut self) -> Result<Past, Error> {
+        self.is_over.store(true, Ordering::Relaxed);
+        let (writer, listener) = (self.writer.take(), self.listener.take());
+        let next = writer.map_or(Ok(self.first), JoinHandle::join);
+        let heard = listener.map_or(Ok(Ok(Heard::default())), JoinHandle::join);
+        let (next, heard) = (next.expect("no panics"), heard.expect("no panics")?);
+        Ok(Past {
+            given: self.first..next,
+            // Its log has them in the order in which they were given.
+            acknowledged: self.first..self.first + heard.acknowledged,
+            heard,
+        })
+    }
+}
+
+impl Drop for Life {
+    fn drop(&mut self) {
+        // Both fail only if it was already waited for.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Writes records at a middling pace, until it is over or nobody reads them; the number of
+/// the first that was not written at all.
+fn write(
+    mut input: ChildStdin,
+    first: u64,
+    record_bytes: usize,
+    mut draw: Draw,
+    is_over: &AtomicBool,
+) -> u64 {
+    let mut next = first;
+    while !is_over.load(Ordering::Relaxed) {
+        for _ in 0..draw.of(1..9) {
+            let written = input.write_all(&payload(next, record_bytes));
+            next += 1;
+            if written.is_err() {
+                return next;
+            }
+        }
+        thread::sleep(Duration::from_millis(draw.of(1..5)));
+    }
+    next
+}
+
+/// Hears what a primary says until it ends, and has `acknowledged` say how far it is. Its log had `before` records when it began.
+fn listen(
+    output: BufReader<ChildStdout>,
+    before: u64,
+    acknowledged: &AtomicU64,
+) -> Result<Heard, Error> {
+    let mut heard = Heard::default();
+    for line in output.lines() {
+        let line = line.map_err(Error::io("listening to a primary"))?;
+        match parse(&line) {
+            Ok(Told::Listens { .. }) => {}
+            Ok(Told::Acknowledged(records)) => {
+                heard.acknowledged = records - before;
+                acknowledged.store(heard.acknowledged, Ordering::Relaxed);
+            }
+            Ok(Told::Joined { replica, has }) => {
+                heard.joined += 1;
+                note(&format!("replica {replica} is there and has {has} bytes"));
+            }
+            Ok(Told::Lost { replica, why }) => note(&format!("replica {replica} is gone: {why}")),
+            Ok(Told::Complete { tip, carrier }) => {
+                heard.acknowledged = tip.number - before;
+                heard.complete = Some((carrier, tip));
+            }
+            // It was killed in the middle of the line.
+            Err(_) if heard.complete.is_none() => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(heard)
+}
+
+fn note(text: &str) {
+    // Who does not look at our errors does not end us.
+    let _ = writeln!(io::stderr(), "fire: {text}");
+}
+
+fn parse(line: &str) -> Result<Told, Error> {
+    serde_json::from_str(line).map_err(|source| Error::PeerSpoke {
+        expected: "what a primary says",
+        line: line.to_owned(),
+        source,
+    })
+}

@@ -1,0 +1,370 @@
+//! Replication under fire: primary and replicas as processes, with a proxy between them,
+//! and whatever follows from a seed happens to them. At the end all is healed, and every log
+//! has to have every record that was acknowledged to the writer.
+
+mod ledger;
+mod life;
+mod serve;
+
+use std::{
+    collections::BTreeMap,
+    fmt, thread,
+    time::{Duration, Instant},
+};
+
+use ibex_harness::{
+    Error,
+    draw::Draw,
+    proxy::{HARMS, Harm, Proxy},
+};
+use serde::Serialize;
+
+use self::{
+    ledger::Findings,
+    life::{Life, Past},
+};
+pub(crate) use self::{ledger::SMALLEST_RECORD, serve::Serve};
+use crate::{
+    log::{Log, Tip},
+    options::{Options, TransportName},
+    processes::{Processes, Role},
+    replica::{Report, Task, Transport},
+    run::{Directories, log_settings},
+};
+
+/// What befalls them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+enum Fault {
+    /// `kill -9` of a replica, and its start.
+    KillReplica,
+    /// SIGSTOP of a replica, and SIGCONT.
+    StopReplica,
+    /// `kill -9` of the primary, and its start.
+    KillPrimary,
+    /// SIGSTOP of the primary, and SIGCONT.
+    StopPrimary,
+    /// A connection is reset,
+    ResetConnection,
+    /// ended,
+    CutConnection,
+    /// or nothing goes on for a while.
+    StallConnection,
+}
+
+const FAULTS: [Fault; 7] = [
+    Fault::KillReplica,
+    Fault::StopReplica,
+    Fault::KillPrimary,
+    Fault::StopPrimary,
+    Fault::ResetConnection,
+    Fault::CutConnection,
+    Fault::StallConnection,
+];
+
+/// Runs under fire for so many seconds, and prints what came of it; whether that is good.
+pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
+    let seed = options.seed.unwrap_or_else(Draw::seed);
+    eprintln!("fire: seed {seed}");
+    let directories = Directories::make(options)?;
+    let mut stage = Stage::set(options, &directories, Draw::new(seed))?;
+    stage.play(Duration::from_secs(seconds))?;
+    let outcome = stage.strike(seed)?;
+    if options.json {
+        println!(
+            "{}",
+            serde_json::to_value(&outcome).map_err(Error::subject)?
+        );
+    } else {
+        println!("{outcome}");
+    }
+    Ok(outcome.is_good)
+}
+
+/// Everything that runs.
+struct Stage {
+    draw: Draw,
+    proxy: Proxy,
+    /// How often connections were to be harmed.
+    harms: u64,
+    faults: BTreeMap<Fault, u64>,
+
+    serve: Serve,
+    tasks: Vec<Task>,
+    primary: Option<Life>,
+    replicas: Processes,
+    /// Of the primaries before.
+    past: Vec<Past>,
+}
+
+impl Stage {
+    fn set(options: &Options, directories: &Directories, mut draw: Draw) -> Result<Stage, Error> {
+        let settings = |name: &str| log_settings(options, directories.of(name));
+        let transport = match options.transport() {
+            TransportName::Ibex => Transport::Ibex(options.setup()),
+            TransportName::Sockets => Transport::Sockets(options.wait),
+        };
+        let serve = Serve {
+            replicas: options.replicas.into(),
+            transport,
+            log: settings("primary"),
+            record_bytes: options.record_bytes(),
+            pace: options.pace(),
+        };
+        let primary = Life::start(&serve, 0, Draw::new(draw.word()))?;
+        let proxy = Proxy::start(primary.address).map_err(Error::io("starting a proxy"))?;
+        let task = |replica| Task {
+            replica,
+            primary: proxy.address(),
+            transport,
+            log: settings(&format!("replica-{replica}")),
+            patience: PATIENCE,
+        };
+        let tasks: Vec<Task> = (0..options.replicas.into()).map(task).collect();
+        let roles = tasks.iter().cloned().map(Role::Replica).collect();
+        Ok(Stage {
+            draw,
+            proxy,
+            harms: 0,
+            faults: FAULTS.map(|fault| (fault, 0)).into(),
+            serve,
+            tasks,
+            primary: Some(primary),
+            replicas: Processes::start(roles)?,
+            past: Vec::new(),
+        })
+    }
+
+    /// Each fault once in any case, then as drawn, until the time is over. Every other one
+    /// comes when records are acknowledged again, the rest whatever goes on.
+    fn play(&mut self, time: Duration) -> Result<(), Error> {
+        let begun = Instant::now();
+        let mut first = FAULTS;
+        self.draw.shuffle(&mut first);
+        let mut first = first.into_iter();
+        loop {
+            self.pause(50..300);
+            let fault = match first.next() {
+                Some(fault) => fault,
+                None if begun.elapsed() >= time => return Ok(()),
+                None => *self.draw.one_of(&FAULTS),
+            };
+            if self.draw.once_in(2) {
+                self.see_progress()?;
+            }
+            eprintln!("fire: {:.1} s: {fault:?}", begun.elapsed().as_secs_f64());
+            self.inject(fault)?;
+            self.replicas.check()?;
+            self.primary.as_mut().map_or(Ok(()), Life::check)?;
+        }
+    }
+
+    fn see_progress(&self) -> Result<(), Error> {
+        let acknowledged = || self.primary.as_ref().map_or(0, Life::acknowledged);
+        let before = acknowledged();
+        wait_for("no record is acknowledged any more", || {
+            acknowledged() > before
+        })
+    }
+
+    fn inject(&mut self, fault: Fault) -> Result<(), Error> {
+        let replica = self.draw.of(0..self.tasks.len() as u64) as usize;
+        match fault {
+            Fault::KillReplica => self.replicas.kill_and_start(replica)?,
+            Fault::StopReplica => {
+                self.replicas.stop(replica)?;
+                self.pause(50..300);
+                self.replicas.resume(replica)?;
+            }
+            Fault::KillPrimary => self.kill_primary()?,
+            Fault::StopPrimary => {
+                self.primary.as_ref().map_or(Ok(()), Life::stop)?;
+                self.pause(50..300);
+                self.primary.as_ref().map_or(Ok(()), Life::resume)?;
+            }
+            Fault::ResetConnection => return self.harm(Harm::Reset),
+            Fault::CutConnection => return self.harm(Harm::Cut),
+            Fault::StallConnection => return self.harm(Harm::Stall),
+        }
+        *self.faults.entry(fault).or_default() += 1;
+        Ok(())
+    }
+
+    fn kill_primary(&mut self) -> Result<(), Error> {
+        if let Some(primary) = self.primary.take() {
+            self.past.push(primary.kill()?);
+        }
+        self.pause(0..100);
+        let first = self.past.last().map_or(0, |past| past.given.end);
+        let draw = Draw::new(self.draw.word());
+        let primary = Life::start(&self.serve, first, draw)?;
+        self.proxy.set_target(primary.address);
+        self.primary = Some(primary);
+        Ok(())
+    }
+
+    /// Has a connection harmed, and waits until it is.
+    fn harm(&mut self, harm: Harm) -> Result<(), Error> {
+        let time = Duration::from_millis(self.draw.of(20..500));
+        // A moment ago all may have been killed.
+        wait_for(NO_CONNECTION, || self.proxy.harm_one(harm, time))?;
+        self.harms += 1;
+        wait_for(NO_CONNECTION, || {
+            HARMS
+                .map(|harm| self.proxy.harmed(harm))
+                .iter()
+                .sum::<u64>()
+                == self.harms
+        })
+    }
+
+    fn pause(&mut self, millis: std::ops::Range<u64>) {
+        thread::sleep(Duration::from_millis(self.draw.of(millis)));
+    }
+
+    /// Nothing happens any more: everybody gets everything and ends, and the logs are looked
+    /// at.
+    fn strike(mut self, seed: u64) -> Result<Outcome, Error> {
+        if let Some(primary) = self.primary.take() {
+            self.past.push(primary.complete()?);
+        }
+        let reports = self.replicas.finish()?;
+        for (fault, harm) in [
+            (Fault::ResetConnection, Harm::Reset),
+            (Fault::CutConnection, Harm::Cut),
+            (Fault::StallConnection, Harm::Stall),
+        ] {
+            self.faults.insert(fault, self.proxy.harmed(harm));
+        }
+        let acknowledged: Vec<_> = self
+            .past
+            .iter()
+            .map(|past| past.acknowledged.clone())
+            .collect();
+        let mut logs = vec![self.serve.log];
+        logs.extend(self.tasks.into_iter().map(|task| task.log));
+        let mut tips = Vec::new();
+        let mut findings = Vec::new();
+        for settings in logs {
+            let mut log = Log::open(settings).map_err(Error::subject)?;
+            findings.push(Findings::of(&mut log, &acknowledged).map_err(Error::subject)?);
+            tips.push(log.tip());
+        }
+        Ok(Outcome::of(
+            seed,
+            self.faults,
+            &self.past,
+            &reports,
+            tips,
+            findings,
+        ))
+    }
+}
+
+/// What came of it.
+#[derive(Debug, Serialize)]
+struct Outcome {
+    carrier: String,
+    seed: u64,
+    faults: BTreeMap<Fault, u64>,
+    /// How often replicas joined; the first time included.
+    joined: u64,
+    /// Records that were given to a primary,
+    given: u64,
+    /// and that one acknowledged.
+    acknowledged: u64,
+    /// What the logs have, the primary's first.
+    logs: Vec<Findings>,
+    tips: Vec<Tip>,
+    logs_equal: bool,
+    is_good: bool,
+}
+
+impl Outcome {
+    fn of(
+        seed: u64,
+        faults: BTreeMap<Fault, u64>,
+        past: &[Past],
+        reports: &[Report],
+        tips: Vec<Tip>,
+        logs: Vec<Findings>,
+    ) -> Outcome {
+        let complete = past.iter().find_map(|past| past.heard.complete.clone());
+        let (carrier, tip) = complete.unwrap_or_default();
+        let told = reports.iter().map(|report| report.tip);
+        let logs_equal = reports.len() + 1 == tips.len()
+            && tips.iter().copied().chain(told).all(|other| other == tip);
+        let acknowledged = past
+            .iter()
+            .map(|past| past.acknowledged.end - past.acknowledged.start)
+            .sum();
+        let is_good = logs_equal
+            && acknowledged > 0
+            && logs.iter().all(Findings::are_good)
+            && faults.values().all(|&count| count > 0);
+        Outcome {
+            carrier,
+            seed,
+            faults,
+            joined: past.iter().map(|past| past.heard.joined).sum(),
+            given: past.last().map_or(0, |past| past.given.end),
+            acknowledged,
+            logs,
+            tips,
+            logs_equal,
+            is_good,
+        }
+    }
+
+    /// The most that is wrong with a log.
+    fn worst(&self, what: impl Fn(&Findings) -> u64) -> u64 {
+        self.logs.iter().map(what).max().unwrap_or(0)
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "over {}, seed {}: ", self.carrier, self.seed)?;
+        for (fault, count) in &self.faults {
+            write!(f, "{fault:?} {count}, ")?;
+        }
+        writeln!(f, "joined {}", self.joined)?;
+        writeln!(
+            f,
+            "records {}, acknowledged {}, lost {}, misplaced {}, garbled {}",
+            self.given,
+            self.acknowledged,
+            self.worst(|log| log.lost),
+            self.worst(|log| log.misplaced),
+            self.worst(|log| log.garbled),
+        )?;
+        match &self.tips[..] {
+            [tip, ..] if self.logs_equal => {
+                write!(
+                    f,
+                    "all {} logs read back, and equal: {tip}",
+                    self.tips.len()
+                )
+            }
+            tips => {
+                write!(f, "LOGS DIFFER")?;
+                tips.iter().try_for_each(|tip| write!(f, "; {tip}"))
+            }
+        }
+    }
+}
+
+fn wait_for(problem: &'static str, mut is_done: impl FnMut() -> bool) -> Result<(), Error> {
+    let patience = Instant::now() + PATIENCE;
+    while !is_done() {
+        if Instant::now() >= patience {
+            return Err(Error::subject(problem));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    Ok(())
+}
+
+const NO_CONNECTION: &str = "no replica has a connection any more";
+/// For a connection or an acknowledgement to come, and for a replica to find its primary.
+const PATIENCE: Duration = Duration::from_secs(60);

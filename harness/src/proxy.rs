@@ -1,0 +1,347 @@
+//! A proxy in the middle of connections: it passes bytes on, and at times does not. One
+//! thread for each connection, whose buffers are small, so that who waits is noticed.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeSet,
+    io::{self, Read, Write},
+    net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream},
+    os::fd::AsFd,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    net::sockopt::set_socket_linger,
+};
+
+use crate::draw::Draw;
+
+/// What is done to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Harm {
+    /// Both ends hear of a reset.
+    Reset,
+    /// Both ends hear of an end.
+    Cut,
+    /// Nothing goes on for a while.
+    Stall,
+}
+
+/// All of them.
+pub const HARMS: [Harm; 3] = [Harm::Reset, Harm::Cut, Harm::Stall];
+
+/// Where a connection is harmed: before this byte of a direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Plan {
+    harm: Harm,
+    is_back: bool,
+    at: u64,
+}
+
+/// A proxy for one address.
+pub struct Proxy {
+    shared: Arc<Shared>,
+    address: SocketAddr,
+}
+
+struct Shared {
+    target: Mutex<SocketAddr>,
+    /// Plans for the connections that come; none if they are left alone.
+    plans: Mutex<Option<Plans>>,
+    /// Orders to those that are there: their number, and what is done to one of them.
+    orders: Mutex<Vec<(Harm, Duration)>>,
+    harmed: [AtomicU64; HARMS.len()],
+    connections: AtomicU64,
+}
+
+/// Each byte of the beginning in both directions, harmed in each way, in an order that
+/// follows from a seed, and again.
+struct Plans {
+    all: Vec<Plan>,
+    next: usize,
+    done: BTreeSet<Plan>,
+}
+
+impl Proxy {
+    /// Passes on what connects to it, on loopback.
+    pub fn start(target: SocketAddr) -> io::Result<Self> {
+        Self::with_plans(target, None)
+    }
+
+    /// Harms each connection once, within the first bytes.
+    pub fn at_every_byte(target: SocketAddr, bytes: u64, draw: &mut Draw) -> io::Result<Self> {
+        let mut all = Vec::new();
+        for at in 0..bytes {
+            for is_back in [false, true] {
+                all.extend(HARMS.map(|harm| Plan { harm, is_back, at }));
+            }
+        }
+        draw.shuffle(&mut all);
+        let plans = Plans {
+            all,
+            next: 0,
+            done: BTreeSet::new(),
+        };
+        Self::with_plans(target, Some(plans))
+    }
+
+    fn with_plans(target: SocketAddr, plans: Option<Plans>) -> io::Result<Self> {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let shared = Arc::new(Shared {
+            target: Mutex::new(target),
+            plans: Mutex::new(plans),
+            orders: Mutex::default(),
+            harmed: Default::default(),
+            connections: AtomicU64::new(0),
+        });
+        let accepting = shared.clone();
+        thread::spawn(move || {
+            for client in listener.incoming().flatten() {
+                let shared = accepting.clone();
+                // Its end is that of a connection, which is what this is for.
+                thread::spawn(move || shared.pass_on(client));
+            }
+        });
+        Ok(Self { shared, address })
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Passes what connects from now on to another address.
+    pub fn set_target(&self, target: SocketAddr) {
+        *self.shared.target.lock().expect("no panics") = target;
+    }
+
+    /// Has one of the connections that live harmed; whether there is one.
+    pub fn harm_one(&self, harm: Harm, time: Duration) -> bool {
+        if self.shared.connections.load(Ordering::Relaxed) == 0 {
+            return false;
+        }
+        self.shared
+            .orders
+            .lock()
+            .expect("no panics")
+            .push((harm, time));
+        true
+    }
+
+    /// How often that was done.
+    pub fn harmed(&self, harm: Harm) -> u64 {
+        self.shared.harmed[harm as usize].load(Ordering::Relaxed)
+    }
+
+    /// How many places were harmed, of how many that connections came to.
+    pub fn covered(&self) -> (usize, usize) {
+        let plans = self.shared.plans.lock().expect("no panics");
+        let Some(plans) = &*plans else {
+            return (0, 0);
+        };
+        // What lies behind the longest connection cannot be harmed.
+        let furthest = [false, true].map(|is_back| {
+            let at = plans
+                .done
+                .iter()
+                .filter(|plan| plan.is_back == is_back)
+                .map(|plan| plan.at);
+            at.max().unwrap_or(0)
+        });
+        let there_are = |plan: &&Plan| plan.at <= furthest[usize::from(plan.is_back)];
+        (plans.done.len(), plans.all.iter().filter(there_are).count())
+    }
+}
+
+/// One direction of a connection.
+struct Pipe<'a> {
+    from: &'a TcpStream,
+    to: &'a TcpStream,
+    bytes: Vec<u8>,
+    sent: usize,
+    passed: u64,
+    /// No byte from here on goes before the harm is done.
+    barrier: Option<u64>,
+    is_over: bool,
+}
+
+impl Shared {
+    fn pass_on(&self, client: TcpStream) {
+        let target = *self.target.lock().expect("no panics");
+        let Ok(server) = TcpStream::connect(target) else {
+            // As if nobody listened.
+            let _ = set_socket_linger(&client, Some(Duration::ZERO));
+            return;
+        };
+        let plan = self
+            .plans
+            .lock()
+            .expect("no panics")
+            .as_mut()
+            .map(Plans::draw);
+        self.connections.fetch_add(1, Ordering::Relaxed);
+        // What a connection's end does to us is no matter.
+        let _ = self.shovel(&client, &server, plan);
+        self.connections.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn shovel(&self, client: &TcpStream, server: &TcpStream, plan: Option<Plan>) -> io::Result<()> {
+        for socket in [client, server] {
+            socket.set_nonblocking(true)?;
+            socket.set_nodelay(true)?;
+        }
+        let barrier = |is_back| {
+            plan.filter(|plan| plan.is_back == is_back)
+                .map(|plan| plan.at)
+        };
+        let mut pipes = [
+            Pipe::new(client, server, barrier(false)),
+            Pipe::new(server, client, barrier(true)),
+        ];
+        while !pipes.iter().all(|pipe| pipe.is_over) {
+            for pipe in &mut pipes {
+                if pipe.shovel()? {
+                    let plan = plan.expect("it has a barrier");
+                    self.plans
+                        .lock()
+                        .expect("no panics")
+                        .as_mut()
+                        .map(|plans| plans.done.insert(plan));
+                    if !self.harm(plan.harm, PLANNED_STALL, [client, server]) {
+                        return Ok(());
+                    }
+                }
+            }
+            let order = self.orders.lock().expect("no panics").pop();
+            if let Some((harm, time)) = order
+                && !self.harm(harm, time, [client, server])
+            {
+                return Ok(());
+            }
+            wait(&pipes)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the connection goes on.
+    fn harm(&self, harm: Harm, time: Duration, sockets: [&TcpStream; 2]) -> bool {
+        self.harmed[harm as usize].fetch_add(1, Ordering::Relaxed);
+        match harm {
+            Harm::Stall => {
+                thread::sleep(time);
+                return true;
+            }
+            // Closing such a socket resets its connection (socket(7), SO_LINGER).
+            Harm::Reset => {
+                for socket in sockets {
+                    let _ = set_socket_linger(socket, Some(Duration::ZERO));
+                }
+            }
+            Harm::Cut => {
+                for socket in sockets {
+                    let _ = socket.shutdown(Shutdown::Both);
+                }
+            }
+        }
+        false
+    }
+}
+
+impl Plans {
+    fn draw(&mut self) -> Plan {
+        let plan = self.all[self.next];
+        self.next = (self.next + 1) % self.all.len();
+        plan
+    }
+}
+
+impl<'a> Pipe<'a> {
+    fn new(from: &'a TcpStream, to: &'a TcpStream, barrier: Option<u64>) -> Self {
+        Self {
+            from,
+            to,
+            bytes: Vec::new(),
+            sent: 0,
+            passed: 0,
+            barrier,
+            is_over: false,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.sent == self.bytes.len()
+    }
+
+    /// Passes on what is there. Whether it has come to the barrier, which is gone then.
+    fn shovel(&mut self) -> io::Result<bool> {
+        if self.is_over {
+            return Ok(false);
+        }
+        if self.is_empty() {
+            self.bytes.resize(BUFFER_BYTES, 0);
+            self.sent = 0;
+            let read = self.from.read(&mut self.bytes);
+            self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+            match read {
+                Ok(0) => {
+                    self.is_over = true;
+                    // The other may have ended already.
+                    let _ = self.to.shutdown(Shutdown::Write);
+                }
+                Ok(_) => {}
+                Err(error) if is_later(&error) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let mut end = self.bytes.len();
+        if let Some(barrier) = self.barrier {
+            end = end.min(self.sent + (barrier - self.passed) as usize);
+        }
+        while self.sent < end {
+            match self.to.write(&self.bytes[self.sent..end]) {
+                Ok(written) => {
+                    self.sent += written;
+                    self.passed += written as u64;
+                }
+                Err(error) if is_later(&error) => return Ok(false),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(self
+            .barrier
+            .take_if(|barrier| *barrier == self.passed && end > 0)
+            .is_some())
+    }
+}
+
+fn is_later(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
+    )
+}
+
+/// Until something can be done, but not for long: orders come by no descriptor.
+fn wait(pipes: &[Pipe<'_>; 2]) -> io::Result<()> {
+    let open = pipes.iter().filter(|pipe| !pipe.is_over);
+    let mut fds: Vec<_> = open
+        .map(|pipe| match pipe.is_empty() {
+            true => PollFd::from_borrowed_fd(pipe.from.as_fd(), PollFlags::IN),
+            false => PollFd::from_borrowed_fd(pipe.to.as_fd(), PollFlags::OUT),
+        })
+        .collect();
+    let timeout = Timespec::try_from(LOOK).expect("it is short");
+    poll(&mut fds, Some(&timeout))?;
+    Ok(())
+}
+
+const BUFFER_BYTES: usize = 64 << 10;
+const LOOK: Duration = Duration::from_millis(20);
+const PLANNED_STALL: Duration = Duration::from_millis(20);

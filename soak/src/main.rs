@@ -1,0 +1,58 @@
+//! Real faults on real processes: one listens, others connect and send to it and take what
+//! it sends back, while they are killed, stopped, starved and cut off. A checker, a process
+//! of its own, is told over a pipe of every message that is sent and received.
+//!
+//! `cargo xtask soak --seconds 30 --fabric tcp` builds and runs it; `supervisor.rs` is the
+//! run, `fault.rs` lists what may befall a process, `checker/ledger.rs` says what must hold.
+
+mod checker;
+mod fact;
+mod fault;
+mod hub;
+mod network;
+mod news;
+mod node;
+mod options;
+mod payload;
+mod processes;
+mod report;
+mod sender;
+mod stream;
+mod supervisor;
+
+use std::{io, process::ExitCode};
+
+use clap::Parser;
+
+use options::{Options, Role, RunOptions};
+
+fn main() -> ExitCode {
+    let Options { role, run } = Options::parse();
+    let done = match role {
+        None => soak(&run),
+        Some(Role::Checker) => checker::run().map(|()| ExitCode::SUCCESS),
+        Some(Role::Hub(options)) => hub::run(&options).map(|()| ExitCode::SUCCESS),
+        Some(Role::Sender(options)) => sender::run(&options).map(|()| ExitCode::SUCCESS),
+    };
+    done.unwrap_or_else(|error| {
+        eprintln!("soak: {error}");
+        ExitCode::FAILURE
+    })
+}
+
+fn soak(options: &RunOptions) -> io::Result<ExitCode> {
+    network::move_away(options.fabric);
+    let report = supervisor::run(options)?;
+    if options.json {
+        println!(
+            "{}",
+            serde_json::to_string(&report).map_err(io::Error::other)?
+        );
+    } else {
+        print!("{report}");
+    }
+    Ok(match report.failures.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
+    })
+}

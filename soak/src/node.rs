@@ -1,0 +1,88 @@
+//! A process with a node, and what becomes of it when its supervisor goes.
+
+use std::{
+    fs::File,
+    io::{self, Read},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use ibex::{Driver, Node, NodeBuilder, Policy};
+use rustix::{
+    process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit},
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
+
+use crate::{fact::Feed, options::NodeOptions};
+
+/// What all threads of the process share.
+#[derive(Clone)]
+pub(crate) struct Life {
+    pub(crate) feed: Arc<Feed>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Life {
+    /// Settles into where the process is to live. It is to end in order when its standard
+    /// input does.
+    pub(crate) fn begin(options: &NodeOptions) -> io::Result<Self> {
+        set_parent_process_death_signal(Some(Signal::KILL))?;
+        if let Some(path) = &options.namespace {
+            use std::os::fd::AsFd;
+            move_into_link_name_space(File::open(path)?.as_fd(), Some(LinkNameSpaceType::Network))?;
+        }
+        // SAFETY: it installs no handler, and the process has no other thread yet. Past a
+        // limit on files (RLIMIT_FSIZE) there is an error then, and no signal that kills.
+        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        if let Some(bytes) = options.locked_bytes {
+            let limit = Rlimit {
+                current: Some(bytes),
+                maximum: Some(bytes),
+            };
+            setrlimit(Resource::Memlock, limit)?;
+        }
+        let is_over = Arc::new(AtomicBool::new(false));
+        let told = is_over.clone();
+        thread::spawn(move || {
+            let _ = io::stdin().read_to_end(&mut Vec::new());
+            told.store(true, Ordering::Relaxed);
+        });
+        let feed = Arc::new(Feed::of_this_process()?);
+        Ok(Self { feed, is_over })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+}
+
+/// A node as the run wants it.
+pub(crate) fn builder(options: &NodeOptions) -> NodeBuilder {
+    let driver = if options.caller {
+        Driver::Caller
+    } else {
+        Driver::Threads
+    };
+    let builder = Node::builder()
+        .driver(driver)
+        .fabric(options.fabric.fabric(), Policy::Require)
+        .connect_timeout(options.patience())
+        .handshake_timeout(options.patience())
+        .window_messages(4096)
+        .window_bytes(WINDOW_BYTES);
+    #[cfg(feature = "verbs")]
+    if let Some(device) = &options.device {
+        let settings = ibex::rdma::RdmaSettings::new().device(device.clone());
+        // Nodes are made often, and register all of them each time.
+        let settings = settings.max_sessions(128);
+        let settings = settings.receive_buffers(512).held_buffers(512);
+        return builder.rdma(settings.trust_peers(true));
+    }
+    builder
+}
+
+/// Small, so that a thousand sessions find room and every stream fills it.
+const WINDOW_BYTES: u64 = 128 << 10;

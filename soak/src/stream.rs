@@ -1,0 +1,288 @@
+//! The two ends of a stream: messages that follow from their numbers, told to the checker
+//! before they are sent, and before they are acknowledged.
+#![forbid(unsafe_code)]
+
+use std::{thread, time::Duration};
+
+use ibex::{
+    Counts, Message, Peer, Raw, Receiver, RecvError, SendError, Sender, TryRecvError,
+    WaitAckedError,
+};
+use ibex_harness::draw::Draw;
+
+use crate::{
+    fact::{AT_ONCE, Fact, Feed, Side},
+    payload,
+};
+
+/// The names of a session's channels.
+pub(crate) const UP: &str = "up";
+pub(crate) const DOWN: &str = "down";
+
+/// The streams of a session: `up` from whoever connects, `down` to it.
+pub(crate) fn up_of(session: u64) -> u64 {
+    session << 1
+}
+
+pub(crate) fn down_of(up: u64) -> u64 {
+    up | 1
+}
+
+/// An end that is over, in order or by an error.
+#[derive(Debug)]
+pub(crate) struct Over;
+
+/// The end that sends.
+pub(crate) struct Outgoing<'a> {
+    sender: Sender<[u8], Raw>,
+    stream: u64,
+    process: u64,
+    feed: &'a Feed,
+    draw: Draw,
+    rarity: u64,
+    accepted: u64,
+    acknowledged: u64,
+    bytes: Vec<u8>,
+}
+
+impl<'a> Outgoing<'a> {
+    /// None if the session is over.
+    pub(crate) fn open(
+        peer: &Peer,
+        name: &str,
+        stream: u64,
+        process: u64,
+        rarity: u64,
+        feed: &'a Feed,
+    ) -> Option<Self> {
+        let sender = peer.channel(name).codec::<Raw>().sender().ok()?;
+        feed.tell(Fact::Began {
+            stream,
+            side: Side::Sender,
+            process,
+        });
+        let draw = Draw::new(stream);
+        Some(Self {
+            sender,
+            stream,
+            process,
+            feed,
+            draw,
+            rarity,
+            accepted: 0,
+            acknowledged: 0,
+            bytes: Vec::new(),
+        })
+    }
+
+    pub(crate) fn accepted(&self) -> u64 {
+        self.accepted
+    }
+
+    /// Tells of a few messages, then sends them.
+    pub(crate) fn send_some(&mut self) -> Result<(), Over> {
+        let lengths: Vec<usize> = (0..self.draw.of(1..AT_ONCE as u64))
+            .map(|_| payload::draw_length(&mut self.draw, self.rarity))
+            .collect();
+        let (stream, bytes) = (self.stream, &mut self.bytes);
+        let mut facts = Vec::with_capacity(lengths.len());
+        for (sequence, length) in (self.accepted + 1..).zip(&lengths) {
+            payload::write(stream, sequence, *length, bytes);
+            let checksum = payload::checksum(bytes);
+            facts.push(Fact::Sending {
+                stream,
+                sequence,
+                checksum,
+            });
+        }
+        self.feed.tell_all(&facts);
+        for length in lengths {
+            payload::write(stream, self.accepted + 1, length, &mut self.bytes);
+            self.send_one()?;
+        }
+        self.look_at_acknowledgements();
+        Ok(())
+    }
+
+    fn send_one(&mut self) -> Result<(), Over> {
+        loop {
+            match self.sender.send(&self.bytes) {
+                Ok(sequence) => {
+                    assert_eq!(sequence, self.accepted + 1);
+                    self.accepted = sequence;
+                    return Ok(());
+                }
+                // Nothing was sent, and the channel goes on.
+                Err(SendError::Memory(_)) => {
+                    self.feed.tell(Fact::Refused {
+                        process: self.process,
+                    });
+                    thread::sleep(PAUSE);
+                }
+                Err(error) => return Err(self.broke(&error)),
+            }
+        }
+    }
+
+    fn look_at_acknowledgements(&mut self) {
+        let up_to = self.sender.acked();
+        if up_to > self.acknowledged {
+            self.acknowledged = up_to;
+            self.feed.tell(Fact::Acknowledged {
+                stream: self.stream,
+                up_to,
+            });
+        }
+    }
+
+    /// Waits until everything is acknowledged, and ends in order.
+    pub(crate) fn close(mut self) {
+        match self.sender.wait_acked(self.accepted) {
+            Ok(()) => self.feed.tell(Fact::Closed {
+                stream: self.stream,
+                accepted: self.accepted,
+            }),
+            Err(WaitAckedError::Failed(error)) => drop(self.broke(&error)),
+            Err(error) => panic!("stream {:x}: {error}", self.stream),
+        }
+    }
+
+    fn broke(&mut self, error: &SendError) -> Over {
+        let counts = match error {
+            SendError::Disconnected(error) => error.counts,
+            _ => self.sender.counts(),
+        };
+        let Counts {
+            sent,
+            received,
+            acknowledged,
+            ..
+        } = counts;
+        self.feed.tell(Fact::SendBroke {
+            stream: self.stream,
+            accepted: self.accepted,
+            sent,
+            received,
+            acknowledged,
+        });
+        Over
+    }
+}
+
+/// The end that receives.
+pub(crate) struct Incoming<'a> {
+    receiver: Receiver<[u8], Raw>,
+    stream: Option<u64>,
+    process: u64,
+    feed: &'a Feed,
+    /// Told of and not acknowledged.
+    held: Vec<Message<[u8], Raw>>,
+}
+
+impl<'a> Incoming<'a> {
+    /// None if the session is over. Without a stream it is what the first message says.
+    pub(crate) fn open(
+        peer: &Peer,
+        name: &str,
+        stream: Option<u64>,
+        process: u64,
+        feed: &'a Feed,
+    ) -> Option<Self> {
+        let receiver = peer.channel(name).codec::<Raw>().receiver().ok()?;
+        if let Some(stream) = stream {
+            feed.tell(Fact::Began {
+                stream,
+                side: Side::Receiver,
+                process,
+            });
+        }
+        Some(Self {
+            receiver,
+            stream,
+            process,
+            feed,
+            held: Vec::new(),
+        })
+    }
+
+    /// Once a message has come.
+    pub(crate) fn stream(&self) -> Option<u64> {
+        self.stream
+    }
+
+    /// Takes what is there.
+    pub(crate) fn take_some(&mut self) -> Result<(), Over> {
+        while self.held.len() < AT_ONCE - 1 {
+            match self.receiver.try_recv() {
+                Ok(message) => self.held.push(message),
+                Err(nothing) if nothing.is_transient() => break,
+                Err(TryRecvError::Failed(error)) => return Err(self.over(&error)),
+                Err(_) => unreachable!("all others are transient"),
+            }
+        }
+        self.settle();
+        Ok(())
+    }
+
+    /// Waits for a message, and takes what is there with it.
+    pub(crate) fn wait_for_some(&mut self) -> Result<(), Over> {
+        match self.receiver.recv() {
+            Ok(message) => self.held.push(message),
+            Err(error) => return Err(self.over(&error)),
+        }
+        self.take_some()
+    }
+
+    /// Takes everything until the end.
+    pub(crate) fn drain(mut self) {
+        while self.wait_for_some().is_ok() {}
+    }
+
+    /// Tells of what was taken, then acknowledges it.
+    fn settle(&mut self) {
+        let Some(first) = self.held.first() else {
+            return;
+        };
+        let process = self.process;
+        let mut facts = Vec::with_capacity(AT_ONCE);
+        let stream = *self.stream.get_or_insert_with(|| {
+            let stream = payload::stream_of(first).expect("every message has a head");
+            facts.push(Fact::Began {
+                stream,
+                side: Side::Receiver,
+                process,
+            });
+            stream
+        });
+        facts.extend(self.held.iter().map(|message| Fact::Received {
+            stream,
+            sequence: message.sequence(),
+            checksum: payload::checksum(message),
+        }));
+        self.feed.tell_all(&facts);
+        self.held.drain(..).for_each(Message::ack);
+    }
+
+    fn over(&mut self, error: &RecvError) -> Over {
+        self.settle();
+        let Some(stream) = self.stream else {
+            return Over;
+        };
+        self.feed.tell(match error {
+            RecvError::Ended => Fact::Ended { stream },
+            RecvError::Disconnected(error) => Fact::ReceiveBroke {
+                stream,
+                received: error.counts.received,
+            },
+            RecvError::NotOpened(_) => Fact::ReceiveBroke {
+                stream,
+                received: self.receiver.received(),
+            },
+            error => panic!("stream {stream:x}: {error}"),
+        });
+        Over
+    }
+}
+
+/// Before something is tried again.
+pub(crate) const PAUSE: Duration = Duration::from_millis(5);

@@ -1,0 +1,373 @@
+//! A run: the processes, what befalls them, and their end.
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use ibex_harness::{
+    draw::Draw,
+    proxy::{HARMS, Harm, Proxy},
+};
+use rustix::process::Resource;
+
+use crate::{
+    checker::{self, Checker},
+    fact::Feed,
+    fault::{self, Fault},
+    network::Network,
+    options::{Carrier, RunOptions},
+    processes::{Process, Recipe},
+    report::Report,
+};
+
+/// Runs, and says what came of it.
+pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
+    let checker_finds = checker::prove()?;
+    let seed = options.seed.unwrap_or_else(Draw::seed);
+    eprintln!("soak: seed {seed}");
+    let mut draw = Draw::new(seed);
+    let network = Network::of(options.fabric, &mut draw)?;
+    let (kinds, left_out) = choose(options, &network)?;
+    let (checker, feed) = Checker::start()?;
+    let mut stage = Stage::set(options, network, draw, feed)?;
+    let mut failures = Vec::new();
+    let mut faults: BTreeMap<_, _> = kinds.iter().map(|kind| (kind.name(), 0)).collect();
+    if let Err(failure) = stage.play(&kinds, Duration::from_secs(options.seconds), &mut faults) {
+        failures.push(failure.to_string());
+    }
+    let places_harmed = stage.prober_proxy.covered();
+    for harm in HARMS {
+        let name = match harm {
+            Harm::Reset => "reset_at_byte",
+            Harm::Cut => "cut_at_byte",
+            Harm::Stall => "stall_at_byte",
+        };
+        faults.insert(name, stage.prober_proxy.harmed(harm));
+    }
+    failures.extend(stage.strike());
+    let verdict = checker.verdict()?;
+    let mut report = Report {
+        fabric: options.fabric.name(),
+        seed,
+        seconds: options.seconds,
+        faults,
+        left_out,
+        places_harmed,
+        checker_finds,
+        verdict,
+        failures,
+    };
+    report.judge(options.at_least);
+    Ok(report)
+}
+
+/// The kinds of faults that can be, and why the others cannot.
+#[allow(clippy::type_complexity, reason = "two lists")]
+fn choose(
+    options: &RunOptions,
+    network: &Network,
+) -> io::Result<(Vec<Fault>, BTreeMap<&'static str, String>)> {
+    let (mut kinds, mut left_out) = (Vec::new(), BTreeMap::new());
+    if let Some(unknown) = options
+        .faults
+        .iter()
+        .find(|name| fault::ALL.iter().all(|kind| kind.name() != *name))
+    {
+        let names = fault::ALL.map(Fault::name).join(", ");
+        return Err(io::Error::other(format!(
+            "there is no fault {unknown}; there are {names}"
+        )));
+    }
+    for kind in fault::ALL {
+        let is_wanted =
+            options.faults.is_empty() || options.faults.iter().any(|name| name == kind.name());
+        match kind.applies(options.fabric, network) {
+            _ if !is_wanted => {}
+            Ok(()) => kinds.push(kind),
+            Err(why) => drop(left_out.insert(kind.name(), why)),
+        }
+    }
+    Ok((kinds, left_out))
+}
+
+/// Everything that runs.
+struct Stage {
+    feed: Feed,
+    network: Network,
+    draw: Draw,
+    carrier: Carrier,
+    next_process: u64,
+
+    hub: Process,
+    senders: Vec<Process>,
+    /// They connect again and again through the second proxy, for a few messages.
+    probers: Vec<Process>,
+    proxy: Proxy,
+    prober_proxy: Proxy,
+}
+
+impl Stage {
+    fn set(options: &RunOptions, network: Network, mut draw: Draw, feed: Feed) -> io::Result<Self> {
+        let carrier = options.fabric;
+        let proxy = Proxy::start(network.hub_address)?;
+        let prober_proxy = Proxy::at_every_byte(network.hub_address, FIRST_BYTES, &mut draw)?;
+        let recipe = |role: &'static str, address, more: String| Recipe {
+            role,
+            address,
+            fabric: carrier,
+            namespace: None,
+            device: network.sender_device.clone(),
+            more: more.split_whitespace().map(String::from).collect(),
+            is_nobody: false,
+        };
+        let (count, rarity) = match carrier {
+            Carrier::Verbs => (4, "--rarity 20"),
+            Carrier::Shm | Carrier::Tcp => (16, ""),
+        };
+        let hub = Recipe {
+            namespace: network.hub_namespace.clone(),
+            device: network.hub_device.clone(),
+            ..recipe("hub", network.hub_address, rarity.to_owned())
+        };
+        let hub = Process::start(hub, 0, 0, &feed)?;
+        let prober = recipe(
+            "sender",
+            prober_proxy.address(),
+            "--messages 2 --rarity 1000 --patience-ms 500".to_owned(),
+        );
+        let mut next_process = 1;
+        let mut probers = Vec::new();
+        for _ in 0..PROBERS {
+            let prober = prober.clone();
+            probers.push(Process::start(prober, next_process, draw.word(), &feed)?);
+            next_process += 1;
+        }
+        let mut senders = Vec::new();
+        for index in 0..options.senders.unwrap_or(count) {
+            let driver = if index % 2 == 0 { "" } else { "--caller" };
+            let address = match index % 4 {
+                0 | 1 => network.hub_address,
+                _ => proxy.address(),
+            };
+            let sender = recipe("sender", address, format!("{rarity} {driver}"));
+            senders.push(Process::start(sender, next_process, draw.word(), &feed)?);
+            next_process += 1;
+        }
+        Ok(Self {
+            feed,
+            network,
+            draw,
+            carrier,
+            next_process,
+            hub,
+            senders,
+            probers,
+            proxy,
+            prober_proxy,
+        })
+    }
+
+    /// Injects faults until the time is over: each kind once in any case, then as drawn.
+    fn play(
+        &mut self,
+        kinds: &[Fault],
+        time: Duration,
+        counts: &mut BTreeMap<&'static str, u64>,
+    ) -> io::Result<()> {
+        let begun = Instant::now();
+        let mut first = kinds.to_vec();
+        self.draw.shuffle(&mut first);
+        while begun.elapsed() < time || !first.is_empty() {
+            self.pause(50..300);
+            let kind = first.pop().unwrap_or_else(|| self.draw_kind(kinds));
+            eprintln!(
+                "soak: {:.1} s: {}",
+                begun.elapsed().as_secs_f64(),
+                kind.name()
+            );
+            let count = self.inject(kind)?;
+            *counts.entry(kind.name()).or_default() += count;
+            self.check()?;
+        }
+        Ok(())
+    }
+
+    fn draw_kind(&mut self, kinds: &[Fault]) -> Fault {
+        let kind = *self.draw.one_of(kinds);
+        // A crowd takes as long as several others.
+        match kind {
+            Fault::Crowd | Fault::CrowdKilled if !self.draw.once_in(4) => *self.draw.one_of(kinds),
+            kind => kind,
+        }
+    }
+
+    /// How often it was done.
+    fn inject(&mut self, kind: Fault) -> io::Result<u64> {
+        match kind {
+            Fault::KillSenders => {
+                let kills = match self.carrier {
+                    Carrier::Verbs => 3,
+                    Carrier::Shm | Carrier::Tcp => KILLS,
+                };
+                for _ in 0..kills {
+                    let index = self.draw.of(0..self.senders.len() as u64) as usize;
+                    self.senders[index].kill(&self.feed)?;
+                    let recipe = self.senders[index].recipe();
+                    self.senders[index] = self.start(recipe)?;
+                    thread::sleep(KILL_PAUSE);
+                }
+                return Ok(kills);
+            }
+            Fault::KillHub => {
+                self.hub.kill(&self.feed)?;
+                self.pause(0..300);
+                let recipe = self.hub.recipe();
+                self.hub = self.start(recipe)?;
+            }
+            Fault::StopSender => {
+                let index = self.draw.of(0..self.senders.len() as u64) as usize;
+                self.senders[index].stop()?;
+                self.pause(50..1500);
+                self.senders[index].resume()?;
+            }
+            Fault::StopHub => {
+                self.hub.stop()?;
+                self.pause(50..1000);
+                self.hub.resume()?;
+            }
+            Fault::CutLink => {
+                self.network.cut()?;
+                self.pause(50..1500);
+                self.network.restore()?;
+            }
+            Fault::DisturbLink => {
+                let how = *self.draw.one_of(DISTURBANCES);
+                self.network.disturb(how)?;
+                self.pause(500..1500);
+                self.network.restore()?;
+            }
+            Fault::ResetConnection => return Ok(self.harm(Harm::Reset)),
+            Fault::CutConnection => return Ok(self.harm(Harm::Cut)),
+            Fault::StallConnection => return Ok(self.harm(Harm::Stall)),
+            Fault::Descriptors => {
+                let most = self.hub.descriptors()?;
+                self.hub.limit(Resource::Nofile, Some(most))?;
+                self.pause(50..800);
+                self.hub.limit(Resource::Nofile, None)?;
+            }
+            Fault::MemoryFiles => {
+                let index = self.draw.of(0..self.senders.len() as u64 + 1) as usize;
+                self.of_all(index).limit(Resource::Fsize, Some(4096))?;
+                self.pause(50..800);
+                self.of_all(index).limit(Resource::Fsize, None)?;
+            }
+            Fault::LockedMemory => {
+                let mut recipe = self.senders[0].recipe();
+                recipe.is_nobody = true;
+                recipe
+                    .more
+                    .extend(["--locked-bytes", "65536"].map(String::from));
+                let process = self.start(recipe)?;
+                self.pause(300..800);
+                process.finish()?;
+            }
+            Fault::Crowd => {
+                let crowd = self.start_crowd()?;
+                crowd.finish()?;
+            }
+            Fault::CrowdKilled => {
+                let mut crowd = self.start_crowd()?;
+                self.pause(20..1000);
+                crowd.kill(&self.feed)?;
+            }
+        }
+        Ok(1)
+    }
+
+    /// A sender, or behind them the hub.
+    fn of_all(&self, index: usize) -> &Process {
+        self.senders.get(index).unwrap_or(&self.hub)
+    }
+
+    fn harm(&mut self, harm: Harm) -> u64 {
+        let time = Duration::from_millis(self.draw.of(20..1000));
+        // A moment ago all may have been killed.
+        let deadline = Instant::now() + PATIENCE;
+        while !self.proxy.harm_one(harm, time) {
+            if Instant::now() > deadline {
+                return 0;
+            }
+            thread::sleep(KILL_PAUSE);
+        }
+        1
+    }
+
+    /// So many connections at once, each for a few messages.
+    fn start_crowd(&mut self) -> io::Result<Process> {
+        let mut recipe = self.senders[0].recipe();
+        let count = match self.carrier {
+            Carrier::Shm | Carrier::Tcp => 1000,
+            // The guest takes its time for each.
+            Carrier::Verbs => 32,
+        };
+        let more = format!("--crowd {count} --messages 2 --rarity 1000 --patience-ms 20000");
+        recipe.more = more.split_whitespace().map(String::from).collect();
+        self.start(recipe)
+    }
+
+    fn start(&mut self, recipe: Recipe) -> io::Result<Process> {
+        let number = self.next_process;
+        self.next_process += 1;
+        Process::start(recipe, number, self.draw.word(), &self.feed)
+    }
+
+    fn pause(&mut self, millis: std::ops::Range<u64>) {
+        thread::sleep(Duration::from_millis(self.draw.of(millis)));
+    }
+
+    /// Whether all live.
+    fn check(&mut self) -> io::Result<()> {
+        self.hub.check()?;
+        self.probers.iter_mut().try_for_each(Process::check)?;
+        self.senders.iter_mut().try_for_each(Process::check)
+    }
+
+    /// Everything ends in order; what did not.
+    fn strike(self) -> Vec<String> {
+        let Self {
+            mut senders,
+            mut probers,
+            hub,
+            ..
+        } = self;
+        probers.iter_mut().for_each(Process::ask_to_end);
+        senders.iter_mut().for_each(Process::ask_to_end);
+        senders.extend(probers);
+        // The hub last: it waits for who is connected.
+        let all = senders.into_iter().chain([hub]);
+        all.filter_map(|process| process.finish().err())
+            .map(|error| error.to_string())
+            .collect()
+    }
+}
+
+/// Bytes of a connection's beginning, each way, that are harmed one by one.
+const FIRST_BYTES: u64 = 1500;
+/// Processes that connect where connections are harmed in their first bytes.
+const PROBERS: usize = 2;
+/// How many are killed in a row, and how long after each other.
+const KILLS: u64 = 10;
+const KILL_PAUSE: Duration = Duration::from_millis(100);
+/// For a connection to come.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What netem does to packets.
+const DISTURBANCES: &[&str] = &[
+    "delay 1ms",
+    "loss 1%",
+    "delay 1ms reorder 25%",
+    "duplicate 5%",
+    "corrupt 1%",
+];

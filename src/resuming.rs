@@ -1,0 +1,216 @@
+//! How sessions go on over another connection when theirs breaks: what this node says to
+//! whoever comes for one, and how it dials for its own.
+
+use std::{
+    collections::HashMap,
+    fmt, io,
+    net::SocketAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use ibex_bootstrap::{
+    Established, FabricKind, Local, Resumable, Resumption, Resumptions, Secret, Ticket, VerbsPair,
+    features, resume,
+};
+use ibex_transport::{
+    driver::{Attempt, Reconnection, Redial, RedialError, ResumptionTerms, Ways},
+    fabric::verbs::PreparedPair,
+};
+
+use crate::{
+    dialing::Dialers,
+    peer::{as_carried, fabric_of},
+};
+
+/// The sessions of a node that may go on over another connection.
+#[derive(Default)]
+pub(crate) struct Sessions(Mutex<HashMap<[u8; 16], Resumable>>);
+
+/// A session among them, until this is dropped.
+pub(crate) struct Registered {
+    sessions: Arc<Sessions>,
+    id: [u8; 16],
+}
+
+impl Sessions {
+    fn enter(self: &Arc<Self>, id: [u8; 16], session: Resumable) -> Registered {
+        self.lock().insert(id, session);
+        let sessions = self.clone();
+        Registered { sessions, id }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<[u8; 16], Resumable>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Resumptions for Sessions {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        self.lock().get(session_id).cloned()
+    }
+}
+
+/// Without their names, which are half of what resumes them.
+impl fmt::Debug for Sessions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Sessions")
+            .field("count", &self.lock().len())
+            .finish()
+    }
+}
+
+impl Drop for Registered {
+    fn drop(&mut self) {
+        self.sessions.lock().remove(&self.id);
+    }
+}
+
+/// What a node's sessions have in common that may go on over another connection.
+#[derive(Clone)]
+pub(crate) struct Resuming {
+    pub(crate) sessions: Arc<Sessions>,
+    pub(crate) dialers: Dialers,
+    pub(crate) local: Local,
+    /// [`NodeBuilder::fail_over_after`](crate::NodeBuilder::fail_over_after).
+    pub(crate) fail_over_after: Duration,
+    /// [`NodeBuilder::fail_back`](crate::NodeBuilder::fail_back).
+    pub(crate) fail_back: bool,
+}
+
+impl Resuming {
+    /// What a new session needs for that, if both ends can, and may.
+    pub(crate) fn terms(&self, established: &Established) -> Option<(ResumptionTerms, Registered)> {
+        let peer = &established.peer;
+        if peer.features & features::RESUME == 0 {
+            return None;
+        }
+        let (ways, session) = self.ways(established)?;
+        let id = established.session_id;
+        let redial = established.is_dialer.then(|| {
+            Arc::new(Redialer {
+                address: peer.address,
+                ticket: Ticket {
+                    session_id: id,
+                    secret: session.secret.clone(),
+                    peer: peer.identity,
+                    incarnation: peer.incarnation,
+                    epoch: 0,
+                    fabric: established.fabric,
+                },
+                local: self.local.clone(),
+                dialers: self.dialers.clone(),
+            }) as Arc<dyn Redial>
+        });
+        let terms = ResumptionTerms {
+            session: id,
+            redial,
+            ways,
+            process: peer.pid.or(peer.stated_pid),
+        };
+        Some((terms, self.sessions.enter(id, session)))
+    }
+
+    /// A session's newest connection, which somebody who dialed made.
+    pub(crate) fn resumed(&self, resumption: Resumption) -> Reconnection {
+        if let Some(session) = self.sessions.lock().get_mut(&resumption.session_id) {
+            session.epoch = session.epoch.max(resumption.epoch);
+            if resumption.fabric == FabricKind::Tcp && !self.fail_back {
+                session.fabrics = vec![FabricKind::Tcp];
+                session.reason = "the session goes over tcp, and stays there".to_owned();
+            }
+        }
+        reconnection(resumption)
+    }
+
+    /// What the session asks for if this end dials, and what it lets the other have; `None` if
+    /// nothing is left for it.
+    fn ways(&self, established: &Established) -> Option<(Ways, Resumable)> {
+        let began = established.fabric;
+        let gets_pairs = established.peer.features & features::RESUME_VERBS != 0;
+        let (ways, fabrics, reason) = match (began, gets_pairs, &established.no_tcp) {
+            (FabricKind::Verbs, true, None) => {
+                let (after, back) = (self.fail_over_after, self.fail_back);
+                let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
+                (Ways::VerbsThenTcp { after, back }, fabrics, None)
+            }
+            (FabricKind::Verbs, true, Some(why)) => {
+                let only = Ways::Only(as_carried(began));
+                (only, vec![began], Some(why.clone()))
+            }
+            // What is left when a device, or the way to it, is gone.
+            (FabricKind::Verbs, false, None) => {
+                let tcp = FabricKind::Tcp;
+                (Ways::Only(as_carried(tcp)), vec![tcp], None)
+            }
+            (FabricKind::Verbs, false, Some(_)) => return None,
+            (began, ..) => (Ways::Only(as_carried(began)), vec![began], None),
+        };
+        let session = Resumable {
+            secret: Secret::new(established.resume_secret),
+            epoch: 0,
+            fabrics,
+            reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
+        };
+        Some((ways, session))
+    }
+}
+
+/// Dials the peer of a session again.
+struct Redialer {
+    address: SocketAddr,
+    ticket: Ticket,
+    local: Local,
+    dialers: Dialers,
+}
+
+impl Redial for Redialer {
+    fn redial(
+        &self,
+        attempt: Attempt,
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Reconnection, RedialError> {
+        let ticket = Ticket {
+            epoch: attempt.epoch,
+            fabric: fabric_of(attempt.fabric),
+            ..self.ticket.clone()
+        };
+        let meanwhile = || is_cancelled();
+        match resume(self.address, &self.local, &ticket, ATTEMPT, &meanwhile) {
+            Ok(resumption) => Ok(reconnection(resumption)),
+            Err(error) if error.is_gone() => Err(RedialError::NoSession(error.to_string())),
+            Err(error) => Err(RedialError::NotYet(error.to_string())),
+        }
+    }
+
+    fn run(&self, job: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+        self.dialers.run(job)
+    }
+}
+
+impl fmt::Debug for Redialer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Redialer")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+fn reconnection(resumption: Resumption) -> Reconnection {
+    Reconnection {
+        session: resumption.session_id,
+        epoch: resumption.epoch,
+        stream: resumption.stream,
+        leftover: resumption.leftover,
+        rdma: resumption.verbs.and_then(prepared_pair),
+    }
+}
+
+/// Nobody but this crate's own devices makes them.
+pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
+    let pair = pair.into_any().downcast().ok();
+    pair.map(|pair| *pair)
+}
+
+/// How long one attempt may take: a network that drops what is sent holds up a thread so long.
+const ATTEMPT: Duration = Duration::from_secs(3);

@@ -1,0 +1,159 @@
+//! A network that swallows everything and says nothing: what is noticed, when, and what is not
+//! lost. Each test runs in a network namespace of its own, whose loopback goes down.
+
+use std::{
+    env,
+    process::Command,
+    time::{Duration, Instant},
+};
+
+use ibex::{
+    Disconnected, EndCause, Event, Events, Fabric, Node, Policy, RecvError, SendError,
+    WaitAckedError,
+};
+
+/// Set in the process that has the namespace.
+const INSIDE: &str = "IN_A_NAMESPACE_OF_ITS_OWN";
+
+/// Whether this process is the one with the namespace. The other runs the test there.
+fn is_inside(test: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        lo("up");
+        return true;
+    }
+    let as_user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["--net"],
+        false => &["--net", "--user", "--map-root-user"],
+    };
+    let unshared = |program: &mut Command| program.status().is_ok_and(|status| status.success());
+    if !unshared(Command::new("unshare").args(as_user).arg("true")) {
+        println!("no network namespace is to be had here, so nothing is tested");
+        return false;
+    }
+    let mut inside = Command::new("unshare");
+    inside.args(as_user).arg(env::current_exe().unwrap());
+    inside
+        .args([test, "--exact", "--nocapture"])
+        .env(INSIDE, "1");
+    assert!(unshared(&mut inside), "{test} failed in its namespace");
+    false
+}
+
+fn lo(state: &str) {
+    let set = Command::new("ip")
+        .args(["link", "set", "lo", state])
+        .status();
+    assert!(set.expect("ip runs").success());
+}
+
+fn builder() -> ibex::NodeBuilder {
+    Node::builder()
+        .fabric(Fabric::Tcp, Policy::Require)
+        .notice_timeout(NOTICE)
+}
+
+fn next(events: &mut Events) -> Event {
+    events
+        .next_timeout(Duration::from_secs(20))
+        .expect("an event")
+}
+
+#[test]
+fn a_black_hole_is_noticed_and_nothing_in_it_is_lost() {
+    if !is_inside("a_black_hole_is_noticed_and_nothing_in_it_is_lost") {
+        return;
+    }
+    let there = builder().listen("127.0.0.1:0").build().unwrap();
+    let here = builder().build().unwrap();
+    let mut events = here.events();
+    let peer = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&0).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 0);
+    assert!(matches!(next(&mut events), Event::Connected { .. }));
+
+    lo("down");
+    let since = Instant::now();
+    for number in 1..=100 {
+        sender.send(&number).unwrap();
+    }
+    let Event::Suspended { cause, .. } = next(&mut events) else {
+        panic!("no break was told")
+    };
+    let noticed = since.elapsed();
+    assert!(cause.to_string().contains("has not answered"), "{cause}");
+    assert!(noticed >= NOTICE, "{noticed:?}");
+    assert!(peer.is_suspended() && !peer.is_gone());
+    assert!(receiver.try_recv().is_err());
+
+    lo("up");
+    for number in 1..=100 {
+        assert_eq!(*receiver.recv().unwrap(), number);
+    }
+    assert!(matches!(next(&mut events), Event::Resumed { .. }));
+    sender.close().unwrap();
+    assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+}
+
+#[test]
+fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
+    if !is_inside("a_black_hole_that_stays_ends_the_session_at_both_ends_for_good") {
+        return;
+    }
+    let builder = || builder().session_timeout(VERDICT);
+    let there = builder().listen("127.0.0.1:0").build().unwrap();
+    let here = builder().build().unwrap();
+    let peer = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let (mut ping, mut heard) = (
+        peer.sender::<u64>("ping").unwrap(),
+        other.receiver::<u64>("ping").unwrap(),
+    );
+    let (mut pong, mut answer) = (
+        other.sender::<u64>("pong").unwrap(),
+        peer.receiver::<u64>("pong").unwrap(),
+    );
+    ping.send(&1).unwrap();
+    assert_eq!(*heard.recv().unwrap(), 1);
+    pong.send(&1).unwrap();
+    answer.recv().unwrap().ack();
+
+    lo("down");
+    ping.send(&2).unwrap();
+    pong.send(&2).unwrap();
+    let gone = |disconnected: &Disconnected| {
+        let text = disconnected.to_string();
+        assert!(text.contains("has not answered"), "{text}");
+        let cause = &disconnected.cause;
+        assert!(
+            matches!(cause, EndCause::PeerGone { certain: false, .. }),
+            "{text}"
+        );
+    };
+    match answer.recv() {
+        Err(RecvError::Disconnected(disconnected)) => gone(&disconnected),
+        _ => panic!("a message came out of a black hole"),
+    }
+    match pong.wait_acked(2) {
+        Err(WaitAckedError::Failed(SendError::Disconnected(disconnected))) => gone(&disconnected),
+        error => panic!("{error:?}"),
+    }
+    lo("up");
+    // Whoever gave up does not come back, though the way is free.
+    assert!(peer.is_gone() && other.is_gone());
+    assert!(matches!(ping.send(&3), Err(SendError::Disconnected(_))));
+    // Only the session is over.
+    let again = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = again.sender::<u64>("ping").unwrap();
+    let mut receiver = other.receiver::<u64>("ping").unwrap();
+    sender.send(&4).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 4);
+}
+
+/// When a silent network is noticed.
+const NOTICE: Duration = Duration::from_secs(1);
+/// When it is given up, from then.
+const VERDICT: Duration = Duration::from_millis(700);

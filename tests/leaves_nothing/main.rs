@@ -1,0 +1,114 @@
+//! After `kill -9` of the peer in mid-stream nothing of the session is left in this
+//! process once its handles are dropped: no descriptor, no thread, no mapping, no file, and
+//! over verbs no queue pair, no memory region and nothing else of the device. Of what the
+//! killed process had there the kernel has nothing left either.
+//!
+//! One node lives through all rounds, as a server does; in each round a process connects,
+//! or is connected to, streams both ways and is killed. What a node keeps for itself it has
+//! after the first rounds, so from then on the counts must stand still.
+//!
+//! `crashed.rs` has a thousand clients die, in every phase of a session's life.
+
+mod belongings;
+mod crashed;
+#[path = "../processes/mod.rs"]
+mod processes;
+
+use std::{process::ExitCode, thread};
+
+use belongings::{Belongings, files_are_left};
+use ibex::{Message, Node, Raw, RecvError, SendError};
+use processes::{Party, Proof, Setup};
+
+fn main() -> ExitCode {
+    let killed = |setup| Proof::new("killed", setup, survive, stream_until_killed);
+    let crashed = |setup| {
+        let crash = crashed::be_in_every_phase;
+        Proof::new("crashed", setup, crashed::go_on_serving, crash)
+    };
+    let killed = Setup::all().map(killed);
+    processes::run(killed.chain(Setup::all().map(crashed)).collect())
+}
+
+fn survive(party: &mut Party) {
+    let mut settled = None;
+    for round in 0..party.setup.count(ROUNDS, 5) {
+        match round {
+            0 => {}
+            _ if round.is_multiple_of(2) => party.meet_the_next(),
+            _ => party.call_on_the_next(),
+        }
+        // A message that outlives its handles keeps its memory until it is dropped and,
+        // after that, a node is made or closed.
+        drop(one_session(party));
+        drop(Node::client().expect("another node starts"));
+        let left = Belongings::settle(party, |left| settled.as_ref() == Some(left));
+        let of_the_killed = left.on_devices.iter().find(|line| line.contains("killed"));
+        assert_eq!(of_the_killed, None, "round {round}: the kernel keeps it");
+        match &settled {
+            Some(settled) => assert_eq!(left, *settled, "round {round} left something behind"),
+            None if round + 1 == WARM_UP => settled = Some(left),
+            None => {}
+        }
+    }
+    assert!(!files_are_left(), "a file is left in /dev/shm");
+}
+
+/// Streams both ways, kills the peer, and lets go of everything but the last message.
+fn one_session(party: &mut Party) -> Message<[u8], Raw> {
+    let mut sender = party
+        .peer
+        .channel("back")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = party
+        .peer
+        .channel("there")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    let mut last = None;
+    for _ in 0..MESSAGES {
+        last = Some(receiver.recv().unwrap());
+        sender.send(&[7; 64]).unwrap();
+    }
+    party.other.kill();
+    loop {
+        match receiver.recv() {
+            Ok(message) => last = Some(message),
+            Err(RecvError::Disconnected(_)) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    loop {
+        match sender.send(&[7; 64]) {
+            Ok(_) => {}
+            Err(SendError::Disconnected(_)) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    last.expect("messages came before the end")
+}
+
+fn stream_until_killed(party: &mut Party) {
+    let mut sender = party
+        .peer
+        .channel("there")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = party
+        .peer
+        .channel("back")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    thread::spawn(move || while receiver.next().is_ok_and(|message| message.is_some()) {});
+    while sender.send(&[7; 64]).is_ok() {}
+}
+
+const ROUNDS: u64 = 50;
+/// Rounds after which a node has all that it keeps.
+const WARM_UP: u64 = 4;
+const MESSAGES: usize = 1000;

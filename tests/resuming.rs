@@ -1,0 +1,414 @@
+//! Sessions whose connections break: they go on, with everything once and in order.
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{Driver, Event, Fabric, Node, Peer, Policy, Raw, RecvError};
+
+/// A way to a listener that can be cut.
+struct Cable {
+    address: SocketAddr,
+    inner: Arc<Inner>,
+}
+
+#[derive(Default)]
+struct Inner {
+    /// Both sides of each connection.
+    ends: Mutex<Vec<TcpStream>>,
+    is_cut: AtomicBool,
+}
+
+impl Cable {
+    fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let inner = Arc::<Inner>::default();
+        let lines = inner.clone();
+        thread::spawn(move || {
+            for here in listener.incoming() {
+                let here = here.unwrap();
+                if lines.is_cut.load(Ordering::Acquire) {
+                    continue;
+                }
+                let there = TcpStream::connect(target).unwrap();
+                let mut ends = lines.ends.lock().unwrap();
+                for (from, to) in [(&here, &there), (&there, &here)] {
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    thread::spawn(move || carry(from, to));
+                }
+                ends.extend([here, there]);
+            }
+        });
+        Self { address, inner }
+    }
+
+    /// Breaks the connections that there are.
+    fn cut(&self) {
+        for end in self.inner.ends.lock().unwrap().drain(..) {
+            let _ = end.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// And lets none through until it is mended.
+    fn cut_for_good(&self) {
+        self.inner.is_cut.store(true, Ordering::Release);
+        self.cut();
+    }
+
+    fn mend(&self) {
+        self.inner.is_cut.store(false, Ordering::Release);
+    }
+}
+
+fn carry(mut from: TcpStream, mut to: TcpStream) {
+    let mut buffer = [0; 16 << 10];
+    while let Ok(read @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..read]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+    let _ = from.shutdown(Shutdown::Both);
+}
+
+fn node(driver: Driver) -> Node {
+    node_over(Fabric::Tcp, driver)
+}
+
+fn node_over(fabric: Fabric, driver: Driver) -> Node {
+    Node::builder()
+        .listen("127.0.0.1:0")
+        .fabric(fabric, Policy::Require)
+        .driver(driver)
+        .build()
+        .unwrap()
+}
+
+/// Two nodes, the first of which dialed the second over a cable.
+fn pair() -> (Node, Peer, Cable, Node, Peer) {
+    let (here, there) = (node(Driver::Threads), node(Driver::Threads));
+    let cable = Cable::to(there.local_addr().unwrap());
+    let peer = here.connect(cable.address).unwrap();
+    let other = there.accept().unwrap();
+    (here, peer, cable, there, other)
+}
+
+const MESSAGES: u64 = 20_000;
+
+fn carries_over_cuts(sends_here: bool, bytes: usize, messages: u64) {
+    let (here, peer, cable, there, other) = pair();
+    let (from, to) = if sends_here {
+        (peer.clone(), other.clone())
+    } else {
+        (other.clone(), peer.clone())
+    };
+    let done = Arc::new(AtomicBool::new(false));
+    let sending = thread::spawn(move || {
+        let mut sender = from
+            .channel("numbers")
+            .codec::<Raw>()
+            .sender::<[u8]>()
+            .unwrap();
+        let mut message = vec![0; bytes];
+        for number in 0..messages {
+            message[..8].copy_from_slice(&number.to_le_bytes());
+            let last = bytes - 8;
+            message[last..].copy_from_slice(&number.to_le_bytes());
+            sender.send(&message[..]).unwrap();
+        }
+        sender.flush().unwrap();
+    });
+    let cutting = {
+        let done = done.clone();
+        let (peer, other) = (peer.clone(), other.clone());
+        thread::spawn(move || {
+            let mut pause = 3;
+            while !done.load(Ordering::Acquire) {
+                // Somewhere in a message, or in what is said before it.
+                thread::sleep(Duration::from_millis(pause));
+                if !peer.is_suspended() && !other.is_suspended() {
+                    cable.cut();
+                }
+                pause = (pause * 7) % 41;
+            }
+        })
+    };
+    let mut receiver = to
+        .channel("numbers")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    for number in 0..messages {
+        let message = receiver.recv().unwrap();
+        assert_eq!(message[..8], number.to_le_bytes());
+        assert_eq!(message[bytes - 8..], number.to_le_bytes());
+    }
+    done.store(true, Ordering::Release);
+    cutting.join().unwrap();
+    sending.join().unwrap();
+    assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+    let stats = [peer.stats(), other.stats()];
+    assert!(stats.iter().all(|stats| stats.resumes > 0), "{stats:?}");
+    drop((here, there));
+}
+
+#[test]
+fn short_messages_come_once_and_in_order() {
+    carries_over_cuts(true, 64, MESSAGES);
+    carries_over_cuts(false, 64, MESSAGES);
+}
+
+#[test]
+fn messages_of_some_frames_come_once_and_in_order() {
+    carries_over_cuts(true, 9_000, MESSAGES / 10);
+}
+
+#[test]
+fn large_messages_come_once_and_in_order() {
+    carries_over_cuts(true, 1 << 20, 400);
+    carries_over_cuts(false, 300 << 10, 400);
+}
+
+#[test]
+fn acknowledgements_come_over_another_connection() {
+    let (_here, peer, cable, _there, other) = pair();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    for number in 0..50 {
+        let sequence = sender.send(&number).unwrap();
+        let waiting = thread::spawn(move || {
+            sender.wait_acked(sequence).unwrap();
+            sender
+        });
+        if number % 5 == 0 {
+            thread::sleep(Duration::from_millis(2));
+            cable.cut();
+        }
+        let message = receiver.recv().unwrap();
+        if number % 7 == 0 {
+            cable.cut();
+        }
+        message.ack();
+        sender = waiting.join().unwrap();
+    }
+}
+
+#[test]
+fn channels_are_opened_and_closed_while_there_is_no_connection() {
+    let (_here, peer, cable, _there, other) = pair();
+    let mut old = peer.sender::<u64>("old").unwrap();
+    let mut receiver = other.receiver::<u64>("old").unwrap();
+    old.send(&1).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    cable.cut_for_good();
+    old.send(&2).unwrap();
+    drop(old);
+    let mut new = peer.sender::<u64>("new").unwrap();
+    let opening = thread::spawn(move || {
+        new.send(&3).unwrap();
+        new.flush().unwrap();
+    });
+    let started = Instant::now();
+    while !(peer.is_suspended() && other.is_suspended()) {
+        assert!(started.elapsed() < Duration::from_secs(10));
+        thread::sleep(Duration::from_millis(1));
+    }
+    cable.mend();
+    assert_eq!(*receiver.recv().unwrap(), 2);
+    assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+    let mut receiver = other.receiver::<u64>("new").unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 3);
+    opening.join().unwrap();
+}
+
+#[test]
+fn whoever_does_not_come_back_in_time_is_gone_and_refused() {
+    let mut builder = Node::builder();
+    builder = builder
+        .fabric(Fabric::Tcp, Policy::Require)
+        .session_timeout(Duration::from_millis(200));
+    let here = builder.build().unwrap();
+    let there = node(Driver::Threads);
+    let cable = Cable::to(there.local_addr().unwrap());
+    let mut events = there.events();
+    let peer = here.connect(cable.address).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&1).unwrap();
+    sender.flush().unwrap();
+    cable.cut_for_good();
+    let error = sender.wait_acked(1).unwrap_err().to_string();
+    assert!(error.contains("within 200ms"), "{error}");
+    assert!(peer.is_gone() && !other.is_gone());
+    let next = |events: &mut ibex::Events| events.next_timeout(Duration::from_secs(10)).unwrap();
+    assert!(matches!(next(&mut events), Event::Connected { .. }));
+    let suspended = next(&mut events);
+    assert!(matches!(suspended, Event::Suspended { .. }), "{suspended}");
+    // What arrived is handed out before anything else.
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    drop(here);
+}
+
+#[test]
+fn whoever_gives_a_session_up_says_so() {
+    let (here, peer, cable, there, other) = pair();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&1).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    // Nothing is missing, so it has no time to wait for the other end's goodbye.
+    let _ = there.close(Duration::ZERO);
+    let started = Instant::now();
+    assert!(sender.wait_acked(2).is_err());
+    assert!(started.elapsed() < Duration::from_secs(5));
+    drop((here, cable));
+}
+
+/// What it sent is delivered, and nobody waits for a time-out.
+#[test]
+fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
+    for dialer_closes in [true, false] {
+        let (here, peer, cable, there, other) = pair();
+        let (closes, stays) = match dialer_closes {
+            true => ((here, peer), (there, other)),
+            false => ((there, other), (here, peer)),
+        };
+        let mut sender = closes.1.sender::<u64>("numbers").unwrap();
+        let mut receiver = stays.1.receiver::<u64>("numbers").unwrap();
+        sender.send(&0).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), 0);
+        cable.cut_for_good();
+        for number in 1..=1000 {
+            sender.send(&number).unwrap();
+        }
+        drop(sender);
+        let began = Instant::now();
+        let closing = thread::spawn(move || closes.0.close(Duration::from_secs(60)));
+        thread::sleep(Duration::from_millis(200));
+        cable.mend();
+        for number in 1..=1000 {
+            assert_eq!(*receiver.recv().unwrap(), number);
+        }
+        assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+        assert!(closing.join().unwrap().undelivered.is_empty());
+        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(stays.1.is_gone());
+    }
+}
+
+/// Whoever comes meanwhile finds nobody, and finds whoever listens there next.
+#[test]
+fn a_node_that_is_being_closed_begins_no_session() {
+    let (here, peer, cable, there, other) = pair();
+    let address = there.local_addr().unwrap();
+    let mut sender = other.sender::<u64>("numbers").unwrap();
+    let mut receiver = peer.receiver::<u64>("numbers").unwrap();
+    sender.send(&0).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 0);
+    cable.cut_for_good();
+    sender.send(&1).unwrap();
+    let closing = thread::spawn(move || {
+        drop(sender);
+        there.close(Duration::from_secs(60))
+    });
+    thread::sleep(Duration::from_millis(100));
+    let late = Node::builder().connect_timeout(Duration::from_secs(20));
+    let late = late.build().unwrap();
+    let connecting = thread::spawn(move || late.connect(address).map(|peer| (late, peer)));
+    thread::sleep(Duration::from_millis(300));
+    assert!(!connecting.is_finished());
+    cable.mend();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    assert!(closing.join().unwrap().undelivered.is_empty());
+    let next = Node::builder().listen(address).build().unwrap();
+    assert!(connecting.join().unwrap().is_ok());
+    drop((here, next));
+}
+
+#[test]
+fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
+    let (here, peer, cable, there, other) = pair();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    let mut connecting: Vec<_> = (0..20)
+        .map(|_| Box::pin(here.connect_async("127.0.0.1:1")))
+        .collect();
+    for connect in &mut connecting {
+        let begun = smol::block_on(smol::future::poll_once(connect));
+        assert!(begun.is_none());
+    }
+    for number in 0..5 {
+        cable.cut();
+        sender.send(&number).unwrap();
+        let message = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+        assert_eq!(*message, number);
+    }
+    drop(connecting);
+    drop((here, there));
+}
+
+#[test]
+fn callers_carry_messages_over_another_connection() {
+    let (here, there) = (node(Driver::Caller), node(Driver::Caller));
+    let cable = Cable::to(there.local_addr().unwrap());
+    let address = cable.address;
+    let accepting = thread::spawn(move || {
+        let other = there.accept().unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        for number in 0..2_000 {
+            assert_eq!(*receiver.recv().unwrap(), number);
+        }
+        assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+        assert!(other.stats().resumes > 0);
+    });
+    let peer = here.connect(address).unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    for number in 0..2_000 {
+        sender.send(&number).unwrap();
+        if number % 100 == 50 {
+            sender.flush().unwrap();
+            cable.cut();
+        }
+    }
+    sender.close().unwrap();
+    accepting.join().unwrap();
+}
+
+#[test]
+fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_again() {
+    let (here, there) = (
+        node_over(Fabric::Shm, Driver::Threads),
+        node_over(Fabric::Shm, Driver::Threads),
+    );
+    let cable = Cable::to(there.local_addr().unwrap());
+    let peer = here.connect(cable.address).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    for round in 0..20 {
+        sender.send(&round).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), round);
+        cable.cut();
+        sender.send(&(round + 1000)).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), round + 1000);
+        let name = format!("extra {round}");
+        let mut extra = peer.sender::<u64>(&name).unwrap();
+        let mut its_receiver = other.receiver::<u64>(&name).unwrap();
+        extra.send(&7).unwrap();
+        let message = its_receiver.recv().unwrap();
+        assert_eq!(*message, 7);
+        message.ack();
+        extra.wait_acked(1).unwrap();
+    }
+    assert!(peer.stats().resumes > 0);
+    drop((here, there));
+}

@@ -1,0 +1,232 @@
+//! What a sending end's handles write with: its ring, and memory for what is too long for that.
+
+use std::{
+    collections::VecDeque,
+    mem::MaybeUninit,
+    slice,
+    sync::{Arc, atomic::Ordering},
+};
+
+use super::{
+    send_end::SendEnd,
+    words::{ReceiverWords, Words},
+};
+use crate::{
+    engine::record::Layout,
+    fabric::shm::{MessageSegmentPool, RingSegment},
+    memory::{LargeLease, MemoryError, RingLease},
+    ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released},
+};
+
+/// The ring and what belongs to writing it.
+#[derive(Debug)]
+pub(super) struct SendProducer {
+    pub(super) ring: Producer<Mapped>,
+    pub(super) doorbell: Doorbell,
+    pub(super) asymmetry: Asymmetry,
+    pub(super) theirs: Words<ReceiverWords>,
+    /// What keeps the ring mapped.
+    _memory: RingOwner,
+    /// Room that the messages so far needed; encoding is not tried with less.
+    pub(super) typical: usize,
+    pub(super) largest: usize,
+    pub(super) max_message_bytes: u64,
+    /// Bytes published since the last turn that we ran (`Driver::Caller`).
+    pub(super) untransmitted: usize,
+    pub(super) transmit_at: usize,
+    /// Large messages whose memory is in use, with their slot (shm).
+    pub(super) large: VecDeque<(u64, u32)>,
+    pub(super) segments: MessageSegmentPool,
+    /// Where a reservation, or a group's message, is built that is too long for the ring.
+    pub(super) reserved_large: Option<LargePlace>,
+}
+
+#[derive(Debug)]
+#[allow(dead_code, reason = "held for its drop")]
+enum RingOwner {
+    Lease(Arc<RingLease>),
+    Segment(RingSegment),
+}
+
+/// Memory of its own for a large message.
+#[derive(Debug)]
+pub(super) enum LargePlace {
+    /// Of this process; the engine sends it in chunks.
+    Lease(LargeLease),
+    /// A slot of the channel's message segments, which the peer maps.
+    Slot(u32),
+}
+
+impl LargePlace {
+    pub(super) fn bytes<'p>(
+        &'p self,
+        segments: &'p mut MessageSegmentPool,
+    ) -> &'p mut [MaybeUninit<u8>] {
+        match self {
+            // SAFETY: the lease's memory, exclusive as the producer with `segments` is.
+            LargePlace::Lease(lease) => unsafe {
+                slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
+            },
+            LargePlace::Slot(slot) => segments.slot(*slot).into_bytes(),
+        }
+    }
+}
+
+impl SendProducer {
+    /// Makes the ring of an open channel and tells the engine of it. It goes on behind the
+    /// one `before`, if that went back.
+    pub(super) fn create(
+        end: &Arc<SendEnd>,
+        before: Option<Released>,
+    ) -> Result<Self, MemoryError> {
+        let (Some(agreed), Some(theirs)) = (end.state.agreed(), end.theirs.get()) else {
+            unreachable!("an open end has an agreement and a counterpart")
+        };
+        let capacity = agreed.window.bytes as usize;
+        let is_shm = end.ours.get().is_some();
+        let alignment = agreed.alignment as usize;
+        let (base, layout, memory) = if is_shm {
+            let (segment, fd) = RingSegment::create(capacity)?;
+            end.session.pass_ring(end.id, capacity, fd);
+            (
+                segment.memory().0,
+                Layout::in_lines(alignment),
+                RingOwner::Segment(segment),
+            )
+        } else {
+            let lease = Arc::new(end.session.lease_ring(capacity)?);
+            (
+                lease.base(),
+                Layout::packed(alignment),
+                RingOwner::Lease(lease),
+            )
+        };
+        // SAFETY: both kinds of rings are double mappings of `capacity` bytes that we
+        // write; `_memory` keeps them mapped as long as the producer lives.
+        let mapped = unsafe { Mapped::new(base, capacity) };
+        let window = agreed.window.messages;
+        let ring = match before {
+            None => Producer::new(mapped, layout, window),
+            Some(before) => Producer::resume(mapped, layout, window, before),
+        };
+        if let RingOwner::Lease(lease) = &memory {
+            let from = ring.released();
+            end.session.attach_ring(end.id, lease.clone(), layout, from);
+        }
+        let largest = if is_shm {
+            ring.largest()
+        } else {
+            ring.largest().min(end.session.carrier.eager_bytes())
+        };
+        Ok(Self {
+            ring,
+            doorbell: Doorbell::new(),
+            asymmetry: end.session.asymmetry(),
+            theirs: theirs.clone(),
+            _memory: memory,
+            typical: 0,
+            largest,
+            max_message_bytes: agreed.max_message_bytes,
+            untransmitted: 0,
+            transmit_at: end.session.transmit_at(capacity),
+            large: Default::default(),
+            segments: MessageSegmentPool::new(),
+            reserved_large: None,
+        })
+    }
+
+    /// Reads what the receiver released; its numbers are checked before they count.
+    #[inline]
+    pub(super) fn refresh(&mut self) -> Result<(), Misbehaved> {
+        let (messages, position) = self.theirs.released();
+        if messages == 0 {
+            // The position stands there since before it was settled which version holds, and
+            // with it where the ring begins.
+            return Ok(());
+        }
+        self.ring.refresh(Released { messages, position })
+    }
+
+    /// The bytes of the reservation that is out. What stands there before is left over
+    /// from earlier messages.
+    #[inline(always)]
+    pub(super) fn reserved_bytes(&mut self, length: usize) -> &mut [u8] {
+        let slot = match &self.reserved_large {
+            None => self.ring.slot(),
+            Some(place) => place.bytes(&mut self.segments),
+        };
+        let slot = &mut slot[..length];
+        // SAFETY: ring and message memory comes from the kernel, zeroed, and only ever
+        // gets bytes written, so it is initialised; `u8` and `MaybeUninit<u8>` have the
+        // same layout.
+        unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
+    }
+
+    /// Where a group's message is encoded or copied to: at least as much as there was a place
+    /// made for.
+    #[inline]
+    pub(super) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        match &self.reserved_large {
+            None => up_to(self.largest, self.ring.slot()),
+            Some(place) => place.bytes(&mut self.segments),
+        }
+    }
+
+    /// What was written there.
+    #[inline]
+    pub(super) fn written(&mut self, length: usize) -> &[MaybeUninit<u8>] {
+        match &self.reserved_large {
+            None => self.ring.written(length),
+            Some(place) => &place.bytes(&mut self.segments)[..length],
+        }
+    }
+
+    /// Whether there is memory of its own for a message of so much already.
+    pub(super) fn has_place(&mut self, length: usize) -> bool {
+        let place = self.reserved_large.as_ref();
+        place.is_some_and(|place| place.bytes(&mut self.segments).len() >= length)
+    }
+
+    /// Whether the ring takes a payload of `length` bytes now.
+    #[inline]
+    pub(super) fn takes(&self, length: usize) -> bool {
+        length <= self.largest && self.ring.fits(length)
+    }
+
+    /// Where the next payload is encoded: as much as the fabric carries in one record.
+    #[inline]
+    pub(super) fn slot(&mut self) -> &mut [MaybeUninit<u8>] {
+        up_to(self.largest, self.ring.slot())
+    }
+
+    /// Whether nothing is on its way, as far as is known, and nobody builds a message.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
+    }
+
+    /// Forgets the large messages whose memory is free again: sent, or, where the peer
+    /// reads it in place, released.
+    pub(super) fn retire_large(&mut self, end: &SendEnd, is_shm: bool) {
+        let done = if is_shm {
+            self.theirs.released().0
+        } else {
+            // Relaxed: it is a count, and the memory comes out of its pool, under a lock.
+            end.large_gone.load(Ordering::Relaxed)
+        };
+        while let Some(&(sequence, slot)) = self.large.front() {
+            if sequence > done {
+                break;
+            }
+            self.large.pop_front();
+            if is_shm {
+                self.segments.release(slot);
+            }
+        }
+    }
+}
+
+#[inline]
+fn up_to(largest: usize, slot: &mut [MaybeUninit<u8>]) -> &mut [MaybeUninit<u8>] {
+    let room = slot.len().min(largest);
+    &mut slot[..room]
+}

@@ -1,0 +1,104 @@
+//! Sessions that go on: over another connection, or without their queue pair; and those that
+//! nobody comes back for.
+
+use std::io;
+
+use super::Engine;
+use crate::{
+    driver::{Context, PeerDescription},
+    fabric::{
+        link::{Link, Reconnection},
+        verbs::PreparedPair,
+    },
+};
+
+impl Engine {
+    /// A session goes on over another connection.
+    pub(crate) fn resume(&mut self, wires: Reconnection, context: &mut Context<'_>) {
+        let is_named = |link: &Link| link.is_named(&wires.session);
+        let named = self.links.values().find(|link| is_named(link));
+        let Some((session, has_left_site)) = named.map(|link| (link.id(), link.has_left_site))
+        else {
+            return;
+        };
+        if has_left_site {
+            // Or it would leave the site of the new queue pair.
+            self.left_site(session, context);
+        }
+        let outcome = self.take_wires(session, wires, context);
+        self.heat(session);
+        self.on_link(session, context, |link, context| {
+            if let Err(error) = outcome {
+                let why = format!("its new connection cannot be used: {error}");
+                link.fail(&why, context);
+            }
+        });
+    }
+
+    fn take_wires(
+        &mut self,
+        session: u64,
+        wires: Reconnection,
+        context: &mut Context<'_>,
+    ) -> io::Result<()> {
+        let cared = match &wires.rdma {
+            Some(pair) => self.care_for(pair.site()),
+            None => Ok(()),
+        };
+        let Some(link) = self.links.get_mut(session) else {
+            return Ok(());
+        };
+        if let Err(error) = cared {
+            link.redial_failed(wires.epoch, &error.to_string());
+            return Ok(());
+        }
+        let ticket = wires.rdma.as_ref().map(PreparedPair::ticket);
+        if !link.take_wires(wires, &mut self.tools, context)? {
+            return Ok(());
+        }
+        self.broker.leave(session);
+        if link.needs_credit() {
+            return self.broker.join(session).map_err(io::Error::other);
+        }
+        self.joins_site(session, ticket, context)
+    }
+
+    /// A session's queue pair is gone, and it goes on without.
+    pub(super) fn left_site(&mut self, session: u64, context: &mut Context<'_>) {
+        let Some(link) = self.links.get_mut(session) else {
+            return;
+        };
+        link.has_left_site = false;
+        let next = link.take_next_wires();
+        self.leaves_site(session);
+        if let Some(wires) = next {
+            self.resume(wires, context);
+        }
+        if self
+            .links
+            .get(session)
+            .is_some_and(|link| link.is_finished())
+        {
+            self.remove(session);
+        }
+    }
+
+    /// Of sessions whose peer is known to have ended, since it runs anew, none waits for it.
+    pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
+        let is_before = |link: &Link| {
+            let before = link.peer();
+            before.identity == peer.identity && before.incarnation != peer.incarnation
+        };
+        let sessions: Vec<u64> = self
+            .links
+            .values()
+            .filter(|link| link.is_broken_off() && is_before(link))
+            .map(|link| link.id())
+            .collect();
+        for session in sessions {
+            self.on_link(session, context, |link, context| {
+                link.is_certainly_gone("it runs anew", context);
+            });
+        }
+    }
+}

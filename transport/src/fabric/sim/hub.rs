@@ -1,0 +1,113 @@
+//! The node that several others dial: what it can take in is shared between its sessions by
+//! brokers, one for arrival bytes and one for receive buffers.
+#![forbid(unsafe_code)]
+
+use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
+use crate::engine::{
+    carriage::Carriage,
+    credit_broker::{BrokerSettings, CreditAction, CreditBroker},
+    reserved_buffer::reserved_buffers,
+    session_credit::CONTROL_RESERVE_BYTES,
+};
+
+/// The brokers of the node that is dialed.
+#[derive(Debug)]
+pub(super) struct Hub {
+    /// Of bytes, and of buffers.
+    brokers: [CreditBroker; 2],
+    /// The wires over which each peer's session has joined one of them.
+    joined: Vec<Option<Wires>>,
+}
+
+/// Which session's, which epoch's, and whose memory they are.
+type Wires = (u64, u64, usize);
+
+impl Hub {
+    pub(super) fn new(options: &SimOptions, random: &mut Random) -> Self {
+        let peers = options.peers as u64;
+        let mut broker = |reserve, grain: u64| {
+            // Now and then there is not even a grain for each.
+            let lendable = grain * random.pick(&[2, peers, 8 * peers]);
+            CreditBroker::new(BrokerSettings {
+                capacity: reserve * peers + lendable,
+                reserve,
+                max_sessions: peers,
+                grain,
+                most: grain * random.pick(&[2, 16]),
+            })
+        };
+        let bytes = broker(CONTROL_RESERVE_BYTES, Carriage::Stream.grain());
+        Self {
+            brokers: [bytes, broker(reserved_buffers(false), BUFFER_GRAIN)],
+            joined: vec![None; options.peers],
+        }
+    }
+
+    /// Hears what happened in the session with a peer, and does what the brokers decide.
+    /// Whether that was anything.
+    pub(super) fn share(&mut self, peer: usize, pairs: &mut [Pair]) -> bool {
+        self.follow(peer, &pairs[peer]);
+        self.report(peer, pairs);
+        let mut any = false;
+        for of in 0..self.brokers.len() {
+            loop {
+                let used = |session| pairs[session as usize].hub().session.credit_used();
+                let Some(action) = self.brokers[of].poll_action(used) else {
+                    break;
+                };
+                any = true;
+                let peer = action.session() as usize;
+                let session = &mut pairs[peer].hub_mut().session;
+                match action {
+                    CreditAction::Give { credit, term, .. } => session.give(credit, term),
+                    CreditAction::Recall { credit, .. } => session.recall(credit),
+                }
+                self.report(peer, pairs);
+            }
+        }
+        any
+    }
+
+    /// A session joins a broker with its wires, and leaves when they are gone.
+    fn follow(&mut self, peer: usize, pair: &Pair) {
+        let node = pair.hub();
+        let of = usize::from(node.carriage() != Carriage::Stream);
+        let is_up = node.stage != Stage::Suspended && !pair.has_parted();
+        let wires = is_up.then_some((pair.sessions(), node.epoch, of));
+        let before = std::mem::replace(&mut self.joined[peer], wires);
+        if before == wires {
+            return;
+        }
+        if let Some((.., of)) = before {
+            self.brokers[of].leave(peer as u64);
+        }
+        if wires.is_some() {
+            let joined = self.brokers[of].join(peer as u64);
+            joined.expect("there are no more sessions than peers");
+        }
+    }
+
+    fn report(&mut self, peer: usize, pairs: &mut [Pair]) {
+        if let Some((.., of)) = self.joined[peer] {
+            let report = pairs[peer].hub_mut().session.take_credit_report();
+            self.brokers[of].report(peer as u64, report);
+        }
+    }
+
+    /// What is on its way from a peer has room.
+    pub(super) fn check(&self, peer: usize, pair: &Pair) -> Checked {
+        let sound = self.brokers.iter().all(CreditBroker::is_sound);
+        ensure!(sound, "more is lent than there is");
+        if let (Some((.., of)), Some(in_flight)) = (self.joined[peer], pair.in_flight_to_hub()) {
+            let held = self.brokers[of].held(peer as u64);
+            ensure!(
+                in_flight <= held,
+                "{in_flight} on its way from peer {peer}, which holds {held}"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// Receive buffers are lent one by one.
+const BUFFER_GRAIN: u64 = 1;

@@ -1,0 +1,577 @@
+//! Two nodes and the connection between them, over as many sessions as it takes: when one is
+//! over, by goodbye or by death, another begins.
+#![forbid(unsafe_code)]
+
+use super::{
+    Checked, Coverage, Fault, Faults, Side,
+    application::Application,
+    connection::Connection,
+    ensure,
+    ledger::Ledger,
+    node::{Node, Stage},
+    options::SimOptions,
+    random::{Random, mix},
+};
+use crate::engine::{
+    carriage::Carriage, channel_window::ChannelWindow, control::Role,
+    reserved_buffer::reserved_buffers, session::is_newer_epoch,
+};
+
+/// Both sides of a connection.
+#[derive(Debug)]
+pub(super) struct Pair {
+    options: SimOptions,
+    random: Random,
+    ledger: Ledger,
+    left: Place,
+    right: Place,
+    connection: Connection,
+    /// How many sessions were over.
+    sessions: u64,
+    /// The side that died, until it begins anew.
+    dead: Option<Side>,
+    /// When a side that has no wires any more hears that the session is over.
+    verdict: Option<u64>,
+    is_healed: bool,
+    faults: Faults,
+}
+
+/// A node and its program.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub(super) node: Node,
+    pub(super) application: Application,
+    /// How far its clock is ahead.
+    ahead: u64,
+    stopped_until: u64,
+    /// When it noticed that its wires are broken, by its clock.
+    suspended_at: Option<u64>,
+    /// Its session is over, in order, and it has wires no more.
+    is_over: bool,
+}
+
+/// A rule that was broken, and by which side.
+pub(super) type Broken = (Option<Side>, String);
+
+impl Pair {
+    pub(super) fn new(options: &SimOptions, random: &mut Random, has_broker: bool) -> Self {
+        let mut place = |side| Place {
+            node: Node::new(side, options, random.fork()),
+            application: Application::new(
+                options,
+                random.fork(),
+                has_broker && side == Side::Right,
+            ),
+            ahead: 0,
+            stopped_until: 0,
+            suspended_at: None,
+            is_over: false,
+        };
+        let (left, right) = (place(Side::Left), place(Side::Right));
+        Self {
+            left,
+            right,
+            connection: Connection::new(options, random.fork()),
+            random: random.fork(),
+            ledger: Ledger::default(),
+            sessions: 0,
+            dead: None,
+            verdict: None,
+            is_healed: false,
+            faults: Faults::default(),
+            options: options.clone(),
+        }
+    }
+
+    /// Moves everything once, and checks what must hold at every moment.
+    pub(super) fn step(&mut self, now: u64) -> Result<(), Broken> {
+        self.disturb(now);
+        for side in [Side::Left, Side::Right] {
+            if !self.is_still(side, now) {
+                self.on(side, |place, ledger| {
+                    place.application.act(now, &mut place.node, ledger)
+                })?;
+            }
+            self.turn(side, now)?;
+        }
+        self.check_credit()?;
+        let mishears = self.random.chance(self.options.malform_per_mille);
+        if mishears && self.dead.is_none() {
+            let side = self.random.pick(&[Side::Left, Side::Right]);
+            self.on(side, |place, _| place.node.mishear())?;
+        }
+        if mishears && self.dead.is_none() || self.has_parted() {
+            self.begin_anew();
+        }
+        self.end_if_lost(now)
+    }
+
+    /// The same without faults, and of programs that finish what they have; whether anything
+    /// moved or is to.
+    pub(super) fn finish(&mut self, now: u64) -> Result<bool, Broken> {
+        let mut any = false;
+        for side in [Side::Left, Side::Right] {
+            if self.dead != Some(side) {
+                self.on(side, |place, _| {
+                    any |= place.application.finish(&mut place.node);
+                    Ok(())
+                })?;
+            }
+            any |= self.turn(side, now)?;
+        }
+        self.check_credit()?;
+        self.end_if_lost(now)?;
+        // The last completions come when everything else has.
+        any |= self.left.node.is_writing() || self.right.node.is_writing();
+        let rests = self.has_parted() || self.is_live() && self.connection.is_empty();
+        Ok(any || !rests)
+    }
+
+    /// One turn of a node: looks after its wires, reads, then writes. Whether anything moved.
+    fn turn(&mut self, side: Side, now: u64) -> Result<bool, Broken> {
+        if self.is_still(side, now) {
+            return Ok(false);
+        }
+        let mut moved = self.look_after_wires(side, now).map_err(of(side))?;
+        let peer_epoch = self.place(side.other()).node.epoch;
+        let Self {
+            left,
+            right,
+            connection,
+            ledger,
+            ..
+        } = self;
+        let place = match side {
+            Side::Left => left,
+            Side::Right => right,
+        };
+        let node = &mut place.node;
+        let mut turn = || {
+            if node.stage == Stage::Suspended {
+                node.idle(ledger)?;
+            } else if !place.is_over {
+                let (inbound, outbound) = connection.wires(side, node.epoch);
+                node.is_behind = node.epoch < peer_epoch;
+                moved |= node.receive(now, inbound, ledger)?;
+                moved |= node.transmit(now, outbound, ledger)?;
+            }
+            node.check_footprint()?;
+            Ok(moved)
+        };
+        turn().map_err(of(side))
+    }
+
+    // ---- The connection --------------------------------------------------------------
+
+    /// A side notices that its wires are broken, or joins new ones. Whether it did.
+    fn look_after_wires(&mut self, side: Side, now: u64) -> Checked<bool> {
+        let are_here = self.dead.is_none() && !self.left.is_over && !self.right.is_over;
+        if side == Side::Left && are_here {
+            self.connection.redial(now);
+        }
+        let Self {
+            connection,
+            ledger,
+            left,
+            right,
+            ..
+        } = self;
+        let (place, other) = match side {
+            Side::Left => (left, right),
+            Side::Right => (right, left),
+        };
+        let epoch = place.node.epoch;
+        if are_here && connection.is_to_join(side, epoch, now) {
+            if place.node.stage != Stage::Suspended {
+                place.node.suspend(connection.wires(side, epoch).0);
+            }
+            place.suspended_at = None;
+            let terms = connection.terms();
+            let wires = terms.of(side);
+            place.node.join(connection.epoch(), wires, ledger)?;
+            if let Some(lender) = &mut place.application.lender {
+                lender.begin_anew(terms.credit - wires.our_credit);
+            }
+            connection.forget_before(place.node.epoch.min(other.node.epoch));
+            return Ok(true);
+        }
+        let late = match (side, are_here) {
+            (Side::Right, true) => connection.take_late(epoch, now),
+            _ => None,
+        };
+        if let Some(late) = late.filter(|&late| is_newer_epoch(late, epoch)) {
+            place.node.join(late, connection.terms().of(side), ledger)?;
+            return Ok(true);
+        }
+        let is_up = place.node.stage != Stage::Suspended && !place.is_over;
+        if !is_up || !connection.is_to_notice(side, epoch, now) {
+            return Ok(false);
+        }
+        if place.node.has_parted() {
+            place.is_over = true;
+            if other.node.epoch > epoch {
+                // Where the other side has new ones, it is refused.
+                connection.break_newest(now, 0);
+            }
+        } else {
+            place.node.suspend(connection.wires(side, epoch).0);
+            place.suspended_at = Some(now + place.ahead);
+            if side == Side::Left {
+                connection.dial(now);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Whether both sides have the newest wires and know of each other.
+    fn is_live(&self) -> bool {
+        let epoch = self.connection.epoch();
+        let is_live = |node: &Node| node.epoch == epoch && node.stage == Stage::Live;
+        self.connection.is_whole() && is_live(&self.left.node) && is_live(&self.right.node)
+    }
+
+    fn is_still(&self, side: Side, now: u64) -> bool {
+        self.dead == Some(side) || !self.is_healed && self.place(side).stopped_until > now
+    }
+
+    // ---- Faults ----------------------------------------------------------------------
+
+    fn disturb(&mut self, now: u64) {
+        if let Some(crash) = self.options.crash.filter(|crash| crash.step == now) {
+            self.faults.count(Fault::Crash, true);
+            self.dead = Some(crash.side);
+            self.connection.break_newest(now, 0);
+        }
+        let is_live = self.is_live();
+        if self.dead.is_none() {
+            let is_writing = self.left.node.is_writing() || self.right.node.is_writing();
+            self.connection.step(now, is_live, is_writing);
+        }
+        for side in [Side::Left, Side::Right] {
+            let stops = self.random.chance(self.options.stop_per_mille);
+            let steps = self.random.below(self.options.stop_steps);
+            let leaps = self.random.chance(self.options.leap_per_mille);
+            let leap = self.random.below(2 * self.options.patience_steps);
+            self.faults.count(Fault::Stop, stops && steps > 0);
+            self.faults.count(Fault::Leap, leaps && leap > 0);
+            let place = self.place_mut(side);
+            if stops {
+                place.stopped_until = now + steps;
+            }
+            if leaps {
+                place.ahead += leap;
+            }
+        }
+    }
+
+    /// No more faults: what is on its way arrives, who stands still goes on, and what is broken
+    /// is mended.
+    pub(super) fn heal(&mut self) {
+        self.is_healed = true;
+        self.connection.heal();
+    }
+
+    // ---- The end of a session --------------------------------------------------------
+
+    /// Whether both sides have said goodbye.
+    pub(super) fn has_parted(&self) -> bool {
+        let has_parted = |place: &Place| place.is_over || place.node.has_parted();
+        self.dead.is_none() && has_parted(&self.left) && has_parted(&self.right)
+    }
+
+    /// A session is over without a goodbye when a side waited too long for new wires, or has
+    /// none and the other side is dead or has parted. What it knows then has to be true.
+    fn end_if_lost(&mut self, now: u64) -> Result<(), Broken> {
+        let mut gave_up = false;
+        for side in [Side::Left, Side::Right] {
+            let place = self.place(side);
+            let waits = |at: u64| now + place.ahead - at > self.options.patience_steps;
+            let may_give_up = !self.is_healed && !self.is_still(side, now);
+            gave_up |= may_give_up && place.suspended_at.is_some_and(waits);
+        }
+        let has_no_peer = |side: Side| {
+            let is_gone = self.dead == Some(side.other()) || self.place(side.other()).is_over;
+            is_gone && self.place(side).suspended_at.is_some()
+        };
+        let is_refused = has_no_peer(Side::Left) || has_no_peer(Side::Right);
+        let survivor_parted = self
+            .dead
+            .is_some_and(|dead| self.place(dead.other()).is_over);
+        if is_refused && self.verdict.is_none() {
+            let after = self.random.below(self.options.redial_steps + 1);
+            self.verdict = Some(now + after);
+        }
+        let is_known = self.is_healed || self.verdict.is_some_and(|verdict| verdict <= now);
+        if gave_up || survivor_parted || is_refused && is_known {
+            self.faults.count(Fault::Outage, gave_up);
+            for side in [Side::Left, Side::Right] {
+                self.check_last_words(side).map_err(of(side))?;
+            }
+            self.begin_anew();
+        }
+        Ok(())
+    }
+
+    /// What the errors of a side's senders would say when its session is over: all that was
+    /// sent, and at least what was received and acknowledged.
+    fn check_last_words(&self, side: Side) -> Checked {
+        let (here, there) = (&self.place(side).node, &self.place(side.other()).node);
+        for (&end, sender) in &here.senders {
+            let published = self.ledger.published(side, end);
+            ensure!(
+                sender.published == published,
+                "end {end} has sent {published}, it says {}",
+                sender.published
+            );
+            let receiver = sender.peer_end.and_then(|peer| there.receivers.get(&peer));
+            // One that does not know yet that the channel is open has told nothing.
+            if let Some(receiver) = receiver.filter(|receiver| receiver.is_answered) {
+                receiver.check_told(&sender.heard)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Another session, of the same programs or of new ones.
+    fn begin_anew(&mut self) {
+        self.faults.count(Fault::Restart, self.dead.is_some());
+        self.sessions += 1;
+        (self.dead, self.verdict) = (None, None);
+        self.ledger = Ledger::default();
+        for side in [Side::Left, Side::Right] {
+            let (options, random) = (self.options.clone(), self.random.fork());
+            let place = self.place_mut(side);
+            let before = std::mem::replace(&mut place.node, Node::new(side, &options, random));
+            (place.node.counts, place.node.trace) = (before.counts, before.trace);
+            (place.suspended_at, place.is_over) = (None, false);
+            if let Some(lender) = &mut place.application.lender {
+                lender.begin_anew(0);
+            }
+        }
+        self.connection.begin();
+    }
+
+    // ---- The end of a run ------------------------------------------------------------
+
+    /// Everything that was published to an open end is there, who waited is answered, and
+    /// what was kept for that is given back.
+    pub(super) fn check_delivered(&self) -> Result<(), Broken> {
+        for side in [Side::Left, Side::Right] {
+            let (here, there) = (&self.place(side).node, &self.place(side.other()).node);
+            for (end, sender) in &here.senders {
+                let receiver = sender.peer_end.and_then(|peer| there.receivers.get(&peer));
+                let is_done = receiver
+                    .is_none_or(|receiver| !receiver.is_usable() || receiver.is_done(&self.ledger));
+                let keeps = sender.is_usable() && sender.keeps_large();
+                if !is_done || sender.waits() || keeps {
+                    let what = format!("end {end} never came to rest: {sender:?} and {receiver:?}");
+                    return Err((Some(side), what));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Every handle goes, in any order.
+    pub(super) fn close_all(&mut self) -> Result<(), Broken> {
+        for side in [Side::Left, Side::Right] {
+            let senders_first = self.random.chance(500);
+            self.on(side, |Place { node, .. }, ledger| {
+                let senders: Vec<u32> = node.senders.keys().copied().collect();
+                let receivers: Vec<u32> = node.receivers.keys().copied().collect();
+                for is_sender in [senders_first, !senders_first] {
+                    if is_sender {
+                        senders
+                            .iter()
+                            .try_for_each(|&end| node.close_sender(end, ledger))?;
+                    } else {
+                        receivers
+                            .iter()
+                            .try_for_each(|&end| node.close_receiver(end, ledger))?;
+                    }
+                }
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// An end that was closed before its counterpart was opened is kept, so that who opens
+    /// the counterpart later gets an orderly end. Here a side opens one, as far as there is
+    /// room, and closes it; whether there was one.
+    pub(super) fn meet_leftover(&mut self, side: Side) -> Result<bool, Broken> {
+        let other = &self.place(side.other()).node;
+        let senders = other
+            .senders
+            .values()
+            .map(|end| (Role::Receiver, end.name.clone()));
+        let receivers = other
+            .receivers
+            .values()
+            .map(|end| (Role::Sender, end.name.clone()));
+        let Some((role, name)) = senders.chain(receivers).next() else {
+            return Ok(false);
+        };
+        let window = ChannelWindow {
+            messages: 1,
+            bytes: self.options.window_bytes,
+        };
+        let mut any = false;
+        self.on(side, |Place { node, .. }, ledger| {
+            if let Some(end) = node.open(role, &name, 1, window, ledger)? {
+                any = true;
+                node.close_sender(end, ledger)?;
+                node.close_receiver(end, ledger)?;
+            }
+            Ok(())
+        })?;
+        Ok(any)
+    }
+
+    /// Nothing is left of channels that both sides have closed.
+    pub(super) fn check_forgotten(&self) -> Result<(), Broken> {
+        let [left, right] = [&self.left, &self.right].map(|place| place.node.session.footprint());
+        let are_full = left.ends.min(right.ends) >= self.options.max_channels;
+        let is_same = left.ends == right.peer_ends && right.ends == left.peer_ends;
+        if !is_same || left.ends + right.ends > 0 && !are_full {
+            let what = format!("ends are left although all are closed: {left:?} and {right:?}");
+            return Err((None, what));
+        }
+        Ok(())
+    }
+
+    pub(super) fn say_goodbye(&mut self) -> Result<(), Broken> {
+        let first = self.random.pick(&[Side::Left, Side::Right]);
+        let both = self.random.chance(500);
+        self.on(first, |place, ledger| place.node.end_session(ledger))?;
+        if both {
+            self.on(first.other(), |place, ledger| {
+                place.node.end_session(ledger)
+            })?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn check_parted(&self) -> Result<(), Broken> {
+        if self.has_parted() {
+            return Ok(());
+        }
+        let [left, right] = [&self.left, &self.right].map(|place| place.node.session.footprint());
+        Err((
+            None,
+            format!("the session does not end: {left:?} and {right:?}"),
+        ))
+    }
+
+    /// What is in flight is within what was granted, as far as both sides use the same wires.
+    fn check_credit(&self) -> Result<(), Broken> {
+        if !self.is_live() {
+            return Ok(());
+        }
+        for side in [Side::Left, Side::Right] {
+            let sent = &self.place(side).node.carried;
+            let there = self.place(side.other());
+            let arrived = &there.node.carried;
+            let check = || {
+                let terms = self.connection.terms();
+                let Some(lender) = &there.application.lender else {
+                    return Ok(());
+                };
+                let granted = terms.credit - lender.free;
+                let in_flight = sent.charged_out - arrived.charged_in;
+                ensure!(
+                    in_flight <= granted,
+                    "{in_flight} in flight, granted: {granted}"
+                );
+                let frames = sent.frames_out - arrived.frames_in;
+                let buffers = granted + reserved_buffers(side == Side::Right);
+                ensure!(
+                    terms.carriage == Carriage::Stream || frames <= buffers,
+                    "{frames} frames in flight to {buffers} buffers"
+                );
+                Ok(())
+            };
+            check().map_err(of(side))?;
+        }
+        Ok(())
+    }
+
+    // ---- What the node that is dialed shares -----------------------------------------
+
+    pub(super) fn hub(&self) -> &Node {
+        &self.right.node
+    }
+
+    pub(super) fn hub_mut(&mut self) -> &mut Node {
+        &mut self.right.node
+    }
+
+    pub(super) fn sessions(&self) -> u64 {
+        self.sessions
+    }
+
+    /// What is on its way to it, where both sides use the same wires.
+    pub(super) fn in_flight_to_hub(&self) -> Option<u64> {
+        let (sent, arrived) = (&self.left.node.carried, &self.right.node.carried);
+        self.is_live()
+            .then(|| sent.charged_out - arrived.charged_in)
+    }
+
+    // ---- What it came to -------------------------------------------------------------
+
+    /// Both nodes.
+    pub(super) fn nodes(&self) -> [&Node; 2] {
+        [&self.left.node, &self.right.node]
+    }
+
+    /// What went wrong.
+    pub(super) fn faults(&self) -> Faults {
+        let mut faults = self.faults;
+        faults += self.connection.faults();
+        for node in self.nodes() {
+            faults += node.counts.faults;
+        }
+        faults
+    }
+
+    pub(super) fn coverage(&self) -> Coverage {
+        let mut coverage = self.left.node.counts.coverage;
+        coverage |= self.right.node.counts.coverage;
+        coverage
+    }
+
+    pub(super) fn trace(&self) -> u64 {
+        mix(self.left.node.trace ^ mix(self.right.node.trace))
+    }
+
+    fn on(
+        &mut self,
+        side: Side,
+        act: impl FnOnce(&mut Place, &mut Ledger) -> Checked,
+    ) -> Result<(), Broken> {
+        let place = match side {
+            Side::Left => &mut self.left,
+            Side::Right => &mut self.right,
+        };
+        act(place, &mut self.ledger).map_err(of(side))
+    }
+
+    fn place(&self, side: Side) -> &Place {
+        match side {
+            Side::Left => &self.left,
+            Side::Right => &self.right,
+        }
+    }
+
+    fn place_mut(&mut self, side: Side) -> &mut Place {
+        match side {
+            Side::Left => &mut self.left,
+            Side::Right => &mut self.right,
+        }
+    }
+}
+
+/// A rule that `side` broke.
+fn of(side: Side) -> impl Fn(String) -> Broken {
+    move |what| (Some(side), what)
+}

@@ -1,0 +1,46 @@
+//! What the kernel knows of a connection: whether the peer's kernel answers.
+
+use std::{mem, net::TcpStream, os::fd::AsRawFd, time::Duration};
+
+/// How long the peer's kernel has said nothing, if bytes are under way that it has to
+/// acknowledge; `None` if there are none.
+///
+/// One that has no room for more answers as well, so a peer that does not read is no such case:
+/// tcp(7), `TCP_INFO`.
+pub(crate) fn unanswered_for(stream: &TcpStream) -> Option<Duration> {
+    // SAFETY: it is made of numbers.
+    let mut info: libc::tcp_info = unsafe { mem::zeroed() };
+    let mut length = size_of_val(&info) as libc::socklen_t;
+    // SAFETY: the kernel writes `length` bytes at the most.
+    let result = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            (&raw mut info).cast(),
+            &raw mut length,
+        )
+    };
+    (result == 0 && info.tcpi_unacked > 0)
+        .then(|| Duration::from_millis(info.tcpi_last_ack_recv.into()))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{io::Write, net::TcpListener, thread};
+
+    use super::*;
+
+    #[test]
+    fn a_peer_that_does_not_read_answers() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let _peer = listener.accept().unwrap();
+        assert_eq!(unanswered_for(&stream), None);
+        stream.set_nonblocking(true).unwrap();
+        while stream.write(&[0; 1 << 16]).is_ok() {}
+        thread::sleep(Duration::from_millis(500));
+        let unanswered = unanswered_for(&stream).unwrap_or_default();
+        assert!(unanswered < Duration::from_millis(400), "{unanswered:?}");
+    }
+}

@@ -1,0 +1,61 @@
+//! `cargo xtask soak`: real processes under real faults, over one fabric.
+//!
+//! The program is the crate `soak`. Over verbs it runs in the guest with two devices and a
+//! link between them, or on the device of this machine that `IBEX_TEST_DEVICE` names.
+
+use std::env;
+use std::process::ExitCode;
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::verbs;
+use crate::watchdog::Watchdog;
+
+/// `cargo xtask soak`: the arguments are the program's.
+pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
+    soak(arguments, &Watchdog::patient())?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// For a short while over each fabric of this machine, from a new seed each time.
+pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    for fabric in ["shm", "tcp"] {
+        soak(&words(fabric, STAGE_SECONDS), watchdog)?;
+    }
+    Ok(())
+}
+
+/// The same over the guest's devices, which carry less: a part of the stage `verbs`.
+pub(crate) fn on_verbs(watchdog: &Watchdog) -> Result<(), Failure> {
+    soak(&words("verbs", GUEST_STAGE_SECONDS), watchdog)
+}
+
+fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
+    if !arguments.iter().any(|argument| argument == "verbs") {
+        let program = "cargo run --release -p ibex-soak --";
+        return Step::of_line(program)
+            .args(arguments)
+            .named_aside()
+            .run(watchdog);
+    }
+    let build = "cargo rustc --release -p ibex-soak --bin soak --features verbs";
+    let program = Step::of_line(build).aside().build_with(&[], watchdog)?;
+    let step = if env::var_os("IBEX_TEST_DEVICE").is_some() {
+        Step::new(&program)
+    } else {
+        verbs::in_the_guest(&["--pair", "--time-out", GUEST_SECONDS])?.args(["--", &program])
+    };
+    step.args(arguments).named_aside().run(watchdog)
+}
+
+fn words(fabric: &str, seconds: &str) -> Vec<String> {
+    ["--fabric", fabric, "--seconds", seconds]
+        .map(String::from)
+        .into()
+}
+
+/// Each kind of fault once and some of them again.
+const STAGE_SECONDS: &str = "12";
+const GUEST_STAGE_SECONDS: &str = "30";
+/// Longer than anybody soaks.
+const GUEST_SECONDS: &str = "86400";
