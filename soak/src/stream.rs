@@ -5,8 +5,8 @@
 use std::{thread, time::Duration};
 
 use ibex::{
-    Counts, Message, Peer, Raw, Receiver, RecvError, SendError, Sender, TryRecvError,
-    WaitAckedError,
+    Counts, Message, OpenError, OpenFailure, Peer, Raw, Receiver, RecvError, SendError, Sender,
+    TryRecvError, WaitAckedError,
 };
 use ibex_harness::draw::Draw;
 
@@ -32,6 +32,24 @@ pub(crate) fn down_of(up: u64) -> u64 {
 #[derive(Debug)]
 pub(crate) struct Over;
 
+/// Opens an end of a channel: without memory again and again, since the peer waits for it as
+/// long as the session lives. None if that is over.
+fn opened<T>(process: u64, feed: &Feed, open: impl Fn() -> Result<T, OpenError>) -> Option<T> {
+    loop {
+        match open() {
+            Ok(end) => return Some(end),
+            Err(error) => match error.reason {
+                OpenFailure::SessionOver => return None,
+                OpenFailure::Memory(_) => {
+                    feed.tell(Fact::Refused { process });
+                    thread::sleep(PAUSE);
+                }
+                _ => panic!("{error}"),
+            },
+        }
+    }
+}
+
 /// The end that sends.
 pub(crate) struct Outgoing<'a> {
     sender: Sender<[u8], Raw>,
@@ -55,7 +73,7 @@ impl<'a> Outgoing<'a> {
         rarity: u64,
         feed: &'a Feed,
     ) -> Option<Self> {
-        let sender = peer.channel(name).codec::<Raw>().sender().ok()?;
+        let sender = opened(process, feed, || peer.channel(name).codec::<Raw>().sender())?;
         feed.tell(Fact::Began {
             stream,
             side: Side::Sender,
@@ -188,7 +206,9 @@ impl<'a> Incoming<'a> {
         process: u64,
         feed: &'a Feed,
     ) -> Option<Self> {
-        let receiver = peer.channel(name).codec::<Raw>().receiver().ok()?;
+        let receiver = opened(process, feed, || {
+            peer.channel(name).codec::<Raw>().receiver()
+        })?;
         if let Some(stream) = stream {
             feed.tell(Fact::Began {
                 stream,

@@ -7,6 +7,7 @@ use ibex::{
     ConnectError, Message, Node, OpenFailure, Peer, Raw, SendTimeoutError,
     bootstrap::{DialError, End, HandshakeError, SessionLimit},
 };
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{
     log::Log,
@@ -17,6 +18,7 @@ use crate::common::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_channels", too_many_channels),
+    Scenario::new("no_descriptor_for_an_end", no_descriptor_for_an_end),
     Scenario::new("too_many_sessions_of_a_peer", too_many_of_a_peer),
     Scenario::new("large_messages_unreleased", large_unreleased),
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
@@ -39,6 +41,47 @@ fn too_many_channels(stage: &mut Stage) {
     assert!(error.to_string().contains("max_channels"), "{error}");
     stage.rendezvous("all are open", &node);
     drop(ends);
+}
+
+/// An end for which the kernel refuses memory is not opened, and can be once it does not.
+fn no_descriptor_for_an_end(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let names = || (0..40).map(|number| number.to_string());
+    if stage.side == Side::Listener {
+        stage.hear("they are open", &node);
+        let mut senders: Vec<_> = names().map(|name| sender(&peer, &name)).collect();
+        for sender in &mut senders {
+            sender.send(b"here").expect("sent");
+        }
+        for sender in &mut senders {
+            sender.wait_acked(1).expect("acknowledged");
+        }
+        return;
+    }
+    let limit = getrlimit(Resource::Nofile);
+    let none = Rlimit {
+        current: Some(3),
+        ..limit
+    };
+    let open = |name: &str| peer.channel(name).codec::<Raw>().receiver::<[u8]>();
+    setrlimit(Resource::Nofile, none).expect("fewer than it may have");
+    let mut opened: Vec<_> = names().map_while(|name| open(&name).ok()).collect();
+    let next = opened.len();
+    let refused = names().nth(next).map(|name| (open(&name), name));
+    setrlimit(Resource::Nofile, limit).expect("what it may have");
+    // Where ends share what there is, none needs a descriptor of its own.
+    if let Some((refused, name)) = refused {
+        let error = refused.expect_err("it was refused before");
+        assert!(matches!(error.reason, OpenFailure::Memory(_)), "{error}");
+        assert!(error.to_string().contains(&name), "{error}");
+    }
+    opened.extend(names().skip(next).map(|name| open(&name).expect("opened")));
+    stage.tell("they are open");
+    for receiver in &mut opened {
+        let message = receiver.recv().expect("a message");
+        assert_eq!(&message[..], b"here");
+        message.ack();
+    }
 }
 
 /// A peer has its places, whoever it connects as; another identity has others, and the end

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Link, Phase, receive_link::ReceiveLink, send_link::SendLink};
+use super::{Link, Phase, local::LeasedBlock, receive_link::ReceiveLink, send_link::SendLink};
 use crate::{
     channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     driver::{Context, answer_if_rung},
@@ -16,7 +16,6 @@ use crate::{
         record,
         session::CannotOpen,
     },
-    memory::MemoryError,
     ring::CellBlock,
 };
 
@@ -28,7 +27,7 @@ impl Link {
         open_timeout: Duration,
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
-        self.check_open()?;
+        let block = self.prepare_open(context)?;
         let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
         let id = self
             .session
@@ -36,11 +35,8 @@ impl Link {
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Sender, name, spec, open_timeout);
         let end = Arc::new(SendEnd::new(common));
-        if let Some(local) = &mut self.local {
-            let words = local
-                .lease_sender_words(id, &context.runtime.control_segments)
-                .map_err(refused)?;
-            let _ = end.ours.set(words);
+        if let (Some(local), Some(block)) = (&mut self.local, block) {
+            let _ = end.ours.set(local.give_to_sender(id, block));
         }
         self.senders.insert(id, SendLink::new(end.clone()));
         self.handle_events(context);
@@ -55,7 +51,7 @@ impl Link {
         tell_every: u64,
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
-        self.check_open()?;
+        let block = self.prepare_open(context)?;
         let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
         let id = self
             .session
@@ -66,22 +62,25 @@ impl Link {
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
         let end = Arc::new(ReceiveEnd::new(common, cells, tell_every));
-        if let Some(local) = &mut self.local {
-            let words = local
-                .lease_receiver_words(id, first, &context.runtime.control_segments)
-                .map_err(refused)?;
-            let _ = end.ours.set(words);
+        if let (Some(local), Some(block)) = (&mut self.local, block) {
+            let _ = end.ours.set(local.give_to_receiver(id, first, block));
         }
         self.receivers.insert(id, ReceiveLink::new(end.clone()));
         self.handle_events(context);
         Ok(end)
     }
 
-    fn check_open(&self) -> Result<(), CannotOpen> {
-        match self.phase {
-            Phase::Up => Ok(()),
-            _ => Err(CannotOpen::SessionOver),
+    /// What an end needs that may be refused: all of it, before the peer hears of the end.
+    fn prepare_open(&mut self, context: &Context<'_>) -> Result<Option<LeasedBlock>, CannotOpen> {
+        if self.phase != Phase::Up {
+            return Err(CannotOpen::SessionOver);
         }
+        let segments = &context.runtime.control_segments;
+        let local = self.local.as_mut();
+        local
+            .map(|local| local.lease_block(segments))
+            .transpose()
+            .map_err(|refused| CannotOpen::Memory(refused.to_string()))
     }
 
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
@@ -155,8 +154,4 @@ impl Link {
         }
         news
     }
-}
-
-fn refused(error: MemoryError) -> CannotOpen {
-    CannotOpen::Memory(error.to_string())
 }

@@ -129,39 +129,14 @@ impl LocalWires {
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
     }
 
-    pub(super) fn lease_sender_words(
+    /// A block for an end of ours, in a new segment if all are full. It is free again when it
+    /// is dropped.
+    pub(super) fn lease_block(
         &mut self,
-        end: u32,
         segments: &ControlSegments,
-    ) -> Result<Words<SenderWords>, MemoryError> {
-        Ok(self
-            .lease_block(end, message::Role::Sender, segments)?
-            .into_sender_words())
-    }
-
-    pub(super) fn lease_receiver_words(
-        &mut self,
-        end: u32,
-        first_position: u64,
-        segments: &ControlSegments,
-    ) -> Result<Words<ReceiverWords>, MemoryError> {
-        Ok(self
-            .lease_block(end, message::Role::Receiver, segments)?
-            .into_receiver_words(first_position))
-    }
-
-    /// A block for an end of ours, told to the peer; in a new segment if all are full.
-    fn lease_block(
-        &mut self,
-        end: u32,
-        role: message::Role,
-        segments: &ControlSegments,
-    ) -> Result<ControlBlock, MemoryError> {
-        let free = self
-            .shares
-            .iter()
-            .enumerate()
-            .find_map(|(index, share)| share.lease_block().map(|block| (index, block)));
+    ) -> Result<LeasedBlock, MemoryError> {
+        let mut shares = self.shares.iter().enumerate();
+        let free = shares.find_map(|(segment, share)| Some((segment, share.lease_block()?)));
         let (segment, block) = match free {
             Some(found) => found,
             None => {
@@ -173,26 +148,43 @@ impl LocalWires {
                     .lease_block()
                     .expect("a segment is provided with a free block");
                 self.shares.push(share);
-                self.outbox.push_back((
-                    Message::Control {
-                        index: index as u32,
-                    },
-                    Some(fd),
-                ));
-                (index, block)
+                let index = index as u32;
+                self.outbox
+                    .push_back((Message::Control { index }, Some(fd)));
+                (index as usize, block)
             }
         };
-        let (segment, block_index) = (segment as u32, block.index());
-        self.outbox.push_back((
-            Message::End {
-                end,
-                role,
-                segment,
-                block: block_index,
-            },
-            None,
-        ));
-        Ok(block)
+        let segment = segment as u32;
+        Ok(LeasedBlock { segment, block })
+    }
+
+    /// Tells the peer where the words of sending end `end` are.
+    pub(super) fn give_to_sender(&mut self, end: u32, leased: LeasedBlock) -> Words<SenderWords> {
+        self.tell_block(end, message::Role::Sender, &leased);
+        leased.block.into_sender_words()
+    }
+
+    /// Tells the peer where the words of receiving end `end` are, whose ring begins at
+    /// `first_position`.
+    pub(super) fn give_to_receiver(
+        &mut self,
+        end: u32,
+        first_position: u64,
+        leased: LeasedBlock,
+    ) -> Words<ReceiverWords> {
+        self.tell_block(end, message::Role::Receiver, &leased);
+        leased.block.into_receiver_words(first_position)
+    }
+
+    fn tell_block(&mut self, end: u32, role: message::Role, leased: &LeasedBlock) {
+        let LeasedBlock { segment, block } = leased;
+        let message = Message::End {
+            end,
+            role,
+            segment: *segment,
+            block: block.index(),
+        };
+        self.outbox.push_back((message, None));
     }
 
     /// The opens of both ends met.
@@ -204,6 +196,13 @@ impl LocalWires {
             agreed,
         });
     }
+}
+
+/// A block that no end has yet.
+#[derive(Debug)]
+pub(super) struct LeasedBlock {
+    segment: u32,
+    block: ControlBlock,
 }
 
 impl Link {
