@@ -20,6 +20,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("told_by_who_spins", told_by_who_spins).on(Span::EachFabric),
     Scenario::new("dropped_unacknowledged", dropped),
     Scenario::new("receiver_gone_unacknowledged", receiver_gone),
+    Scenario::new("receiver_gone_acknowledged", receiver_gone_acknowledged),
     Scenario::new("flush", flush),
     Scenario::new("counters", counters),
 ];
@@ -307,4 +308,26 @@ fn counters(stage: &mut Stage) {
             assert_eq!(receiver.released(), 20);
         }
     }
+}
+
+/// What a receiver acknowledged last is heard of behind its end, whatever is opened after it.
+fn receiver_gone_acknowledged(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    for round in 0..stage.count(200) {
+        let name = format!("round {round}");
+        match stage.side {
+            Side::Dialer => {
+                let mut sender = sender(&peer, &name);
+                sender.send(b"one").expect("sent");
+                sender.wait_acked(1).expect("acknowledged");
+            }
+            Side::Listener => {
+                let mut first = receiver(&peer, &name);
+                first.recv().expect("a message").ack();
+                drop(first);
+                let _others = [0, 1].map(|other| receiver(&peer, &format!("{other} of {name}")));
+            }
+        }
+    }
+    stage.rendezvous("all rounds are over", &node);
 }

@@ -4,7 +4,7 @@
 use std::{sync::mpsc, thread};
 
 use ibex::{
-    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendTimeoutError,
+    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError,
     bootstrap::{DialError, End, HandshakeError, SessionLimit},
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -43,32 +43,43 @@ fn too_many_channels(stage: &mut Stage) {
     drop(ends);
 }
 
-/// An end for which the kernel refuses memory is not opened, and can be once it does not.
+/// An end for which the kernel refuses memory is not opened, and a message for which it does is
+/// not sent; both can be once it does not.
 fn no_descriptor_for_an_end(stage: &mut Stage) {
-    let (node, peer) = stage.meet();
+    let (_node, peer) = stage.meet();
     let names = || (0..40).map(|number| number.to_string());
     if stage.side == Side::Listener {
-        stage.hear("they are open", &node);
+        answer(&peer, "first");
+        converse(&peer, "second");
+        // What came with it has come too: nobody passes us descriptors that we cannot take.
+        answer(&peer, "they are open");
         let mut senders: Vec<_> = names().map(|name| sender(&peer, &name)).collect();
-        for sender in &mut senders {
-            sender.send(b"here").expect("sent");
+        let sent = without_descriptors(|| {
+            let sent = senders.iter_mut().map(|sender| sender.send(b"here"));
+            sent.collect::<Vec<_>>()
+        });
+        for (sender, sent) in senders.iter_mut().zip(sent) {
+            match sent {
+                Ok(sequence) => assert_eq!(sequence, 1),
+                Err(SendError::Memory(_)) => assert_eq!(sender.send(b"here").expect("sent"), 1),
+                Err(error) => panic!("{error}"),
+            }
         }
         for sender in &mut senders {
             sender.wait_acked(1).expect("acknowledged");
         }
         return;
     }
-    let limit = getrlimit(Resource::Nofile);
-    let none = Rlimit {
-        current: Some(3),
-        ..limit
-    };
+    converse(&peer, "first");
+    answer(&peer, "second");
     let open = |name: &str| peer.channel(name).codec::<Raw>().receiver::<[u8]>();
-    setrlimit(Resource::Nofile, none).expect("fewer than it may have");
-    let mut opened: Vec<_> = names().map_while(|name| open(&name).ok()).collect();
+    let (mut opened, refused) = without_descriptors(|| {
+        let opened: Vec<_> = names().map_while(|name| open(&name).ok()).collect();
+        let refused = names().nth(opened.len());
+        let refused = refused.map(|name| (open(&name), name));
+        (opened, refused)
+    });
     let next = opened.len();
-    let refused = names().nth(next).map(|name| (open(&name), name));
-    setrlimit(Resource::Nofile, limit).expect("what it may have");
     // Where ends share what there is, none needs a descriptor of its own.
     if let Some((refused, name)) = refused {
         let error = refused.expect_err("it was refused before");
@@ -76,12 +87,22 @@ fn no_descriptor_for_an_end(stage: &mut Stage) {
         assert!(error.to_string().contains(&name), "{error}");
     }
     opened.extend(names().skip(next).map(|name| open(&name).expect("opened")));
-    stage.tell("they are open");
+    converse(&peer, "they are open");
     for receiver in &mut opened {
         let message = receiver.recv().expect("a message");
         assert_eq!(&message[..], b"here");
         message.ack();
     }
+}
+
+/// Runs `scene` while this process may open no descriptor.
+fn without_descriptors<T>(scene: impl FnOnce() -> T) -> T {
+    let limit = getrlimit(Resource::Nofile);
+    let current = Some(3);
+    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("fewer than it may have");
+    let seen = scene();
+    setrlimit(Resource::Nofile, limit).expect("what it may have");
+    seen
 }
 
 /// A peer has its places, whoever it connects as; another identity has others, and the end

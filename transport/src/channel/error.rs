@@ -155,7 +155,7 @@ pub enum SendError {
     /// The codec refused the value. Nothing was sent, the channel goes on.
     #[error("the value cannot be encoded: {0}")]
     Encode(Box<dyn Error + Send + Sync>),
-    /// There is no memory for the ring or the message. Nothing was sent.
+    /// There is no memory for the ring or the message. Nothing was sent, the channel goes on.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// This thread is in the middle of a message of the same channel: it holds a

@@ -99,6 +99,9 @@ impl Link {
                 Event::Forgotten { end } => {
                     self.forget_sender(end);
                     self.grants_are_over(end);
+                    if let Some(local) = &mut self.local {
+                        local.forget_words(end);
+                    }
                 }
                 Event::Goodbye => self.peer_said_goodbye(context),
                 Event::Abandoned => {

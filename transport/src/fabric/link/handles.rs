@@ -94,6 +94,9 @@ impl Link {
         if let Some(mut receiver) = self.receivers.remove(end) {
             self.abandon_chunk(end);
             self.keep_granted(end, receiver.forget_large());
+            if let (Some(local), Some(words)) = (&mut self.local, receiver.end.ours.get()) {
+                local.keep_words(end, words);
+            }
             self.session.close_receiver(end, counters, reason);
         }
     }

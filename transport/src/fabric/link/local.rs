@@ -54,6 +54,8 @@ pub(super) struct LocalWires {
     /// The peer's process, if it is known.
     reader: Option<Reader>,
     shares: Vec<Arc<SegmentShare>>,
+    /// Those of receiving ends that are closed: their senders may read them yet.
+    closed: IdMap<Words<ReceiverWords>>,
     peer_segments: Vec<Arc<PeerControlSegment>>,
     /// The peer's blocks, by role and id, until the channel opens.
     blocks: [IdMap<(u32, u32)>; 2],
@@ -108,6 +110,7 @@ impl LocalWires {
                 incarnation: peer.incarnation,
             }),
             shares: Vec::new(),
+            closed: IdMap::new(),
             peer_segments: Vec::new(),
             blocks: Default::default(),
             opening: Vec::new(),
@@ -126,6 +129,7 @@ impl LocalWires {
         self.outbox.shrink_to_fit();
         self.opening.shrink_to_fit();
         self.early.shrink_to_fit();
+        self.closed.shrink_to_fit();
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
     }
 
@@ -174,6 +178,16 @@ impl LocalWires {
     ) -> Words<ReceiverWords> {
         self.tell_block(end, message::Role::Receiver, &leased);
         leased.block.into_receiver_words(first_position)
+    }
+
+    /// Receiving end `end` is closed, and the peer has not heard of it.
+    pub(super) fn keep_words(&mut self, end: u32, words: &Words<ReceiverWords>) {
+        self.closed.insert(end, words.clone());
+    }
+
+    /// The peer's counterpart of `end` is gone too.
+    pub(super) fn forget_words(&mut self, end: u32) {
+        self.closed.remove(end);
     }
 
     fn tell_block(&mut self, end: u32, role: message::Role, leased: &LeasedBlock) {
