@@ -233,7 +233,7 @@ impl Node {
         });
         local.limits.session_credit_bytes = settings.session_credit_bytes;
         let sessions = Arc::<Sessions>::default();
-        local.resumptions = Some(sessions.clone());
+        local.resumable = Some(sessions.clone());
         let resuming = Resuming {
             sessions,
             dialers: Dialers::new(dialing::RESUMING),
@@ -571,7 +571,7 @@ impl ControlSource for Listener {
 }
 
 fn admission(established: Established, our_channels: u32, resuming: &Resuming) -> Admission {
-    let (resumption, registered) = resuming.terms(&established).unzip();
+    let (rewiring, registered) = resuming.terms(&established).unzip();
     let Established {
         stream,
         leftover,
@@ -589,7 +589,7 @@ fn admission(established: Established, our_channels: u32, resuming: &Resuming) -
         unix,
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
-        resumption,
+        rewiring,
         place: Box::new((place, registered)),
         peer: PeerDescription {
             address: info.address,

@@ -10,11 +10,11 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    Established, FabricKind, Local, Resumable, Resumption, Resumptions, Secret, Ticket, VerbsPair,
-    features, resume,
+    Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Secret,
+    Ticket, VerbsPair, features, resume,
 };
 use ibex_transport::{
-    driver::{Attempt, Reconnection, Redial, RedialError, ResumptionTerms, Ways},
+    driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
     fabric::verbs::PreparedPair,
 };
 
@@ -45,7 +45,7 @@ impl Sessions {
     }
 }
 
-impl Resumptions for Sessions {
+impl ResumableSessions for Sessions {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         self.lock().get(session_id).cloned()
     }
@@ -80,7 +80,7 @@ pub(crate) struct Resuming {
 
 impl Resuming {
     /// What a new session needs for that, if both ends can, and may.
-    pub(crate) fn terms(&self, established: &Established) -> Option<(ResumptionTerms, Registered)> {
+    pub(crate) fn terms(&self, established: &Established) -> Option<(RewiringTerms, Registered)> {
         let peer = &established.peer;
         if peer.features & features::RESUME == 0 {
             return None;
@@ -102,7 +102,7 @@ impl Resuming {
                 dialers: self.dialers.clone(),
             }) as Arc<dyn Redial>
         });
-        let terms = ResumptionTerms {
+        let terms = RewiringTerms {
             session: id,
             redial,
             ways,
@@ -112,15 +112,15 @@ impl Resuming {
     }
 
     /// A session's newest connection, which somebody who dialed made.
-    pub(crate) fn resumed(&self, resumption: Resumption) -> Reconnection {
-        if let Some(session) = self.sessions.lock().get_mut(&resumption.session_id) {
-            session.epoch = session.epoch.max(resumption.epoch);
-            if resumption.fabric == FabricKind::Tcp && !self.fail_back {
+    pub(crate) fn resumed(&self, connection: ResumedConnection) -> Reconnection {
+        if let Some(session) = self.sessions.lock().get_mut(&connection.session_id) {
+            session.epoch = session.epoch.max(connection.epoch);
+            if connection.fabric == FabricKind::Tcp && !self.fail_back {
                 session.fabrics = vec![FabricKind::Tcp];
                 session.reason = "the session goes over tcp, and stays there".to_owned();
             }
         }
-        reconnection(resumption)
+        reconnection(connection)
     }
 
     /// What the session asks for if this end dials, and what it lets the other have; `None` if
@@ -177,7 +177,7 @@ impl Redial for Redialer {
         };
         let meanwhile = || is_cancelled();
         match resume(self.address, &self.local, &ticket, ATTEMPT, &meanwhile) {
-            Ok(resumption) => Ok(reconnection(resumption)),
+            Ok(connection) => Ok(reconnection(connection)),
             Err(error) if error.is_gone() => Err(RedialError::NoSession(error.to_string())),
             Err(error) => Err(RedialError::NotYet(error.to_string())),
         }
@@ -196,13 +196,13 @@ impl fmt::Debug for Redialer {
     }
 }
 
-fn reconnection(resumption: Resumption) -> Reconnection {
+fn reconnection(connection: ResumedConnection) -> Reconnection {
     Reconnection {
-        session: resumption.session_id,
-        epoch: resumption.epoch,
-        stream: resumption.stream,
-        leftover: resumption.leftover,
-        rdma: resumption.verbs.and_then(prepared_pair),
+        session: connection.session_id,
+        epoch: connection.epoch,
+        stream: connection.stream,
+        leftover: connection.leftover,
+        rdma: connection.verbs.and_then(prepared_pair),
     }
 }
 

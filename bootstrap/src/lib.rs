@@ -51,5 +51,5 @@ pub use io::{Acceptor, Meanwhile, dial, resume};
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, features, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
-pub use resumption::{Resumable, Resumption, Resumptions, Ticket};
+pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use verbs::{VerbsPair, VerbsSite};

@@ -9,7 +9,7 @@ use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
 use crate::places::{Places, SessionLimits};
-use crate::resumption::Resumptions;
+use crate::resumption::ResumableSessions;
 use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
@@ -43,7 +43,7 @@ pub struct Local {
     pub places: Places,
     /// Its sessions, to be gone on with when their wires break. Without, no session is: the
     /// node does not say [`features::RESUME`]. Default: none.
-    pub resumptions: Option<Arc<dyn Resumptions>>,
+    pub resumable: Option<Arc<dyn ResumableSessions>>,
 
     // How it talks.
     /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
@@ -81,7 +81,7 @@ impl Local {
             verbs_site: None,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
-            resumptions: None,
+            resumable: None,
             versions: VersionRange::SUPPORTED,
             features: features::SUPPORTED,
             security: SecurityMode::None,
@@ -97,7 +97,7 @@ impl Local {
     }
 
     pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
-        let unsaid = match self.resumptions {
+        let unsaid = match self.resumable {
             Some(_) => 0,
             None => features::RESUME | features::RESUME_VERBS,
         };

@@ -12,14 +12,15 @@ use common::{LONG, Listening, node};
 use ibex_bootstrap::handshake::Step;
 use ibex_bootstrap::{
     Established, FabricKind, HandshakeError, Local, NodeIdentity, Policy, Problem, Resumable,
-    ResumeError, ResumeRefusal, Resumption, Resumptions, Secret, Ticket, dial, features, resume,
+    ResumableSessions, ResumeError, ResumeRefusal, ResumedConnection, Secret, Ticket, dial,
+    features, resume,
 };
 
 /// A node's sessions, each with the newest epoch that it has begun.
 #[derive(Clone, Debug, Default)]
 struct Sessions(Arc<Mutex<HashMap<[u8; 16], Resumable>>>);
 
-impl Resumptions for Sessions {
+impl ResumableSessions for Sessions {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         self.0.lock().unwrap().get(session_id).cloned()
     }
@@ -37,11 +38,11 @@ impl Sessions {
         self.0.lock().unwrap().insert(session.session_id, resumable);
     }
 
-    fn begin(&self, resumption: &Resumption) {
+    fn begin(&self, connection: &ResumedConnection) {
         let mut sessions = self.0.lock().unwrap();
-        let session = sessions.get_mut(&resumption.session_id).unwrap();
-        assert!(resumption.epoch > session.epoch);
-        session.epoch = resumption.epoch;
+        let session = sessions.get_mut(&connection.session_id).unwrap();
+        assert!(connection.epoch > session.epoch);
+        session.epoch = connection.epoch;
     }
 
     fn end_all(&self) {
@@ -65,7 +66,7 @@ impl Pair {
         let with = |identity, sessions: &Sessions| {
             let mut local = node(identity);
             local.shm = Policy::Forbid;
-            local.resumptions = Some(Arc::new(sessions.clone()));
+            local.resumable = Some(Arc::new(sessions.clone()));
             local
         };
         let dialer = with(1, &Sessions::default());
@@ -97,7 +98,7 @@ impl Pair {
         }
     }
 
-    fn resume(&self, ticket: &Ticket) -> Result<Resumption, ResumeError> {
+    fn resume(&self, ticket: &Ticket) -> Result<ResumedConnection, ResumeError> {
         resume(self.address, &self.dialer, ticket, LONG, &|| false)
     }
 
@@ -216,7 +217,7 @@ fn whoever_else_is_there_is_told_apart() {
     // The same node, run again.
     let mut again = node(2);
     again.incarnation = 77;
-    again.resumptions = Some(Arc::new(Sessions::default()));
+    again.resumable = Some(Arc::new(Sessions::default()));
     let restarted = Listening::with(again);
     pair.address = restarted.address.parse().unwrap();
     let error = pair.resume(&ticket).unwrap_err();
@@ -271,10 +272,10 @@ fn a_crowd_that_says_nothing_keeps_no_session_out() {
     let sessions = Sessions::default();
     let mut local = node(2);
     local.max_pending = 4;
-    local.resumptions = Some(Arc::new(sessions.clone()));
+    local.resumable = Some(Arc::new(sessions.clone()));
     let listening = Listening::with(local);
     let mut dialer = node(1);
-    dialer.resumptions = Some(Arc::new(Sessions::default()));
+    dialer.resumable = Some(Arc::new(Sessions::default()));
     let here = dial(&listening.address, &dialer, LONG, &|| false).unwrap();
     sessions.add(&listening.established.recv_timeout(LONG).unwrap());
     let crowd: Vec<TcpStream> = (0..20)

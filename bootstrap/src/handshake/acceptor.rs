@@ -19,7 +19,7 @@ use crate::message::{
 };
 use crate::negotiate::{self, End};
 use crate::places::{Place, Places};
-use crate::resumption::Resumptions;
+use crate::resumption::ResumableSessions;
 
 /// The acceptor's side of one handshake.
 pub type AcceptorHandshake = Handshake<AcceptorPart>;
@@ -28,7 +28,7 @@ pub type AcceptorHandshake = Handshake<AcceptorPart>;
 pub struct AcceptorPart {
     ours: Offer,
     places: Places,
-    resumptions: Option<Arc<dyn Resumptions>>,
+    resumable: Option<Arc<dyn ResumableSessions>>,
     entropy: AcceptorEntropy,
     state: State,
     /// Whether this node may have an RDMA device.
@@ -103,17 +103,17 @@ enum State {
     },
     AwaitConnected(Course, Choice),
     /// For a session that goes on, the dialer's queue pair.
-    AwaitResumePair(Resumption),
+    AwaitResumePair(ResumeAnswer),
     /// Our queue pair, for that.
-    AwaitResumePrepared(Resumption, Box<VerbsEndpoint>),
+    AwaitResumePrepared(ResumeAnswer, Box<VerbsEndpoint>),
     /// Our queue pair, which is this, to be connected.
-    AwaitResumeConnected(Resumption, Box<VerbsEndpoint>),
+    AwaitResumeConnected(ResumeAnswer, Box<VerbsEndpoint>),
     AwaitResumeReady(ResumedSession),
     Over,
 }
 
 /// A session that is about to go on over a queue pair, and what proves that it is here.
-struct Resumption {
+struct ResumeAnswer {
     session: ResumedSession,
     proof: [u8; 32],
 }
@@ -162,7 +162,7 @@ impl Handshake<AcceptorPart> {
             part: AcceptorPart {
                 ours: local.offer(host),
                 places: local.places.clone(),
-                resumptions: local.resumptions.clone(),
+                resumable: local.resumable.clone(),
                 entropy,
                 state: State::AwaitHello,
                 seeks_device: local.usable_site().is_some(),
@@ -222,11 +222,11 @@ impl Handshake<AcceptorPart> {
                 let why = End::Acceptor.cannot_prepare(&why);
                 part.decline(conversation, course, choice.fabric, &why);
             }
-            (State::AwaitResumePrepared(resumption, theirs), Ok(ours)) => {
+            (State::AwaitResumePrepared(answer, theirs), Ok(ours)) => {
                 match negotiate::gid_types(theirs.gid_type, ours.gid_type) {
                     Ok(()) => {
                         part.errands.push_back(AcceptorEvent::ConnectPair(theirs));
-                        part.state = State::AwaitResumeConnected(resumption, Box::new(ours));
+                        part.state = State::AwaitResumeConnected(answer, Box::new(ours));
                     }
                     Err(why) => conversation.fail(HandshakeError::not_over_verbs(&why)),
                 }
@@ -252,8 +252,8 @@ impl Handshake<AcceptorPart> {
                 let why = End::Acceptor.cannot_connect(&why);
                 part.decline(conversation, course, choice.fabric, &why);
             }
-            (State::AwaitResumeConnected(resumption, ours), Ok(())) => {
-                let Resumption { session, proof } = resumption;
+            (State::AwaitResumeConnected(answer, ours), Ok(())) => {
+                let ResumeAnswer { session, proof } = answer;
                 conversation.send(&Message::Resumed(Resumed { proof }));
                 conversation.send(&Message::Endpoint(Endpoint::Verbs(*ours)));
                 part.state = State::AwaitResumeReady(session);
@@ -364,9 +364,9 @@ impl Part for AcceptorPart {
             {
                 self.resume(conversation, terms, &resume);
             }
-            (State::AwaitResumePair(resumption), Message::Endpoint(Endpoint::Verbs(theirs))) => {
+            (State::AwaitResumePair(answer), Message::Endpoint(Endpoint::Verbs(theirs))) => {
                 self.errands.push_back(AcceptorEvent::PreparePair);
-                self.state = State::AwaitResumePrepared(resumption, Box::new(theirs));
+                self.state = State::AwaitResumePrepared(answer, Box::new(theirs));
             }
             (State::AwaitResumeReady(session), Message::Ready(Ready { session: None })) => {
                 conversation.succeed(AcceptorEvent::Resumed(session));
@@ -435,18 +435,18 @@ impl AcceptorPart {
     }
 
     fn resume(&mut self, conversation: &mut Conversation, terms: Terms, resume: &Resume) {
-        let resumption = match self.answer(conversation, resume) {
-            Ok(resumption) => resumption,
+        let answer = match self.answer(conversation, resume) {
+            Ok(answer) => answer,
             Err(error) => return conversation.fail(error),
         };
         if resume.fabric == FabricKind::Verbs {
             match terms.resume_over_verbs() {
-                Ok(()) => self.state = State::AwaitResumePair(resumption),
+                Ok(()) => self.state = State::AwaitResumePair(answer),
                 Err(error) => conversation.fail(error),
             }
             return;
         }
-        let Resumption { session, proof } = resumption;
+        let ResumeAnswer { session, proof } = answer;
         conversation.send(&Message::Resumed(Resumed { proof }));
         conversation.succeed(AcceptorEvent::Resumed(session));
     }
@@ -456,10 +456,10 @@ impl AcceptorPart {
         &self,
         conversation: &Conversation,
         resume: &Resume,
-    ) -> Result<Resumption, HandshakeError> {
+    ) -> Result<ResumeAnswer, HandshakeError> {
         let refused = |refusal| HandshakeError::NotResumed { refusal };
-        let find = |sessions: &Arc<dyn Resumptions>| sessions.find(&resume.session_id);
-        let session = self.resumptions.as_ref().and_then(find);
+        let find = |sessions: &Arc<dyn ResumableSessions>| sessions.find(&resume.session_id);
+        let session = self.resumable.as_ref().and_then(find);
         let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
         let prologue = conversation.prologue(false);
         let claim = Claim {
@@ -484,7 +484,7 @@ impl AcceptorPart {
             epoch: resume.epoch,
             fabric: resume.fabric,
         };
-        Ok(Resumption { session, proof })
+        Ok(ResumeAnswer { session, proof })
     }
 
     fn follow(

@@ -20,7 +20,7 @@ use crate::message::{
 use crate::message::{Message, MessageError};
 use crate::negotiate::End;
 use crate::places::{Places, SessionLimits};
-use crate::resumption::{Resumable, Resumptions, Ticket};
+use crate::resumption::{Resumable, ResumableSessions, Ticket};
 
 /// Both ends of a resumption, and all that they say.
 pub(super) struct Reunion {
@@ -68,7 +68,7 @@ impl Pair {
 #[derive(Debug)]
 struct OneSession(Resumable);
 
-impl Resumptions for OneSession {
+impl ResumableSessions for OneSession {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         (session_id == &ENTROPY.session_id).then(|| self.0.clone())
     }
@@ -90,7 +90,7 @@ pub(super) fn node(identity: u8) -> Local {
 fn node_in(identity: u8, epoch: u64) -> Local {
     let secret = ENTROPY.resume_secret;
     let mut node = local(identity);
-    node.resumptions = Some(Arc::new(OneSession(Resumable {
+    node.resumable = Some(Arc::new(OneSession(Resumable {
         secret,
         epoch,
         fabrics: FabricKind::FASTEST_FIRST.to_vec(),
@@ -396,7 +396,7 @@ fn a_fabric_that_it_may_not_go_on_over_is_refused_with_the_reason() {
         fabrics: vec![FabricKind::Verbs],
         reason: "the listening node requires verbs".to_owned(),
     };
-    choosy.resumptions = Some(Arc::new(OneSession(session)));
+    choosy.resumable = Some(Arc::new(OneSession(session)));
     let mut reunion = Reunion::between(&node(0x11), ticket(EPOCH), &choosy);
     reunion.run();
     let (dialer, acceptor) = reunion.ends();
@@ -460,7 +460,7 @@ fn a_proof_goes_to_nobody_but_the_peer() {
     let mut restarted = node(0x22);
     restarted.incarnation = 0x23;
     let mut no_sessions = node(0x22);
-    no_sessions.resumptions = None;
+    no_sessions.resumable = None;
     let mut older = node(0x22);
     older.features &= !features::RESUME;
     for acceptor in [restarted, no_sessions, older, node(0x33)] {
@@ -486,9 +486,9 @@ fn a_proof_goes_to_nobody_but_the_peer() {
 #[test]
 fn nothing_is_resumed_where_one_of_the_two_cannot() {
     let mut without = node(0x22);
-    without.resumptions = None;
+    without.resumable = None;
     let mut dialer_without = node(0x11);
-    dialer_without.resumptions = None;
+    dialer_without.resumable = None;
     for (dialer, acceptor) in [(node(0x11), without), (dialer_without, node(0x22))] {
         let (mut reunion, prologue) = met(&dialer, &acceptor);
         reunion.say_to_acceptor(&resume_proven_by(End::Dialer, &prologue));

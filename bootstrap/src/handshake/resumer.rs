@@ -64,7 +64,7 @@ type Conversation = conversation::Conversation<ResumerEvent>;
 
 impl Handshake<ResumerPart> {
     /// A handshake that begins now and must be over by `deadline`. `nonce` is fresh random
-    /// bytes; `local` has to have [`Local::resumptions`], or it will not say that it can.
+    /// bytes; `local` has to have [`Local::resumable`], or it will not say that it can.
     pub fn new(
         local: &Local,
         ticket: Ticket,

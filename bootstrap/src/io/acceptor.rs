@@ -25,7 +25,7 @@ use crate::established::Established;
 use crate::handshake::{AcceptorEntropy, AcceptorHandshake};
 use crate::identity::Secret;
 use crate::local::Local;
-use crate::resumption::Resumption;
+use crate::resumption::ResumedConnection;
 
 /// A listening socket with its unfinished handshakes.
 ///
@@ -55,7 +55,7 @@ pub struct Acceptor {
 
     // What came of them.
     established: VecDeque<Established>,
-    resumed: VecDeque<Resumption>,
+    resumed: VecDeque<ResumedConnection>,
     /// At most [`MAX_FAILURES`], the latest: under a flood nobody reads them all.
     failures: VecDeque<HandshakeFailure>,
 }
@@ -159,7 +159,7 @@ impl Acceptor {
         }
     }
 
-    /// Refuses whoever wants a new session from now on. Those of [`Local::resumptions`] go on
+    /// Refuses whoever wants a new session from now on. Those of [`Local::resumable`] go on
     /// as before, until this is dropped.
     pub fn close(&self) {
         self.local.places.close();
@@ -178,10 +178,10 @@ impl Acceptor {
         self.established.pop_front()
     }
 
-    /// The next connection with which a session of [`Local::resumptions`] goes on. Drain after
+    /// The next connection with which a session of [`Local::resumable`] goes on. Drain after
     /// every `turn`.
     #[must_use]
-    pub fn poll_resumed(&mut self) -> Option<Resumption> {
+    pub fn poll_resumed(&mut self) -> Option<ResumedConnection> {
         self.resumed.pop_front()
     }
 

@@ -16,7 +16,7 @@ use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
 use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSession, Step};
 use crate::negotiate::End;
-use crate::resumption::Resumption;
+use crate::resumption::ResumedConnection;
 use crate::verbs::VerbsPair;
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll
@@ -145,9 +145,9 @@ impl Pending {
     }
 
     /// The same for a session that goes on.
-    pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> Resumption {
+    pub(super) fn resume(mut self, session: ResumedSession, watch: Watch<'_>) -> ResumedConnection {
         self.unwatch(watch);
-        Resumption::new(session, self.into_sockets(), false)
+        ResumedConnection::new(session, self.into_sockets(), false)
     }
 
     fn into_sockets(self) -> Sockets {

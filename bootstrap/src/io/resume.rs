@@ -13,7 +13,7 @@ use crate::error::{HandshakeError, ResumeError};
 use crate::established::Sockets;
 use crate::handshake::{ResumedSession, ResumerEvent, ResumerHandshake, ResumerPart};
 use crate::local::Local;
-use crate::resumption::{Resumption, Ticket};
+use crate::resumption::{ResumedConnection, Ticket};
 
 /// Connects to the node that listens at `address`, which has the other end of the session that
 /// `ticket` is for, and agrees with it that the session goes on over that connection. Blocks,
@@ -24,7 +24,7 @@ use crate::resumption::{Resumption, Ticket};
 /// or the time given to the session has passed.
 ///
 /// `meanwhile` is what it is for [`dial`](crate::dial). `local` has to have
-/// [`Local::resumptions`], or every peer is taken for [`ResumeError::OtherNode`].
+/// [`Local::resumable`], or every peer is taken for [`ResumeError::OtherNode`].
 ///
 /// # Errors
 /// What was met instead of the session.
@@ -34,7 +34,7 @@ pub fn resume(
     ticket: &Ticket,
     timeout: Duration,
     meanwhile: &dyn Meanwhile,
-) -> Result<Resumption, ResumeError> {
+) -> Result<ResumedConnection, ResumeError> {
     let patience = Patience {
         deadline: after(Instant::now(), timeout),
         meanwhile,
@@ -91,7 +91,7 @@ fn attempt(
     local: &Local,
     ticket: &Ticket,
     patience: Patience<'_>,
-) -> Result<Result<Resumption, Missed>, Broken> {
+) -> Result<Result<ResumedConnection, Missed>, Broken> {
     let stream = match connect(address, &patience)? {
         Ok(stream) => stream,
         Err(error) => return Ok(Err(Missed::Peer(error.to_string()))),
@@ -121,7 +121,7 @@ struct Reunion<'a> {
 }
 
 impl Reunion<'_> {
-    fn run(mut self) -> Result<Result<Resumption, HandshakeError>, Broken> {
+    fn run(mut self) -> Result<Result<ResumedConnection, HandshakeError>, Broken> {
         loop {
             while let Some(event) = self.line.machine.poll_event() {
                 match event {
@@ -152,7 +152,7 @@ impl Reunion<'_> {
     }
 
     /// The last word has to be on its way before the stream changes hands.
-    fn finish(self, session: ResumedSession) -> Result<Resumption, HandshakeError> {
+    fn finish(self, session: ResumedSession) -> Result<ResumedConnection, HandshakeError> {
         if !self.line.has_transmitted() {
             return Err(HandshakeError::takes_no_more());
         }
@@ -163,6 +163,6 @@ impl Reunion<'_> {
             unix: None,
             verbs: self.pair.into_pair(),
         };
-        Ok(Resumption::new(session, sockets, true))
+        Ok(ResumedConnection::new(session, sockets, true))
     }
 }

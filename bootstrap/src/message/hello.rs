@@ -74,7 +74,7 @@ pub mod features {
     pub const REMOTE_WRITES: u64 = 1 << 2;
 
     /// A session whose wires broke goes on over new ones. Since 1.4; said by nodes that
-    /// have [`Local::resumptions`](crate::Local::resumptions).
+    /// have [`Local::resumable`](crate::Local::resumable).
     pub const RESUME: u64 = 1 << 3;
 
     /// Such a session may get a queue pair again. Since 1.5; said with the bit before.

@@ -11,7 +11,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use ibex_bootstrap::{
-    Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, Resumption, dial,
+    Acceptor, DialError, Established, HandshakeFailure, Local, NodeIdentity, ResumedConnection,
+    dial,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -19,7 +20,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 pub(crate) struct Listening {
     pub(crate) address: String,
     pub(crate) established: Receiver<Established>,
-    pub(crate) resumed: Receiver<Resumption>,
+    pub(crate) resumed: Receiver<ResumedConnection>,
     pub(crate) failures: Receiver<HandshakeFailure>,
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,

@@ -18,8 +18,8 @@ use ibex_bootstrap::handshake::{
 use ibex_bootstrap::message::{GidType, MAGIC, VerbsEndpoint};
 use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
-    FabricKind, HostHint, Local, NodeIdentity, Resumable, Resumptions, Secret, Ticket, VerbsDevice,
-    VerbsPair, VerbsSite, parse_message,
+    FabricKind, HostHint, Local, NodeIdentity, Resumable, ResumableSessions, Secret, Ticket,
+    VerbsDevice, VerbsPair, VerbsSite, parse_message,
 };
 
 use crate::Seed;
@@ -392,7 +392,7 @@ fn resumer(epoch: u64, has_devices: bool) -> ResumerHandshake {
 #[derive(Debug)]
 struct OneSession;
 
-impl Resumptions for OneSession {
+impl ResumableSessions for OneSession {
     fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
         let session = Resumable {
             secret: SECRET,
@@ -443,7 +443,7 @@ fn message(half: &[u8], index: usize) -> Vec<u8> {
 
 fn node(identity: u8, has_devices: bool) -> Local {
     let mut node = Local::new(NodeIdentity([identity; 16]), u64::from(identity));
-    node.resumptions = Some(Arc::new(OneSession));
+    node.resumable = Some(Arc::new(OneSession));
     node.verbs_site = has_devices.then(|| Arc::new(Devices) as Arc<dyn VerbsSite>);
     node
 }

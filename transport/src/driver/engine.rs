@@ -44,7 +44,7 @@ use crate::{
     channel::receive_end::ReceiveEnd,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
-        link::{Handover, Link, LinkStats, Reconnection, ResumptionTerms, compact::compact_pool},
+        link::{Handover, Link, LinkStats, Reconnection, RewiringTerms, compact::compact_pool},
         tcp::outbound::Lists,
         verbs::PreparedPair,
     },
@@ -106,7 +106,7 @@ pub struct Admission {
     pub max_channels: usize,
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.
-    pub resumption: Option<ResumptionTerms>,
+    pub rewiring: Option<RewiringTerms>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
 }
@@ -632,7 +632,7 @@ impl Engine {
             (None, Some(_)) => Over::Shm,
             (None, None) => Over::Stream,
         };
-        let (peer, resumes) = (admission.peer, admission.resumption.is_some());
+        let (peer, resumes) = (admission.peer, admission.rewiring.is_some());
         let shared = SessionShared::new(runtime.clone(), id, peer, resumes, over);
         let shared = Arc::new(shared);
         let handover = Handover {
@@ -641,7 +641,7 @@ impl Engine {
             unix: admission.unix,
             pair: admission.rdma,
             max_channels: admission.max_channels,
-            resumption: admission.resumption,
+            rewiring: admission.rewiring,
             place: admission.place,
         };
         let link = Link::new(shared.clone(), handover, &mut self.tools)?;

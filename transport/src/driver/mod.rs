@@ -23,7 +23,7 @@ mod waiting;
 mod yielding;
 
 pub use crate::fabric::link::{
-    Attempt, LinkStats, Reconnection, Redial, RedialError, ResumptionTerms, Ways,
+    Attempt, LinkStats, Reconnection, Redial, RedialError, RewiringTerms, Ways,
 };
 pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;

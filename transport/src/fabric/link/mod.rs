@@ -15,10 +15,16 @@ mod handles;
 mod in_epoll;
 mod landing;
 mod local;
+mod outage;
 mod pair;
 mod pair_receive;
 mod pair_send;
+mod peer_process;
 mod receive_link;
+mod reconnection;
+mod redial;
+mod rewiring;
+mod rewiring_terms;
 mod send_link;
 mod silence;
 mod stalls;
@@ -31,10 +37,12 @@ mod wires;
 
 use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-pub(crate) use self::suspended::Redialing;
+pub(crate) use self::redial::Redialing;
 pub use self::{
+    reconnection::Reconnection,
+    redial::{Attempt, Redial, RedialError},
+    rewiring_terms::RewiringTerms,
     stats::LinkStats,
-    suspended::{Attempt, Reconnection, Redial, RedialError, ResumptionTerms},
     ways::Ways,
 };
 
@@ -42,8 +50,8 @@ use self::{
     in_epoll::Membership,
     local::LocalWires,
     receive_link::ReceiveLink,
+    rewiring::Rewiring,
     send_link::{Parting, SendLink},
-    suspended::Resumption,
     wires::Wires,
 };
 use crate::{
@@ -90,7 +98,7 @@ pub(crate) struct Link {
     /// is read.
     broken: Option<EndCause>,
     /// How it gets others, where both ends can go on over them.
-    resumption: Option<Box<Resumption>>,
+    rewiring: Option<Box<Rewiring>>,
     /// Its queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
     timers: TimerTable,
@@ -115,7 +123,7 @@ pub(crate) struct Handover<'a> {
     /// Ends that either side may have open.
     pub(crate) max_channels: usize,
     /// How it gets other wires, where both ends can go on over them.
-    pub(crate) resumption: Option<ResumptionTerms>,
+    pub(crate) rewiring: Option<RewiringTerms>,
     /// Whatever is to be dropped when the session is over.
     pub(crate) place: Box<dyn Any + Send>,
 }
@@ -143,7 +151,7 @@ impl Link {
             unix,
             pair,
             max_channels,
-            resumption,
+            rewiring,
             place,
         } = handover;
         tcp.set_nonblocking(true)?;
@@ -172,7 +180,7 @@ impl Link {
             data_in_band: local.is_none(),
             writes: terms.writes,
             immediate: terms.immediate,
-            resumes: resumption.is_some(),
+            resumes: rewiring.is_some(),
         };
         let fabric = shared.fabric();
         let mut link = Self {
@@ -191,7 +199,7 @@ impl Link {
             phase: Phase::Up,
             is_lost: false,
             broken: None,
-            resumption: resumption.map(|terms| Box::new(Resumption::new(terms, fabric))),
+            rewiring: rewiring.map(|terms| Box::new(Rewiring::new(terms, fabric))),
             has_left_site: false,
             timers: TimerTable::default(),
             place: Some(place),

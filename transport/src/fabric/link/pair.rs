@@ -291,7 +291,7 @@ impl Link {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) {
-        if self.phase == Phase::Gone || self.resumption.is_none() {
+        if self.phase == Phase::Gone || self.rewiring.is_none() {
             return self.end_broken(cause, context);
         }
         self.drain_then_end(cause);

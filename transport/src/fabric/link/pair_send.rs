@@ -153,7 +153,7 @@ impl Link {
         let ends = Ends {
             senders,
             parting,
-            keeps: self.resumption.is_some(),
+            keeps: self.rewiring.is_some(),
         };
         match pair.transmit(&mut self.session, ends, &self.shared.counters) {
             Ok(progress) => {

@@ -172,7 +172,7 @@ impl Link {
             if let Body::Chunk { end, chunk } = body
                 && let Some(sender) = self.senders.get_mut(end)
             {
-                let kept = self.resumption.is_some();
+                let kept = self.rewiring.is_some();
                 sender.chunk_went(chunk, WHOLE_BATCH, kept, &mut self.parting);
             }
         }

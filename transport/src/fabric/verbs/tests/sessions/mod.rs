@@ -98,7 +98,7 @@ fn pairs(sites: [&Arc<Site>; 2]) -> Result<[PreparedPair; 2], VerbsError> {
 
 fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
-        resumption: None,
+        rewiring: None,
         peer: PeerDescription {
             knows_versions: true,
             rests: true,

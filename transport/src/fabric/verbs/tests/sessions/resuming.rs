@@ -8,7 +8,7 @@ use std::{
 };
 
 use super::*;
-use crate::driver::{Attempt, Reconnection, Redial, RedialError, ResumptionTerms, Ways};
+use crate::driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways};
 use crate::fabric::verbs::provider::RawEvent;
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -155,7 +155,7 @@ impl Resuming {
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
             let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
-            admission.resumption = Some(ResumptionTerms {
+            admission.rewiring = Some(RewiringTerms {
                 session: SESSION,
                 redial,
                 ways,

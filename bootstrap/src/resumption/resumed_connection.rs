@@ -1,0 +1,67 @@
+//! The next connection of a session.
+#![forbid(unsafe_code)]
+
+use std::fmt;
+use std::net::{SocketAddr, TcpStream};
+
+use crate::established::Sockets;
+use crate::fabric::FabricKind;
+use crate::handshake::ResumedSession;
+use crate::verbs::VerbsPair;
+
+/// The next connection of a session: both ends have shown that they have its secret.
+///
+/// The acceptor's may be one of several, or of a session that has ended meanwhile: compare
+/// `epoch` with the session's once more before it becomes the session's, and drop it unless it
+/// is higher.
+pub struct ResumedConnection {
+    /// The session's control connection from here on: non-blocking, `TCP_NODELAY` and keepalive
+    /// set, everything of the handshake read and written.
+    pub stream: TcpStream,
+    /// What the peer sent behind the handshake and was read along with it, to be taken before
+    /// any from `stream`.
+    pub leftover: Vec<u8>,
+    /// Which session.
+    pub session_id: [u8; 16],
+    /// The epoch that begins.
+    pub epoch: u64,
+    /// What is to carry the data.
+    pub fabric: FabricKind,
+    /// For verbs: a queue pair that is connected to the peer's, which can receive.
+    pub verbs: Option<Box<dyn VerbsPair>>,
+    /// Where the peer connected from, or was found.
+    pub address: SocketAddr,
+    /// Whether this end connected.
+    pub is_dialer: bool,
+}
+
+impl ResumedConnection {
+    pub(crate) fn new(
+        session: ResumedSession,
+        sockets: Sockets,
+        is_dialer: bool,
+    ) -> ResumedConnection {
+        ResumedConnection {
+            stream: sockets.stream,
+            leftover: sockets.leftover,
+            session_id: session.session_id,
+            epoch: session.epoch,
+            fabric: session.fabric,
+            verbs: sockets.verbs,
+            address: sockets.address,
+            is_dialer,
+        }
+    }
+}
+
+/// Without the session's name, which is half of what resumes it.
+impl fmt::Debug for ResumedConnection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResumedConnection")
+            .field("address", &self.address)
+            .field("epoch", &self.epoch)
+            .field("fabric", &self.fabric)
+            .field("is_dialer", &self.is_dialer)
+            .finish_non_exhaustive()
+    }
+}

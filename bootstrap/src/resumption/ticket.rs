@@ -1,0 +1,28 @@
+//! What a dialer brings along to go on with a session.
+#![forbid(unsafe_code)]
+
+use crate::fabric::FabricKind;
+use crate::identity::{Incarnation, NodeIdentity, Secret};
+
+/// What a dialer needs to go on with a session.
+#[derive(Clone, Debug)]
+pub struct Ticket {
+    // Which session.
+    /// [`Established::session_id`](crate::Established::session_id).
+    pub session_id: [u8; 16],
+    /// [`Established::resume_secret`](crate::Established::resume_secret).
+    pub secret: Secret,
+
+    // With whom.
+    /// The node that has the session.
+    pub peer: NodeIdentity,
+    /// The run of it.
+    pub incarnation: Incarnation,
+
+    // What is asked for.
+    /// The epoch to begin: 1 or more, and one more at each attempt, as the acceptor may have
+    /// begun an epoch of which the dialer never heard.
+    pub epoch: u64,
+    /// What is to carry the data.
+    pub fabric: FabricKind,
+}

@@ -1,0 +1,20 @@
+//! The new wires of a session that goes on.
+
+use std::net::TcpStream;
+
+use crate::fabric::verbs::PreparedPair;
+
+/// New wires of a session.
+#[derive(Debug)]
+pub struct Reconnection {
+    /// The session's name.
+    pub session: [u8; 16],
+    /// Their number.
+    pub epoch: u64,
+    /// The connection; the handshake's bytes are consumed.
+    pub stream: TcpStream,
+    /// Bytes that came behind the handshake.
+    pub leftover: Vec<u8>,
+    /// The queue pair, if it goes on over verbs; connected to the peer's.
+    pub rdma: Option<PreparedPair>,
+}

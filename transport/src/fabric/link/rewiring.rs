@@ -1,0 +1,43 @@
+//! How a session gets other wires: which it has or had last, and since when it has none.
+
+use std::time::Instant;
+
+use super::{outage::Outage, reconnection::Reconnection, rewiring_terms::RewiringTerms};
+use crate::fabric::Fabric;
+
+/// A session's way to other wires.
+#[derive(Debug)]
+pub(super) struct Rewiring {
+    pub(super) terms: RewiringTerms,
+
+    // The wires.
+    /// The number of those that it has, or had last.
+    pub(super) epoch: u64,
+    /// The number of those that were dialed for last.
+    pub(super) dialed: u64,
+    /// Those that came while nobody knew that the old ones had broken: they wait until nothing
+    /// of those can come any more.
+    pub(super) next: Option<Reconnection>,
+    /// What carries the data, as far as was told.
+    pub(super) fabric: Fabric,
+
+    // What is wrong with them.
+    /// When a look found first that the peer's kernel does not answer.
+    pub(super) unanswered_since: Option<Instant>,
+    /// Since they broke, until both ends go on.
+    pub(super) outage: Option<Outage>,
+}
+
+impl Rewiring {
+    pub(super) fn new(terms: RewiringTerms, fabric: Fabric) -> Self {
+        Self {
+            terms,
+            epoch: 0,
+            dialed: 0,
+            next: None,
+            fabric,
+            unanswered_since: None,
+            outage: None,
+        }
+    }
+}
