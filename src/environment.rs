@@ -51,7 +51,7 @@ pub enum EnvironmentWarning {
 }
 
 /// A variable whose value cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct VariableError {
     /// Its name.
@@ -293,6 +293,8 @@ impl fmt::Display for VariableError {
 }
 
 impl std::error::Error for VariableError {}
+
+ibex_transport::debug_as_display!(VariableError);
 
 #[cfg(test)]
 mod tests {

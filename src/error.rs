@@ -14,7 +14,7 @@ use ibex_transport::{
 use crate::{Fabric, SettingConflict, SettingError, VariableError};
 
 /// A node could not be made.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ListenError {
     /// The address is reachable from other hosts, and nothing protects it.
@@ -72,7 +72,7 @@ pub enum ListenError {
 }
 
 /// A peer could not be connected to.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
     /// The handshake did not come about.
@@ -92,7 +92,7 @@ pub enum ConnectError {
 }
 
 /// No peer was accepted, and none will be.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum AcceptError {
     /// The node has no listen address.
@@ -110,7 +110,7 @@ pub enum AcceptError {
 }
 
 /// A channel's end could not be opened.
-#[derive(Clone, Debug, thiserror::Error)]
+#[derive(Clone, thiserror::Error)]
 #[error("cannot open the {end} of channel \"{channel}\" with {peer}: {reason}")]
 #[non_exhaustive]
 pub struct OpenError {
@@ -126,7 +126,7 @@ pub struct OpenError {
 }
 
 /// Why a channel's end could not be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenFailure {
     /// This node has this end already. A name may be used once in each direction.
@@ -188,7 +188,7 @@ impl From<CannotOpen> for OpenFailure {
 }
 
 /// `try_send` did not send. The value stays with the caller.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrySendError {
     /// The channel's window is full.
@@ -220,7 +220,7 @@ impl TrySendError {
 
 /// `send_timeout` did not send, or `opened` did not see the peer's end. The value stays
 /// with the caller.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SendTimeoutError {
     /// The channel stayed full.
@@ -261,7 +261,7 @@ pub(crate) fn send_error(failure: SendFailure) -> SendError {
 }
 
 /// `try_recv` found no message.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TryRecvError {
     /// Nothing is there.
@@ -292,7 +292,7 @@ impl TryRecvError {
 }
 
 /// `recv_timeout` got no message, or `opened` did not see the peer's end.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvTimeoutError {
     /// Nothing came.
@@ -330,3 +330,15 @@ pub(crate) fn recv_error(failure: RecvFailure) -> RecvError {
         other => unreachable!("a call without a time-out ended with {other:?}"),
     }
 }
+
+ibex_transport::debug_as_display!(
+    ListenError,
+    ConnectError,
+    AcceptError,
+    OpenError,
+    OpenFailure,
+    TrySendError,
+    SendTimeoutError,
+    TryRecvError,
+    RecvTimeoutError,
+);

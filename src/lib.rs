@@ -154,7 +154,7 @@ pub use fan_in::{
 };
 pub use group::{
     FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
-    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLost,
+    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLack,
 };
 pub use message::Message;
 pub use node::Node;

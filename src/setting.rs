@@ -11,7 +11,7 @@ use std::{
 };
 
 /// A setting is out of its range.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingError {
     /// Its name, that of the builder's method.
@@ -39,7 +39,7 @@ pub enum SettingValue {
 /// Two settings of a node that do not go together, each within its own range.
 ///
 /// Found when the node is made, since either may be set first.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct SettingConflict {
     /// The two, by the names of the builder's methods.
@@ -143,6 +143,8 @@ impl fmt::Display for SettingValue {
         }
     }
 }
+
+ibex_transport::debug_as_display!(SettingError, SettingConflict);
 
 #[cfg(test)]
 mod tests {

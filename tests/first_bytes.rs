@@ -127,7 +127,7 @@ fn converse(node: &Node, relay: SocketAddr) -> Result<(), String> {
     let mut numbers = numbers?;
     let last = numbers.send(b"one").map_err(|error| error.to_string())?;
     match numbers.wait_acked_timeout(last, PATIENCE) {
-        Err(WaitAckedError::Timeout) => panic!("neither acknowledged nor over"),
+        Err(WaitAckedError::Timeout { .. }) => panic!("neither acknowledged nor over"),
         answer => answer.map_err(|error| error.to_string()),
     }
 }

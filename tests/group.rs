@@ -276,16 +276,11 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
         let error = group
             .wait_acked_timeout(4, 3, MOMENT)
             .expect_err("the third");
-        assert!(
-            matches!(
-                error,
-                QuorumError::Timeout {
-                    acknowledged: 2,
-                    ..
-                }
-            ),
-            "{error}"
-        );
+        let QuorumError::Timeout(lack) = error else {
+            panic!("{error}")
+        };
+        assert_eq!((&*lack.channel, lack.acknowledged.len()), ("wal", 2));
+        assert_eq!(lack.able, [cast.members[2].peer.id()], "{lack}");
         // The third is the last that may.
         let waiting = thread::spawn(move || {
             group.wait_acked(4, 3).expect("all three");

@@ -344,6 +344,67 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
 }
 
+/// Whoever is waited for is named, and how far the channel is.
+#[test]
+fn who_does_not_acknowledge_in_time_is_named() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let mut sender = peer.sender::<u64>("log").expect("an end");
+    let unopened = sender.wait_acked_timeout(1, MOMENT).expect_err("nobody");
+    let mut receiver = theirs.receiver::<u64>("log").expect("the other");
+    for value in 1..=3 {
+        sender.send(&value).expect("room");
+    }
+    receiver.recv().expect("the first").ack();
+    sender.wait_acked(1).expect("it is acknowledged");
+    let error = sender.wait_acked_timeout(2, MOMENT).expect_err("one is");
+    for (error, sequence, counts) in [
+        (
+            unopened,
+            1,
+            "0 sent, at least 0 received, 0 released and 0 acknowledged",
+        ),
+        (
+            error,
+            2,
+            "3 sent, at least 1 received, 1 released and 1 acknowledged",
+        ),
+    ] {
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "channel \"log\": {} is not done with message {sequence} within the time-out \
+                 ({counts}); what was sent stays sent, and a later call may succeed; see that the \
+                 program there opens its end and takes messages, and acknowledges them where that \
+                 is waited for",
+                peer.address()
+            )
+        );
+    }
+}
+
+/// A `main` that returns an error prints it by `Debug`.
+#[test]
+fn what_main_prints_is_the_diagnosis() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let mut sender = peer.sender::<u64>("log").expect("an end");
+    let _receiver = theirs.receiver::<u32>("log").expect("another type");
+    let mismatch = sender.send(&1).expect_err("of another type");
+    let refused = Node::builder().max_channels(0).build();
+    let conflict = Node::listen("nowhere").expect_err("no address");
+    let twice = peer.sender::<u64>("log").expect_err("it is open");
+    let text = mismatch.to_string();
+    assert!(text.contains("different message types"), "{text}");
+    let errors: [Box<dyn std::error::Error>; 4] = [
+        mismatch.into(),
+        refused.expect_err("0 channels are too few").into(),
+        conflict.into(),
+        twice.into(),
+    ];
+    for error in errors {
+        assert_eq!(format!("{error:?}"), error.to_string());
+    }
+}
+
 const MOMENT: Duration = Duration::from_millis(20);
 
 /// Two nodes of this process: the one that connected, its end of the session, and the

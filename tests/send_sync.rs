@@ -8,10 +8,9 @@ use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
     MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerId, Pod,
-    QuorumError, QuorumLost, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
-    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
-    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
-    WaitAckedError,
+    QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, Select,
+    SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError, TryRecvError,
+    TrySendError, VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
 };
 
 #[ibex::message]
@@ -128,7 +127,6 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<OpenError>();
     is_error::<OpenFailure>();
     is_error::<QuorumError>();
-    is_error::<QuorumLost>();
     is_error::<RecvError>();
     is_error::<RecvTimeoutError>();
     is_error::<SchemaMismatch>();

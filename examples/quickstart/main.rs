@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("quickstart: {}", with_sources(&*error));
+            eprintln!("quickstart: {error}");
             ExitCode::FAILURE
         }
     }
@@ -137,17 +137,3 @@ fn announced(replica: &mut Child) -> Result<String> {
 }
 
 const ANNOUNCEMENT: &str = "listening on ";
-
-/// An error and what it came from, as far as it does not say so itself.
-fn with_sources(error: &dyn Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text += &format!(": {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
-}

@@ -40,7 +40,7 @@ impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {
 }
 
 /// What befell one peer of a [`FanIn`].
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum FanInError {
     /// Receiving failed.
@@ -52,6 +52,8 @@ pub enum FanInError {
 }
 
 /// Nothing came within the time given.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("nothing came from any peer within the time-out")]
 pub struct NothingCame;
+
+ibex_transport::debug_as_display!(FanInError, NothingCame);

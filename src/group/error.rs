@@ -3,14 +3,14 @@
 use std::fmt;
 
 use ibex_transport::{
-    channel::{GroupFailure, QuorumFailure, SendError},
+    channel::{GroupFailure, QuorumFailure, SendError, Votes},
     fork::UsedAfterFork,
 };
 
 use crate::{PeerId, Sequence};
 
 /// A group did not send a message, to anyone. The value stays with the caller.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum GroupSendError {
     /// Nobody has joined, or everybody is gone.
@@ -68,7 +68,7 @@ impl GroupSendError {
 }
 
 /// A group's messages did not reach all engines in time.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{peer} does not hold everything within the time-out; what was sent stays sent")]
 #[non_exhaustive]
 pub struct FlushTimeout {
@@ -77,28 +77,27 @@ pub struct FlushTimeout {
 }
 
 /// A message of a group is not acknowledged by a quorum.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum QuorumError {
     /// It never will be.
-    #[error(transparent)]
-    Lost(Box<QuorumLost>),
+    #[error("{0}, and cannot be; send it again once enough have joined")]
+    Lost(Box<QuorumLack>),
     /// The caller's time was up.
     #[error(
-        "message {sequence} has {acknowledged} of {needed} acknowledgements within the time-out; \
-         what was sent stays sent, and a later call may succeed"
+        "{0} within the time-out; what was sent stays sent, and a later call may succeed; see \
+         that the programs from which it may come take messages and acknowledge them"
     )]
-    Timeout {
-        /// The message.
-        sequence: Sequence,
-        /// Acknowledgements that were asked for.
-        needed: usize,
-        /// Acknowledgements that there are.
-        acknowledged: usize,
-    },
+    Timeout(Box<QuorumLack>),
     /// There is no such message yet, and nobody else sends to the group.
-    #[error("message {sequence} was not sent yet: the group's last one is {last}")]
+    #[error(
+        "group \"{channel}\": message {sequence} was not sent yet, the last one is {last}; wait \
+         for what `send` returned"
+    )]
+    #[non_exhaustive]
     NotSent {
+        /// The name of the group's channels.
+        channel: String,
         /// The message that was asked for.
         sequence: Sequence,
         /// The last message.
@@ -110,36 +109,49 @@ pub enum QuorumError {
 }
 
 impl QuorumError {
-    pub(super) fn of(sequence: Sequence, needed: usize, failure: QuorumFailure<PeerId>) -> Self {
+    pub(super) fn of(
+        channel: &str,
+        sequence: Sequence,
+        needed: usize,
+        failure: QuorumFailure<PeerId>,
+    ) -> Self {
+        let channel = channel.to_owned();
+        let lack = |channel, votes| {
+            let Votes {
+                acknowledged,
+                able,
+                unable,
+                gone,
+            } = votes;
+            Box::new(QuorumLack {
+                channel,
+                sequence,
+                needed,
+                acknowledged,
+                able,
+                unable,
+                gone,
+            })
+        };
         match failure {
-            QuorumFailure::NotSent(last) => QuorumError::NotSent { sequence, last },
-            QuorumFailure::UsedAfterFork(error) => QuorumError::UsedAfterFork(error),
-            QuorumFailure::TimedOut(acknowledged) => QuorumError::Timeout {
+            QuorumFailure::NotSent(last) => QuorumError::NotSent {
+                channel,
                 sequence,
-                needed,
-                acknowledged,
+                last,
             },
-            QuorumFailure::Lost {
-                acknowledged,
-                able,
-                unable,
-                gone,
-            } => QuorumError::Lost(Box::new(QuorumLost {
-                sequence,
-                needed,
-                acknowledged,
-                able,
-                unable,
-                gone,
-            })),
+            QuorumFailure::UsedAfterFork(error) => QuorumError::UsedAfterFork(error),
+            QuorumFailure::TimedOut(votes) => QuorumError::Timeout(lack(channel, votes)),
+            QuorumFailure::Lost(votes) => QuorumError::Lost(lack(channel, votes)),
         }
     }
 }
 
-/// Too few are left that may acknowledge a message.
+/// What a message lacks for a quorum: who has acknowledged it, and who has not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct QuorumLost {
+pub struct QuorumLack {
+    /// The name of the group's channels.
+    pub channel: String,
     /// The message.
     pub sequence: Sequence,
     /// Acknowledgements that were asked for.
@@ -155,14 +167,17 @@ pub struct QuorumLost {
     pub gone: Vec<PeerId>,
 }
 
-impl fmt::Display for QuorumLost {
+impl fmt::Display for QuorumLack {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
-            sequence, needed, ..
+            channel,
+            sequence,
+            needed,
+            ..
         } = self;
         write!(
             f,
-            "message {sequence} cannot be acknowledged by {needed}: acknowledged by {}",
+            "group \"{channel}\": message {sequence} is not acknowledged by {needed} (by {}",
             Peers(&self.acknowledged)
         )?;
         let others = [
@@ -175,11 +190,9 @@ impl fmt::Display for QuorumLost {
                 write!(f, "; {what} {}", Peers(peers))?;
             }
         }
-        write!(f, "; send it again once enough have joined")
+        f.write_str(")")
     }
 }
-
-impl std::error::Error for QuorumLost {}
 
 /// Peers as they are listed.
 struct Peers<'a>(&'a [PeerId]);
@@ -194,36 +207,54 @@ impl fmt::Display for Peers<'_> {
     }
 }
 
+ibex_transport::debug_as_display!(GroupSendError, FlushTimeout, QuorumError);
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn a_lost_quorum_lists_whom_there_is() {
+    fn a_quorum_that_is_not_there_lists_whom_there_is() {
         let peer = |number| PeerId::new([number; 16], 0);
-        let mut lost = QuorumLost {
-            sequence: 7,
-            needed: 2,
+        let mut votes = Votes {
             acknowledged: Vec::new(),
             able: Vec::new(),
             unable: Vec::new(),
             gone: Vec::new(),
         };
+        let of = |failure| QuorumError::of("wal", 7, 2, failure).to_string();
         assert_eq!(
-            lost.to_string(),
-            "message 7 cannot be acknowledged by 2: acknowledged by nobody; send it again once \
-             enough have joined"
+            of(QuorumFailure::Lost(votes.clone())),
+            "group \"wal\": message 7 is not acknowledged by 2 (by nobody), and cannot be; send \
+             it again once enough have joined"
         );
-        lost.acknowledged.push(peer(1));
-        lost.unable.extend([peer(2), peer(3)]);
-        lost.gone.push(peer(4));
+        votes.acknowledged.push(peer(1));
+        votes.unable.extend([peer(2), peer(3)]);
+        votes.gone.push(peer(4));
         let [one, two, three, four] = [1, 2, 3, 4].map(peer);
         assert_eq!(
-            lost.to_string(),
+            of(QuorumFailure::Lost(votes.clone())),
             format!(
-                "message 7 cannot be acknowledged by 2: acknowledged by {one}; never from {two}, \
-                 {three}; gone without: {four}; send it again once enough have joined"
+                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; never from {two}, \
+                 {three}; gone without: {four}), and cannot be; send it again once enough have \
+                 joined"
             )
+        );
+        votes.able.push(peer(5));
+        assert_eq!(
+            of(QuorumFailure::TimedOut(votes)),
+            format!(
+                "group \"wal\": message 7 is not acknowledged by 2 (by {one}; may come from {}; \
+                 never from {two}, {three}; gone without: {four}) within the time-out; what was \
+                 sent stays sent, and a later call may succeed; see that the programs from which \
+                 it may come take messages and acknowledge them",
+                peer(5)
+            )
+        );
+        assert_eq!(
+            of(QuorumFailure::NotSent(6)),
+            "group \"wal\": message 7 was not sent yet, the last one is 6; wait for what `send` \
+             returned"
         );
     }
 }

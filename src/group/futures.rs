@@ -101,7 +101,8 @@ impl<T: ?Sized, C: Codec<T>> Future for QuorumAsync<'_, T, C> {
         let (sequence, quorum) = (this.sequence, this.quorum);
         let group = &mut this.group.group;
         let answer = group.poll_acknowledged(context.waker(), sequence, quorum);
-        answer.map_err(|failure| QuorumError::of(sequence, quorum, failure))
+        let channel = this.group.template.name();
+        answer.map_err(|failure| QuorumError::of(channel, sequence, quorum, failure))
     }
 }
 

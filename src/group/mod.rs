@@ -9,7 +9,7 @@ use ibex_transport::{
 };
 
 pub use self::{
-    error::{FlushTimeout, GroupSendError, QuorumError, QuorumLost},
+    error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
     futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
@@ -399,7 +399,8 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
         patience: Patience,
     ) -> Result<(), QuorumError> {
         let answer = self.group.wait_acknowledged(sequence, quorum, patience);
-        answer.map_err(|failure| QuorumError::of(sequence, quorum, failure))
+        let channel = self.template.name();
+        answer.map_err(|failure| QuorumError::of(channel, sequence, quorum, failure))
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::{sync::mpsc, thread};
 
-use ibex::{Fabric, Raw, TryRecvError, TrySendError};
+use ibex::{Fabric, Raw, TryRecvError, TrySendError, WaitAckedError};
 
 use crate::common::{
     kernel, payload,
@@ -384,10 +384,19 @@ fn forms(stage: &mut Stage) {
             let unanswered = sender
                 .wait_acked_timeout(4, MOMENT)
                 .expect_err("nobody acknowledges");
-            assert!(
-                matches!(unanswered, ibex::WaitAckedError::Timeout),
-                "{unanswered}"
-            );
+            let WaitAckedError::Timeout {
+                channel,
+                peer: whose,
+                sequence,
+                counts,
+                ..
+            } = unanswered
+            else {
+                panic!("{unanswered}")
+            };
+            assert_eq!((&*channel, sequence), ("forms", 4));
+            assert_eq!(whose, peer.address().to_string());
+            assert_eq!((counts.sent, counts.acknowledged), (4, 0));
             stage.hear("done", &node);
         }
         Side::Listener => {

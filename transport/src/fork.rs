@@ -43,7 +43,7 @@ use rustix::mm::{Advice, madvise};
 ///   the parent what it is told of.
 /// - A counter that a peer or the engine keeps reads as 0, a session as gone, a list of
 ///   sessions or events as empty.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct UsedAfterFork {
     /// What was used.
@@ -179,6 +179,8 @@ impl Page {
         advised.is_ok()
     }
 }
+
+crate::debug_as_display!(UsedAfterFork);
 
 #[cfg(test)]
 mod tests {

@@ -6,6 +6,7 @@
 
 #[cfg(not(loom))]
 pub mod channel;
+mod debug_as_display;
 #[cfg(not(loom))]
 pub mod driver;
 pub mod engine;

@@ -6,6 +6,7 @@
 //! asks the kernel, not the other end, which user and process it talks to; the
 //! dialer presents the token as one datagram and the acceptor answers [`WELCOME`].
 
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
@@ -80,7 +81,10 @@ impl UnixPeer {
         let peer = UnixPeer::of_this_user(socket)?;
         match send(&peer.socket, token.expose(), SendFlags::NOSIGNAL) {
             Ok(_) => Ok(peer),
-            Err(error) => Err(format!("the peer's Unix socket took no token ({error})")),
+            Err(error) => Err(format!(
+                "{peer} closed its Unix socket before it was shown the token ({error}); see \
+                 whether it runs"
+            )),
         }
     }
 
@@ -96,8 +100,13 @@ impl UnixPeer {
         match self.receive(&mut buffer) {
             Datagram::Nothing => None,
             Datagram::Bytes(length) if buffer[..length] == WELCOME => Some(Ok(())),
-            Datagram::Bytes(_) => Some(Err("the peer's Unix socket gave a wrong answer".into())),
-            Datagram::Closed => Some(Err("the peer's Unix socket did not accept the token".into())),
+            Datagram::Bytes(length) => Some(Err(format!(
+                "{self} answered the token with {length} bytes that are no welcome"
+            ))),
+            Datagram::Closed => Some(Err(format!(
+                "{self} closed its Unix socket before it accepted the token; see whether it runs, \
+                 and what its log says"
+            ))),
         }
     }
 
@@ -130,6 +139,16 @@ impl UnixPeer {
         }
         let pid = u32::try_from(credentials.pid).ok().filter(|pid| *pid != 0);
         Ok(UnixPeer { socket, pid })
+    }
+}
+
+/// As a text names it.
+impl fmt::Display for UnixPeer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.pid {
+            Some(pid) => write!(f, "the peer's process {pid}"),
+            None => f.write_str("the peer, a process of another pid namespace,"),
+        }
     }
 }
 
@@ -231,11 +250,16 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_closed_on_the_token_is_a_refusal() {
+    fn a_socket_closed_on_the_token_is_a_refusal_by_a_process() {
         let listener = listen_at(&name("closed")).unwrap();
         let dialer = UnixPeer::connect(&name("closed"), &token()).unwrap();
         drop(accept(&listener));
-        assert!(matches!(dialer.answer(), Some(Err(_))));
+        let why = format!(
+            "the peer's process {} closed its Unix socket before it accepted the token; see \
+             whether it runs, and what its log says",
+            std::process::id()
+        );
+        assert_eq!(dialer.answer(), Some(Err(why)));
     }
 
     #[test]
@@ -244,6 +268,10 @@ mod tests {
         let dialer = UnixPeer::connect(&name("answer"), &token()).unwrap();
         let acceptor = accept(&listener).unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
-        assert!(matches!(dialer.answer(), Some(Err(_))));
+        let why = format!(
+            "the peer's process {} answered the token with 2 bytes that are no welcome",
+            std::process::id()
+        );
+        assert_eq!(dialer.answer(), Some(Err(why)));
     }
 }

@@ -151,7 +151,7 @@ impl EndCause {
 }
 
 /// A channel that cannot go on: who, why, and how far it came.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct Disconnected {
     /// The channel's name.
@@ -190,6 +190,8 @@ impl fmt::Display for Disconnected {
 }
 
 impl Error for Disconnected {}
+
+crate::debug_as_display!(Disconnected);
 
 #[cfg(test)]
 mod tests {

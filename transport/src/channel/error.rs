@@ -14,7 +14,7 @@ use crate::{
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
 /// message type in common.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct SchemaMismatch {
     /// The channel's name.
@@ -67,7 +67,7 @@ impl fmt::Display for Offered<'_> {
 }
 
 /// The peer did not open its end of a channel in time.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct NotOpened {
     /// The channel's name.
@@ -126,7 +126,7 @@ fn rounded(time: Duration) -> Duration {
 impl Error for NotOpened {}
 
 /// A message was not sent. The value stays with the caller: sending only borrows it.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SendError {
     /// The peer did not open its end within `open_timeout`.
@@ -193,7 +193,7 @@ impl From<SendError> for SendFailure {
 }
 
 /// `flush` or `wait_acked` cannot be answered with yes.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum WaitAckedError {
     /// The receiver dropped a message without acknowledging it, so nothing from there on
@@ -214,17 +214,28 @@ pub enum WaitAckedError {
     },
     /// The caller's time was up: the receiver is not that far, or has not opened its end.
     #[error(
-        "the receiver did not get that far within the time-out; what was sent stays sent, and a \
-         later call may succeed"
+        "channel \"{channel}\": {peer} is not done with message {sequence} within the time-out \
+         ({counts}); what was sent stays sent, and a later call may succeed; see that the program \
+         there opens its end and takes messages, and acknowledges them where that is waited for"
     )]
-    Timeout,
+    #[non_exhaustive]
+    Timeout {
+        /// The channel's name.
+        channel: String,
+        /// The peer, as an address.
+        peer: String,
+        /// The message that was waited for.
+        sequence: u64,
+        /// How far the channel is.
+        counts: Counts,
+    },
     /// The channel failed before the answer came.
     #[error(transparent)]
     Failed(#[from] SendError),
 }
 
 /// No message came, and none will.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum RecvError {
     /// The last sender closed, and everything that it sent was handed out.
@@ -279,3 +290,11 @@ impl From<RecvError> for RecvFailure {
         RecvFailure::Failed(error)
     }
 }
+
+crate::debug_as_display!(
+    SchemaMismatch,
+    NotOpened,
+    SendError,
+    WaitAckedError,
+    RecvError,
+);

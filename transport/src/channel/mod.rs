@@ -31,7 +31,7 @@ pub use error::{
     SendFailure, WaitAckedError,
 };
 pub use group::{
-    GroupFailure, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, WhenFull,
+    GroupFailure, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes, WhenFull,
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;

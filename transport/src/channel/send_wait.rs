@@ -10,7 +10,7 @@ use super::{
     words::SenderWords,
 };
 use crate::{
-    driver::{Condition, Patience, Stalled, What},
+    driver::{Condition, Patience, Stalled, TimedOut, What},
     engine::control::{Ask, CloseReason, Role},
     fork,
 };
@@ -38,7 +38,7 @@ impl SendEnd {
                     None => Err(error.into()),
                 };
             }
-            Err(_) => return Err(WaitAckedError::Timeout),
+            Err(_) => return Err(self.late(ask)),
         }
         let deadline = match patience {
             Patience::None => Some(Instant::now()),
@@ -59,7 +59,7 @@ impl SendEnd {
         }
         self.session
             .wait(&self.waiters, deadline, news)
-            .unwrap_or(Err(WaitAckedError::Timeout))
+            .unwrap_or_else(|TimedOut| Err(self.late(ask)))
     }
 
     /// What the counters say, or the end of the channel.
@@ -139,6 +139,17 @@ impl SendEnd {
                 sequence: acknowledged + 1,
             })
         })
+    }
+
+    /// The counters do not say so in time.
+    #[cold]
+    fn late(&self, ask: Ask) -> WaitAckedError {
+        WaitAckedError::Timeout {
+            channel: self.name.to_string(),
+            peer: self.session.peer_name(),
+            sequence: ask.received.max(ask.acknowledged),
+            counts: self.counts(),
+        }
     }
 
     /// The last handle is gone, or the channel cannot go on.

@@ -9,7 +9,7 @@ use rustix::io::Errno;
 ///
 /// The text names what the memory was for, the step that failed and the setting
 /// or limit to change; the kernel's own error is the source.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[error("cannot get {what} of {bytes} bytes ({step}): {source}; {}", self.next_step())]
 #[non_exhaustive]
 pub struct MemoryError {
@@ -122,6 +122,8 @@ impl fmt::Display for MemoryUse {
         })
     }
 }
+
+crate::debug_as_display!(MemoryError);
 
 #[cfg(test)]
 mod tests {

@@ -22,7 +22,7 @@ use self::{
 };
 pub use self::{
     member::{LossReason, MemberCounts, Parted},
-    quorum::QuorumFailure,
+    quorum::{QuorumFailure, Votes},
 };
 use super::{
     Abort, SendError, SendFailure, SendHandle, WaitAckedError,

@@ -22,20 +22,24 @@ pub enum QuorumFailure<P> {
     /// It was not sent yet; the last message is this one.
     NotSent(u64),
     /// It never will be.
-    Lost {
-        /// Who has acknowledged it, gone or not.
-        acknowledged: Vec<P>,
-        /// Members that may.
-        able: Vec<P>,
-        /// Members that joined later, or dropped it or a message before it unacknowledged.
-        unable: Vec<P>,
-        /// Who was sent it and is gone without an acknowledgement.
-        gone: Vec<P>,
-    },
-    /// The time was up; this many have.
-    TimedOut(usize),
+    Lost(Votes<P>),
+    /// The time was up.
+    TimedOut(Votes<P>),
     /// This process is a fork of the one that made the group.
     UsedAfterFork(UsedAfterFork),
+}
+
+/// Who has acknowledged a message, and who has not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Votes<P> {
+    /// Who has acknowledged it, gone or not.
+    pub acknowledged: Vec<P>,
+    /// Members that may.
+    pub able: Vec<P>,
+    /// Members that joined later, or dropped it or a message before it unacknowledged.
+    pub unable: Vec<P>,
+    /// Who was sent it and is gone without an acknowledgement.
+    pub gone: Vec<P>,
 }
 
 /// How a member stands to a message.
@@ -98,7 +102,7 @@ impl<P: Copy> SendGroup<P> {
             return answer;
         }
         let Patience::Until(deadline) = patience else {
-            return Err(QuorumFailure::TimedOut(self.count(sequence).0));
+            return Err(QuorumFailure::TimedOut(self.votes(sequence)));
         };
         // No use in looking before engines elsewhere have heard of it.
         self.ask_for(sequence, |member| !member.handle.is_shm());
@@ -110,7 +114,7 @@ impl<P: Copy> SendGroup<P> {
         };
         match runtime.wait(&place.slot, deadline, looks, reached) {
             Ok(answer) => answer,
-            Err(TimedOut) => Err(QuorumFailure::TimedOut(self.count(sequence).0)),
+            Err(TimedOut) => Err(QuorumFailure::TimedOut(self.votes(sequence))),
         }
     }
 
@@ -152,7 +156,7 @@ impl<P: Copy> SendGroup<P> {
         if sequence == 0 || have >= quorum {
             return Some(Ok(()));
         }
-        (have + may < quorum).then(|| Err(self.lost(sequence)))
+        (have + may < quorum).then(|| Err(QuorumFailure::Lost(self.votes(sequence))))
     }
 
     fn drop_those_over(&mut self) {
@@ -180,7 +184,7 @@ impl<P: Copy> SendGroup<P> {
     }
 
     #[cold]
-    fn lost(&self, sequence: u64) -> QuorumFailure<P> {
+    fn votes(&self, sequence: u64) -> Votes<P> {
         let mut acknowledged = Vec::new();
         let (mut able, mut unable, mut gone) = (Vec::new(), Vec::new(), Vec::new());
         for member in &self.members {
@@ -198,7 +202,7 @@ impl<P: Copy> SendGroup<P> {
                 gone.push(parted.peer);
             }
         }
-        QuorumFailure::Lost {
+        Votes {
             acknowledged,
             able,
             unable,

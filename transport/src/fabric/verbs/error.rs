@@ -19,7 +19,7 @@ use super::provider::Transport;
 use crate::fork::UsedAfterFork;
 
 /// RDMA cannot be used, or one object of it cannot be had.
-#[derive(Debug, thiserror::Error)]
+#[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum VerbsError {
     /// This process is a fork of one that has made a node: the library's locks may be held.
@@ -425,6 +425,8 @@ fn list<T: fmt::Display>(items: &[T]) -> String {
     let items: Vec<_> = items.iter().map(ToString::to_string).collect();
     items.join(", ")
 }
+
+crate::debug_as_display!(VerbsError);
 
 #[cfg(test)]
 mod tests {
