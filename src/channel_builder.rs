@@ -6,17 +6,15 @@ use ibex_transport::{
     channel::{ReceiveHandle, SendHandle},
     driver::SessionShared,
     engine::{
-        channel_window::ChannelWindow,
         control::{ChannelSpec, MAX_NAME_BYTES, Role},
         message_version::MessageVersion,
     },
     fork,
-    memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
 };
 
 use crate::{
     Codec, OpenError, OpenFailure, Receiver, Sender, SettingError, VersionsBuilder,
-    message::DefaultCodec, node::ChannelDefaults,
+    channel_defaults::ChannelDefaults, message::DefaultCodec,
 };
 
 /// Settings of a channel. Made by [`Peer::channel`](crate::Peer::channel), ends in
@@ -297,39 +295,4 @@ pub(crate) fn message_version<T: ?Sized, C: Codec<T>>() -> Result<MessageVersion
         schema: schema.text,
         alignment: alignment as u32,
     })
-}
-
-impl ChannelDefaults {
-    pub(crate) fn set_window_messages(&mut self, messages: u64) -> Result<(), SettingError> {
-        self.window.messages = messages;
-        SettingError::check_count("window_messages", messages, 1..=1 << 20)
-    }
-
-    pub(crate) fn set_window_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
-        self.window.bytes = bytes;
-        SettingError::check_bytes("window_bytes", bytes, 1..=LARGEST_RING_BYTES as u64)
-    }
-
-    pub(crate) fn set_max_message_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
-        self.max_message_bytes = bytes;
-        SettingError::check_bytes("max_message_bytes", bytes, 1..=1 << 30)
-    }
-
-    pub(crate) fn set_ack_every(&mut self, messages: u64) -> Result<(), SettingError> {
-        self.ack_every = messages;
-        SettingError::check_count("ack_every", messages, 1..=1 << 20)
-    }
-
-    /// The window with its bytes rounded up to a ring's size.
-    fn ring_window(&self) -> ChannelWindow {
-        let bytes = self
-            .window
-            .bytes
-            .max(SMALLEST_RING_BYTES as u64)
-            .next_power_of_two();
-        ChannelWindow {
-            bytes,
-            ..self.window
-        }
-    }
 }

@@ -118,15 +118,18 @@ extern crate self as ibex;
 mod address;
 pub mod asynchronous;
 mod channel_builder;
-mod config;
+mod channel_defaults;
 mod dialing;
 mod environment;
 mod error;
 mod events;
 mod fan_in;
 mod group;
+mod listener;
 mod message;
 mod node;
+mod node_builder;
+mod node_settings;
 mod peer;
 #[cfg(feature = "verbs")]
 pub mod rdma;
@@ -141,7 +144,6 @@ mod versions;
 
 pub use address::ToAddress;
 pub use channel_builder::ChannelBuilder;
-pub use config::NodeBuilder;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
@@ -158,6 +160,7 @@ pub use group::{
 };
 pub use message::Message;
 pub use node::Node;
+pub use node_builder::NodeBuilder;
 pub use peer::{Incoming, Peer, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};

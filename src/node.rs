@@ -1,37 +1,34 @@
 //! A process's endpoint.
 
 use std::{
-    error::Error,
     fmt, io, mem,
     net::SocketAddr,
     os::fd::BorrowedFd,
     sync::Arc,
-    thread,
     time::{Duration, Instant},
 };
 
 use ibex_bootstrap::{
-    Acceptor, Established, Local, Meanwhile, NodeIdentity, Places, Policy, SessionLimits, dial,
-    features,
+    Acceptor, Local, Meanwhile, NodeIdentity, Places, Policy, SessionLimits, dial,
 };
 use ibex_transport::{
     driver::{
-        Admission, CloseReport, ControlSource, Driver, Incoming, PeerDescription, Runtime,
-        RuntimeConfig, SessionShared, Wait, has_membarrier,
+        Admission, CloseReport, Driver, Runtime, RuntimeConfig, SessionShared, has_membarrier,
     },
-    engine::channel_window::{ChannelWindow, HALF_WINDOW},
     fork::{self, UsedAfterFork},
 };
 
 #[cfg(feature = "verbs")]
-use crate::rdma::{NodeDevices, RdmaSettings};
+use crate::rdma::NodeDevices;
 use crate::{
     AcceptError, ConnectError, Environment, Events, ListenError, NodeBuilder, NodeStats, Peer,
     PeerId, ToAddress, address,
-    config::absent_fabrics,
+    channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
-    peer,
-    resuming::{Resuming, Sessions, prepared_pair},
+    listener::{Listener, admission},
+    node_builder::absent_fabrics,
+    node_settings::NodeSettings,
+    resuming::{Resuming, Sessions},
 };
 
 /// A process's endpoint: it connects to peers, and accepts them if it listens.
@@ -95,78 +92,6 @@ pub struct Node {
 
 /// What came of connecting.
 type Dialed = Result<Admission, ConnectError>;
-
-#[derive(Clone, Debug)]
-pub(crate) struct NodeSettings {
-    pub(crate) driver: Driver,
-    pub(crate) wait: Option<Wait>,
-    pub(crate) cores: Vec<usize>,
-    pub(crate) shm: Policy,
-    pub(crate) tcp: Policy,
-    pub(crate) verbs: Policy,
-    #[cfg(feature = "verbs")]
-    pub(crate) rdma: RdmaSettings,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) handshake_timeout: Duration,
-    pub(crate) linger: Duration,
-    pub(crate) notice_timeout: Duration,
-    pub(crate) session_timeout: Duration,
-    pub(crate) fail_over_after: Duration,
-    pub(crate) fail_back: bool,
-    pub(crate) identity: Option<[u8; 16]>,
-    pub(crate) max_channels: u32,
-    pub(crate) max_peer_sessions: u32,
-    pub(crate) max_node_sessions: u32,
-    pub(crate) session_credit_bytes: u64,
-    pub(crate) node_credit_bytes: u64,
-    pub(crate) channel: ChannelDefaults,
-}
-
-/// What a channel's builder starts with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ChannelDefaults {
-    pub(crate) window: ChannelWindow,
-    pub(crate) max_message_bytes: u64,
-    pub(crate) open_timeout: Duration,
-    pub(crate) ack_every: u64,
-}
-
-impl Default for NodeSettings {
-    fn default() -> Self {
-        Self {
-            driver: Driver::default(),
-            wait: None,
-            cores: Vec::new(),
-            shm: Policy::Auto,
-            tcp: Policy::Auto,
-            verbs: Policy::Auto,
-            #[cfg(feature = "verbs")]
-            rdma: RdmaSettings::new(),
-            connect_timeout: Duration::from_secs(10),
-            handshake_timeout: Duration::from_secs(5),
-            linger: Duration::from_secs(1),
-            notice_timeout: Duration::from_secs(3),
-            session_timeout: Duration::from_secs(30),
-            fail_over_after: Duration::from_secs(1),
-            fail_back: false,
-            identity: None,
-            max_channels: 1024,
-            max_peer_sessions: 1024,
-            max_node_sessions: 4096,
-            session_credit_bytes: 2 << 20,
-            node_credit_bytes: 256 << 20,
-            channel: ChannelDefaults {
-                window: ChannelWindow {
-                    messages: 16384,
-                    bytes: 2 << 20,
-                },
-                max_message_bytes: 256 << 20,
-                open_timeout: Duration::from_secs(10),
-                ack_every: HALF_WINDOW,
-            },
-        }
-    }
-}
 
 impl Node {
     /// A node that connects to others and does not listen.
@@ -242,7 +167,7 @@ impl Node {
             fail_back: settings.fail_back,
         };
 
-        let (wait, wait_engine) = waits(&settings);
+        let (wait, wait_engine) = settings.waits();
         let runtime = Runtime::start(RuntimeConfig {
             driver: settings.driver,
             wait,
@@ -527,100 +452,5 @@ impl Meanwhile for Dialing<'_> {
     /// listener may be whom it connects to.
     fn turn(&self) -> bool {
         self.0.driver() == Driver::Caller && self.0.poll_ready()
-    }
-}
-
-/// The listener with its handshakes, as the engine turns it.
-struct Listener {
-    acceptor: Acceptor,
-    our_channels: u32,
-    resuming: Resuming,
-}
-
-impl ControlSource for Listener {
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.acceptor.as_fd()
-    }
-
-    fn turn(&mut self, now: Instant) -> Vec<Incoming> {
-        self.acceptor.turn(now);
-        while let Some(failure) = self.acceptor.poll_failure() {
-            // As an error value, so that a subscriber can tell one cause from another.
-            let failure: &(dyn Error + 'static) = &failure;
-            tracing::warn!(failure, "a connection did not become a session");
-        }
-        let mut incoming = Vec::new();
-        while let Some(next) = self.acceptor.poll_established() {
-            let admission = admission(next, self.our_channels, &self.resuming);
-            incoming.push(Incoming::Session(Box::new(admission)));
-        }
-        while let Some(next) = self.acceptor.poll_resumed() {
-            let wires = Box::new(self.resuming.resumed(next));
-            incoming.push(Incoming::Wires(wires));
-        }
-        incoming
-    }
-
-    fn next_deadline(&self) -> Option<Instant> {
-        self.acceptor.next_deadline()
-    }
-
-    fn close(&mut self) {
-        self.acceptor.close();
-    }
-}
-
-fn admission(established: Established, our_channels: u32, resuming: &Resuming) -> Admission {
-    let (rewiring, registered) = resuming.terms(&established).unzip();
-    let Established {
-        stream,
-        leftover,
-        unix,
-        verbs,
-        peer: info,
-        place,
-        fabric,
-        reason,
-        ..
-    } = established;
-    Admission {
-        stream,
-        leftover,
-        unix,
-        rdma: verbs.and_then(prepared_pair),
-        max_channels: our_channels.min(info.limits.channels) as usize,
-        rewiring,
-        place: Box::new((place, registered)),
-        peer: PeerDescription {
-            address: info.address,
-            identity: info.identity.0,
-            incarnation: info.incarnation,
-            pid: info.pid,
-            knows_versions: info.features & features::CHANNEL_VERSIONS != 0,
-            rests: info.features & features::RESTING_RINGS != 0,
-            knows_writes: info.features & features::REMOTE_WRITES != 0,
-            fabric: peer::as_carried(fabric),
-            reason,
-        },
-    }
-}
-
-/// What falling asleep and being woken take together, on machines where it takes long: two
-/// threads that wait for each other would sleep for ever after one hiccup if they looked
-/// for less.
-const SPIN: Duration = Duration::from_micros(50);
-
-/// How calls wait: for a peer's memory, and for the engine.
-fn waits(settings: &NodeSettings) -> (Wait, Wait) {
-    if let Some(wait) = settings.wait {
-        return (wait, wait);
-    }
-    let spin = Wait::Adaptive { spin: SPIN };
-    let cpus = thread::available_parallelism().map_or(1, usize::from);
-    match settings.driver {
-        _ if cpus == 1 => (Wait::Event, Wait::Event),
-        // Who spins for the I/O thread would keep a core from it.
-        Driver::Threads if cpus < 4 && !settings.cores.is_empty() => (spin, Wait::Event),
-        _ => (spin, spin),
     }
 }

@@ -8,7 +8,7 @@ use ibex_transport::{
     fabric,
 };
 
-use crate::{ChannelBuilder, Fabric, node::ChannelDefaults};
+use crate::{ChannelBuilder, Fabric, channel_defaults::ChannelDefaults};
 #[cfg(feature = "rkyv")]
 use crate::{Codec, OpenError, Receiver, Rkyv, Sender};
 

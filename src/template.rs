@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use ibex_transport::driver::SessionShared;
 
-use crate::{ChannelBuilder, Node, SettingError, node::ChannelDefaults};
+use crate::{ChannelBuilder, Node, SettingError, channel_defaults::ChannelDefaults};
 
 /// One name and the same settings for the channel with each of several peers.
 #[derive(Clone, Debug)]

@@ -5,24 +5,28 @@
 //! epoll set has the last word.
 
 use std::{
-    any::Any,
     io, mem,
-    net::TcpStream,
-    os::fd::{BorrowedFd, OwnedFd},
+    os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 
+mod admission;
 mod closing;
 mod context;
+mod control_source;
 mod lending;
 mod readiness;
 mod resuming;
 mod sites;
 mod watch;
 
+pub use self::{
+    admission::Admission,
+    control_source::{ControlSource, Incoming},
+};
 pub(crate) use self::{
     context::Context,
     readiness::{Ready, Wire, sleep},
@@ -37,14 +41,14 @@ use self::{
 };
 use super::{
     Runtime, RuntimeConfig, Undelivered,
-    session_shared::{Over, PeerDescription, SessionShared},
+    session_shared::{Over, SessionShared},
     waiting::Errands,
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
-        link::{Handover, Link, LinkStats, Reconnection, RewiringTerms, compact::compact_pool},
+        link::{Handover, Link, LinkStats, compact::compact_pool},
         tcp::outbound::Lists,
         verbs::PreparedPair,
     },
@@ -86,50 +90,6 @@ pub(crate) struct Engine {
     marks: Vec<Mark>,
     closing: Closing,
     undelivered: Vec<Undelivered>,
-}
-
-/// A finished handshake, ready to become a session.
-#[derive(Debug)]
-pub struct Admission {
-    /// The connection; the handshake's bytes are consumed.
-    pub stream: TcpStream,
-    /// Bytes that came behind the handshake.
-    pub leftover: Vec<u8>,
-    /// The Unix socket to the peer, where the fabric is shared memory.
-    pub unix: Option<OwnedFd>,
-    /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
-    /// into the care of this node.
-    pub rdma: Option<PreparedPair>,
-    /// Who the peer is.
-    pub peer: PeerDescription,
-    /// Ends that either side may have open.
-    pub max_channels: usize,
-    /// How the session gets another connection when this one breaks, where both ends can go
-    /// on over it.
-    pub rewiring: Option<RewiringTerms>,
-    /// Whatever is to be dropped when the session is over.
-    pub place: Box<dyn Any + Send>,
-}
-
-/// What a handshake with somebody who dialed led to.
-#[derive(Debug)]
-pub enum Incoming {
-    /// A session.
-    Session(Box<Admission>),
-    /// Another connection for one that there is.
-    Wires(Box<Reconnection>),
-}
-
-/// Where incoming sessions come from: a listener and its handshakes.
-pub trait ControlSource: Send {
-    /// Readable when [`turn`](Self::turn) has something to do.
-    fn fd(&self) -> BorrowedFd<'_>;
-    /// Moves all handshakes on; returns what came of those that are finished.
-    fn turn(&mut self, now: Instant) -> Vec<Incoming>;
-    /// When to turn next although nothing is readable.
-    fn next_deadline(&self) -> Option<Instant>;
-    /// New sessions are refused from now on; those that there are go on.
-    fn close(&mut self);
 }
 
 /// What handles tell the engine without its lock.

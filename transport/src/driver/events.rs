@@ -15,9 +15,7 @@ use std::{
 };
 
 use super::{
-    Patience, Runtime,
-    runtime::lock,
-    session_shared::{PeerDescription, SessionShared},
+    Patience, PeerDescription, Runtime, runtime::lock, session_shared::SessionShared,
     waiting::Looks,
 };
 use crate::{

@@ -11,28 +11,35 @@ use std::time::{Duration, Instant};
 use crate::ring::Asymmetry;
 
 mod carrier;
+mod close_report;
 mod control_thread;
 mod engine;
 mod events;
 mod gathering;
 mod keeper;
 mod memory_wanted;
+mod peer_description;
 mod runtime;
+mod session_counters;
 mod session_shared;
+mod session_stats;
 mod waiting;
 mod yielding;
 
 pub use crate::fabric::link::{
     Attempt, LinkStats, Reconnection, Redial, RedialError, RewiringTerms, Ways,
 };
+pub use close_report::{CloseReport, Undelivered};
 pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};
 pub use gathering::Gathering;
 pub(crate) use memory_wanted::{MemoryWanted, Purpose};
-pub use runtime::{CloseReport, Runtime, RuntimeConfig, Undelivered};
-pub(crate) use session_shared::{Counter, SessionCounters};
-pub use session_shared::{PeerDescription, SessionShared, SessionStats};
+pub use peer_description::PeerDescription;
+pub use runtime::{Runtime, RuntimeConfig};
+pub(crate) use session_counters::{Counter, SessionCounters};
+pub use session_shared::SessionShared;
+pub use session_stats::SessionStats;
 pub(crate) use waiting::Looks;
 
 pub(crate) use engine::{Context, Tools, Wire, answer_if_rung};

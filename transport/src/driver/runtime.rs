@@ -22,7 +22,7 @@ use std::{
 };
 
 use super::{
-    Driver, Driving, EventQueue, TimedOut, Wait,
+    CloseReport, Driver, Driving, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, Mark, Ready},
     gathering::{Gatherings, Told},
@@ -106,27 +106,6 @@ pub struct Runtime {
     /// The same for large messages that peers write themselves: nothing else is ever in it,
     /// since they keep the keys.
     pub(crate) granted_pool: LargePool,
-}
-
-/// What a closed node could not deliver.
-#[must_use = "it says what was not delivered"]
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct CloseReport {
-    /// Per channel with something undelivered.
-    pub undelivered: Vec<Undelivered>,
-}
-
-/// One channel's undelivered messages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Undelivered {
-    /// The channel.
-    pub channel: String,
-    /// The peer's address.
-    pub peer: String,
-    /// Messages sent.
-    pub sent: u64,
-    /// Messages that the peer's engine holds: at least so many.
-    pub received: u64,
 }
 
 impl Runtime {

@@ -1,19 +1,21 @@
 //! What handles and engine share of one session.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::{
     fmt, iter, mem,
-    net::SocketAddr,
     os::fd::OwnedFd,
     sync::{Arc, OnceLock},
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rustix::io::{retry_on_intr, write};
 
-use super::{Condition, Driver, Runtime, TimedOut, carrier::Carrier, engine::Mark, waiting::Looks};
+use super::{
+    Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
+    carrier::Carrier, engine::Mark, waiting::Looks,
+};
 use crate::{
-    channel::{coarse_time::CoarseTime, receive_end::ReceiveEnd, send_end::SendEnd},
+    channel::{receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
         control::{Ask, CloseReason},
         landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
@@ -53,174 +55,6 @@ pub(crate) enum Over<'a> {
     Shm,
     /// A queue pair.
     Pair(&'a PreparedPair),
-}
-
-/// Who the peer is and how it is reached.
-#[derive(Clone, Debug)]
-pub struct PeerDescription {
-    /// Its address as this end sees it.
-    pub address: SocketAddr,
-    /// Its identity.
-    pub identity: [u8; 16],
-    /// Its incarnation: another value means that it restarted.
-    pub incarnation: u64,
-    /// Its process, where it runs on this host.
-    pub pid: Option<u32>,
-    /// Whether it reads an open with several versions of a message type.
-    pub knows_versions: bool,
-    /// Whether it knows of rings in shared memory that rest.
-    pub rests: bool,
-    /// Whether it knows of memory that is granted to be written to (verbs).
-    pub knows_writes: bool,
-    /// What carries the data.
-    pub fabric: Fabric,
-    /// Why this fabric.
-    pub reason: String,
-}
-
-/// What a session counts. Written by who has the engine, read by anyone; `bells` by
-/// everyone.
-#[derive(Debug, Default)]
-pub(crate) struct SessionCounters {
-    pub(crate) frames_sent: Counter,
-    pub(crate) frames_received: Counter,
-    pub(crate) bytes_sent: Counter,
-    pub(crate) bytes_received: Counter,
-    pub(crate) bytes_copied: Counter,
-    pub(crate) writes: Counter,
-    pub(crate) reads: Counter,
-    pub(crate) empty_reads: Counter,
-    pub(crate) credit_stalls: Counter,
-    /// When sending began to wait for credit, in coarse nanoseconds; 0 if it does not.
-    credit_stalled_since: AtomicU64,
-    /// Coarse nanoseconds that it waited.
-    credit_stalled: Counter,
-    pub(crate) queue_stalls: Counter,
-    pub(crate) inline_sends: Counter,
-    pub(crate) rdma_writes: Counter,
-    pub(crate) rdma_bytes: Counter,
-    pub(crate) landings_sent: Counter,
-    pub(crate) landed: Counter,
-    pub(crate) rendezvous_sent: Counter,
-    pub(crate) rendezvous_received: Counter,
-    pub(crate) work_requests: Counter,
-    pub(crate) signaled: Counter,
-    pub(crate) doorbells: Counter,
-    pub(crate) completions: Counter,
-    pub(crate) suspensions: Counter,
-    pub(crate) resumes: Counter,
-    pub(crate) replayed: Counter,
-    pub(crate) bells: AtomicU64,
-}
-
-impl SessionCounters {
-    /// Sending begins to wait for credit.
-    #[cold]
-    pub(crate) fn credit_is_out(&self) {
-        self.credit_stalls.add(1);
-        let now = CoarseTime::now().nanoseconds();
-        self.credit_stalled_since.store(now, Ordering::Relaxed);
-    }
-
-    /// Something is sent.
-    #[inline]
-    pub(crate) fn credit_is_there(&self) {
-        let since = self.credit_stalled_since.load(Ordering::Relaxed);
-        if since != 0 {
-            self.credit_came(since);
-        }
-    }
-
-    #[cold]
-    fn credit_came(&self, since: u64) {
-        self.credit_stalled_since.store(0, Ordering::Relaxed);
-        let waited = CoarseTime::now().nanoseconds().saturating_sub(since);
-        self.credit_stalled.add(waited);
-    }
-}
-
-/// A number that one thread at a time adds to: no locked instruction is spent on it.
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, more: u64) {
-        let sum = self.get() + more;
-        self.0.store(sum, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-/// A snapshot of what a session counted.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub struct SessionStats {
-    /// Frames written to the socket, or sent over the queue pair.
-    pub frames_sent: u64,
-    /// Frames that came that way.
-    pub frames_received: u64,
-    /// Bytes of the frames sent.
-    pub bytes_sent: u64,
-    /// Bytes of the frames that came.
-    pub bytes_received: u64,
-    /// Message bytes that were copied after they arrived: frames cut by the end of an
-    /// arrival block, small frames of a channel that holds old ones, and over verbs large
-    /// messages of a peer that is granted no memory, and frames that came when messages held
-    /// all spare receive buffers.
-    pub bytes_copied: u64,
-    /// System calls that wrote.
-    pub writes: u64,
-    /// System calls that read something.
-    pub reads: u64,
-    /// System calls that found nothing to read.
-    pub empty_reads: u64,
-    /// Times that sending waited for the peer's arrival memory.
-    pub credit_stalls: u64,
-    /// How long it did in all, the present wait not included; to a few milliseconds for each.
-    pub credit_stalled: Duration,
-    /// Times that sending waited for a place in the send queue (verbs).
-    pub queue_stalls: u64,
-    /// Frames sent inline: copied into the request (verbs), or behind their head (tcp).
-    pub inline_sends: u64,
-    /// Frames that the device read from registered memory (verbs).
-    pub eager_sends: u64,
-    /// Writes into the peer's memory (verbs).
-    pub rdma_writes: u64,
-    /// Bytes that went so.
-    pub rdma_bytes: u64,
-    /// Messages of medium size that were written into blocks that the peer granted before
-    /// (verbs).
-    pub landings_sent: u64,
-    /// Messages that the peer wrote into blocks of ours, where they are read (verbs).
-    pub landed: u64,
-    /// Large messages that were written into memory that the peer granted (verbs).
-    pub rendezvous_sent: u64,
-    /// Large messages that the peer wrote into memory of ours, where they are read (verbs).
-    pub rendezvous_received: u64,
-    /// Requests posted to the send queue (verbs).
-    pub work_requests: u64,
-    /// Those of them that asked for a completion (verbs).
-    pub signaled: u64,
-    /// Calls that posted them (verbs).
-    pub doorbells: u64,
-    /// Completions of sends and receives (verbs).
-    pub completions: u64,
-    /// Times that completions were asked for, by all sessions of the device port together
-    /// (verbs).
-    pub polls: u64,
-    /// Those of them that found nothing (verbs).
-    pub empty_polls: u64,
-    /// Times that the peer process was woken (shm).
-    pub bells: u64,
-    /// Times that the session lost its connection.
-    pub suspensions: u64,
-    /// Times that it went on over another.
-    pub resumes: u64,
-    /// Messages that were sent again then, as they had not arrived.
-    pub replayed: u64,
 }
 
 impl SessionShared {
@@ -277,43 +111,9 @@ impl SessionShared {
     /// What the session counted so far.
     #[must_use]
     pub fn stats(&self) -> SessionStats {
-        let counters = &self.counters;
-        let polls = self.carrier.last_site();
-        let polls = polls.map_or((0, 0), |site| site.counters.polls());
-        let inline_sends = counters.inline_sends.get();
-        let rdma_writes = counters.rdma_writes.get();
-        let work_requests = counters.work_requests.get();
-        SessionStats {
-            frames_sent: counters.frames_sent.get(),
-            frames_received: counters.frames_received.get(),
-            bytes_sent: counters.bytes_sent.get(),
-            bytes_received: counters.bytes_received.get(),
-            bytes_copied: counters.bytes_copied.get(),
-            writes: counters.writes.get(),
-            reads: counters.reads.get(),
-            empty_reads: counters.empty_reads.get(),
-            credit_stalls: counters.credit_stalls.get(),
-            credit_stalled: Duration::from_nanos(counters.credit_stalled.get()),
-            queue_stalls: counters.queue_stalls.get(),
-            inline_sends,
-            eager_sends: work_requests.saturating_sub(inline_sends + rdma_writes),
-            rdma_writes,
-            rdma_bytes: counters.rdma_bytes.get(),
-            landings_sent: counters.landings_sent.get(),
-            landed: counters.landed.get(),
-            rendezvous_sent: counters.rendezvous_sent.get(),
-            rendezvous_received: counters.rendezvous_received.get(),
-            work_requests,
-            signaled: counters.signaled.get(),
-            doorbells: counters.doorbells.get(),
-            completions: counters.completions.get(),
-            polls: polls.0,
-            empty_polls: polls.1,
-            bells: counters.bells.load(Ordering::Relaxed),
-            suspensions: counters.suspensions.get(),
-            resumes: counters.resumes.get(),
-            replayed: counters.replayed.get(),
-        }
+        let site = self.carrier.last_site();
+        let polls = site.map_or((0, 0), |site| site.counters.polls());
+        self.counters.snapshot(polls)
     }
 
     /// How its completions are polled, and why so, if it has any.

@@ -6,69 +6,26 @@
 //! protocol version in the handshake.
 #![forbid(unsafe_code)]
 
-use std::{fmt, sync::Arc};
+mod ask;
+mod channel_spec;
+mod known_receiver;
+mod reader;
+mod role;
+#[cfg(test)]
+mod tests;
 
+use std::sync::Arc;
+
+pub use self::{ask::Ask, channel_spec::ChannelSpec, known_receiver::KnownReceiver, role::Role};
+
+use self::reader::Reader;
 use super::{
-    channel_window::ChannelWindow,
-    counters::Counters,
     frame::HEAD_BYTES,
     landing::LandingId,
     large::RemoteMemory,
     message_version::{MAX_OLDER_VERSIONS, MessageVersion},
-    record,
     session_credit::CONTROL_RESERVE_BYTES,
 };
-
-/// Which end of a channel someone holds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Role {
-    /// The end that sends.
-    Sender,
-    /// The end that receives.
-    Receiver,
-}
-
-impl Role {
-    /// The role at the other end.
-    #[must_use]
-    pub fn opposite(self) -> Self {
-        match self {
-            Role::Sender => Role::Receiver,
-            Role::Receiver => Role::Sender,
-        }
-    }
-}
-
-impl fmt::Display for Role {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Role::Sender => "sender",
-            Role::Receiver => "receiver",
-        })
-    }
-}
-
-/// What an end asks of the channel it opens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ChannelSpec {
-    /// The message type, of several versions the newest.
-    pub newest: MessageVersion,
-    /// What the end knows beside it, newest first: at most [`MAX_OLDER_VERSIONS`]. Only for a
-    /// peer that can read such a list.
-    pub older: Vec<MessageVersion>,
-    /// The window that this end asks for.
-    pub window: ChannelWindow,
-    /// The longest message that this end accepts.
-    pub max_message_bytes: u64,
-}
-
-impl ChannelSpec {
-    /// Everything that the end knows, the newest first.
-    pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
-        std::iter::once(&self.newest).chain(&self.older)
-    }
-}
 
 /// Why an end closes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,44 +39,6 @@ pub enum CloseReason {
     Corrupt,
     /// Memory for a message could not be had.
     OutOfMemory,
-}
-
-/// What a waiting sender wants to hear of. A target of 0 asks for nothing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ask {
-    /// Tell once so many messages are received.
-    pub received: u64,
-    /// Tell once so many messages are released.
-    pub released: u64,
-    /// Tell once so many messages are acknowledged, or never can be.
-    pub acknowledged: u64,
-}
-
-impl Ask {
-    /// To hear that message `sequence` is received.
-    #[must_use]
-    pub fn received(sequence: u64) -> Self {
-        Self {
-            received: sequence,
-            ..Self::default()
-        }
-    }
-
-    /// To hear that message `sequence` is acknowledged, or never will be.
-    #[must_use]
-    pub fn acknowledged(sequence: u64) -> Self {
-        Self {
-            acknowledged: sequence,
-            ..Self::default()
-        }
-    }
-
-    /// Wants what `other` wants as well.
-    pub fn join(&mut self, other: Ask) {
-        self.received = self.received.max(other.received);
-        self.released = self.released.max(other.released);
-        self.acknowledged = self.acknowledged.max(other.acknowledged);
-    }
 }
 
 /// One control message.
@@ -223,33 +142,6 @@ pub enum Control {
         /// were not listed are forgotten.
         newest_end: u32,
     },
-}
-
-/// What the receiving end of a channel tells its sender over new wires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KnownReceiver {
-    /// Messages that arrived, large ones counted when announced.
-    pub arrived: u64,
-    /// The ring position behind the last of them.
-    pub arrived_position: u64,
-    /// What it counts; large messages that are announced and not whole end `received`.
-    pub counters: Counters,
-}
-
-impl KnownReceiver {
-    /// Nothing has arrived of a channel of that alignment.
-    #[must_use]
-    pub fn nothing(alignment: usize) -> Self {
-        let position = record::first_position(alignment);
-        Self {
-            arrived: 0,
-            arrived_position: position,
-            counters: Counters {
-                released_position: position,
-                ..Counters::default()
-            },
-        }
-    }
 }
 
 /// Longest channel name, in bytes.
@@ -426,7 +318,7 @@ impl Control {
 
     /// Reads one message; trailing bytes are an error.
     pub fn decode(bytes: &[u8]) -> Result<Self, MalformedControl> {
-        let mut reader = Reader { bytes };
+        let mut reader = Reader::new(bytes);
         let message = match reader.byte()? {
             OPEN => Control::Open {
                 end: reader.end()?,
@@ -506,7 +398,7 @@ impl Control {
                 });
             }
         };
-        if !reader.bytes.is_empty() {
+        if !reader.is_empty() {
             return Err(MalformedControl {
                 what: "bytes behind its end",
             });
@@ -548,177 +440,10 @@ fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize)
 }
 
 fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
-    let text = &text[..text.floor_char_boundary_to(limit)];
+    // As much of it as fits in whole characters.
+    let mut fits = (0..=limit.min(text.len())).rev();
+    let end = fits.find(|&at| text.is_char_boundary(at));
+    let text = &text[..end.unwrap_or(0)];
     out.extend_from_slice(&(text.len() as u16).to_le_bytes());
     out.extend_from_slice(text.as_bytes());
 }
-
-trait FloorCharBoundary {
-    fn floor_char_boundary_to(&self, limit: usize) -> usize;
-}
-
-impl FloorCharBoundary for str {
-    /// The largest character boundary that is not above `limit`.
-    fn floor_char_boundary_to(&self, limit: usize) -> usize {
-        (0..=limit.min(self.len()))
-            .rev()
-            .find(|&at| self.is_char_boundary(at))
-            .unwrap_or(0)
-    }
-}
-
-struct Reader<'a> {
-    bytes: &'a [u8],
-}
-
-impl<'a> Reader<'a> {
-    fn take(&mut self, count: usize) -> Result<&'a [u8], MalformedControl> {
-        let (taken, rest) = self
-            .bytes
-            .split_at_checked(count)
-            .ok_or(MalformedControl { what: "cut short" })?;
-        self.bytes = rest;
-        Ok(taken)
-    }
-
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], MalformedControl> {
-        let mut array = [0; N];
-        array.copy_from_slice(self.take(N)?);
-        Ok(array)
-    }
-
-    fn byte(&mut self) -> Result<u8, MalformedControl> {
-        Ok(self.array::<1>()?[0])
-    }
-
-    fn u64(&mut self) -> Result<u64, MalformedControl> {
-        Ok(u64::from_le_bytes(self.array()?))
-    }
-
-    fn u32(&mut self) -> Result<u32, MalformedControl> {
-        Ok(u32::from_le_bytes(self.array()?))
-    }
-
-    fn memory(&mut self) -> Result<RemoteMemory, MalformedControl> {
-        let (address, key, bytes) = (self.u64()?, self.u32()?, self.u64()?);
-        RemoteMemory::new(address, key, bytes).ok_or(MalformedControl {
-            what: "memory is granted where none can be",
-        })
-    }
-
-    fn known(&mut self) -> Result<Control, MalformedControl> {
-        let (end, flags) = (self.end()?, self.byte()?);
-        if flags > 0b111 {
-            return Err(MalformedControl {
-                what: "unknown flags of what is known",
-            });
-        }
-        let flag = |bit: u8| flags & 1 << bit != 0;
-        if flag(2) && !flag(1) {
-            return Err(MalformedControl {
-                what: "acknowledgement ended where none is told",
-            });
-        }
-        let mut receiver = None;
-        if flag(1) {
-            receiver = Some(KnownReceiver {
-                arrived: self.u64()?,
-                arrived_position: self.u64()?,
-                counters: Counters {
-                    received: self.u64()?,
-                    released: self.u64()?,
-                    released_position: self.u64()?,
-                    acknowledged: self.u64()?,
-                    acknowledgement_ended: flag(2),
-                },
-            });
-        }
-        Ok(Control::Known {
-            end,
-            heard_close: flag(0),
-            receiver,
-        })
-    }
-
-    fn end(&mut self) -> Result<u32, MalformedControl> {
-        match self.u32()? {
-            0 => Err(MalformedControl {
-                what: "0 is no channel",
-            }),
-            end => Ok(end),
-        }
-    }
-
-    fn role(&mut self) -> Result<Role, MalformedControl> {
-        match self.byte()? {
-            0 => Ok(Role::Sender),
-            1 => Ok(Role::Receiver),
-            _ => Err(MalformedControl {
-                what: "unknown role",
-            }),
-        }
-    }
-
-    fn text(&mut self, limit: usize) -> Result<String, MalformedControl> {
-        let length = usize::from(u16::from_le_bytes(self.array()?));
-        if length > limit {
-            return Err(MalformedControl {
-                what: "a text is too long",
-            });
-        }
-        let text = std::str::from_utf8(self.take(length)?).map_err(|_| MalformedControl {
-            what: "a text is not UTF-8",
-        })?;
-        Ok(text.to_owned())
-    }
-
-    fn spec(&mut self) -> Result<ChannelSpec, MalformedControl> {
-        let spec = ChannelSpec {
-            newest: self.version(MAX_SCHEMA_BYTES)?,
-            window: ChannelWindow {
-                messages: self.u64()?,
-                bytes: self.u64()?,
-            },
-            max_message_bytes: self.u64()?,
-            older: self.older_versions()?,
-        };
-        if spec.window.messages == 0 || spec.window.bytes == 0 {
-            return Err(MalformedControl {
-                what: "a window of 0",
-            });
-        }
-        Ok(spec)
-    }
-
-    fn version(&mut self, schema_limit: usize) -> Result<MessageVersion, MalformedControl> {
-        let version = MessageVersion {
-            fingerprint: self.array()?,
-            schema: self.text(schema_limit)?,
-            alignment: self.u32()?,
-        };
-        if !version.alignment.is_power_of_two() || !(8..=64).contains(&version.alignment) {
-            return Err(MalformedControl {
-                what: "an alignment is not 8, 16, 32 or 64",
-            });
-        }
-        Ok(version)
-    }
-
-    fn older_versions(&mut self) -> Result<Vec<MessageVersion>, MalformedControl> {
-        if self.bytes.is_empty() {
-            return Ok(Vec::new());
-        }
-        let count = usize::from(self.byte()?);
-        if !(1..=MAX_OLDER_VERSIONS).contains(&count) {
-            return Err(MalformedControl {
-                what: "a list of no older versions, or of too many",
-            });
-        }
-        (0..count)
-            .map(|_| self.version(MAX_OLDER_SCHEMA_BYTES))
-            .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests;

@@ -154,6 +154,16 @@ impl FrameHeader {
         Ok(Some(header))
     }
 
+    /// Bytes of it that have to be here before it can be handled: all, but that a chunk's body
+    /// goes where it belongs as it comes.
+    #[must_use]
+    pub fn handled_length(&self) -> usize {
+        match self.kind {
+            FrameKind::Chunk => self.body_offset(),
+            _ => self.padded_length(),
+        }
+    }
+
     /// The header of a frame of records without an extension that `frame` is all of; of
     /// every other frame, a malformed one among them, [`parse`](Self::parse) tells.
     #[inline(always)]

@@ -3,6 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::engine::channel_window::ChannelWindow;
 
 fn version(number: u8) -> MessageVersion {
     MessageVersion {

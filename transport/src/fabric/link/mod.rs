@@ -19,6 +19,7 @@ mod outage;
 mod pair;
 mod pair_receive;
 mod pair_send;
+mod parting;
 mod peer_process;
 mod receive_link;
 mod reconnection;
@@ -47,12 +48,8 @@ pub use self::{
 };
 
 use self::{
-    in_epoll::Membership,
-    local::LocalWires,
-    receive_link::ReceiveLink,
-    rewiring::Rewiring,
-    send_link::{Parting, SendLink},
-    wires::Wires,
+    in_epoll::Membership, local::LocalWires, parting::Parting, receive_link::ReceiveLink,
+    rewiring::Rewiring, send_link::SendLink, wires::Wires,
 };
 use crate::{
     channel::EndCause,

@@ -6,7 +6,8 @@ use std::{collections::VecDeque, ops::Range, ptr, slice};
 use super::{
     Link, Phase, Wires,
     pair::{Pair, PairState},
-    send_link::{Parting, Rings, SendLink, locate},
+    parting::Parting,
+    send_link::{Rings, SendLink, locate},
 };
 use crate::{
     channel::EndCause,

@@ -1,16 +1,14 @@
 //! A sending end in the engine: its ring, walked for records, and its large messages.
 
-use std::sync::atomic::Ordering;
 use std::{collections::VecDeque, ptr::NonNull, slice, sync::Arc};
 
-use super::{Link, Wires, silence::SenderSilence};
+use super::{Link, Wires, parting::Parting, silence::SenderSilence};
 use crate::{
     channel::{
         EndCause,
         send_end::SendEnd,
         words::{ReceiverWords, Words},
     },
-    driver::Context,
     engine::{
         id_map::IdMap,
         landing::LandingId,
@@ -122,8 +120,7 @@ impl SendLink {
 
     fn part_with(&self, large: LargeOut, until: u64, parting: &mut Vec<Parting>) {
         let end = self.end.clone();
-        let memory = PartingMemory::Large { end, large };
-        parting.push(Parting { until, memory });
+        parting.push(Parting::of_message(end, large, until));
     }
 
     /// The wires broke: what has not arrived goes out again.
@@ -433,8 +430,7 @@ impl Link {
         if let Some(sender) = self.senders.remove(end)
             && let Some(until) = self.wires.in_flight()
         {
-            let memory = PartingMemory::Sender(Box::new(sender));
-            self.parting.push(Parting { until, memory });
+            self.parting.push(Parting::of_sender(sender, until));
         }
     }
 }
@@ -442,59 +438,10 @@ impl Link {
 /// The longest record that is sent alone.
 const LONE_BYTES: usize = 192;
 
-/// Memory whose owner is done with it while frames of it are on their way.
-pub(super) struct Parting {
-    /// The last of these frames, as [`in_flight`](super::Wires::in_flight) counts.
-    pub(super) until: u64,
-    memory: PartingMemory,
-}
-
-/// What parts.
-enum PartingMemory {
-    Sender(Box<SendLink>),
-    Large { end: Arc<SendEnd>, large: LargeOut },
-}
-
 impl LargeOut {
     /// Whether the chunk is its last.
     pub(super) fn ends_with(&self, chunk: Chunk) -> bool {
         chunk.sequence == self.sequence && chunk.offset as usize + chunk.bytes == self.length
-    }
-}
-
-impl Link {
-    /// What parts and is in no frame any more goes.
-    pub(super) fn part_with_what_is_gone(&mut self, context: &mut Context<'_>) {
-        let done = match &self.wires {
-            Wires::Pair(pair) if pair.in_flight().is_some() => pair.sending.slots.done(),
-            Wires::Stream(stream) if stream.in_flight().is_some() => return,
-            _ => u64::MAX,
-        };
-        self.frames_are_gone(done, context);
-    }
-
-    /// The wires need nothing any more of the frames up to `done`.
-    pub(super) fn frames_are_gone(&mut self, done: u64, context: &mut Context<'_>) {
-        let is_gone = |parting: &mut Parting| parting.until <= done;
-        for parting in self.parting.extract_if(.., is_gone) {
-            if let PartingMemory::Large { end, large } = parting.memory {
-                let sequence = large.sequence;
-                // Who hears of it finds the memory in its pool.
-                drop(large);
-                end.large_gone.fetch_max(sequence, Ordering::Relaxed);
-                end.waiters.take(&mut context.wakers);
-            }
-        }
-    }
-}
-
-impl Parting {
-    /// The sending end, if it is one.
-    pub(super) fn sender(&self) -> Option<&SendLink> {
-        match &self.memory {
-            PartingMemory::Sender(sender) => Some(sender),
-            PartingMemory::Large { .. } => None,
-        }
     }
 }
 

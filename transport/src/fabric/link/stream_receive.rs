@@ -17,7 +17,7 @@ use crate::{
     channel::EndCause,
     driver::{Context, Tools},
     engine::{
-        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES, MAX_FRAME_BYTES},
+        frame::{BLOCK_ALIGNMENT, FrameHeader, HEADER_BYTES, MAX_FRAME_BYTES},
         session::{Arrival, PeerMisbehaved},
     },
     fabric::tcp::{
@@ -206,10 +206,7 @@ impl Link {
         let Some(header) = FrameHeader::parse(bytes).map_err(PeerMisbehaved::from)? else {
             return Ok(false);
         };
-        let needed = match header.kind {
-            FrameKind::Chunk => header.body_offset(),
-            _ => header.padded_length(),
-        };
+        let needed = header.handled_length();
         if bytes.len() < needed {
             return Ok(false);
         }

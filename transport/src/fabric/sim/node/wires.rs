@@ -346,10 +346,7 @@ impl Node {
         let Some(header) = header else {
             return Ok(false);
         };
-        let needed = match header.kind {
-            FrameKind::Chunk => header.body_offset(),
-            _ => header.padded_length(),
-        };
+        let needed = header.handled_length();
         if bytes.len() < needed {
             return Ok(false);
         }

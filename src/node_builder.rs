@@ -6,9 +6,9 @@ use ibex_bootstrap::Policy;
 use ibex_transport::driver::{Driver, Wait};
 
 use crate::{
-    Fabric, ListenError, Node, SettingConflict, SettingError, ToAddress, address,
+    Fabric, ListenError, Node, SettingError, ToAddress, address,
     environment::{self, EnvironmentWarning, Site},
-    node::NodeSettings,
+    node_settings::NodeSettings,
 };
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
@@ -482,52 +482,12 @@ pub(crate) fn absent_fabrics() -> Vec<Fabric> {
 }
 
 /// Whether the cargo feature of a fabric is on.
-fn is_compiled_in(fabric: Fabric) -> bool {
+pub(crate) fn is_compiled_in(fabric: Fabric) -> bool {
     match fabric {
         Fabric::Shm => cfg!(feature = "shm"),
         Fabric::Tcp => cfg!(feature = "tcp"),
         Fabric::Verbs => cfg!(feature = "verbs"),
     }
-}
-
-impl NodeSettings {
-    /// How the settings go together, each within its range.
-    fn check_relations(&self) -> Result<(), SettingConflict> {
-        let mut wishes = vec![
-            (Fabric::Shm, self.shm),
-            (Fabric::Tcp, self.tcp),
-            (Fabric::Verbs, self.verbs),
-        ];
-        wishes.retain(|(fabric, _)| is_compiled_in(*fabric));
-        check_fabrics(&wishes)?;
-        #[cfg(feature = "verbs")]
-        self.rdma.check_relations()?;
-        Ok(())
-    }
-}
-
-/// Whether a session can be had with these wishes.
-fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
-    let with = |policy| {
-        let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
-        fits.map(|(fabric, _)| fabric.name()).collect::<Vec<_>>()
-    };
-    let conflict = |settings, value: &str, rule: &str| SettingConflict {
-        settings,
-        values: [value.to_owned(), value.to_owned()],
-        rule: rule.to_owned(),
-    };
-    if let [one, other, ..] = with(Policy::Require)[..] {
-        let rule = "a session runs on one fabric; require one of them";
-        return Err(conflict([one, other], "required", rule));
-    }
-    if let [one, other, ..] = with(Policy::Forbid)[..]
-        && with(Policy::Forbid).len() == wishes.len()
-    {
-        let rule = "no fabric of this build is left for a session; allow one";
-        return Err(conflict([one, other], "forbidden", rule));
-    }
-    Ok(())
 }
 
 /// Descriptors end long before.

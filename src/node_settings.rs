@@ -1,0 +1,139 @@
+//! What a node is made with, each setting within its range.
+
+use std::{thread, time::Duration};
+
+use ibex_bootstrap::Policy;
+use ibex_transport::{
+    driver::{Driver, Wait},
+    engine::channel_window::{ChannelWindow, HALF_WINDOW},
+};
+
+#[cfg(feature = "verbs")]
+use crate::rdma::RdmaSettings;
+use crate::{
+    Fabric, SettingConflict, channel_defaults::ChannelDefaults, node_builder::is_compiled_in,
+};
+
+/// Settings of a node.
+#[derive(Clone, Debug)]
+pub(crate) struct NodeSettings {
+    pub(crate) driver: Driver,
+    pub(crate) wait: Option<Wait>,
+    pub(crate) cores: Vec<usize>,
+    pub(crate) shm: Policy,
+    pub(crate) tcp: Policy,
+    pub(crate) verbs: Policy,
+    #[cfg(feature = "verbs")]
+    pub(crate) rdma: RdmaSettings,
+    pub(crate) connect_timeout: Duration,
+    pub(crate) handshake_timeout: Duration,
+    pub(crate) linger: Duration,
+    pub(crate) notice_timeout: Duration,
+    pub(crate) session_timeout: Duration,
+    pub(crate) fail_over_after: Duration,
+    pub(crate) fail_back: bool,
+    pub(crate) identity: Option<[u8; 16]>,
+    pub(crate) max_channels: u32,
+    pub(crate) max_peer_sessions: u32,
+    pub(crate) max_node_sessions: u32,
+    pub(crate) session_credit_bytes: u64,
+    pub(crate) node_credit_bytes: u64,
+    pub(crate) channel: ChannelDefaults,
+}
+
+impl Default for NodeSettings {
+    fn default() -> Self {
+        Self {
+            driver: Driver::default(),
+            wait: None,
+            cores: Vec::new(),
+            shm: Policy::Auto,
+            tcp: Policy::Auto,
+            verbs: Policy::Auto,
+            #[cfg(feature = "verbs")]
+            rdma: RdmaSettings::new(),
+            connect_timeout: Duration::from_secs(10),
+            handshake_timeout: Duration::from_secs(5),
+            linger: Duration::from_secs(1),
+            notice_timeout: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(30),
+            fail_over_after: Duration::from_secs(1),
+            fail_back: false,
+            identity: None,
+            max_channels: 1024,
+            max_peer_sessions: 1024,
+            max_node_sessions: 4096,
+            session_credit_bytes: 2 << 20,
+            node_credit_bytes: 256 << 20,
+            channel: ChannelDefaults {
+                window: ChannelWindow {
+                    messages: 16384,
+                    bytes: 2 << 20,
+                },
+                max_message_bytes: 256 << 20,
+                open_timeout: Duration::from_secs(10),
+                ack_every: HALF_WINDOW,
+            },
+        }
+    }
+}
+
+impl NodeSettings {
+    /// How the settings go together, each within its range.
+    pub(crate) fn check_relations(&self) -> Result<(), SettingConflict> {
+        let mut wishes = vec![
+            (Fabric::Shm, self.shm),
+            (Fabric::Tcp, self.tcp),
+            (Fabric::Verbs, self.verbs),
+        ];
+        wishes.retain(|(fabric, _)| is_compiled_in(*fabric));
+        check_fabrics(&wishes)?;
+        #[cfg(feature = "verbs")]
+        self.rdma.check_relations()?;
+        Ok(())
+    }
+
+    /// How calls wait: for a peer's memory, and for the engine.
+    pub(crate) fn waits(&self) -> (Wait, Wait) {
+        if let Some(wait) = self.wait {
+            return (wait, wait);
+        }
+        let spin = Wait::Adaptive { spin: SPIN };
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        match self.driver {
+            _ if cpus == 1 => (Wait::Event, Wait::Event),
+            // Who spins for the I/O thread would keep a core from it.
+            Driver::Threads if cpus < 4 && !self.cores.is_empty() => (spin, Wait::Event),
+            _ => (spin, spin),
+        }
+    }
+}
+
+/// Whether a session can be had with these wishes.
+fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
+    let with = |policy| {
+        let fits = wishes.iter().filter(move |(_, wish)| *wish == policy);
+        fits.map(|(fabric, _)| fabric.name()).collect::<Vec<_>>()
+    };
+    let conflict = |settings, value: &str, rule: &str| SettingConflict {
+        settings,
+        values: [value.to_owned(), value.to_owned()],
+        rule: rule.to_owned(),
+    };
+    if let [one, other, ..] = with(Policy::Require)[..] {
+        let rule = "a session runs on one fabric; require one of them";
+        return Err(conflict([one, other], "required", rule));
+    }
+    if let [one, other, ..] = with(Policy::Forbid)[..]
+        && with(Policy::Forbid).len() == wishes.len()
+    {
+        let rule = "no fabric of this build is left for a session; allow one";
+        return Err(conflict([one, other], "forbidden", rule));
+    }
+    Ok(())
+}
+
+/// What falling asleep and being woken take together, on machines where it takes long: two
+/// threads that wait for each other would sleep for ever after one hiccup if they looked
+/// for less.
+const SPIN: Duration = Duration::from_micros(50);

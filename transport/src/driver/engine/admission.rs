@@ -1,0 +1,32 @@
+//! What a finished handshake hands to the engine.
+#![forbid(unsafe_code)]
+
+use std::{any::Any, net::TcpStream, os::fd::OwnedFd};
+
+use crate::{
+    driver::PeerDescription,
+    fabric::{link::RewiringTerms, verbs::PreparedPair},
+};
+
+/// A finished handshake, ready to become a session.
+#[derive(Debug)]
+pub struct Admission {
+    /// The connection; the handshake's bytes are consumed.
+    pub stream: TcpStream,
+    /// Bytes that came behind the handshake.
+    pub leftover: Vec<u8>,
+    /// The Unix socket to the peer, where the fabric is shared memory.
+    pub unix: Option<OwnedFd>,
+    /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
+    /// into the care of this node.
+    pub rdma: Option<PreparedPair>,
+    /// Who the peer is.
+    pub peer: PeerDescription,
+    /// Ends that either side may have open.
+    pub max_channels: usize,
+    /// How the session gets another connection when this one breaks, where both ends can go
+    /// on over it.
+    pub rewiring: Option<RewiringTerms>,
+    /// Whatever is to be dropped when the session is over.
+    pub place: Box<dyn Any + Send>,
+}

@@ -1,0 +1,29 @@
+//! What a handshake told of a peer.
+#![forbid(unsafe_code)]
+
+use std::net::SocketAddr;
+
+use crate::fabric::Fabric;
+
+/// Who the peer is and how it is reached.
+#[derive(Clone, Debug)]
+pub struct PeerDescription {
+    /// Its address as this end sees it.
+    pub address: SocketAddr,
+    /// Its identity.
+    pub identity: [u8; 16],
+    /// Its incarnation: another value means that it restarted.
+    pub incarnation: u64,
+    /// Its process, where it runs on this host.
+    pub pid: Option<u32>,
+    /// Whether it reads an open with several versions of a message type.
+    pub knows_versions: bool,
+    /// Whether it knows of rings in shared memory that rest.
+    pub rests: bool,
+    /// Whether it knows of memory that is granted to be written to (verbs).
+    pub knows_writes: bool,
+    /// What carries the data.
+    pub fabric: Fabric,
+    /// Why this fabric.
+    pub reason: String,
+}

@@ -1,0 +1,73 @@
+//! What a session has counted, as it is shown.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+/// A snapshot of what a session counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct SessionStats {
+    /// Frames written to the socket, or sent over the queue pair.
+    pub frames_sent: u64,
+    /// Frames that came that way.
+    pub frames_received: u64,
+    /// Bytes of the frames sent.
+    pub bytes_sent: u64,
+    /// Bytes of the frames that came.
+    pub bytes_received: u64,
+    /// Message bytes that were copied after they arrived: frames cut by the end of an
+    /// arrival block, small frames of a channel that holds old ones, and over verbs large
+    /// messages of a peer that is granted no memory, and frames that came when messages held
+    /// all spare receive buffers.
+    pub bytes_copied: u64,
+    /// System calls that wrote.
+    pub writes: u64,
+    /// System calls that read something.
+    pub reads: u64,
+    /// System calls that found nothing to read.
+    pub empty_reads: u64,
+    /// Times that sending waited for the peer's arrival memory.
+    pub credit_stalls: u64,
+    /// How long it did in all, the present wait not included; to a few milliseconds for each.
+    pub credit_stalled: Duration,
+    /// Times that sending waited for a place in the send queue (verbs).
+    pub queue_stalls: u64,
+    /// Frames sent inline: copied into the request (verbs), or behind their head (tcp).
+    pub inline_sends: u64,
+    /// Frames that the device read from registered memory (verbs).
+    pub eager_sends: u64,
+    /// Writes into the peer's memory (verbs).
+    pub rdma_writes: u64,
+    /// Bytes that went so.
+    pub rdma_bytes: u64,
+    /// Messages of medium size that were written into blocks that the peer granted before
+    /// (verbs).
+    pub landings_sent: u64,
+    /// Messages that the peer wrote into blocks of ours, where they are read (verbs).
+    pub landed: u64,
+    /// Large messages that were written into memory that the peer granted (verbs).
+    pub rendezvous_sent: u64,
+    /// Large messages that the peer wrote into memory of ours, where they are read (verbs).
+    pub rendezvous_received: u64,
+    /// Requests posted to the send queue (verbs).
+    pub work_requests: u64,
+    /// Those of them that asked for a completion (verbs).
+    pub signaled: u64,
+    /// Calls that posted them (verbs).
+    pub doorbells: u64,
+    /// Completions of sends and receives (verbs).
+    pub completions: u64,
+    /// Times that completions were asked for, by all sessions of the device port together
+    /// (verbs).
+    pub polls: u64,
+    /// Those of them that found nothing (verbs).
+    pub empty_polls: u64,
+    /// Times that the peer process was woken (shm).
+    pub bells: u64,
+    /// Times that the session lost its connection.
+    pub suspensions: u64,
+    /// Times that it went on over another.
+    pub resumes: u64,
+    /// Messages that were sent again then, as they had not arrived.
+    pub replayed: u64,
+}

@@ -1,0 +1,122 @@
+//! The sending side of session credit.
+#![forbid(unsafe_code)]
+
+use super::{CreditShrank, grow};
+use crate::mutant::is_mutant;
+
+/// The sending side: what we may still send.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CreditUse {
+    granted: u64,
+    /// Sent or surrendered.
+    used: u64,
+
+    /// What the peer recalled in all.
+    recalled: u64,
+    /// Of what is available: will not be lent again.
+    parting: u64,
+    /// What went back unused in all.
+    surrendered: u64,
+
+    /// More comes only to who asks.
+    must_ask: bool,
+    has_asked: bool,
+}
+
+impl CreditUse {
+    /// Starts with what the peer granted in its handshake. Who starts without credit asks
+    /// for it, unless it hears of some first.
+    #[must_use]
+    pub fn new(granted: u64) -> Self {
+        Self {
+            granted,
+            must_ask: granted == 0,
+            ..Self::default()
+        }
+    }
+
+    /// What may be sent now.
+    #[must_use]
+    pub fn available(&self) -> u64 {
+        self.granted + u64::from(is_mutant("credit_off_by_one")) - self.used
+    }
+
+    /// What the peer granted in all, as far as we know.
+    #[must_use]
+    pub fn granted(&self) -> u64 {
+        self.granted
+    }
+
+    /// Charges a frame; the caller asked [`available`](Self::available) before.
+    pub fn charge(&mut self, cost: u64) {
+        debug_assert!(cost <= self.available());
+        self.used += cost;
+        self.parting = self.parting.saturating_sub(cost);
+    }
+
+    /// The peer's cumulative grant. Said again it says nothing new.
+    pub fn grant(&mut self, granted: u64) -> Result<(), CreditShrank> {
+        grow("grants of credit", &mut self.granted, granted).map(|more| {
+            if more > 0 {
+                (self.must_ask, self.has_asked) = (false, false);
+            }
+        })
+    }
+
+    /// The peer's cumulative recall. With `must_ask` nothing is lent to us any more.
+    pub fn recall(&mut self, recalled: u64, must_ask: bool) -> Result<(), CreditShrank> {
+        let more = grow("recalls of credit", &mut self.recalled, recalled)?;
+        self.parting = self.parting.saturating_add(more).min(self.available());
+        if must_ask {
+            // This answers a question too: what was given may be gone before it was told.
+            (self.must_ask, self.has_asked) = (true, false);
+        }
+        Ok(())
+    }
+
+    /// Whether some of what is available is to go back.
+    #[must_use]
+    pub fn is_recalled(&self) -> bool {
+        self.parting > 0
+    }
+
+    /// There is nothing to send: gives back what was recalled. Returns what was surrendered
+    /// in all, if that has to be said in a frame that costs `cost` of it.
+    pub fn surrender(&mut self, cost: u64) -> Option<u64> {
+        if self.parting == 0 {
+            return None;
+        }
+        let unused = self.parting - cost;
+        self.parting = cost;
+        self.used += if is_mutant("surrender_spent_twice") {
+            0
+        } else {
+            unused
+        };
+        self.surrendered += unused;
+        Some(self.surrendered)
+    }
+
+    /// Whether credit is lent to us again when it has come back, so that we need not ask.
+    #[must_use]
+    pub fn is_lent(&self) -> bool {
+        !self.must_ask
+    }
+
+    /// Whether who waits for credit has to say so.
+    #[must_use]
+    pub fn should_ask(&self) -> bool {
+        self.must_ask && !self.has_asked
+    }
+
+    /// Whether a frame that costs `cost` is the last before it has to ask.
+    #[must_use]
+    pub fn is_last(&self, cost: u64) -> bool {
+        self.should_ask() && self.available() == cost
+    }
+
+    /// The question is in a frame.
+    pub fn asked(&mut self) {
+        self.has_asked = true;
+    }
+}
