@@ -4,6 +4,7 @@
 //! header, one relaxed store of its cell. Each quarter window the handle sums the cells
 //! that guards settled meanwhile.
 
+mod frames;
 mod waiting;
 
 use std::sync::atomic::Ordering;
@@ -14,12 +15,13 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
+use self::frames::{Found, Frames};
 use super::{
     coarse_time::CoarseTime,
     error::{Counts, RecvError, RecvFailure},
     message::RawMessage,
     receive_end::{
-        Frame, HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
+        HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
         Source as SourceOffer,
     },
 };
@@ -28,13 +30,13 @@ use crate::{
     engine::{
         control::CloseReason,
         counters::Counters,
-        record::{self, LargeAnnouncement, Layout, RecordHeader, RecordKind},
+        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
         session::Agreed,
     },
     fabric::shm::RingSegment,
     fork,
     memory::orphans::{self, Orphan},
-    ring::{Arm, ArrivalReader, CellBlock, Consumer, Mapped},
+    ring::{Arm, CellBlock, Consumer, Mapped},
 };
 
 /// A receiver's handle, without the message type.
@@ -70,81 +72,6 @@ enum Source {
     None,
     Frames(Frames),
     Ring(Consumer<Mapped>),
-}
-
-/// Frames that arrived over a connection, and where in the first of them we are.
-#[derive(Debug)]
-struct Frames {
-    arrivals: ArrivalReader<Frame>,
-    at: usize,
-    alignment: usize,
-}
-
-impl Frames {
-    /// The first frame, and of the record at the front, which stays there, where its payload
-    /// begins and its header word.
-    #[inline(always)]
-    fn front(&self) -> Option<(&Frame, NonNull<u8>, u64)> {
-        let frame = self.arrivals.peek()?;
-        // SAFETY: the engine checked the frame's records before it pushed the
-        // frame, nobody writes there until it is retired, and `at` is the offset
-        // of a record: 0 or the sum of whole records before it.
-        let record = unsafe { frame.base.add(self.at) };
-        // SAFETY: as above; a record begins with an aligned header word.
-        let word = unsafe { record.cast::<u64>().read() };
-        // SAFETY: as above; the payload follows the header word.
-        let payload = unsafe { record.add(record::HEADER_BYTES) };
-        Some((frame, payload, word))
-    }
-
-    /// The record at the front; it stays there.
-    fn find(&self) -> Option<Found> {
-        let (frame, payload, word) = self.front()?;
-        let header = match RecordHeader::from_word(word) {
-            Some(Ok(header)) => header,
-            _ => unreachable!("the engine let a malformed record through"),
-        };
-        let length = header.length as usize;
-        Some(Found {
-            kind: header.kind,
-            payload,
-            length,
-            size: record::record_size(length, self.alignment),
-            time: frame.time,
-        })
-    }
-
-    /// Takes the record at the front if it is an ordinary one: its payload, the payload's
-    /// length, the record's size and when it arrived.
-    #[inline(always)]
-    fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
-        let (frame, payload, word) = self.front()?;
-        let length = RecordHeader::of_data(word)?.length as usize;
-        let size = record::record_size(length, self.alignment);
-        let (frame_bytes, time) = (frame.bytes, frame.time);
-        self.move_on(size, frame_bytes);
-        Some((payload, length, size, time))
-    }
-
-    /// Moves behind the record at the front, in a frame of so many bytes.
-    #[inline(always)]
-    fn move_on(&mut self, size: usize, frame_bytes: usize) {
-        self.at += size;
-        if self.at == frame_bytes {
-            self.arrivals.advance();
-            self.at = 0;
-        }
-    }
-}
-
-/// A record that was found and not handed out yet.
-struct Found {
-    kind: RecordKind,
-    payload: NonNull<u8>,
-    length: usize,
-    size: usize,
-    /// As [`Frame::time`].
-    time: u64,
 }
 
 /// Payload, length and memory of a large message, and when it arrived.
@@ -220,7 +147,7 @@ impl ReceiveHandle {
                 (payload, length, size, 0)
             }
             // Looked at here, since who receives in a loop finds none each time before it waits.
-            Source::Frames(frames) if frames.arrivals.is_empty() => return None,
+            Source::Frames(frames) if frames.is_empty() => return None,
             Source::Frames(_) => self.take_from_frame()?,
             Source::None => return None,
         };
@@ -239,7 +166,7 @@ impl ReceiveHandle {
     fn has_record(&self) -> bool {
         match &self.source {
             Source::Ring(ring) => !ring.is_empty(),
-            Source::Frames(frames) => !frames.arrivals.is_empty(),
+            Source::Frames(frames) => !frames.is_empty(),
             Source::None => true,
         }
     }
@@ -295,10 +222,7 @@ impl ReceiveHandle {
         match &mut self.source {
             Source::Ring(ring) => ring.advance_by(size, 1),
             Source::Frames(frames) => {
-                if let Some(frame) = frames.arrivals.peek() {
-                    let frame_bytes = frame.bytes;
-                    frames.move_on(size, frame_bytes);
-                }
+                frames.pass(size);
             }
             Source::None => {}
         }
@@ -559,11 +483,7 @@ impl ReceiveHandle {
         }
         let alignment = agreed.alignment as usize;
         let source = match offer {
-            SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames {
-                arrivals,
-                at: 0,
-                alignment,
-            })),
+            SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames::new(arrivals, alignment))),
             SourceOffer::Ring { fd, capacity } => self.map_ring(fd, capacity, alignment),
         };
         drop(offered);

@@ -1,0 +1,106 @@
+//! Where a receiver reads what came over a connection.
+
+use std::ptr::NonNull;
+
+use crate::{
+    channel::receive_end::Frame,
+    engine::record::{self, RecordHeader, RecordKind},
+    ring::ArrivalReader,
+};
+
+/// Frames that arrived over a connection, and where in the first of them we are.
+#[derive(Debug)]
+pub(super) struct Frames {
+    arrivals: ArrivalReader<Frame>,
+    at: usize,
+    alignment: usize,
+}
+
+impl Frames {
+    pub(super) fn new(arrivals: ArrivalReader<Frame>, alignment: usize) -> Self {
+        Self {
+            arrivals,
+            at: 0,
+            alignment,
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn is_empty(&self) -> bool {
+        self.arrivals.is_empty()
+    }
+
+    /// The first frame, and of the record at the front, which stays there, where its payload
+    /// begins and its header word.
+    #[inline(always)]
+    pub(super) fn front(&self) -> Option<(&Frame, NonNull<u8>, u64)> {
+        let frame = self.arrivals.peek()?;
+        // SAFETY: the engine checked the frame's records before it pushed the
+        // frame, nobody writes there until it is retired, and `at` is the offset
+        // of a record: 0 or the sum of whole records before it.
+        let record = unsafe { frame.base.add(self.at) };
+        // SAFETY: as above; a record begins with an aligned header word.
+        let word = unsafe { record.cast::<u64>().read() };
+        // SAFETY: as above; the payload follows the header word.
+        let payload = unsafe { record.add(record::HEADER_BYTES) };
+        Some((frame, payload, word))
+    }
+
+    /// The record at the front; it stays there.
+    pub(super) fn find(&self) -> Option<Found> {
+        let (frame, payload, word) = self.front()?;
+        let header = match RecordHeader::from_word(word) {
+            Some(Ok(header)) => header,
+            _ => unreachable!("the engine let a malformed record through"),
+        };
+        let length = header.length as usize;
+        Some(Found {
+            kind: header.kind,
+            payload,
+            length,
+            size: record::record_size(length, self.alignment),
+            time: frame.time,
+        })
+    }
+
+    /// Takes the record at the front if it is an ordinary one: its payload, the payload's
+    /// length, the record's size and when it arrived.
+    #[inline(always)]
+    pub(super) fn take_data(&mut self) -> Option<(NonNull<u8>, usize, usize, u64)> {
+        let (frame, payload, word) = self.front()?;
+        let length = RecordHeader::of_data(word)?.length as usize;
+        let size = record::record_size(length, self.alignment);
+        let (frame_bytes, time) = (frame.bytes, frame.time);
+        self.move_on(size, frame_bytes);
+        Some((payload, length, size, time))
+    }
+
+    /// Moves behind the record at the front, which takes so many bytes; does nothing where there
+    /// is none.
+    pub(super) fn pass(&mut self, size: usize) {
+        if let Some(frame) = self.arrivals.peek() {
+            let frame_bytes = frame.bytes;
+            self.move_on(size, frame_bytes);
+        }
+    }
+
+    /// The same in a frame of so many bytes.
+    #[inline(always)]
+    fn move_on(&mut self, size: usize, frame_bytes: usize) {
+        self.at += size;
+        if self.at == frame_bytes {
+            self.arrivals.advance();
+            self.at = 0;
+        }
+    }
+}
+
+/// A record that was found and not handed out yet.
+pub(super) struct Found {
+    pub(super) kind: RecordKind,
+    pub(super) payload: NonNull<u8>,
+    pub(super) length: usize,
+    pub(super) size: usize,
+    /// As [`Frame::time`].
+    pub(super) time: u64,
+}
