@@ -245,7 +245,8 @@ impl Row {
                 EndCause::PeerGone { why, .. } => format!("peer gone ({})", nameless(why)),
                 other => format!("{other:?}"),
             },
-            Err(other) => format!("{other:?}"),
+            Err(RecvError::Ended) => "Ended".to_owned(),
+            Err(other) => other.to_string(),
         };
         let session = match self.stage.nodes[0].session.is_gone() {
             true => format!("{session}, over"),
