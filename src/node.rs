@@ -8,15 +8,16 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{
-    Acceptor, Local, Meanwhile, NodeIdentity, Places, Policy, SessionLimits, dial,
-};
+use ibex_bootstrap::{Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, dial};
 use ibex_transport::{
     driver::{
         Admission, CloseReport, Driver, Runtime, RuntimeConfig, SessionShared, has_membarrier,
     },
     fork::{self, UsedAfterFork},
 };
+
+#[cfg(feature = "verbs")]
+use ibex_bootstrap::Policy;
 
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
