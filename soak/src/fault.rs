@@ -73,6 +73,11 @@ impl Fault {
         }
     }
 
+    /// Whether sessions go on behind it, over other wires, if nothing else happens.
+    pub(crate) fn is_survived(self) -> bool {
+        matches!(self, Fault::ResetConnection | Fault::CutConnection)
+    }
+
     /// Whether it can befall processes here, or why not.
     pub(crate) fn applies(self, carrier: Carrier, network: &Network) -> Result<(), String> {
         match self {

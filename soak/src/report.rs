@@ -28,8 +28,9 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Adds what is missing for the run to have shown anything.
-    pub(crate) fn judge(&mut self, at_least: u64) {
+    /// Adds what is missing for the run to have shown anything. Of faults that sessions survive,
+    /// if there were some, one has to have been survived.
+    pub(crate) fn judge(&mut self, at_least: u64, has_survivable: bool) {
         let injected: u64 = self.faults.values().sum();
         if injected == 0 {
             self.failures.push("no fault was injected".to_owned());
@@ -46,6 +47,9 @@ impl Report {
         if !never.is_empty() {
             self.failures
                 .push(format!("never injected: {}", never.join(", ")));
+        }
+        if has_survivable && self.verdict.resumes == 0 {
+            self.failures.push("no session was resumed".to_owned());
         }
         let messages = self.verdict.messages;
         if messages < at_least {

@@ -3,7 +3,12 @@
 
 use std::{
     collections::BTreeMap,
-    io, thread,
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    thread,
     time::{Duration, Instant},
 };
 
@@ -32,7 +37,7 @@ pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
     let network = Network::of(options.fabric, &mut draw)?;
     let (kinds, left_out) = choose(options, &network)?;
     let (checker, feed) = Checker::start()?;
-    let mut stage = Stage::set(options, network, draw, feed)?;
+    let mut stage = Stage::set(options, network, draw, feed, checker.resumes())?;
     let mut failures = Vec::new();
     let mut faults: BTreeMap<_, _> = kinds.iter().map(|kind| (kind.name(), 0)).collect();
     if let Err(failure) = stage.play(&kinds, Duration::from_secs(options.seconds), &mut faults) {
@@ -60,7 +65,10 @@ pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
         verdict,
         failures,
     };
-    report.judge(options.at_least);
+    report.judge(
+        options.at_least,
+        kinds.iter().any(|kind| kind.is_survived()),
+    );
     Ok(report)
 }
 
@@ -100,6 +108,8 @@ struct Stage {
     draw: Draw,
     carrier: Carrier,
     next_process: u64,
+    /// How often an end of a session went on so far.
+    resumes: Arc<AtomicU64>,
 
     hub: Process,
     senders: Vec<Process>,
@@ -110,7 +120,13 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(options: &RunOptions, network: Network, mut draw: Draw, feed: Feed) -> io::Result<Self> {
+    fn set(
+        options: &RunOptions,
+        network: Network,
+        mut draw: Draw,
+        feed: Feed,
+        resumes: Arc<AtomicU64>,
+    ) -> io::Result<Self> {
         let carrier = options.fabric;
         let proxy = Proxy::start(network.hub_address)?;
         let prober_proxy = Proxy::at_every_byte(network.hub_address, FIRST_BYTES, &mut draw)?;
@@ -162,6 +178,7 @@ impl Stage {
             draw,
             carrier,
             next_process,
+            resumes,
             hub,
             senders,
             probers,
@@ -170,7 +187,8 @@ impl Stage {
         })
     }
 
-    /// Injects faults until the time is over: each kind once in any case, then as drawn.
+    /// Injects faults until the time is over: each kind once in any case, until a session has
+    /// gone on if any does, then as drawn.
     fn play(
         &mut self,
         kinds: &[Fault],
@@ -182,17 +200,45 @@ impl Stage {
         self.draw.shuffle(&mut first);
         while begun.elapsed() < time || !first.is_empty() {
             self.pause(50..300);
-            let kind = first.pop().unwrap_or_else(|| self.draw_kind(kinds));
+            let next = first.pop();
+            let kind = next.unwrap_or_else(|| self.draw_kind(kinds));
             eprintln!(
                 "soak: {:.1} s: {}",
                 begun.elapsed().as_secs_f64(),
                 kind.name()
             );
-            let count = self.inject(kind)?;
+            let count = match next {
+                Some(kind) if kind.is_survived() => self.inject_until_survived(kind)?,
+                _ => self.inject(kind)?,
+            };
             *counts.entry(kind.name()).or_default() += count;
             self.check()?;
         }
         Ok(())
+    }
+
+    /// What befalls connections may meet one that was just made, and the next fault comes before
+    /// its session goes on: so one kind alone, until a session has.
+    fn inject_until_survived(&mut self, kind: Fault) -> io::Result<u64> {
+        let looks = match self.carrier {
+            Carrier::Shm | Carrier::Tcp => LOOKS,
+            // In the guest it takes that long, and what comes too early is another attempt's end.
+            Carrier::Verbs => 5 * LOOKS,
+        };
+        let before = self.resumes.load(Ordering::Relaxed);
+        let deadline = Instant::now() + PATIENCE;
+        let mut count = 0;
+        while Instant::now() < deadline {
+            count += self.inject(kind)?;
+            for _ in 0..looks {
+                thread::sleep(KILL_PAUSE);
+                if self.resumes.load(Ordering::Relaxed) > before {
+                    return Ok(count);
+                }
+            }
+            self.check()?;
+        }
+        Ok(count)
     }
 
     fn draw_kind(&mut self, kinds: &[Fault]) -> Fault {
@@ -361,6 +407,8 @@ const PROBERS: usize = 2;
 /// How many are killed in a row, and how long after each other.
 const KILLS: u64 = 10;
 const KILL_PAUSE: Duration = Duration::from_millis(100);
+/// So many of these pauses are enough for a session to go on.
+const LOOKS: u32 = 30;
 /// For a connection to come.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// What netem does to packets.
