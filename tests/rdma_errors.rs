@@ -20,9 +20,10 @@ use std::time::{Duration, Instant};
 
 use ibex::rdma::{RdmaSettings, discover};
 use ibex::{
-    Driver, Event, Fabric, ListenError, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    Sender,
+    Driver, Event, Events, Fabric, ListenError, Message, Node, NodeBuilder, Peer, Policy, Raw,
+    Receiver, Sender,
 };
+use ibex_harness::proxy::{Harm, Proxy};
 
 /// Nothing here takes long; a guest under emulation may.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -619,6 +620,120 @@ fn a_network_interface_that_is_removed_in_use_takes_the_device_with_it() {
         "ip link add v0 type veth peer name v1; ip address add 192.0.2.1/24 dev v0; \
          ip link set v0 up; ip link set v1 up; rdma link add rxe0 type rxe netdev v0",
     );
+}
+
+/// Message `number`, of a length that fits one receive buffer, or several, or none.
+fn numbered(number: u64) -> Vec<u8> {
+    let length = 8 + match number % 50 {
+        0 => 200_000,
+        1..10 => 20_000,
+        _ => number as usize * 31 % 3000,
+    };
+    let mut bytes = vec![number as u8; length];
+    bytes[..8].copy_from_slice(&number.to_le_bytes());
+    bytes
+}
+
+/// What an end of a session is told of its fabrics, until there is one of that kind.
+fn changes_until(events: &mut Events, last: Fabric) -> Vec<(Fabric, Fabric)> {
+    let mut changes = Vec::new();
+    let until = Instant::now() + PATIENCE;
+    while let Some(event) = events.next_timeout(until.saturating_duration_since(Instant::now())) {
+        println!("{event}");
+        if let Event::FabricChanged { from, to, .. } = event {
+            changes.push((from, to));
+            if to == last {
+                return changes;
+            }
+        }
+    }
+    panic!("the session does not go over {last}: {changes:?}");
+}
+
+#[test]
+fn a_session_whose_device_was_away_goes_back_to_it_when_its_connection_breaks() {
+    let Some(_guest) = guest() else { return };
+    let goes_back = || {
+        // Soon registered.
+        let settings = RdmaSettings::new().receive_buffers(512).held_buffers(512);
+        let builder = builder(Policy::Prefer).rdma(settings.max_sessions(64));
+        builder.fail_over_after(Duration::ZERO).fail_back(true)
+    };
+    let server = goes_back().listen("127.0.0.1:0").build();
+    let server = server.expect("a node");
+    let client = goes_back().build().expect("a node");
+    let mut events = [&server, &client].map(Node::events);
+    let proxy = Proxy::start(server.local_addr().expect("it listens")).expect("a proxy");
+    let dialed = client.connect(proxy.address()).expect("a session");
+    let accepted = server.accept().expect("a peer");
+    let peers = [&accepted, &dialed];
+    assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Verbs));
+    let sender = dialed.channel("said").codec::<Raw>().sender();
+    let receiver = accepted.channel("said").codec::<Raw>().receiver();
+    let mut sender: Sender<[u8], Raw> = sender.expect("an end");
+    let mut receiver: Receiver<[u8], Raw> = receiver.expect("an end");
+
+    let takes = thread::spawn(move || {
+        let mut count = 0;
+        while let Some(message) = receiver.next().expect("nothing fails") {
+            count += 1;
+            assert!(message[..] == numbered(count)[..], "message {count}");
+        }
+        count
+    });
+    let is_enough = Arc::new(AtomicBool::new(false));
+    let has_enough = is_enough.clone();
+    let sends = thread::spawn(move || {
+        let mut sent = 0;
+        while !has_enough.load(Ordering::Relaxed) {
+            sender.send(&numbered(sent + 1)).expect("sent");
+            sent += 1;
+            // The guest's other tasks have to come to something too.
+            thread::sleep(Duration::from_millis(1));
+        }
+        sender.close().expect("delivered");
+        sent
+    });
+    let a_while = || thread::sleep(Duration::from_millis(200));
+
+    a_while();
+    let changed = Changed::by(
+        "rdma link delete rxe0",
+        "rdma link show rxe0/1 > /dev/null 2>&1 || rdma link add rxe0 type rxe netdev v0",
+    );
+    for events in &mut events {
+        let changes = changes_until(events, Fabric::Tcp);
+        assert_eq!(changes, [(Fabric::Verbs, Fabric::Tcp)]);
+    }
+    drop(changed);
+    // The device is back, as a new session finds, and the old one runs on as it is.
+    let address = server.local_addr().expect("it listens");
+    let other = client.connect(address).expect("another session");
+    let _accepted = server.accept().expect("the same");
+    assert_eq!(other.fabric(), Fabric::Verbs);
+    a_while();
+    assert!(peers.iter().all(|peer| peer.fabric() == Fabric::Tcp));
+    let begun = Instant::now();
+    let are_back = || peers.iter().all(|peer| peer.fabric() == Fabric::Verbs);
+    while !are_back() {
+        assert!(begun.elapsed() < PATIENCE, "it stays over tcp");
+        assert!(proxy.harm_one(Harm::Cut, Duration::ZERO));
+        // It asks once for each break, and a busy guest may take longer than it waits.
+        let tried = Instant::now();
+        while !are_back() && tried.elapsed() < Duration::from_secs(10) {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    for events in &mut events {
+        let changes = changes_until(events, Fabric::Verbs);
+        assert_eq!(changes, [(Fabric::Tcp, Fabric::Verbs)]);
+    }
+    a_while();
+    is_enough.store(true, Ordering::Relaxed);
+    let sent: u64 = sends.join().expect("all are sent");
+    assert_eq!(takes.join().expect("all are there"), sent);
+    assert!(are_back());
+    println!("{sent} messages");
 }
 
 #[test]
