@@ -428,12 +428,23 @@ impl Engine {
         refill: impl FnOnce(&mut SharedReceives) -> Result<(), PostError>,
         context: &mut Context<'_>,
     ) {
-        if let Some(shared) = &mut self.sites[at].queues.shared
-            && let Err(error) = refill(shared)
-        {
-            let why = error.to_string();
-            self.lose_site(at, &EndCause::DeviceLost { why }, context);
+        let SiteInCare { site, queues, .. } = &mut self.sites[at];
+        let Some(shared) = &mut queues.shared else {
+            return;
+        };
+        if site.takes_undrained() {
+            shared.may_miss_some();
         }
+        let why = match (refill(shared), shared.buffers.is_spent()) {
+            (Err(error), _) => error.to_string(),
+            (Ok(()), Some(lost)) => format!(
+                "{lost} receive buffers of RDMA device {} went with queue pairs that it never \
+                 drained",
+                site.device()
+            ),
+            (Ok(()), None) => return,
+        };
+        self.lose_site(at, &EndCause::DeviceLost { why }, context);
     }
 
     /// Whoever waits for the last completion has to know. Returns whether that set anything

@@ -244,7 +244,7 @@ impl Link {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> bool {
-        let Wires::Pair(pair) = &self.wires else {
+        let Wires::Pair(pair) = &mut self.wires else {
             return false;
         };
         let PairState::Leaving(teardown) = &pair.state else {
@@ -252,7 +252,7 @@ impl Link {
         };
         match teardown.verdict(now) {
             Verdict::Draining => return false,
-            Verdict::Drained => {}
+            Verdict::Drained => pair.seat.was_drained(),
             Verdict::GaveUp(reason) => tracing::debug!(
                 peer = %self.shared.peer().address,
                 reason,

@@ -7,11 +7,15 @@
 //! 2. A frame is read where it arrived as long as a free buffer can replace its own; when
 //!    none can, it is copied out, and its own is posted again. So messages that are held
 //!    for ever cost the zero copy, and never the credit.
+//! 3. What a queue pair had taken of a shared queue and not completed when it was destroyed
+//!    is replaced likewise, once it is [overdue](super::overdue).
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::error::VerbsError;
 use super::memory_region::{MemoryRegion, RegionAccess};
+use super::overdue::Overdue;
 use super::protection_domain::ProtectionDomain;
 use super::receive_queue::{PostError, RECEIVE_BATCH, ReceiveQueue};
 use super::work_id::{Operation, WorkId};
@@ -30,6 +34,14 @@ pub(crate) struct ArrivalBuffers {
     postings: Box<[Posting]>,
     /// Buffers that are to be posted.
     missing: u32,
+    /// All postings so far.
+    posted: u64,
+    overdue: Overdue,
+    /// Buffers that were posted, never completed and were replaced, by number. The device may
+    /// write to them as long as the queue is there.
+    written_off: BTreeMap<u32, OwnedBuffer>,
+    /// No more than so many can be replaced.
+    held: u32,
     /// How often arrival memory was filled anew: once for so many frames, of which these
     /// are still to come.
     refills: u64,
@@ -42,8 +54,10 @@ pub(crate) struct ArrivalBuffers {
 struct Posting {
     /// `Some` until it has completed.
     buffer: Option<OwnedBuffer>,
-    /// Which posting it is.
+    /// Which posting of the buffer it is.
     generation: u32,
+    /// And which of all.
+    number: u64,
 }
 
 /// A buffer that something arrived in.
@@ -82,6 +96,10 @@ impl ArrivalBuffers {
             free: FreeBuffers::all_of(&slab),
             postings: (0..buffers).map(|_| Posting::default()).collect(),
             missing: posted,
+            posted: 0,
+            overdue: Overdue::default(),
+            written_off: BTreeMap::new(),
+            held,
             refills: 0,
             frames_per_refill,
             frames_to_refill: frames_per_refill,
@@ -101,16 +119,83 @@ impl ArrivalBuffers {
         }
         let buffer = posting.buffer.take()?;
         self.missing += 1;
+        Some(self.arrived(buffer))
+    }
+
+    /// The same of a buffer that was written off, and is not to be posted again: another was.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn complete_late(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
+        let posting = self.postings.get(id.slot() as usize)?;
+        if id.operation() != Operation::Receive || posting.generation != id.generation() {
+            return None;
+        }
+        let buffer = self.written_off.remove(&id.slot())?;
+        Some(self.arrived(buffer))
+    }
+
+    #[inline(always)]
+    fn arrived(&mut self, buffer: OwnedBuffer) -> ArrivedBuffer {
         self.frames_to_refill -= 1;
         if self.frames_to_refill == 0 {
             self.frames_to_refill = self.frames_per_refill;
             self.refills += 1;
         }
-        Some(ArrivedBuffer {
+        ArrivedBuffer {
             is_scarce: !self.free.has(self.missing as usize),
             refills: self.refills,
             lease: buffer.lease(),
-        })
+        }
+    }
+
+    // ---- What queue pairs keep -------------------------------------------------------
+
+    /// A queue pair was destroyed before it was drained: what it had taken of the queue may
+    /// never complete.
+    pub(crate) fn may_miss_some(&mut self, queue: &ReceiveQueue) {
+        self.overdue.begin(self.posted, queue.outstanding());
+    }
+
+    /// The device says that no more than `left` are posted, whatever is counted here.
+    pub(crate) fn has_only(&mut self, left: u32, queue: &mut ReceiveQueue) {
+        if let Some(before) = self.overdue.before() {
+            self.write_off(before, left as usize, queue);
+        }
+    }
+
+    /// Gives up what was posted before posting `before`, but for the last `left` of it, and has
+    /// others posted for it.
+    #[cold]
+    fn write_off(&mut self, before: u64, left: usize, queue: &mut ReceiveQueue) {
+        let postings = (0_u32..).zip(&self.postings);
+        let mut late: Vec<_> = postings
+            .filter(|(_, posting)| posting.buffer.is_some() && posting.number < before)
+            .map(|(index, posting)| (posting.number, index))
+            .collect();
+        late.sort_unstable();
+        late.truncate(late.len().saturating_sub(left));
+        for &(_, index) in &late {
+            let buffer = self.postings[index as usize].buffer.take();
+            self.written_off
+                .extend(buffer.map(|buffer| (index, buffer)));
+        }
+        let lost = late.len() as u32;
+        queue.retire(lost);
+        self.missing += lost;
+        if lost > 0 {
+            tracing::warn!(
+                lost,
+                in_all = self.written_off.len(),
+                "receive buffers went with a queue pair that was never drained; others are posted"
+            );
+        }
+    }
+
+    /// How many were written off, if so many that the rest is needed for what is held.
+    #[must_use]
+    pub(crate) fn is_spent(&self) -> Option<usize> {
+        let lost = self.written_off.len();
+        (lost > self.held as usize / 2).then_some(lost)
     }
 
     /// Whether [`refill`](Self::refill) is due.
@@ -125,6 +210,9 @@ impl ArrivalBuffers {
     /// # Errors
     /// [`PostError`] if the queue takes no more, which only a broken one does.
     pub(crate) fn refill(&mut self, queue: &mut ReceiveQueue) -> Result<(), PostError> {
+        if let Some(before) = self.overdue.poll(self.posted, queue.outstanding()) {
+            self.write_off(before, 0, queue);
+        }
         self.free.collect();
         while self.missing > 0 {
             let mut taken = [0; RECEIVE_BATCH];
@@ -138,6 +226,8 @@ impl ArrivalBuffers {
                 let posting = &mut self.postings[index];
                 let generation = posting.generation.wrapping_add(1) & WorkId::GENERATION_MASK;
                 posting.generation = generation;
+                posting.number = self.posted;
+                self.posted += 1;
                 let id = WorkId::new(Operation::Receive, buffer.index(), generation);
                 let bytes = self.region.memory().buffer_bytes();
                 let entries = [self.region.entry(index * bytes..(index + 1) * bytes)];

@@ -47,6 +47,7 @@ mod immediate_test;
 mod landing_block;
 mod locked_memory;
 pub mod memory_region;
+mod overdue;
 mod pair_endpoint;
 mod port;
 mod prepared_pair;

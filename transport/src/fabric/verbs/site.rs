@@ -70,6 +70,8 @@ pub struct Site {
     has_immediate: bool,
     /// Queue pairs that wait for their last completion.
     leavers: AtomicU32,
+    /// A queue pair went with what it may have had of the shared receives.
+    has_undrained: AtomicBool,
     /// Queue pairs on their way to a session.
     unjoined: Arc<Unjoined>,
 
@@ -228,6 +230,7 @@ impl Site {
             landings: AtomicU32::new(0),
             has_immediate,
             leavers: AtomicU32::new(0),
+            has_undrained: AtomicBool::new(false),
             unjoined: Arc::default(),
             #[cfg(test)]
             arrival_memory,
@@ -350,6 +353,14 @@ impl Site {
     pub(crate) fn leaves(self: &Arc<Self>) -> Leaver {
         self.leavers.fetch_add(1, Ordering::Relaxed);
         Leaver(self.clone())
+    }
+
+    /// Whether a queue pair was destroyed before it was drained, since the last such look.
+    #[inline]
+    pub(crate) fn takes_undrained(&self) -> bool {
+        // Relaxed: who sees it late looks for what went later.
+        self.has_undrained.load(Ordering::Relaxed)
+            && self.has_undrained.swap(false, Ordering::Relaxed)
     }
 
     /// Makes a queue pair that takes receives and is not connected. Needs no engine. Of the
@@ -595,6 +606,8 @@ pub(crate) struct Seat {
     pub(crate) site: Arc<Site>,
     /// As many as it keeps receive buffers beside its credit.
     seats: u32,
+    /// The queue pair was drained before it was destroyed.
+    is_drained: bool,
 }
 
 impl Seat {
@@ -612,6 +625,7 @@ impl Seat {
             Ok(_) => Ok(Self {
                 site: site.clone(),
                 seats,
+                is_drained: false,
             }),
             Err(taken) => Err(VerbsError::NoSeat {
                 device: site.device().to_owned(),
@@ -623,8 +637,18 @@ impl Seat {
     }
 }
 
+impl Seat {
+    /// Nothing that its queue pair had taken is missing.
+    pub(crate) fn was_drained(&mut self) {
+        self.is_drained = true;
+    }
+}
+
 impl Drop for Seat {
     fn drop(&mut self) {
+        if !self.is_drained {
+            self.site.has_undrained.store(true, Ordering::Relaxed);
+        }
         self.site.sessions.fetch_sub(self.seats, Ordering::Relaxed);
     }
 }

@@ -42,7 +42,9 @@ impl SharedReceives {
     /// Takes notice that a receive has completed; `None` if it is none of this queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
-        let buffer = self.buffers.complete(id)?;
+        let Some(buffer) = self.buffers.complete(id) else {
+            return self.buffers.complete_late(id);
+        };
         self.queue.retire(1);
         Some(buffer)
     }
@@ -69,10 +71,17 @@ impl SharedReceives {
         }
     }
 
-    /// The device has told that little is left: posts what is missing.
+    /// The device has told that little is left, and what had completed was taken: posts what is
+    /// missing.
     pub(crate) fn run_low(&mut self) -> Result<(), PostError> {
         self.is_armed = false;
+        self.buffers.has_only(self.limit, &mut self.queue);
         self.refill()
+    }
+
+    /// A queue pair was destroyed before it was drained.
+    pub(crate) fn may_miss_some(&mut self) {
+        self.buffers.may_miss_some(&self.queue);
     }
 }
 

@@ -53,8 +53,8 @@ pub enum Verdict {
     Draining,
     /// All requests have completed: drop it.
     Drained,
-    /// Not all have, and waiting longer helps nothing: drop it. Receives that were not
-    /// seen again are lost.
+    /// Not all have, and waiting longer helps nothing: drop it. Receives of a shared queue that
+    /// were not seen again are replaced later.
     GaveUp(String),
 }
 

@@ -7,6 +7,7 @@ mod discovery;
 mod errors;
 mod extended;
 mod lifetimes;
+mod overdue;
 mod posting;
 mod sessions;
 mod sleeping;

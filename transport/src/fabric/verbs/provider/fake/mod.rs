@@ -180,6 +180,18 @@ impl FakeProvider {
         self.world.lock().loses_last_events = true;
     }
 
+    /// From now on a queue pair that dies says nothing at all, of no request.
+    pub fn fall_silent(&self) {
+        self.world.lock().is_silent = true;
+    }
+
+    /// Has a queue pair take so many receives that never complete; fewer if there are not so
+    /// many.
+    pub fn swallow_receives(&self, queue_pair: u32, receives: usize) {
+        let mut state = self.world.lock();
+        (0..receives).for_each(|_| state.swallow_receive(queue_pair.into()));
+    }
+
     /// Lets the oldest `sends` of a queue pair go out.
     pub fn release(&self, queue_pair: u32, sends: usize) {
         let mut state = self.world.lock();

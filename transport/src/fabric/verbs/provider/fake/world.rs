@@ -48,6 +48,8 @@ pub(super) struct State {
     pub(super) hold: bool,
     /// A queue pair that dies says nothing of its last request.
     pub(super) loses_last_events: bool,
+    /// It says nothing at all, of no request.
+    pub(super) is_silent: bool,
     pub(super) limits_armed: u64,
     /// What all clocks show.
     pub(super) ticks: u64,
@@ -370,7 +372,7 @@ impl State {
         pair.state = QueuePairState::Error;
         let (context, shared) = (pair.context, pair.shared);
         self.flush(id);
-        if was_alive && shared.is_some() && !self.loses_last_events {
+        if was_alive && shared.is_some() && !self.loses_last_events && !self.is_silent {
             let last = RawEvent {
                 event_type: 16,
                 element: id,
@@ -390,6 +392,9 @@ impl State {
         let receives: Vec<_> = pair.receives.drain(..).map(|one| one.wr_id).collect();
         let (to_sends, to_receives) = (pair.send_completions, pair.receive_completions);
         pair.silent = 0;
+        if self.is_silent {
+            return;
+        }
         let flushed = |wr_id| Wc {
             wr_id,
             status: FLUSHED,
@@ -499,6 +504,13 @@ impl State {
             self.die(peer_id);
         }
         fits
+    }
+
+    /// A queue pair takes a receive for a message of which nothing more comes.
+    pub(super) fn swallow_receive(&mut self, pair_id: u64) {
+        if self.receives_of(pair_id).pop_front().is_some() {
+            self.announce_limit(pair_id);
+        }
     }
 
     fn announce_limit(&mut self, pair_id: u64) {

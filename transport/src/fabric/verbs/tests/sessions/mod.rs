@@ -16,6 +16,7 @@ mod removal;
 mod rendezvous;
 mod resting;
 mod resuming;
+mod undrained;
 mod waiting;
 
 use std::mem::MaybeUninit;

@@ -22,8 +22,8 @@ struct Way {
     is_cut: Mutex<bool>,
     /// Where queue pairs are made, if they are to be had.
     sites: Mutex<Option<[Arc<Site>; 2]>>,
-    /// The first node's newest one.
-    newest: Mutex<Option<u32>>,
+    /// The two ends' newest ones.
+    newest: Mutex<Option<[u32; 2]>>,
     /// Its newest connection.
     connection: Mutex<Option<TcpStream>>,
     /// What was asked for.
@@ -53,7 +53,8 @@ impl Way {
         let sites = self.sites.lock().unwrap();
         let [here, there] = sites.as_ref().ok_or("there is no device")?;
         let pairs = pairs([here, there]).map_err(|error| error.to_string())?;
-        *self.newest.lock().unwrap() = Some(pairs[0].endpoint().pair.queue_pair);
+        let numbers = [0, 1].map(|end: usize| pairs[end].endpoint().pair.queue_pair);
+        *self.newest.lock().unwrap() = Some(numbers);
         Ok(pairs)
     }
 }
@@ -81,8 +82,8 @@ impl Redial for Way {
 }
 
 /// Two nodes whose session goes on, and channels between them in both directions.
-struct Resuming {
-    stage: Stage,
+pub(super) struct Resuming {
+    pub(super) stage: Stage,
     way: Arc<Way>,
     channels: [Stream; 2],
 }
@@ -151,7 +152,7 @@ impl Resuming {
         Self::by(Ways::Only(Fabric::Tcp), fake, settings)
     }
 
-    fn by(ways: Ways, fake: FakeProvider, settings: SiteSettings) -> Self {
+    pub(super) fn by(ways: Ways, fake: FakeProvider, settings: SiteSettings) -> Self {
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
             let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
@@ -197,7 +198,7 @@ impl Resuming {
     }
 
     /// Sends and receives, so many messages at most in each direction.
-    fn carry(&mut self, messages: u64) {
+    pub(super) fn carry(&mut self, messages: u64) {
         for _ in 0..messages {
             self.each(|stream| stream.send(2));
             self.turn(3);
@@ -206,7 +207,7 @@ impl Resuming {
     }
 
     /// Takes what is there, so that there is room and credit.
-    fn calm_down(&mut self) {
+    pub(super) fn calm_down(&mut self) {
         for _ in 0..3 {
             self.turn(20);
             self.each(|stream| stream.receive(100));
@@ -215,7 +216,7 @@ impl Resuming {
     }
 
     /// Until everything that was sent is there.
-    fn finish(&mut self) {
+    pub(super) fn finish(&mut self) {
         let until = Instant::now() + PATIENCE;
         while self.channels.iter().any(|one| one.received < one.sent) {
             let come = self.channels.each_ref().map(|one| (one.received, one.sent));
@@ -226,7 +227,7 @@ impl Resuming {
         self.stage.settle();
     }
 
-    fn settle_over(&self, fabric: Fabric) {
+    pub(super) fn settle_over(&self, fabric: Fabric) {
         let until = Instant::now() + PATIENCE;
         let sessions = || self.stage.nodes.iter().map(|node| &node.session);
         while sessions().any(|session| session.is_suspended() || session.fabric() != fabric) {
@@ -263,7 +264,7 @@ fn trusting() -> SiteSettings {
     }
 }
 
-fn posted_receives(stage: &Stage) -> usize {
+pub(super) fn posted_receives(stage: &Stage) -> usize {
     let (_, receive) = stage.fake.tags();
     stage.fake.shared_receives(receive[0]).len()
 }
@@ -278,10 +279,26 @@ enum Breaks {
 }
 
 impl Resuming {
+    /// The numbers of the two ends' queue pairs, or of those that they had last.
+    pub(super) fn newest_pairs(&self) -> [u32; 2] {
+        let newest = *self.way.newest.lock().unwrap();
+        newest.unwrap_or(self.stage.queue_pairs())
+    }
+
+    /// Where the next ones are made, and where they were so far.
+    pub(super) fn move_to(&self, sites: [Arc<Site>; 2]) -> [Arc<Site>; 2] {
+        let before = self.way.sites.lock().unwrap().replace(sites);
+        before.expect("there is a device")
+    }
+
+    /// Ends the connection.
+    pub(super) fn cut(&self) {
+        self.way.cut(&self.stage.nodes[0].tcp);
+    }
+
     fn breaks(&self, how: Breaks) {
         let fake = &self.stage.fake;
-        let newest = *self.way.newest.lock().unwrap();
-        let dies = newest.unwrap_or(self.stage.queue_pairs()[0]);
+        let [dies, _] = self.newest_pairs();
         match how {
             Breaks::Send(status) => fake.fail_send(dies, status, 0),
             Breaks::Receive(status) => fake.fail_receive(dies, status, 0),
@@ -292,9 +309,7 @@ impl Resuming {
                     element: dies.into(),
                 },
             ),
-            Breaks::Connection => {
-                self.way.cut(&self.stage.nodes[0].tcp);
-            }
+            Breaks::Connection => self.cut(),
         }
     }
 }
@@ -452,14 +467,14 @@ fn a_sender_is_told_of_messages_that_its_peer_holds_on_to() {
 // ---- Over verbs again ------------------------------------------------------------------
 
 /// Far longer than anything here takes.
-const VERBS_FIRST: Ways = Ways::VerbsThenTcp {
+pub(super) const VERBS_FIRST: Ways = Ways::VerbsThenTcp {
     after: PATIENCE,
     back: false,
 };
 
 impl Resuming {
     /// Until both ends have gone on so often.
-    fn settle_resumed(&self, times: u64) {
+    pub(super) fn settle_resumed(&self, times: u64) {
         let until = Instant::now() + PATIENCE;
         while self.stage.stats().iter().any(|end| end.resumes < times) {
             assert!(Instant::now() < until, "{:?}", self.stage.stats());

@@ -1,0 +1,127 @@
+//! Receives of a shared queue that go with queue pairs: others are posted for them.
+
+use super::*;
+use crate::fabric::verbs::{ArrivalBuffers, QueuePair, SharedReceives};
+
+/// A shared receive queue, its buffers, and a queue pair that takes them.
+struct Receives {
+    fake: FakeProvider,
+    pair: QueuePair,
+    shared: SharedReceives,
+}
+
+const POSTED: u32 = 64;
+const BUFFER_BYTES: usize = 4096;
+/// Less than a batch waits to be posted again.
+const LEAST: usize = POSTED as usize - 15;
+
+impl Receives {
+    fn new(held: u32) -> Self {
+        let fake = one_device();
+        let device = Device::open(&fake.provider(), DEVICE).unwrap();
+        let domain = ProtectionDomain::new(&device).unwrap();
+        let completions = CompletionQueue::polled(&device, 127).unwrap();
+        let queue = ReceiveQueue::shared(&domain, POSTED, 1).unwrap();
+        let builder = QueuePairBuilder::new(&domain, &completions).shared_receive_queue(&queue);
+        let pair = builder.build(1, ConnectionSettings::default()).unwrap();
+        let buffers = ArrivalBuffers::register(&domain, POSTED, held, BUFFER_BYTES).unwrap();
+        let mut shared = SharedReceives::new(queue, buffers, POSTED);
+        shared.refill().unwrap();
+        Self { fake, pair, shared }
+    }
+
+    /// What the device has, the next one first.
+    fn posted(&self) -> Vec<WorkId> {
+        let tag = self.shared.queue.tag().unwrap();
+        let posted = self.fake.shared_receives(tag);
+        posted
+            .iter()
+            .map(|one| WorkId::from_raw(one.wr_id))
+            .collect()
+    }
+
+    /// The device takes so many.
+    fn taken(&self, receives: usize) -> Vec<WorkId> {
+        let mut taken = self.posted();
+        taken.truncate(receives);
+        self.fake.swallow_receives(self.pair.number(), receives);
+        taken
+    }
+
+    /// Messages come and go, as in a turn of the engine.
+    fn arrive(&mut self, messages: u32) {
+        for _ in 0..messages {
+            let id = self.taken(1)[0];
+            drop(self.shared.complete(id).expect("it was posted"));
+            if self.shared.buffers.wants_refill() {
+                self.shared.refill().unwrap();
+            }
+        }
+    }
+}
+
+#[test]
+fn however_many_queue_pairs_go_undrained_as_many_are_posted_as_before() {
+    let mut receives = Receives::new(2048);
+    for _ in 0..100 {
+        receives.taken(9);
+        receives.shared.may_miss_some();
+        receives.arrive(2 * POSTED + 16);
+        assert!(receives.posted().len() >= LEAST);
+    }
+    assert_eq!(receives.shared.buffers.is_spent(), None);
+}
+
+#[test]
+fn what_completes_after_all_is_handed_out_once_and_not_replaced_again() {
+    let mut receives = Receives::new(256);
+    let late = receives.taken(3);
+    receives.shared.may_miss_some();
+    receives.arrive(2 * POSTED + 16);
+    receives.shared.refill().unwrap();
+    assert_eq!(receives.posted().len(), POSTED as usize);
+    for id in late {
+        let arrived = receives.shared.complete(id).expect("it was replaced only");
+        assert_eq!(arrived.lease.index(), id.slot());
+        assert!(receives.shared.complete(id).is_none());
+    }
+    receives.shared.refill().unwrap();
+    assert_eq!(receives.posted().len(), POSTED as usize);
+    // They are used again.
+    receives.arrive(10 * POSTED);
+}
+
+#[test]
+fn what_is_only_late_is_left_alone() {
+    let mut receives = Receives::new(256);
+    receives.shared.may_miss_some();
+    receives.arrive(10 * POSTED);
+    receives.shared.refill().unwrap();
+    assert_eq!(receives.posted().len(), POSTED as usize);
+}
+
+#[test]
+fn a_queue_that_ran_low_does_not_wait_for_messages() {
+    let mut receives = Receives::new(256);
+    receives.taken(POSTED as usize - 3);
+    receives.shared.may_miss_some();
+    receives.shared.run_low().unwrap();
+    // Up to an eighth may still be there, for all that the device said.
+    assert!(receives.posted().len() >= (POSTED - POSTED / 8) as usize);
+    receives.arrive(2 * POSTED + 16);
+    assert!(receives.posted().len() >= LEAST);
+    // Where nothing is missing, low means busy.
+    receives.shared.run_low().unwrap();
+    assert!(receives.posted().len() <= POSTED as usize);
+}
+
+#[test]
+fn it_is_spent_when_half_of_what_stands_in_is_lost() {
+    let mut receives = Receives::new(32);
+    for (lost, spent) in [(16, None), (1, Some(17))] {
+        receives.taken(lost);
+        receives.shared.may_miss_some();
+        receives.arrive(2 * POSTED + 16);
+        assert_eq!(receives.shared.buffers.is_spent(), spent);
+    }
+}
