@@ -181,30 +181,36 @@ impl Node {
         })?;
         #[cfg(feature = "verbs")]
         devices.entrust_to(&runtime);
-        let mut local_addr = None;
-        if let Some(address) = address {
-            let acceptor =
-                Acceptor::bind(address, local.clone()).map_err(|error| ListenError::Address {
-                    address: address.to_string(),
-                    source: error.source,
-                })?;
-            local_addr = Some(acceptor.local_addr());
-            let listener = Listener {
-                acceptor,
-                our_channels: settings.max_channels,
-                resuming: resuming.clone(),
-            };
-            runtime.set_control_source(Box::new(listener))?;
-        }
-        Ok(Self {
+        let mut node = Self {
             runtime,
             dialers: Dialers::new(dialing::CONNECTING),
             resuming,
             local,
-            local_addr,
+            local_addr: None,
             settings,
             environment,
-        })
+        };
+        if let Some(address) = address {
+            // If that fails the node is closed again, and its thread with it.
+            node.bind(address)?;
+        }
+        Ok(node)
+    }
+
+    fn bind(&mut self, address: SocketAddr) -> Result<(), ListenError> {
+        let bound = Acceptor::bind(address, self.local.clone());
+        let acceptor = bound.map_err(|error| ListenError::Address {
+            address: address.to_string(),
+            source: error.source,
+        })?;
+        self.local_addr = Some(acceptor.local_addr());
+        let listener = Listener {
+            acceptor,
+            our_channels: self.settings.max_channels,
+            resuming: self.resuming.clone(),
+        };
+        self.runtime.set_control_source(Box::new(listener))?;
+        Ok(())
     }
 
     /// Which variables of the environment overrode settings when the node was made, and

@@ -14,7 +14,7 @@ mod crashed;
 #[path = "../processes/mod.rs"]
 mod processes;
 
-use std::{process::ExitCode, thread};
+use std::{net::TcpListener, process::ExitCode, thread};
 
 use belongings::{Belongings, files_are_left};
 use ibex::{Message, Node, Raw, RecvError, SendError};
@@ -31,6 +31,8 @@ fn main() -> ExitCode {
 }
 
 fn survive(party: &mut Party) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let taken = listener.local_addr().expect("its address");
     let mut settled = None;
     for round in 0..party.setup.count(ROUNDS, 5) {
         match round {
@@ -42,6 +44,7 @@ fn survive(party: &mut Party) {
         // after that, a node is made or closed.
         drop(one_session(party));
         drop(Node::client().expect("another node starts"));
+        drop(Node::listen(taken).expect_err("somebody else listens there"));
         let left = Belongings::settle(party, |left| settled.as_ref() == Some(left));
         let of_the_killed = left.on_devices.iter().find(|line| line.contains("killed"));
         assert_eq!(of_the_killed, None, "round {round}: the kernel keeps it");
