@@ -132,12 +132,12 @@ impl<T: ?Sized, C: Codec<T>> Stream for Messages<'_, T, C> {
 }
 
 /// What a stream gives for what was received, and whether it is over then: after any error but
-/// a message that is not valid.
+/// one that spares the channel.
 pub(crate) fn item_of<M>(
     received: Result<M, RecvError>,
     is_over: &mut bool,
 ) -> Option<Result<M, RecvError>> {
-    *is_over = matches!(&received, Err(error) if !matches!(error, RecvError::Corrupt { .. }));
+    *is_over = matches!(&received, Err(error) if !error.spares_channel());
     match received {
         Err(RecvError::Ended) => None,
         item => Some(item),

@@ -218,7 +218,7 @@ impl<T: ?Sized, C: Codec<T>> Iterator for Iter<'_, T, C> {
         let item = self.receiver.next().transpose();
         self.is_over = match &item {
             None => true,
-            Some(Err(error)) => !matches!(error, RecvError::Corrupt { .. }),
+            Some(Err(error)) => !error.spares_channel(),
             Some(Ok(_)) => false,
         };
         item

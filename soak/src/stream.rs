@@ -236,6 +236,10 @@ impl<'a> Incoming<'a> {
             match self.receiver.try_recv() {
                 Ok(message) => self.held.push(message),
                 Err(nothing) if nothing.is_transient() => break,
+                Err(TryRecvError::Failed(RecvError::Memory(_))) => {
+                    self.was_refused();
+                    break;
+                }
                 Err(TryRecvError::Failed(error)) => return Err(self.over(&error)),
                 Err(_) => unreachable!("all others are transient"),
             }
@@ -246,11 +250,24 @@ impl<'a> Incoming<'a> {
 
     /// Waits for a message, and takes what is there with it.
     pub(crate) fn wait_for_some(&mut self) -> Result<(), Over> {
-        match self.receiver.recv() {
-            Ok(message) => self.held.push(message),
-            Err(error) => return Err(self.over(&error)),
+        loop {
+            match self.receiver.recv() {
+                Ok(message) => {
+                    self.held.push(message);
+                    return self.take_some();
+                }
+                Err(RecvError::Memory(_)) => self.was_refused(),
+                Err(error) => return Err(self.over(&error)),
+            }
         }
-        self.take_some()
+    }
+
+    /// What came cannot be mapped now, and is there to be taken later.
+    fn was_refused(&self) {
+        self.feed.tell(Fact::Refused {
+            process: self.process,
+        });
+        thread::sleep(PAUSE);
     }
 
     /// Takes everything until the end.

@@ -4,10 +4,9 @@
 use std::{sync::mpsc, thread};
 
 use ibex::{
-    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError,
+    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendTimeoutError,
     bootstrap::{DialError, End, HandshakeError, SessionLimit},
 };
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::common::{
     log::Log,
@@ -18,7 +17,6 @@ use crate::common::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_channels", too_many_channels),
-    Scenario::new("no_descriptor_for_an_end", no_descriptor_for_an_end),
     Scenario::new("too_many_sessions_of_a_peer", too_many_of_a_peer),
     Scenario::new("large_messages_unreleased", large_unreleased),
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
@@ -41,68 +39,6 @@ fn too_many_channels(stage: &mut Stage) {
     assert!(error.to_string().contains("max_channels"), "{error}");
     stage.rendezvous("all are open", &node);
     drop(ends);
-}
-
-/// An end for which the kernel refuses memory is not opened, and a message for which it does is
-/// not sent; both can be once it does not.
-fn no_descriptor_for_an_end(stage: &mut Stage) {
-    let (_node, peer) = stage.meet();
-    let names = || (0..40).map(|number| number.to_string());
-    if stage.side == Side::Listener {
-        answer(&peer, "first");
-        converse(&peer, "second");
-        // What came with it has come too: nobody passes us descriptors that we cannot take.
-        answer(&peer, "they are open");
-        let mut senders: Vec<_> = names().map(|name| sender(&peer, &name)).collect();
-        let sent = without_descriptors(|| {
-            let sent = senders.iter_mut().map(|sender| sender.send(b"here"));
-            sent.collect::<Vec<_>>()
-        });
-        for (sender, sent) in senders.iter_mut().zip(sent) {
-            match sent {
-                Ok(sequence) => assert_eq!(sequence, 1),
-                Err(SendError::Memory(_)) => assert_eq!(sender.send(b"here").expect("sent"), 1),
-                Err(error) => panic!("{error}"),
-            }
-        }
-        for sender in &mut senders {
-            sender.wait_acked(1).expect("acknowledged");
-        }
-        return;
-    }
-    converse(&peer, "first");
-    answer(&peer, "second");
-    let open = |name: &str| peer.channel(name).codec::<Raw>().receiver::<[u8]>();
-    let (mut opened, refused) = without_descriptors(|| {
-        let opened: Vec<_> = names().map_while(|name| open(&name).ok()).collect();
-        let refused = names().nth(opened.len());
-        let refused = refused.map(|name| (open(&name), name));
-        (opened, refused)
-    });
-    let next = opened.len();
-    // Where ends share what there is, none needs a descriptor of its own.
-    if let Some((refused, name)) = refused {
-        let error = refused.expect_err("it was refused before");
-        assert!(matches!(error.reason, OpenFailure::Memory(_)), "{error}");
-        assert!(error.to_string().contains(&name), "{error}");
-    }
-    opened.extend(names().skip(next).map(|name| open(&name).expect("opened")));
-    converse(&peer, "they are open");
-    for receiver in &mut opened {
-        let message = receiver.recv().expect("a message");
-        assert_eq!(&message[..], b"here");
-        message.ack();
-    }
-}
-
-/// Runs `scene` while this process may open no descriptor.
-fn without_descriptors<T>(scene: impl FnOnce() -> T) -> T {
-    let limit = getrlimit(Resource::Nofile);
-    let current = Some(3);
-    setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("fewer than it may have");
-    let seen = scene();
-    setrlimit(Resource::Nofile, limit).expect("what it may have");
-    seen
 }
 
 /// A peer has its places, whoever it connects as; another identity has others, and the end
@@ -273,13 +209,13 @@ fn check_refusal(node: &Node, address: &str, whose: End, which: SessionLimit) {
     assert!(error.to_string().contains(which.setting()), "{error}");
 }
 
-fn converse(peer: &Peer, name: &str) {
+pub(crate) fn converse(peer: &Peer, name: &str) {
     let mut sender = sender(peer, name);
     sender.send(name.as_bytes()).expect("sent");
     sender.wait_acked(1).expect("acknowledged");
 }
 
-fn answer(peer: &Peer, name: &str) {
+pub(crate) fn answer(peer: &Peer, name: &str) {
     let mut receiver = receiver(peer, name);
     let message = receiver.recv().expect("a message");
     assert_eq!(&message[..], name.as_bytes());

@@ -28,6 +28,7 @@ mod limiting;
 mod meeting;
 mod observing;
 mod opening;
+mod refusing;
 mod reserving;
 mod resting;
 mod selecting;
@@ -63,6 +64,7 @@ fn main() -> ExitCode {
         grouping::SCENARIOS,
         guarding::SCENARIOS,
         acknowledging::SCENARIOS,
+        refusing::SCENARIOS,
         reserving::SCENARIOS,
         resting::SCENARIOS,
         selecting::SCENARIOS,

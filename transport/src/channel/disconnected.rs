@@ -63,6 +63,12 @@ pub enum EndCause {
         /// What the device said.
         why: String,
     },
+    /// The system refused this process what the session could not go on without, a descriptor
+    /// or memory.
+    Refused {
+        /// What, and what would help.
+        why: String,
+    },
     /// This node was closed.
     NodeClosed,
     /// A reservation of this end was leaked, so nothing behind it can be sent.
@@ -89,6 +95,9 @@ impl fmt::Display for EndCause {
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
             EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
+            EndCause::Refused { why } => {
+                write!(f, "this process was refused what the session needs: {why}")
+            }
             EndCause::NodeClosed => f.write_str("this node was closed"),
             EndCause::SlotLeaked => f.write_str(
                 "a reservation was leaked (mem::forget), so nothing behind it can be sent",

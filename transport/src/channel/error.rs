@@ -265,9 +265,21 @@ pub enum RecvError {
         /// What the codec found.
         why: String,
     },
+    /// The kernel refused memory for what has come (shared memory). It stays where it is, and the
+    /// next call tries again.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
     /// This process is a fork of the one that opened the channel.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
+}
+
+impl RecvError {
+    /// Whether the next call goes on, as behind a message that is not valid.
+    #[must_use]
+    pub fn spares_channel(&self) -> bool {
+        matches!(self, RecvError::Corrupt { .. } | RecvError::Memory(_))
+    }
 }
 
 /// How an attempt to receive ended without a message.

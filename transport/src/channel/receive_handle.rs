@@ -10,7 +10,7 @@ mod waiting;
 use std::sync::atomic::Ordering;
 use std::{
     mem,
-    os::fd::OwnedFd,
+    os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
     sync::{Arc, PoisonError},
 };
@@ -33,7 +33,7 @@ use crate::{
         record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
         session::Agreed,
     },
-    fabric::shm::RingSegment,
+    fabric::shm::{RingSegment, SegmentRefused},
     fork,
     memory::orphans::{self, Orphan},
     ring::{Arm, CellBlock, Consumer, Mapped},
@@ -396,7 +396,7 @@ impl ReceiveHandle {
             let bytes = unsafe { found.payload.cast::<[u8; 16]>().read_unaligned() };
             let (length, slot, is_new) = LargeAnnouncement::parse_in_segment(bytes);
             if !is_new {
-                return self.in_segment(slot, length, 0, None).map(Some);
+                return self.in_segment(slot, length, 0, &None).map(Some);
             }
         }
         let mut large = self.end.large();
@@ -428,7 +428,17 @@ impl ReceiveHandle {
                 time,
             ))),
             LargePlace::Segment { slot, capacity, fd } => {
-                self.in_segment(slot, length as u64, capacity, fd).map(Some)
+                let found = self.in_segment(slot, length as u64, capacity, &fd);
+                if matches!(found, Err(RecvError::Memory(_))) {
+                    let place = LargePlace::Segment { slot, capacity, fd };
+                    self.end.large().push_front(LargeArrival {
+                        sequence,
+                        length,
+                        time,
+                        place,
+                    });
+                }
+                found.map(Some)
             }
         }
     }
@@ -438,7 +448,7 @@ impl ReceiveHandle {
         slot: u32,
         length: u64,
         capacity: u64,
-        fd: Option<OwnedFd>,
+        fd: &Option<OwnedFd>,
     ) -> Result<FoundLarge, RecvError> {
         let limit = self
             .end
@@ -448,12 +458,14 @@ impl ReceiveHandle {
         if length > limit {
             return Err(self.refused("a message is above the channel's limit"));
         }
+        let fd = fd.as_ref().map(AsFd::as_fd);
         let accepted = self.end.held().slots.accept(slot, length, capacity, fd);
         match accepted {
             Ok(segment) => {
                 let payload = segment.memory().0;
                 Ok((payload, length as usize, LargeMemory::Segment(segment), 0))
             }
+            Err(SegmentRefused::Memory(error)) => Err(error.into()),
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
     }
@@ -484,7 +496,18 @@ impl ReceiveHandle {
         let alignment = agreed.alignment as usize;
         let source = match offer {
             SourceOffer::Frames(arrivals) => Ok(Source::Frames(Frames::new(arrivals, alignment))),
-            SourceOffer::Ring { fd, capacity } => self.map_ring(fd, capacity, alignment),
+            SourceOffer::Ring { .. } if end.prefix.prefix().released != self.handed_out => {
+                Err("a ring came while messages of the one before are held".to_owned())
+            }
+            SourceOffer::Ring { fd, capacity } => match self.map_ring(&fd, capacity, alignment) {
+                Err(SegmentRefused::Memory(error)) => {
+                    // It stays where it was, for the next call.
+                    *offered = Some(SourceOffer::Ring { fd, capacity });
+                    end.has_source.store(true, Ordering::Release);
+                    return Err(error.into());
+                }
+                source => source.map_err(|refused| refused.to_string()),
+            },
         };
         drop(offered);
         self.source = source.map_err(|what| self.refused(&what))?;
@@ -504,11 +527,13 @@ impl ReceiveHandle {
     }
 
     /// Maps a ring that came, and goes on there behind what the one before had.
-    fn map_ring(&self, fd: OwnedFd, capacity: u64, alignment: usize) -> Result<Source, String> {
-        if self.end.prefix.prefix().released != self.handed_out {
-            return Err("a ring came while messages of the one before are held".to_owned());
-        }
-        let ring = RingSegment::accept(fd, capacity).map_err(|refused| refused.to_string())?;
+    fn map_ring(
+        &self,
+        fd: &OwnedFd,
+        capacity: u64,
+        alignment: usize,
+    ) -> Result<Source, SegmentRefused> {
+        let ring = RingSegment::accept(fd.as_fd(), capacity)?;
         let (base, capacity) = ring.memory();
         // SAFETY: a double mapping of `capacity` bytes; `held` keeps it until the last guard
         // is gone.

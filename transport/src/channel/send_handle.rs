@@ -547,6 +547,7 @@ impl<'a> Entered<'a> {
         if self.producer().is_none() {
             // SAFETY: exclusive as in `producer`.
             let before = unsafe { (*self.end.writing.get()).before };
+            // What is refused now may be had by the next send.
             let producer = SendProducer::create(self.end, before).map_err(SendError::Memory)?;
             // SAFETY: exclusive as in `producer`, and no reference to it is alive.
             unsafe { (*self.end.writing.get()).producer = Some(Box::new(producer)) };

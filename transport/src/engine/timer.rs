@@ -13,6 +13,8 @@ pub enum Timer {
     Drain,
     /// Senders that wait for room are looked at again then.
     Stall,
+    /// What the kernel did not take over the Unix socket is passed again then.
+    Pass,
     /// A session without wires is said to be suspended then.
     Notice,
     /// The peer is dialed again then.
@@ -21,10 +23,11 @@ pub enum Timer {
     Verdict,
 }
 
-const TIMERS: [Timer; 6] = [
+const TIMERS: [Timer; 7] = [
     Timer::Linger,
     Timer::Drain,
     Timer::Stall,
+    Timer::Pass,
     Timer::Notice,
     Timer::Redial,
     Timer::Verdict,

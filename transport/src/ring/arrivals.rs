@@ -24,7 +24,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::ops::Deref;
 
-use super::pages::Pages;
+use super::pages::{NoMemory, Pages};
 use crate::mutant::unless_mutant;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 
@@ -32,20 +32,21 @@ use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 /// three roles.
 ///
 /// The memory is mapped here, once, and touched as it is used.
-#[must_use]
-pub fn arrival_ring<T: Send>(
-    capacity: usize,
-) -> (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>) {
+///
+/// # Errors
+/// The kernel gives none.
+pub fn arrival_ring<T: Send>(capacity: usize) -> Result<ArrivalRing<T>, NoMemory> {
     let capacity = capacity.max(1).next_power_of_two();
+    let slots = Pages::new(capacity)?;
     let shared = Arc::new(Shared {
         published: Line(AtomicU64::new(0)),
         behind: Line(Behind {
             completed: AtomicU64::new(0),
             retired: AtomicU64::new(0),
         }),
-        slots: Line(Pages::new(capacity)),
+        slots: Line(slots),
     });
-    (
+    Ok((
         ArrivalWriter {
             shared: Arc::clone(&shared),
             published: 0,
@@ -57,8 +58,11 @@ pub fn arrival_ring<T: Send>(
             published: Cell::new(0),
         },
         ArrivalRetirer { shared, retired: 0 },
-    )
+    ))
 }
+
+/// The three roles of a ring.
+pub type ArrivalRing<T> = (ArrivalWriter<T>, ArrivalReader<T>, ArrivalRetirer<T>);
 
 /// The engine's end.
 pub struct ArrivalWriter<T> {
@@ -386,7 +390,7 @@ mod tests {
             steps in prop::collection::vec(step(), 0..200),
         ) {
             let witness = StdArc::new(());
-            let (mut writer, mut reader, mut retirer) = arrival_ring(capacity);
+            let (mut writer, mut reader, mut retirer) = arrival_ring(capacity).expect("memory");
             let capacity = capacity.next_power_of_two();
             // The model: what was pushed and not retired, of which the first
             // `completed` have been read.
@@ -433,7 +437,7 @@ mod tests {
 
     #[test]
     fn an_empty_ring_rests_and_goes_on() {
-        let (mut writer, mut reader, mut retirer) = arrival_ring(2);
+        let (mut writer, mut reader, mut retirer) = arrival_ring(2).expect("memory");
         for number in 0..5 {
             assert!(writer.rest());
             assert!(writer.push(number));
@@ -456,7 +460,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "advanced beyond what was peeked")]
     fn advancing_takes_a_peek() {
-        let (mut writer, mut reader, _retirer) = arrival_ring(1);
+        let (mut writer, mut reader, _retirer) = arrival_ring(1).expect("memory");
         assert!(writer.push(1));
         reader.advance();
     }
@@ -471,7 +475,7 @@ mod models {
     #[test]
     fn loom_arrivals() {
         loom::model(|| {
-            let (mut writer, mut reader, mut retirer) = arrival_ring(1);
+            let (mut writer, mut reader, mut retirer) = arrival_ring(1).expect("memory");
             // Everyone does what it can without waiting; loom tries all the
             // orders in which that is everything.
             assert!(writer.push(1));
@@ -501,7 +505,7 @@ mod models {
     #[test]
     fn loom_slots_rest() {
         loom::model(|| {
-            let (mut writer, mut reader, mut retirer) = arrival_ring(1);
+            let (mut writer, mut reader, mut retirer) = arrival_ring(1).expect("memory");
             assert!(writer.push(1));
             let handle = thread::spawn(move || {
                 assert_eq!(reader.peek(), Some(&1));

@@ -35,7 +35,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::barrier::Asymmetry;
 use super::bell::Bell;
-use super::pages::Pages;
+use super::pages::{NoMemory, Pages};
 use crate::fork;
 use crate::mutant::unless_mutant;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
@@ -93,16 +93,18 @@ impl CellBlock {
     /// Leases a block with cells for at least `messages` messages (at most
     /// [`MAX_CELLS`]), all empty. Guards that settle while a peer waits ring
     /// `bell`.
-    #[must_use]
-    pub fn lease(messages: usize, bell: &'static Bell) -> CellLease {
+    ///
+    /// # Errors
+    /// The kernel gives no memory for a new one.
+    pub fn lease(messages: usize, bell: &'static Bell) -> Result<CellLease, NoMemory> {
         let count = messages.clamp(MIN_CELLS, MAX_CELLS).next_power_of_two();
         let recycled = slab()[class(count)].pop();
-        let block = recycled.unwrap_or_else(|| Self::allocate(count));
+        let block = recycled.map_or_else(|| Self::allocate(count), Ok)?;
         block.asked.store(ASKED_NOT, Ordering::Relaxed);
         block
             .bell
             .store(ptr::from_ref(bell).cast_mut(), Ordering::Release);
-        CellLease { block }
+        Ok(CellLease { block })
     }
 
     /// How many messages may be handed out at a time.
@@ -234,13 +236,14 @@ impl CellBlock {
         &self.cells[sequence_low as usize & (self.cells.len() - 1)]
     }
 
-    fn allocate(count: usize) -> &'static Self {
-        Box::leak(Box::new(Self {
+    fn allocate(count: usize) -> Result<&'static Self, NoMemory> {
+        let cells = Pages::new(count)?;
+        Ok(Box::leak(Box::new(Self {
             asked: AtomicU32::new(ASKED_NOT),
             asymmetry: Asymmetry::of_process(),
             bell: AtomicPtr::new(ptr::null_mut()),
-            cells: Pages::new(count),
-        }))
+            cells,
+        })))
     }
 }
 

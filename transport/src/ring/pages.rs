@@ -2,13 +2,22 @@
 
 use std::ops::Deref;
 
+#[cfg(not(loom))]
+use crate::memory::{Mapping, MemoryUse};
 use crate::sync::{AtomicU32, UnsafeCell};
+
+/// The kernel gives no memory.
+#[cfg(not(loom))]
+pub(super) use crate::memory::MemoryError as NoMemory;
+/// loom always has some.
+#[cfg(loom)]
+pub(super) use std::convert::Infallible as NoMemory;
 
 /// A list of values in pages of its own, all in their initial state.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(super) struct Pages<T> {
-    memory: crate::memory::Mapping,
+    memory: Mapping,
     count: usize,
     values: std::marker::PhantomData<T>,
 }
@@ -63,20 +72,18 @@ unsafe impl<T> Initial for UnsafeCell<std::mem::MaybeUninit<T>> {
 
 #[cfg(not(loom))]
 impl<T: Initial> Pages<T> {
-    /// So many values. Aborts the process as any allocation does if there is no memory.
-    pub(super) fn new(count: usize) -> Self {
-        use crate::memory::{Mapping, MemoryUse};
-        use std::alloc::{Layout, handle_alloc_error};
-        let layout = Layout::array::<T>(count).expect("a window fits the address space");
-        let memory = Mapping::inherited(MemoryUse::Window, layout.size())
-            .unwrap_or_else(|_| handle_alloc_error(layout));
+    /// So many values.
+    pub(super) fn new(count: usize) -> Result<Self, NoMemory> {
+        let layout = std::alloc::Layout::array::<T>(count);
+        let bytes = layout.expect("a window fits the address space").size();
+        let memory = Mapping::inherited(MemoryUse::Window, bytes)?;
         // With huge pages the first value could cost 2 MiB.
         memory.prefer_huge_pages(false);
-        Self {
+        Ok(Self {
             memory,
             count,
             values: std::marker::PhantomData,
-        }
+        })
     }
 
     /// Puts all values into their initial state, and gives their memory back until they are
@@ -105,8 +112,8 @@ impl<T: Initial> Deref for Pages<T> {
 
 #[cfg(loom)]
 impl<T: Initial> Pages<T> {
-    pub(super) fn new(count: usize) -> Self {
-        Self((0..count).map(|_| T::initial()).collect())
+    pub(super) fn new(count: usize) -> Result<Self, NoMemory> {
+        Ok(Self((0..count).map(|_| T::initial()).collect()))
     }
 
     /// # Safety

@@ -317,7 +317,7 @@ mod tests {
         #[test]
         fn counts_like_the_naive_model(steps in prop::collection::vec(step(), 0..400)) {
             let bell = Bell::lease().unwrap();
-            let lease = CellBlock::lease(CELLS as usize, bell.bell());
+            let lease = CellBlock::lease(CELLS as usize, bell.bell()).expect("memory");
             let cells = lease.block();
             let advance = Advance::default();
             let mut model = Model::default();
@@ -367,7 +367,7 @@ mod tests {
     #[test]
     fn a_detached_message_can_be_acknowledged_after_a_later_one_was_dropped() {
         let bell = Bell::lease().unwrap();
-        let lease = CellBlock::lease(CELLS as usize, bell.bell());
+        let lease = CellBlock::lease(CELLS as usize, bell.bell()).expect("memory");
         let cells = lease.block();
         let advance = Advance::default();
         for sequence in 1..=3 {
@@ -432,7 +432,7 @@ mod models {
 
     fn two_cells() -> (BellLease, CellLease, Arc<Advance>) {
         let (bell, _) = bell();
-        let lease = CellBlock::lease(2, bell.bell());
+        let lease = CellBlock::lease(2, bell.bell()).expect("memory");
         (bell, lease, Arc::new(Advance::default()))
     }
 
@@ -513,7 +513,7 @@ mod models {
     fn loom_settled_while_asked() {
         loom::model(|| {
             let (bell, rings) = bell();
-            let lease = CellBlock::lease(2, bell.bell());
+            let lease = CellBlock::lease(2, bell.bell()).expect("memory");
             let cells = lease.block();
             let advance = Arc::new(Advance::default());
             cells.hold(1, 8);

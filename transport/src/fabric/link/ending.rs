@@ -134,6 +134,7 @@ impl Link {
                     self.look_at_teardown(now, tools, context);
                 }
                 Timer::Stall => self.look_for_stalls(now, context),
+                Timer::Pass => self.flush_local(context),
                 Timer::Notice => self.tell_of_break(context),
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.give_up(context),

@@ -147,8 +147,11 @@ impl Link {
             sender.end.waiters.take(&mut context.wakers);
         }
         if let Some(receiver) = self.receivers.get_mut(end) {
-            let (writer, reader, retirer) =
-                arrival_ring(agreed.window.messages.next_power_of_two() as usize);
+            let arrivals = arrival_ring(agreed.window.messages.next_power_of_two() as usize);
+            let (writer, reader, retirer) = match arrivals {
+                Ok(arrivals) => arrivals,
+                Err(error) => return self.receiver_lacks_memory(end, &error, context),
+            };
             receiver.writer = Some(writer);
             receiver.end.held().frames = Some(retirer);
             let _ = receiver.end.theirs.set(Words::local());

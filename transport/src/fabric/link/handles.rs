@@ -16,6 +16,7 @@ use crate::{
         record,
         session::CannotOpen,
     },
+    memory::MemoryError,
     ring::CellBlock,
 };
 
@@ -52,13 +53,14 @@ impl Link {
         context: &mut Context<'_>,
     ) -> Result<Arc<ReceiveEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
+        let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell())
+            .map_err(refused)?;
         let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
         let id = self
             .session
             .open(Role::Receiver, name.clone(), spec.clone())?;
         // Of the newest version; a sender that settles on another does not look at it.
         let first = record::first_position(spec.newest.alignment as usize);
-        let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell());
         let session = self.shared.clone();
         let common = ChannelEnd::new(session, id, Role::Receiver, name, spec, open_timeout);
         let end = Arc::new(ReceiveEnd::new(common, cells, tell_every));
@@ -80,7 +82,7 @@ impl Link {
         local
             .map(|local| local.lease_block(segments))
             .transpose()
-            .map_err(|refused| CannotOpen::Memory(refused.to_string()))
+            .map_err(refused)
     }
 
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
@@ -157,4 +159,8 @@ impl Link {
         }
         news
     }
+}
+
+fn refused(error: MemoryError) -> CannotOpen {
+    CannotOpen::Memory(error.to_string())
 }

@@ -7,10 +7,10 @@
 use std::sync::atomic::Ordering;
 use std::{
     collections::VecDeque,
-    io,
+    fmt, io,
     os::fd::{AsFd, OwnedFd},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::event::{
@@ -30,8 +30,8 @@ use crate::{
     driver::{Context, PeerDescription, Wire},
     engine::{control::Role, id_map::IdMap, session::Agreed, timer::Timer},
     fabric::shm::{
-        ControlBlock, ControlSegments, FdSocket, Incoming, Outgoing, PeerControlSegment, Reader,
-        SegmentShare, Sizes,
+        ControlBlock, ControlSegments, FdSocket, FdSocketError, Incoming, Outgoing,
+        PeerControlSegment, Reader, SegmentRefused, SegmentShare, Sizes,
         message::{self, Message},
     },
     memory::MemoryError,
@@ -234,9 +234,13 @@ impl Link {
                 // The peer reads it in its own time; its next message or bell brings us
                 // back, and so does every wish of a handle.
                 Ok(Outgoing::WouldBlock | Outgoing::End) => return,
+                Ok(Outgoing::NotNow) => {
+                    let again = Instant::now() + PASS_AGAIN;
+                    return self.timers.set_sooner(Timer::Pass, again);
+                }
                 Err(error) => {
-                    self.fail(&format!("passing a descriptor failed: {error}"), context);
-                    return;
+                    let why = format!("passing a descriptor failed: {error}");
+                    return self.end_broken(EndCause::Refused { why }, context);
                 }
             }
         }
@@ -297,22 +301,19 @@ impl Link {
             let received = match local.socket.receive() {
                 Ok(Incoming::Message(received)) => received,
                 Ok(Incoming::WouldBlock | Incoming::End) => return,
-                Err(error) => return self.break_off(&error.to_string(), context),
+                Err(error) => return self.finish_broken(cause_of(&error), context),
             };
-            let message = match Message::decode(received.bytes()) {
-                Ok(message) if message.attachment().allows(received.fd.is_some()) => message,
-                Ok(_) => return self.break_off("a descriptor is missing or too many", context),
-                Err(malformed) => return self.break_off(&malformed.to_string(), context),
+            let handled = match Message::decode(received.bytes()) {
+                Ok(message) if message.attachment().allows(received.fd.is_some()) => {
+                    self.handle_local(message, received.fd, context)
+                }
+                Ok(_) => Err(broke("a descriptor is missing or too many")),
+                Err(malformed) => Err(broke(malformed)),
             };
-            if let Err(what) = self.handle_local(message, received.fd, context) {
-                return self.break_off(&what, context);
+            if let Err(cause) = handled {
+                return self.finish_broken(cause, context);
             }
         }
-    }
-
-    fn break_off(&mut self, what: &str, context: &mut Context<'_>) {
-        let why = format!("it broke the protocol: {what}");
-        self.finish_broken(EndCause::lost(why), context);
     }
 
     fn handle_local(
@@ -320,7 +321,7 @@ impl Link {
         message: Message,
         fd: Option<OwnedFd>,
         context: &mut Context<'_>,
-    ) -> Result<(), String> {
+    ) -> Result<(), EndCause> {
         let Some(local) = &mut self.local else {
             return Ok(());
         };
@@ -335,10 +336,18 @@ impl Link {
             }
             (Message::Control { index }, Some(fd)) => {
                 if index as usize != local.peer_segments.len() || index >= MAX_SEGMENTS {
-                    return Err(format!("control segment {index} is out of turn"));
+                    return Err(broke(format_args!(
+                        "control segment {index} is out of turn"
+                    )));
                 }
-                let segment = PeerControlSegment::accept(fd, local.sizes.bytes(index))
-                    .map_err(|refused| refused.to_string())?;
+                let segment = PeerControlSegment::accept(fd, local.sizes.bytes(index)).map_err(
+                    |refused| match refused {
+                        SegmentRefused::Memory(error) => EndCause::Refused {
+                            why: error.to_string(),
+                        },
+                        refused => broke(refused),
+                    },
+                )?;
                 local.peer_segments.push(segment);
             }
             (
@@ -356,7 +365,7 @@ impl Link {
                 };
                 let announced: usize = local.blocks.iter().map(IdMap::len).sum();
                 if announced >= MAX_SEGMENTS as usize * 256 {
-                    return Err("too many channel ends are announced".to_owned());
+                    return Err(broke("too many channel ends are announced"));
                 }
                 local.blocks[role as usize].insert(end, (segment, block));
                 self.open_local(context);
@@ -373,9 +382,9 @@ impl Link {
                     .agreed()
                     .map(|agreed| agreed.window.bytes);
                 if agreed != Some(capacity) || receiver.has_ring {
-                    return Err(format!(
+                    return Err(broke(format_args!(
                         "a ring of {capacity} bytes came, {agreed:?} are agreed"
-                    ));
+                    )));
                 }
                 receiver.has_ring = true;
                 receiver.end.provide(Source::Ring { fd, capacity });
@@ -388,9 +397,9 @@ impl Link {
                     Counterpart::NotYet => return self.keep_for_later(message, None),
                 };
                 if !std::mem::take(&mut receiver.has_ring) {
-                    return Err("a ring is given up that never came".to_owned());
+                    return Err(broke("a ring is given up that never came"));
                 }
-                receiver.end.ring_rests()?;
+                receiver.end.ring_rests().map_err(broke)?;
             }
             (
                 Message::Large {
@@ -413,13 +422,13 @@ impl Link {
                     .agreed()
                     .map_or(0, |agreed| agreed.max_message_bytes);
                 if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
-                    return Err(format!(
+                    return Err(broke(format_args!(
                         "a message of {length} bytes came, the limit is {limit}"
-                    ));
+                    )));
                 }
                 let mut large = receiver.end.large();
                 if large.len() > MAX_LARGE_WAITING {
-                    return Err("too many large messages are announced".to_owned());
+                    return Err(broke("too many large messages are announced"));
                 }
                 let place = LargePlace::Segment { slot, capacity, fd };
                 large.push_back(LargeArrival {
@@ -432,10 +441,10 @@ impl Link {
                 receiver.end.waiters.take(&mut context.wakers);
             }
             (Message::Hello { .. } | Message::Control { .. } | Message::Ring { .. }, None) => {
-                return Err("a descriptor is missing".to_owned());
+                return Err(broke("a descriptor is missing"));
             }
             (Message::Rest { .. }, _) => {
-                return Err("rings that rest were not agreed on".to_owned());
+                return Err(broke("rings that rest were not agreed on"));
             }
         }
         Ok(())
@@ -454,10 +463,10 @@ impl Link {
     }
 
     /// The two sockets are not ordered: what came before its channel's open waits for it.
-    fn keep_for_later(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), String> {
+    fn keep_for_later(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), EndCause> {
         if let Some(local) = &mut self.local {
             if local.early.len() >= MAX_EARLY {
-                return Err("too much came for channels that are not open".to_owned());
+                return Err(broke("too much came for channels that are not open"));
             }
             local.early.push_back((message, fd));
         }
@@ -520,8 +529,8 @@ impl Link {
         // its words.
         self.answer_asks(context);
         for (message, fd) in early {
-            if let Err(what) = self.handle_local(message, fd, context) {
-                return self.break_off(&what, context);
+            if let Err(cause) = self.handle_local(message, fd, context) {
+                return self.finish_broken(cause, context);
             }
         }
     }
@@ -620,6 +629,20 @@ impl Link {
     }
 }
 
+/// The peer broke the protocol.
+fn broke(what: impl fmt::Display) -> EndCause {
+    EndCause::lost(format!("it broke the protocol: {what}"))
+}
+
+fn cause_of(error: &FdSocketError) -> EndCause {
+    match error {
+        FdSocketError::DescriptorLost | FdSocketError::Kernel { .. } => EndCause::Refused {
+            why: error.to_string(),
+        },
+        FdSocketError::TooManyDescriptors | FdSocketError::TooLong => broke(error),
+    }
+}
+
 /// A receiving end as seen from the peer's sending end.
 enum Counterpart<'a> {
     Here(&'a mut super::ReceiveLink),
@@ -629,6 +652,8 @@ enum Counterpart<'a> {
     Gone,
 }
 
+/// Until the kernel is asked again to take what it had no memory or no place for.
+const PASS_AGAIN: Duration = Duration::from_millis(20);
 /// The generations of armings that no handle has made.
 const ARMED_FOR_CALLER: u32 = 1 << 31;
 /// Descriptors that may wait for their channel's open.
@@ -637,3 +662,21 @@ const MAX_EARLY: usize = 1024;
 const MAX_SEGMENTS: u32 = 68;
 /// Large messages that may wait for their announcement in the ring to be reached.
 const MAX_LARGE_WAITING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_lacks_a_descriptor_does_not_say_that_the_peer_broke_the_protocol() {
+        let ours = cause_of(&FdSocketError::DescriptorLost);
+        assert!(matches!(ours, EndCause::Refused { .. }), "{ours}");
+        assert!(ours.to_string().contains("ulimit -n"), "{ours}");
+        let theirs = cause_of(&FdSocketError::TooLong);
+        assert!(matches!(theirs, EndCause::PeerGone { .. }), "{theirs}");
+        assert!(
+            theirs.to_string().contains("it broke the protocol"),
+            "{theirs}"
+        );
+    }
+}

@@ -36,7 +36,14 @@ mod suspended;
 mod ways;
 mod wires;
 
-use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{
+    any::Any,
+    io::{self, Write},
+    net::TcpStream,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::Instant,
+};
 
 pub(crate) use self::redial::Redialing;
 pub use self::{
@@ -151,23 +158,35 @@ impl Link {
             rewiring,
             place,
         } = handover;
-        tcp.set_nonblocking(true)?;
-        tcp.set_nodelay(true)?;
-        let id = shared.id;
-        let local = match unix {
-            Some(unix) => Some(LocalWires::new(unix, id, shared.peer(), &tools.epoll)?),
-            None => None,
-        };
-        if local.is_none() {
-            // Data comes over a network: it shall not meet the allocator.
-            if pair.is_none() {
-                tools.blocks.provide().map_err(io::Error::other)?;
-            }
-            tools.compact_blocks.provide().map_err(io::Error::other)?;
-        }
+        let resumes = rewiring.is_some();
+        let is_stream = pair.is_none();
         let dialed = pair.as_ref().is_some_and(PreparedPair::dialed);
-        let writes = shared.peer().knows_writes;
-        let (wires, terms) = Wires::new(leftover, pair, writes, &mut tools.blocks)?;
+        let prepare = || -> io::Result<_> {
+            tcp.set_nonblocking(true)?;
+            tcp.set_nodelay(true)?;
+            let add = |unix| LocalWires::new(unix, shared.id, shared.peer(), &tools.epoll);
+            let local = unix.map(add).transpose()?;
+            if local.is_none() {
+                // Data comes over a network: it shall not meet the allocator.
+                if is_stream {
+                    tools.blocks.provide().map_err(io::Error::other)?;
+                }
+                tools.compact_blocks.provide().map_err(io::Error::other)?;
+            }
+            let writes = shared.peer().knows_writes;
+            let (wires, terms) = Wires::new(leftover, pair, writes, &mut tools.blocks)?;
+            Ok((local, wires, terms))
+        };
+        let (local, wires, terms) = match prepare() {
+            Ok(prepared) => prepared,
+            Err(refused) => {
+                if is_stream && resumes {
+                    // The peer has the session, and would wait for this end to come back.
+                    let _ = (&tcp).write(&Session::last_word());
+                }
+                return Err(refused);
+            }
+        };
         let session = SessionConfig {
             carriage: terms.carriage,
             dialed,
@@ -177,7 +196,7 @@ impl Link {
             data_in_band: local.is_none(),
             writes: terms.writes,
             immediate: terms.immediate,
-            resumes: rewiring.is_some(),
+            resumes,
         };
         let fabric = shared.fabric();
         let mut link = Self {
@@ -204,7 +223,11 @@ impl Link {
             heat: 0,
             is_watched: false,
         };
-        link.join_epoll(&tools.epoll)?;
+        if let Err(refused) = link.join_epoll(&tools.epoll) {
+            let why = refused.to_string();
+            link.say_last_word(&EndCause::Refused { why });
+            return Err(refused);
+        }
         Ok(link)
     }
 

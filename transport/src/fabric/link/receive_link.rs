@@ -6,9 +6,13 @@ use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
 
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
-    channel::receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
+    channel::{
+        EndCause,
+        receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
+        state::End,
+    },
     driver::{Context, MemoryWanted, Purpose, Tools},
-    engine::session::PeerMisbehaved,
+    engine::{control::CloseReason, session::PeerMisbehaved},
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
 };
@@ -272,18 +276,26 @@ impl Link {
                     None => self.session.grant(end, sequence),
                 }
             }
-            Err(error) => {
-                let cause = crate::channel::EndCause::Memory(error.to_string());
-                receiver
-                    .end
-                    .state
-                    .end(crate::channel::state::End::Cause(cause));
-                receiver.end.waiters.take(&mut context.wakers);
-                let counters = receiver.end.counters();
-                let reason = crate::engine::control::CloseReason::OutOfMemory;
-                self.close_receiver(end, &counters, reason);
-            }
+            Err(error) => self.receiver_lacks_memory(end, &error, context),
         }
+    }
+
+    /// Nothing can arrive at a receiving end, as the kernel refuses memory: both ends hear of
+    /// it, and may be opened again.
+    pub(super) fn receiver_lacks_memory(
+        &mut self,
+        end: u32,
+        error: &MemoryError,
+        context: &mut Context<'_>,
+    ) {
+        let Some(receiver) = self.receivers.get_mut(end) else {
+            return;
+        };
+        let cause = EndCause::Memory(error.to_string());
+        receiver.end.state.end(End::Cause(cause));
+        receiver.end.waiters.take(&mut context.wakers);
+        let counters = receiver.end.counters();
+        self.close_receiver(end, &counters, CloseReason::OutOfMemory);
     }
 
     /// The last byte of a large message is in its place: nobody writes there any more.

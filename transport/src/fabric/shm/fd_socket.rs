@@ -62,6 +62,9 @@ impl FdSocket {
         match retry_on_intr(|| sendmsg(&self.socket, &message, &mut control, flags)) {
             Ok(_) => Ok(Outgoing::Sent),
             Err(Errno::AGAIN) => Ok(Outgoing::WouldBlock),
+            // TOOMANYREFS: descriptors of this user that nobody has received yet, as many as a
+            // process may have open (unix(7)).
+            Err(Errno::NOBUFS | Errno::NOMEM | Errno::TOOMANYREFS) => Ok(Outgoing::NotNow),
             Err(Errno::PIPE | Errno::CONNRESET | Errno::NOTCONN) => Ok(Outgoing::End),
             Err(errno) => Err(errno.into()),
         }
@@ -141,6 +144,9 @@ pub enum Outgoing {
     Sent,
     /// The socket is full: try again when it is writable.
     WouldBlock,
+    /// The kernel lacks memory, or too many descriptors are on their way: try again later,
+    /// since nothing tells when.
+    NotNow,
     /// The peer has closed its end.
     End,
 }
@@ -175,6 +181,8 @@ impl Received {
 
 /// Why a message was not taken. The session cannot go on: with the message a
 /// step of a channel is lost.
+///
+/// Of a descriptor that was lost nobody can tell whose fault it is; ours needs no malice.
 #[derive(Debug, thiserror::Error)]
 pub enum FdSocketError {
     /// More than one descriptor came with one message.

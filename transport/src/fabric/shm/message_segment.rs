@@ -14,7 +14,7 @@
 //!    the moment.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::slice;
 use std::sync::Arc;
@@ -62,7 +62,7 @@ impl MessageSegment {
     /// # Errors
     /// [`SegmentRefused`] if it is not what [`MessageSegment::create`] makes, or
     /// there is no room for the mapping.
-    pub fn accept(fd: OwnedFd, capacity: u64) -> Result<Self, SegmentRefused> {
+    pub fn accept(fd: BorrowedFd<'_>, capacity: u64) -> Result<Self, SegmentRefused> {
         let Some(bytes) = usize::try_from(capacity)
             .ok()
             .filter(|bytes| *bytes > 0 && bytes.is_multiple_of(rustix::param::page_size()))
@@ -71,9 +71,8 @@ impl MessageSegment {
                 announced: capacity,
             });
         };
-        sealed::check(fd.as_fd(), capacity)?;
-        let memory =
-            Mapping::of_file(MemoryUse::LargeMessage, fd.as_fd(), bytes, Access::ReadOnly)?;
+        sealed::check(fd, capacity)?;
+        let memory = Mapping::of_file(MemoryUse::LargeMessage, fd, bytes, Access::ReadOnly)?;
         Ok(Self { memory })
     }
 
@@ -289,7 +288,7 @@ impl MessageSlots {
         slot: u32,
         length: u64,
         capacity: u64,
-        fd: Option<OwnedFd>,
+        fd: Option<BorrowedFd<'_>>,
     ) -> Result<Arc<MessageSegment>, SegmentRefused> {
         let Some(kept) = self.slots.get_mut(slot as usize) else {
             return Err(SegmentRefused::NoSuchSlot {
@@ -349,7 +348,9 @@ mod tests {
             assert_eq!(index as usize, round as usize % MESSAGE_SLOTS);
             assert_eq!(fd.is_some(), (round as usize) < MESSAGE_SLOTS);
 
-            let segment = slots.accept(index, 100_000, capacity, fd).unwrap();
+            let segment = slots
+                .accept(index, 100_000, capacity, fd.as_ref().map(AsFd::as_fd))
+                .unwrap();
             assert_eq!(first_byte(&segment), round);
             assert!(pool.release(index));
         }
@@ -380,7 +381,14 @@ mod tests {
         for bytes in [64 << 10, 128 << 10, 256 << 10, 512 << 10] {
             let slot = pool.take(bytes).unwrap().unwrap();
             let (index, capacity) = (slot.index(), slot.capacity() as u64);
-            slots.accept(index, 1, capacity, slot.announce()).unwrap();
+            slots
+                .accept(
+                    index,
+                    1,
+                    capacity,
+                    slot.announce().as_ref().map(AsFd::as_fd),
+                )
+                .unwrap();
         }
         for index in 0..4 {
             pool.release(index);
@@ -389,7 +397,14 @@ mod tests {
 
         let slot = pool.take(1 << 20).unwrap().unwrap();
         assert_eq!(slot.index(), 0);
-        let segment = slots.accept(0, 1 << 20, 1 << 20, slot.announce()).unwrap();
+        let segment = slots
+            .accept(
+                0,
+                1 << 20,
+                1 << 20,
+                slot.announce().as_ref().map(AsFd::as_fd),
+            )
+            .unwrap();
         assert_eq!(segment.memory().1, 1 << 20);
         assert_eq!(
             first_byte(&held),
@@ -433,7 +448,7 @@ mod tests {
 
         let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
         let too_long = slots
-            .accept(0, (64 << 10) + 1, 64 << 10, Some(fd))
+            .accept(0, (64 << 10) + 1, 64 << 10, Some(fd.as_fd()))
             .unwrap_err();
         assert!(matches!(
             too_long,
@@ -445,7 +460,7 @@ mod tests {
 
         for capacity in [0, 1, (64 << 10) + 1, u64::MAX] {
             let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
-            let refused = slots.accept(0, 1, capacity, Some(fd)).unwrap_err();
+            let refused = slots.accept(0, 1, capacity, Some(fd.as_fd())).unwrap_err();
             assert!(
                 matches!(refused, SegmentRefused::Impossible { .. }),
                 "{refused}"
@@ -458,7 +473,7 @@ mod tests {
         let (sender, fd) = MessageSegment::create(100_000).unwrap();
         assert_eq!(ftruncate(&fd, 0), Err(Errno::PERM));
         let file = probe::inode(&fd);
-        let receiver = MessageSegment::accept(fd, sender.memory().1 as u64).unwrap();
+        let receiver = MessageSegment::accept(fd.as_fd(), sender.memory().1 as u64).unwrap();
         assert_eq!(probe::mappings_of(file), 2);
         drop((sender, receiver));
         assert_eq!(probe::mappings_of(file), 0);

@@ -8,7 +8,7 @@
 //! 3. A channel may have several, one after the other: a silent sender unmaps its own
 //!    when all is released, says so, and makes another with its next message.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 
 use super::sealed::{self, SegmentRefused};
@@ -42,7 +42,7 @@ impl RingSegment {
     /// # Errors
     /// [`SegmentRefused`] if it is not what [`RingSegment::create`] makes, or
     /// there is no room for the mapping.
-    pub fn accept(fd: OwnedFd, capacity: u64) -> Result<Self, SegmentRefused> {
+    pub fn accept(fd: BorrowedFd<'_>, capacity: u64) -> Result<Self, SegmentRefused> {
         let impossible = SegmentRefused::Impossible {
             announced: capacity,
         };
@@ -52,8 +52,8 @@ impl RingSegment {
         else {
             return Err(impossible);
         };
-        sealed::check(fd.as_fd(), capacity)?;
-        let memory = MirroredMapping::map(fd.as_fd(), bytes, Access::ReadOnly)?;
+        sealed::check(fd, capacity)?;
+        let memory = MirroredMapping::map(fd, bytes, Access::ReadOnly)?;
         Ok(Self { memory })
     }
 
@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn what_the_sender_stores_the_receiver_sees_over_the_seam_too() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
-        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         assert!(probe::is_writable(sender.memory().0));
         assert!(!probe::is_writable(receiver.memory().0));
 
@@ -117,7 +117,7 @@ mod tests {
     #[test]
     fn the_receiver_holds_on_when_the_sender_is_gone() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
-        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         word(&sender, 64).store(7, Release);
         drop(sender);
         assert_eq!(word(&receiver, 64).load(Acquire), 7);
@@ -156,7 +156,7 @@ mod tests {
     fn a_read_only_mapping_cannot_be_made_writable() {
         use rustix::mm::{MprotectFlags, mprotect};
         let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
-        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         let (base, capacity) = receiver.memory();
         // SAFETY: the range is mapped and nothing refers into it; the call fails.
         let changed = unsafe {
@@ -173,14 +173,14 @@ mod tests {
     fn an_impossible_capacity_is_refused_before_anything_is_mapped() {
         for announced in [0, 1, 3 * CAPACITY as u64, u64::MAX, 1 << 63] {
             let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
-            let refused = RingSegment::accept(fd, announced).unwrap_err();
+            let refused = RingSegment::accept(fd.as_fd(), announced).unwrap_err();
             assert!(
                 matches!(refused, SegmentRefused::Impossible { .. }),
                 "{refused}"
             );
         }
         let (_sender, fd) = RingSegment::create(CAPACITY).unwrap();
-        let refused = RingSegment::accept(fd, 2 * CAPACITY as u64).unwrap_err();
+        let refused = RingSegment::accept(fd.as_fd(), 2 * CAPACITY as u64).unwrap_err();
         assert!(
             matches!(refused, SegmentRefused::WrongSize { .. }),
             "{refused}"
@@ -191,7 +191,7 @@ mod tests {
     fn nothing_is_left_of_a_vacated_ring_but_zeros() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
         let file = probe::inode(&fd);
-        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         word(&sender, 64).store(7, Release);
         drop(sender);
         receiver.vacate().unwrap();
@@ -204,7 +204,7 @@ mod tests {
     fn nothing_is_left_after_both_sides_drop() {
         let (sender, fd) = RingSegment::create(CAPACITY).unwrap();
         let file = probe::inode(&fd);
-        let receiver = RingSegment::accept(fd, CAPACITY as u64).unwrap();
+        let receiver = RingSegment::accept(fd.as_fd(), CAPACITY as u64).unwrap();
         assert_eq!(probe::mappings_of(file), 4);
         drop((sender, receiver));
         assert_eq!(probe::mappings_of(file), 0);

@@ -1,0 +1,216 @@
+//! What the kernel refuses a process, descriptors and memory, is told as an error of the call
+//! that needed it; nothing is lost or taken, and the call succeeds once there is some.
+
+use std::{fs, thread, time::Duration};
+
+use ibex::{Fabric, OpenFailure, Peer, Raw, RecvError, SendError};
+use rustix::{
+    param::page_size,
+    process::{Resource, Rlimit, getrlimit, setrlimit},
+};
+
+use crate::{
+    common::{
+        scenario::{Scenario, Side},
+        stage::{LONG, MOMENT, Stage, receiver, sender},
+    },
+    limiting::{answer, converse},
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("no_descriptor_for_a_session", no_descriptor_for_a_session),
+    Scenario::new("no_descriptor_for_an_end", no_descriptor_for_an_end),
+    Scenario::new("no_descriptor_for_a_ring", no_descriptor_for_a_ring),
+    Scenario::new("no_memory_to_receive_with", no_memory_to_receive_with),
+];
+
+/// A node that has no descriptors for a session is told so by `connect`, whatever it lacks;
+/// and a peer that has the session already hears that it has not.
+fn no_descriptor_for_a_session(stage: &mut Stage) {
+    if stage.side == Side::Listener {
+        let builder = stage.builder().listen("127.0.0.1:0");
+        let builder = builder.session_timeout(Duration::from_secs(3600));
+        let node = builder.build().expect("a node that listens");
+        stage.tell_address(&node);
+        stage.hear("one came about", &node);
+        let mut peers = Vec::new();
+        // A watchdog ends it if one of the others never hears of it.
+        while peers.iter().filter(|peer: &&Peer| !peer.is_gone()).count() != 1
+            || peers.iter().all(|peer| peer.incoming().is_empty())
+        {
+            peers.extend(node.accept_timeout(MOMENT));
+        }
+        let peer = peers.iter().find(|peer| !peer.is_gone());
+        let mut receiver = receiver(peer.expect("the last"), "wal");
+        return receiver.recv().expect("a message").ack();
+    }
+    let address = stage.hear_any();
+    let node = stage.builder().build().expect("a node that dials");
+    let open = fs::read_dir("/proc/self/fd").expect("procfs").count() as u64;
+    let mut attempts = (open..).map(|most| {
+        let connected = limited(Resource::Nofile, most, || node.connect(&address));
+        connected.inspect_err(|error| assert!(error.to_string().contains("open files"), "{error}"))
+    });
+    let first = attempts.find_map(Result::ok).expect("enough at last");
+    // What the listener passes may still have met the limit, so this one proves nothing more.
+    drop((first, node));
+    let node = stage.builder().build().expect("another node");
+    let peer = node.connect(&address).expect("a session");
+    stage.tell("one came about");
+    let mut sender = sender(&peer, "wal");
+    let last = sender.send(b"here").expect("sent");
+    sender.wait_acked(last).expect("acknowledged");
+}
+
+/// An end for which the kernel refuses memory is not opened, and a message for which it does is
+/// not sent; both can be once it does not.
+fn no_descriptor_for_an_end(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let names = || (0..40).map(|number| number.to_string());
+    if stage.side == Side::Listener {
+        answer(&peer, "first");
+        converse(&peer, "second");
+        // What came with it has come too: nobody passes us descriptors that we cannot take.
+        answer(&peer, "they are open");
+        let mut senders: Vec<_> = names().map(|name| sender(&peer, &name)).collect();
+        let sent = limited(Resource::Nofile, 3, || {
+            let sent = senders.iter_mut().map(|sender| sender.send(b"here"));
+            sent.collect::<Vec<_>>()
+        });
+        for (sender, sent) in senders.iter_mut().zip(sent) {
+            match sent {
+                Ok(sequence) => assert_eq!(sequence, 1),
+                Err(SendError::Memory(_)) => assert_eq!(sender.send(b"here").expect("sent"), 1),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        for sender in &mut senders {
+            sender.wait_acked(1).expect("acknowledged");
+        }
+        return;
+    }
+    converse(&peer, "first");
+    answer(&peer, "second");
+    let open = |name: &str| peer.channel(name).codec::<Raw>().receiver::<[u8]>();
+    let (mut opened, refused) = limited(Resource::Nofile, 3, || {
+        let opened: Vec<_> = names().map_while(|name| open(&name).ok()).collect();
+        let refused = names().nth(opened.len());
+        let refused = refused.map(|name| (open(&name), name));
+        (opened, refused)
+    });
+    let next = opened.len();
+    // Where ends share what there is, none needs a descriptor of its own.
+    if let Some((refused, name)) = refused {
+        let error = refused.expect_err("it was refused before");
+        assert!(matches!(error.reason, OpenFailure::Memory(_)), "{error}");
+        assert!(error.to_string().contains(&name), "{error}");
+    }
+    opened.extend(names().skip(next).map(|name| open(&name).expect("opened")));
+    converse(&peer, "they are open");
+    for receiver in &mut opened {
+        let message = receiver.recv().expect("a message");
+        assert_eq!(&message[..], b"here");
+        message.ack();
+    }
+}
+
+/// A message for whose ring the kernel refuses memory is not sent, and can be once it does
+/// not, be the ring a channel's first or the one behind a rest.
+fn no_descriptor_for_a_ring(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        let mut receiver = receiver(&peer, "wal");
+        for sequence in 1..=2 {
+            let message = receiver.recv().expect("a message");
+            assert_eq!(message.sequence(), sequence);
+            message.ack();
+            stage.rendezvous("it is here", &node);
+        }
+        assert!(receiver.next().expect("the end").is_none());
+        return;
+    }
+    let mut sender = sender(&peer, "wal");
+    sender.opened(LONG).expect("opened");
+    for sequence in 1..=2 {
+        // Before the second, long enough for what is silent to be given back.
+        thread::sleep(REST * (sequence as u32 - 1));
+        let refused = limited(Resource::Nofile, 3, || sender.send(b"here"));
+        match refused {
+            Err(SendError::Memory(error)) => {
+                assert!(error.to_string().contains("ulimit -n"), "{error}");
+                assert_eq!(sender.send(b"here").expect("sent"), sequence);
+            }
+            // Where the engine carries rings, none needs a descriptor.
+            sent => assert_eq!(sent.expect("sent"), sequence),
+        }
+        sender.wait_acked(sequence).expect("acknowledged");
+        stage.rendezvous("it is here", &node);
+    }
+    sender.close().expect("closed");
+}
+
+/// A receiving end for which the kernel refuses memory is not opened, and can be once it does
+/// not; neither a ring nor a large message that cannot be mapped is lost.
+fn no_memory_to_receive_with(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        let mut sender = sender(&peer, "wal");
+        for length in [10, LARGE] {
+            let last = sender.send(&vec![7; length]).expect("sent");
+            stage.rendezvous("it is sent", &node);
+            sender.wait_acked(last).expect("acknowledged");
+        }
+        return sender.close().expect("closed");
+    }
+    let open = |messages: u64| {
+        let channel = peer.channel("wal").codec::<Raw>();
+        channel.window_messages(messages).receiver::<[u8]>()
+    };
+    let refused = without_memory(|| open(1 << 20)).expect_err("cells for so many messages");
+    assert!(
+        matches!(refused.reason, OpenFailure::Memory(_)),
+        "{refused}"
+    );
+    let says = refused.to_string();
+    assert!(says.contains("lower window_messages"), "{says}");
+    let mut receiver = open(1 << 20).expect("opened");
+    for length in [10, LARGE] {
+        stage.rendezvous("it is sent", &node);
+        // Where the engine takes messages in, it needs memory at other times.
+        if stage.fabric() == Fabric::Shm {
+            let error = without_memory(|| receiver.recv()).expect_err("nothing to map it with");
+            assert!(matches!(error, RecvError::Memory(_)), "{error}");
+            assert!(error.spares_channel());
+        }
+        let message = receiver.recv().expect("a message");
+        assert_eq!(message.len(), length);
+        message.ack();
+    }
+    assert!(receiver.next().expect("the end").is_none());
+}
+
+/// What comes of `act` while this process may have no more of `resource` than `most`.
+fn limited<T>(resource: Resource, most: u64, act: impl FnOnce() -> T) -> T {
+    let limit = getrlimit(resource);
+    let less = Rlimit {
+        current: Some(most),
+        ..limit
+    };
+    setrlimit(resource, less).expect("less than it may have");
+    let outcome = act();
+    setrlimit(resource, limit).expect("what it may have");
+    outcome
+}
+
+/// What comes of `act` while this process may map little more than it has.
+fn without_memory<T>(act: impl FnOnce() -> T) -> T {
+    let statm = fs::read_to_string("/proc/self/statm").expect("procfs");
+    let pages = statm.split(' ').next().expect("the size of the process");
+    let mapped = pages.parse::<u64>().expect("a number") * page_size() as u64;
+    limited(Resource::As, mapped + (1 << 20), act)
+}
+
+/// A message that is longer than its ring.
+const LARGE: usize = 3 << 20;
+/// Longer than what is silent keeps its memory.
+const REST: Duration = Duration::from_millis(3300);
