@@ -16,7 +16,12 @@ fn nobody_is_starved() {
         let (mut left, mut left_end) = pairs[0].channel("numbers");
         let (mut right, mut right_end) = pairs[1].channel("numbers");
         let mut select = Select::new();
-        let mut taken = [0u32; 2];
+        // What comes before the first message of a channel is not the select's to be fair about.
+        for (sender, end) in [(&mut left, &mut left_end), (&mut right, &mut right_end)] {
+            sender.send(&1).expect("sent");
+            end.recv().expect("a message").ack();
+        }
+        let mut taken = [1u32; 2];
         for _ in 0..ROUNDS / BATCH {
             // More than is taken, so that neither is found empty.
             let sent = [u64::from(taken[0]), u64::from(taken[1])];

@@ -18,7 +18,8 @@ pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// It has closed its sender, and everything was received.
     Ended(PeerId),
     /// It is gone, or sends what is not valid, has another type, or its channel could not be
-    /// opened here. After a message that is not valid it goes on.
+    /// opened here. It goes on after an error that
+    /// [spares the channel](RecvError::spares_channel).
     Lost(PeerId, FanInError),
 }
 

@@ -365,8 +365,13 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         self.hot.push(number);
     }
 
-    /// A member is at its end.
+    /// A member is at its end, unless it can be received from later.
     fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<T, C>> {
+        if error.spares_channel() {
+            self.turn += 1;
+            let peer = self.members[number].as_ref()?.peer;
+            return Some(FanInEvent::Lost(peer, error.into()));
+        }
         let member = self.members[number].take()?;
         self.hot.retain(|hot| *hot != number);
         self.live -= 1;

@@ -3,7 +3,7 @@
 
 use std::{fs, thread, time::Duration};
 
-use ibex::{Fabric, OpenFailure, Peer, Raw, RecvError, SendError};
+use ibex::{Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw, RecvError, SendError};
 use rustix::{
     param::page_size,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -22,6 +22,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("no_descriptor_for_an_end", no_descriptor_for_an_end),
     Scenario::new("no_descriptor_for_a_ring", no_descriptor_for_a_ring),
     Scenario::new("no_memory_to_receive_with", no_memory_to_receive_with),
+    Scenario::new("no_memory_to_gather_with", no_memory_to_gather_with),
 ];
 
 /// A node that has no descriptors for a session is told so by `connect`, whatever it lacks;
@@ -187,6 +188,40 @@ fn no_memory_to_receive_with(stage: &mut Stage) {
         message.ack();
     }
     assert!(receiver.next().expect("the end").is_none());
+}
+
+/// A peer of a fan-in whose large message cannot be mapped stays one, and the message comes later.
+fn no_memory_to_gather_with(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        let mut sender = sender(&peer, "wal");
+        sender.send(b"here").expect("sent");
+        let last = sender.send(&vec![7; LARGE]).expect("sent");
+        stage.rendezvous("it is sent", &node);
+        return sender.wait_acked(last).expect("acknowledged");
+    }
+    let gathering = node.fan_in("wal").codec::<Raw>();
+    let mut requests: FanIn<[u8], Raw> = gathering.receiver().expect("a fan-in");
+    let mut next = || requests.next_timeout(LONG).expect("in time").expect("open");
+    assert!(matches!(next(), FanInEvent::Joined(_)));
+    let FanInEvent::Message(_, message) = next() else {
+        panic!("it goes on");
+    };
+    message.ack();
+    stage.rendezvous("it is sent", &node);
+    // Where the engine takes messages in, it needs memory at other times.
+    if stage.fabric() == Fabric::Shm {
+        let event = without_memory(&mut next);
+        let FanInEvent::Lost(_, FanInError::Recv(error)) = event else {
+            panic!("nothing to map it with: {event:?}");
+        };
+        assert!(matches!(error, RecvError::Memory(_)), "{error}");
+    }
+    let FanInEvent::Message(_, message) = next() else {
+        panic!("it goes on");
+    };
+    assert_eq!(message.len(), LARGE);
+    message.ack();
 }
 
 /// What comes of `act` while this process may have no more of `resource` than `most`.
