@@ -203,7 +203,7 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 ];
 
 /// So long the guest may take for all that is tested on its device.
-const SECONDS_ON_A_DEVICE: &str = "1000";
+const SECONDS_ON_A_DEVICE: &str = "1800";
 /// How often to sleep over the fake device.
 const FAKE_SLEEPS: &str = "1000000";
 /// The guest's only device.
