@@ -24,12 +24,16 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// What is left when it is as expected, or does not change any more: the end of a session
-    /// comes from the kernel through the node's engine.
-    pub(crate) fn settle(party: &Party, is_expected: impl Fn(&Self) -> bool) -> Self {
+    /// What is left when it is as expected, or has not changed for `patience`: the end of a
+    /// session comes from the kernel through the node's engine.
+    pub(crate) fn settle(
+        party: &Party,
+        patience: Duration,
+        is_expected: impl Fn(&Self) -> bool,
+    ) -> Self {
         let mut seen = Self::now(party);
         let mut since = Instant::now();
-        while since.elapsed() < SETTLED && !is_expected(&seen) {
+        while since.elapsed() < patience && !is_expected(&seen) {
             thread::sleep(Duration::from_millis(5));
             party.node.poll();
             let now = Self::now(party);
@@ -156,4 +160,6 @@ pub(crate) fn files_are_left() -> bool {
 }
 
 /// How long to see the same. An engine that is awake needs one turn.
-const SETTLED: Duration = Duration::from_millis(500);
+pub(crate) const SETTLED: Duration = Duration::from_millis(500);
+/// The same where a ring may lie in its pool yet: longer than what is silent stays there.
+pub(crate) const SILENCE: Duration = Duration::from_secs(5);

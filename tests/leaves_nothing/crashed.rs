@@ -15,7 +15,7 @@ use std::{
 use ibex::{Driver, Node, Peer, Raw, Receiver, RecvError, Sender};
 
 use crate::{
-    belongings::Belongings,
+    belongings::{Belongings, SETTLED, SILENCE},
     processes::{Party, Setup},
 };
 
@@ -34,7 +34,8 @@ pub(crate) fn go_on_serving(party: &mut Party) {
             hear_to_the_end(&peer);
         }
         drop(Node::client().expect("another node starts"));
-        let left = Belongings::settle(party, |left| {
+        let patience = if settled.is_some() { SILENCE } else { SETTLED };
+        let left = Belongings::settle(party, patience, |left| {
             let settled = settled.as_ref();
             settled.is_some_and(|settled| left.is_within(settled))
         });

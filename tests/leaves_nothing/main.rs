@@ -16,7 +16,7 @@ mod processes;
 
 use std::{net::TcpListener, process::ExitCode, thread};
 
-use belongings::{Belongings, files_are_left};
+use belongings::{Belongings, SETTLED, files_are_left};
 use ibex::{Message, Node, Raw, RecvError, SendError};
 use processes::{Party, Proof, Setup};
 
@@ -45,7 +45,7 @@ fn survive(party: &mut Party) {
         drop(one_session(party));
         drop(Node::client().expect("another node starts"));
         drop(Node::listen(taken).expect_err("somebody else listens there"));
-        let left = Belongings::settle(party, |left| settled.as_ref() == Some(left));
+        let left = Belongings::settle(party, SETTLED, |left| settled.as_ref() == Some(left));
         let of_the_killed = left.on_devices.iter().find(|line| line.contains("killed"));
         assert_eq!(of_the_killed, None, "round {round}: the kernel keeps it");
         match &settled {
