@@ -282,7 +282,8 @@ impl Acceptor {
                     }
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if is_shortage(&error) => {
+                // The connection stays in the backlog, and the listener stays ready.
+                Err(error) if host::is_shortage(&error) => {
                     self.rest(now);
                     let problem = Problem::Environment {
                         action: SHORT,
@@ -307,7 +308,7 @@ impl Acceptor {
         let key = self.next_key;
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
-        let machine = AcceptorHandshake::new(&self.local, host::hint(), entropy, now, deadline);
+        let machine = AcceptorHandshake::new(&self.local, host::hint()?, entropy, now, deadline);
         let watch = Watch {
             epoll: self.epoll.as_fd(),
             key,
@@ -375,14 +376,6 @@ impl Acceptor {
             Err(_) => Some(now + REST),
         };
     }
-}
-
-/// Out of descriptors or memory: the connection stays in the backlog, and the
-/// listener stays ready.
-fn is_shortage(error: &io::Error) -> bool {
-    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
-        .iter()
-        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 fn draw_entropy() -> io::Result<AcceptorEntropy> {

@@ -243,8 +243,9 @@ impl<'a> Conversation<'a> {
     ) -> Result<Conversation<'a>, Broken> {
         let mut nonce = [0; 16];
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
+        let host = host::hint().map_err(|error| Broken::Environment(host::HINT, error))?;
         let now = Instant::now();
-        let machine = DialerHandshake::new(local, host::hint(), nonce, now, patience.deadline);
+        let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
         let pair = OwnPair::new(&stream, address, local)
             .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
         Ok(Conversation {

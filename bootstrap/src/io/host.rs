@@ -2,25 +2,45 @@
 #![forbid(unsafe_code)]
 
 use std::fs;
+use std::io;
 use std::os::unix::fs::MetadataExt;
+
+use rustix::io::Errno;
 
 use crate::identity::HostHint;
 
+/// What could not be done where [`hint`] fails.
+pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
+
 /// Read anew for every handshake: a fork changes the process number, and
 /// `setuid` the user.
-pub(super) fn hint() -> HostHint {
-    HostHint {
-        boot_id: boot_id().unwrap_or_default(),
+///
+/// Fails only where there is a [shortage](is_shortage). A host that does not tell who it is
+/// has a hint that says so; one that cannot tell just now must not pass for another host.
+pub(super) fn hint() -> io::Result<HostHint> {
+    Ok(HostHint {
+        boot_id: boot_id()?.unwrap_or_default(),
         pid: std::process::id(),
         uid: rustix::process::geteuid().as_raw(),
         pid_namespace: pid_namespace().unwrap_or_default(),
-    }
+    })
+}
+
+/// Whether descriptors or memory have run out, of which there may be some again in a moment.
+pub(super) fn is_shortage(error: &io::Error) -> bool {
+    [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM]
+        .iter()
+        .any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
 /// 128 random bits that the kernel draws at boot, the same in every container;
 /// see random(4).
-fn boot_id() -> Option<[u8; 16]> {
-    parse_uuid(&fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?)
+fn boot_id() -> io::Result<Option<[u8; 16]>> {
+    match fs::read_to_string("/proc/sys/kernel/random/boot_id") {
+        Ok(text) => Ok(parse_uuid(&text)),
+        Err(error) if is_shortage(&error) => Err(error),
+        Err(_) => Ok(None),
+    }
 }
 
 /// See namespaces(7). In a container that has another one's /proc there is no `self`, and the
@@ -56,7 +76,8 @@ mod tests {
 
     #[test]
     fn two_readings_name_the_same_host() {
-        assert!(hint().same_boot(&hint()));
-        assert_eq!(hint().pid_of(&hint()), Some(std::process::id()));
+        let (one, other) = (hint().expect("a hint"), hint().expect("another"));
+        assert!(one.same_boot(&other));
+        assert_eq!(one.pid_of(&other), Some(std::process::id()));
     }
 }
