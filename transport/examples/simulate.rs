@@ -1,4 +1,4 @@
-//! Two engines under seeded faults, as long as you like: `cargo xtask simulate`.
+//! Engines under seeded faults, as long as you like: `cargo xtask simulate`.
 
 use std::{
     env,

@@ -73,8 +73,8 @@ const COMMANDS: &[CommandEntry] = &[
     CommandEntry {
         name: "simulate",
         arguments: "[--seconds N | --steps N] [--seed S]",
-        about: "run two engines over the simulated fabric, from seeds that follow from one;\n      \
-                a seed alone: that run, with its options",
+        about: "run engines, two or up to 32, over the simulated fabric, from seeds that follow\n      \
+                from one; a seed alone: that run, with its options",
         run: simulate::run,
     },
     CommandEntry {

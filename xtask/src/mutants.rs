@@ -29,7 +29,7 @@ enum Tool {
     Loom,
     /// A property, of drawn values.
     Proptest,
-    /// Two engines under faults, from many seeds.
+    /// Engines under faults, from many seeds.
     Simulation,
 }
 

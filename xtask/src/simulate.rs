@@ -1,4 +1,4 @@
-//! The deterministic simulation: two engines, wires that misbehave, one seed.
+//! The deterministic simulation: two engines, or up to 32, wires that misbehave, one seed.
 //!
 //! The program is `transport/examples/simulate.rs`, behind a feature of that crate that
 //! nobody who uses ibex sees.

@@ -6,23 +6,24 @@
 //! time (the *leader*); all others park on a futex of their own and are woken by whoever
 //! made their wish come true.
 
-use std::time::{Duration, Instant};
-
 use crate::ring::Asymmetry;
 
 mod carrier;
 mod close_report;
+mod condition;
 mod control_thread;
 mod engine;
 mod events;
 mod gathering;
 mod keeper;
 mod memory_wanted;
+mod patience;
 mod peer_description;
 mod runtime;
 mod session_counters;
 mod session_shared;
 mod session_stats;
+mod wait;
 mod waiting;
 mod yielding;
 
@@ -30,16 +31,19 @@ pub use crate::fabric::link::{
     Attempt, LinkStats, Reconnection, Redial, RedialError, RewiringTerms, Ways,
 };
 pub use close_report::{CloseReport, Undelivered};
+pub use condition::Condition;
 pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};
 pub use gathering::Gathering;
 pub(crate) use memory_wanted::{MemoryWanted, Purpose};
+pub use patience::{Patience, TimedOut};
 pub use peer_description::PeerDescription;
 pub use runtime::{Runtime, RuntimeConfig};
 pub(crate) use session_counters::{Counter, SessionCounters};
 pub use session_shared::SessionShared;
 pub use session_stats::SessionStats;
+pub use wait::Wait;
 pub(crate) use waiting::Looks;
 
 pub(crate) use engine::{Context, Tools, Wire, answer_if_rung};
@@ -91,82 +95,4 @@ impl Driving {
 #[must_use]
 pub fn has_membarrier() -> bool {
     Asymmetry::of_process() == Asymmetry::Membarrier
-}
-
-/// How a blocking call waits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
-    /// Never sleeps: the lowest latency, and one core per waiting thread.
-    BusyPoll,
-    /// Spins for so long, giving the core away in between, then sleeps. Sleeps at once for a
-    /// while, up to half a second, after another thread has kept the core for a millisecond.
-    Adaptive {
-        /// How long, not counting what time other threads take on the core. Default: 50 µs,
-        /// about what a sleep and a wake-up cost together; zero where a spinning thread
-        /// would keep the core from the thread that it waits for.
-        spin: Duration,
-    },
-    /// Sleeps at once.
-    Event,
-}
-
-/// How long a call may wait.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Patience {
-    /// Not at all.
-    None,
-    /// Until then, or for ever.
-    Until(Option<Instant>),
-}
-
-impl Patience {
-    /// As long as it takes.
-    pub const FOREVER: Self = Patience::Until(None);
-
-    /// For so long from now.
-    #[must_use]
-    pub fn at_most(timeout: Duration) -> Self {
-        Patience::Until(Instant::now().checked_add(timeout))
-    }
-}
-
-/// The time was up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TimedOut;
-
-/// Something a thread can wait for.
-pub trait Condition {
-    /// What it is when it has come true.
-    type Output;
-
-    /// Looks whether it is there. Cheap: called again and again while spinning.
-    fn look(&mut self) -> Option<Self::Output>;
-
-    /// Whether a look may find it, as far as the cheapest of signs tells; a look comes now
-    /// and then in any case.
-    fn glance(&mut self) -> bool {
-        true
-    }
-
-    /// The first looks have found nothing: what costs nobody a frame is told now, as the other
-    /// side may be waiting for just that.
-    fn keep_nothing_back(&mut self) {}
-
-    /// Tells the other side what is waited for, so that it does not keep it back. Called
-    /// when looking has not helped for a while, and again from time to time.
-    fn ask(&mut self) {}
-
-    /// The caller is about to sleep: arms what must wake it. A look follows.
-    fn arm(&mut self) {}
-
-    /// The caller does not wait any more, or not for now.
-    fn disarm(&mut self) {}
-}
-
-impl<T, F: FnMut() -> Option<T>> Condition for F {
-    type Output = T;
-
-    fn look(&mut self) -> Option<T> {
-        self()
-    }
 }

@@ -3,7 +3,7 @@
 //! Every session has a tcp connection for life, which carries control and liveness on
 //! every fabric (`link`), and data too where the fabric is [`tcp`]. With [`shm`] data
 //! goes through memory that both processes map and never through a link. `sim` moves no
-//! bytes between processes at all: it drives two engines from a seed. [`verbs`] is the
+//! bytes between processes at all: it drives engines from a seed. [`verbs`] is the
 //! layer over RDMA devices; the feature of that name adds the system's library to it, and
 //! tests a device made of memory.
 
