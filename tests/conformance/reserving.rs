@@ -32,7 +32,7 @@ fn sent_and_dropped(stage: &mut Stage) {
         1 << 20,
         3 << 20,
     ];
-    let last = 40 * lengths.len() as u64 / if cfg!(debug_assertions) { 10 } else { 1 };
+    let last = stage.count(40 * lengths.len() as u64);
     let length = |sequence: u64| lengths[sequence as usize % lengths.len()];
     match stage.side {
         Side::Dialer => {

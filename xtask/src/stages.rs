@@ -79,7 +79,7 @@ pub(crate) const STAGES: &[Stage] = &[
     },
     Stage {
         name: "simulation",
-        about: "ten million steps of two engines under faults break no rule",
+        about: "ten million steps of engines under faults break no rule",
         budget: seconds(120),
         quick: false,
         tools: &[],
@@ -160,9 +160,11 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo run --release --example pingpong -- \
              --fabric all --size 64 --iters 2000 --json",
             "cargo run --release --example pingpong -- \
-             --fabric all --codec serde --size 64 --iters 2000 --json",
+             --fabric all --driver threads --codec serde --size 64 --iters 2000 --json",
             "cargo run --release --example replication -- \
              --replicas 2 --compare --records 5000 --pairs 1 --json",
+            "cargo run --release --example replication -- \
+             --replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
             "cargo test -p ibex --release --test replication",
         ]),
     },
@@ -174,11 +176,12 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
     let each = FEATURES
         .iter()
         .map(|feature| format!("--no-default-features{feature}"));
-    for features in each.chain(["--all-features".to_string()]) {
+    for features in each {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
-    Ok(())
+    let all = "cargo clippy --workspace --all-targets --all-features -- -D warnings";
+    Step::of_line(all).run(watchdog)
 }
 
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {

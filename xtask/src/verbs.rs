@@ -43,17 +43,37 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     Step::of_line("cargo build -p ibex --release --features verbs --example replication")
         .run(watchdog)?;
     let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
+    for (variable, cells) in WHOLE_SUITE {
+        commands.push(format!("{variable} {conformance} {cells}"));
+    }
     for variable in USED_IN_ANOTHER_WAY {
         commands.push(format!(
             "IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller"
         ));
     }
+    commands.push(what_readers_are_shown(watchdog)?);
     let commands: Vec<_> = commands.iter().map(String::as_str).collect();
     on_a_device("vm/on_device", &commands, watchdog)?;
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         what_goes_wrong(watchdog)?;
     }
     Ok(())
+}
+
+/// Which device a node would take, and every fabric's figures side by side: the command for
+/// both, as documentation has them.
+fn what_readers_are_shown(watchdog: &Watchdog) -> Result<String, Failure> {
+    let example = |name: &str| {
+        let build = format!("cargo rustc -p ibex --release --features verbs --example {name}");
+        Step::of_line(&build).build_with(&[], watchdog)
+    };
+    let (devices, pingpong) = (example("devices")?, example("pingpong")?);
+    let mut shown = devices.clone();
+    if env::var_os("IBEX_TEST_DEVICE").is_none() {
+        shown += &format!(" && {devices} v0 && {devices} --peer 192.0.2.1");
+    }
+    let sizes = "--size 64 --size 65536 --iters 100";
+    Ok(format!("{shown} && {pingpong} --fabric all {sizes} --json"))
 }
 
 /// What nobody wants on a device of his own, in guests of its own: messages find no receive,
@@ -63,15 +83,16 @@ fn what_goes_wrong(watchdog: &Watchdog) -> Result<(), Failure> {
     let faults = Step::of_line(faults).build_program(watchdog)?;
     let errors = "cargo test -p ibex --release --features verbs --test rdma_errors";
     let errors = Step::of_line(errors).build_program(watchdog)?;
-    let both = format!("{faults} && {errors}");
-    in_the_guest(&[])?
-        .args(["--", "bash", "-c", &both])
-        .run(watchdog)?;
     let links = "cargo test -p ibex --release --features verbs --test rdma_links";
-    let links = Step::of_line(links).build_program(watchdog)?;
-    in_the_guest(&["--pair"])?
-        .args(["--", &links, "--nocapture"])
-        .run(watchdog)?;
+    let links = Step::of_line(links).build_program(watchdog)? + " --nocapture";
+    for (topology, programs) in [("one", &[&faults, &errors][..]), ("pair", &[&links])] {
+        let options: &[&str] = if topology == "pair" { &["--pair"] } else { &[] };
+        in_the_guest(options)?
+            .env("IBEX_TEST_GUEST", topology)
+            .args(["--", "vm/on_device", "--starved"])
+            .args(programs.iter().copied())
+            .run(watchdog)?;
+    }
     soak::on_verbs(watchdog)
 }
 
@@ -156,7 +177,6 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
         "cargo test -p ibex --release --features verbs --test rdma_crowd",
         "--nocapture",
     ),
-    (CONFORMANCE, "/verbs/"),
     (
         "cargo test -p ibex --release --features verbs --test no_copy",
         "/verbs/",
@@ -189,10 +209,16 @@ const ON_A_DEVICE: &[(&str, &str)] = &[
 
 const CONFORMANCE: &str = "cargo test -p ibex --release --features verbs --test conformance";
 
-/// How the device is used for a short list of the same promises: polled in the other ways,
-/// and as if it lacked something.
+/// Every scenario by each of the two kinds of completion queue, and under each driver. What
+/// follows has the other two of the four.
+const WHOLE_SUITE: &[(&str, &str)] = &[
+    ("IBEX_RDMA_COMPLETIONS=plain", "/verbs/threads"),
+    ("IBEX_RDMA_COMPLETIONS=extended", "/verbs/caller"),
+];
+
+/// How the device is used for a short list of the same promises: polled in another way, and
+/// as if it lacked something.
 const USED_IN_ANOTHER_WAY: &[&str] = &[
-    "IBEX_RDMA_COMPLETIONS=extended",
     "IBEX_RDMA_COMPLETIONS=one-by-one",
     "IBEX_TEST_MASK=no-shared-receives",
     "IBEX_TEST_MASK=no-inline",
