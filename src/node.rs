@@ -272,7 +272,9 @@ impl Node {
     ///
     /// Peers are handed out in the order in which they connected, those included that have
     /// gone since: what such a peer sent before is still to be had from its channels, and
-    /// [`Peer::is_gone`] says that no more will come.
+    /// [`Peer::is_gone`] says that no more will come. A node need not accept, as one that has a
+    /// [`FanIn`](crate::FanIn) for all of its peers: sessions that are over by then keep no
+    /// descriptor, and when many wait to be accepted these are left out.
     ///
     /// A connection that becomes no session (a foreign protocol, another version, a peer
     /// that falls silent for `handshake_timeout`) costs nothing but itself: it is closed,

@@ -396,7 +396,9 @@ impl ListenError {
     #[must_use]
     pub fn next_step(source: &io::Error) -> &'static str {
         match source.kind() {
-            io::ErrorKind::AddrInUse => "another process listens there: choose another port",
+            io::ErrorKind::AddrInUse => {
+                "somebody listens there already, perhaps this process: choose another port"
+            }
             io::ErrorKind::AddrNotAvailable => "no interface of this host has that address",
             io::ErrorKind::PermissionDenied => "ports below 1024 need a privilege",
             // What the kernel refuses has a number; this was never an address.

@@ -168,6 +168,6 @@ fn a_browser_at_the_listener_is_told_nothing_and_reported() {
 fn a_port_in_use_is_said_so() {
     let first = Acceptor::bind("127.0.0.1:0".parse().unwrap(), node(1)).unwrap();
     let error = Acceptor::bind(first.local_addr(), node(2)).err().unwrap();
-    let expected = "; another process listens there: choose another port";
+    let expected = "; somebody listens there already, perhaps this process: choose another port";
     assert!(error.to_string().ends_with(expected), "{error}");
 }

@@ -41,7 +41,9 @@ mod member;
 ///
 /// It opens the receiving end of the name with every peer, so a
 /// [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
-/// Dropping it ends them all.
+/// Dropping it ends them all. It opens an end, and takes a peer in, when it is called and not
+/// in between: a sender whose peer has a fan-in that nobody calls waits for its `open_timeout`.
+/// Peers need not be accepted.
 ///
 /// ```
 /// use ibex::{FanIn, FanInEvent, Raw, RecvError};

@@ -1,6 +1,6 @@
 //! One receiver for all peers: those that are there, those that come, and those that go.
 
-use std::{collections::BTreeMap, task::Poll};
+use std::{collections::BTreeMap, fs, task::Poll};
 
 use futures_util::StreamExt;
 use ibex::{Counts, FanIn, FanInEvent, Message, Node, PeerId, Raw};
@@ -19,6 +19,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("fan_in_tasks", fan_in_tasks),
     Scenario::new("fan_in_tasks_dropped", fan_in_tasks_dropped),
     Scenario::new("fan_in_counts", fan_in_counts),
+    Scenario::new("fan_in_of_passers_by", fan_in_of_passers_by),
 ];
 
 const NODES: u64 = 4;
@@ -161,6 +162,46 @@ fn fan_in_of_the_silent(stage: &mut Stage) {
                 }
             }
             stage.rendezvous("all have joined", &node);
+        }
+    }
+}
+
+/// Peers that come, say something and go leave no descriptor behind, though nobody accepts them.
+fn fan_in_of_passers_by(stage: &mut Stage) {
+    let passers_by = stage.count(400);
+    match stage.side {
+        Side::Dialer => {
+            let address = stage.hear_any();
+            for number in 1..=passers_by {
+                let node = stage.builder().build().expect("a node");
+                let peer = node.connect(&address).expect("a session");
+                let mut sender = sender(&peer, "up");
+                sender.send(&number.to_le_bytes()).expect("sent");
+                sender.close().expect("delivered");
+            }
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            let descriptors = || fs::read_dir("/proc/self/fd").expect("procfs").count();
+            let (mut ended, mut warm) = (0, 0);
+            while ended < passers_by {
+                match next(&mut requests) {
+                    FanInEvent::Joined(_) => {}
+                    FanInEvent::Message(_, message) => message.ack(),
+                    FanInEvent::Ended(_) => ended += 1,
+                    FanInEvent::Lost(peer, error) => panic!("{peer}: {error}"),
+                }
+                if ended == passers_by / 2 {
+                    warm = descriptors();
+                }
+            }
+            // Those that are on their way out have some yet.
+            assert!(
+                descriptors() < warm + 16,
+                "{warm}, and then {}",
+                descriptors()
+            );
         }
     }
 }

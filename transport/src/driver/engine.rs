@@ -464,6 +464,7 @@ impl Engine {
         if let Some(mut link) = self.links.remove(session) {
             self.broker.leave(session);
             link.unregister(&self.tools.epoll);
+            link.shared().end();
             if self.closing != Closing::No {
                 self.undelivered.extend(link.undelivered());
             }

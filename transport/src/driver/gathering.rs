@@ -49,7 +49,7 @@ impl Told {
 
     /// A session has come.
     pub(super) fn session_came(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
-        self.tell(|news| news.sessions.push_back(session));
+        self.tell(|news| push_live(&mut news.sessions, session));
         self.slot.take(wakers);
     }
 
@@ -167,6 +167,15 @@ impl Gatherings {
             None => false,
         });
     }
+}
+
+/// Appends one that has come. Those that are over before anybody takes them go when there is no
+/// room, so that a queue that nobody empties is no longer than twice what lives.
+pub(super) fn push_live(sessions: &mut VecDeque<Arc<SessionShared>>, session: Arc<SessionShared>) {
+    if sessions.len() == sessions.capacity() {
+        sessions.retain(|session| !session.is_over());
+    }
+    sessions.push_back(session);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -25,7 +25,7 @@ use super::{
     CloseReport, Driver, Driving, EventQueue, TimedOut, Wait,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, Mark, Ready},
-    gathering::{Gatherings, Told},
+    gathering::{Gatherings, Told, push_live},
     keeper,
     memory_wanted::MemoryWanted,
     session_shared::SessionShared,
@@ -278,7 +278,7 @@ impl Runtime {
     }
 
     pub(crate) fn push_accepted(&self, session: Arc<SessionShared>, wakers: &mut Wakers) {
-        lock(&self.accepted).push_back(session);
+        push_live(&mut lock(&self.accepted), session);
         self.accept_waiters.take(wakers);
     }
 

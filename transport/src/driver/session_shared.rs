@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::{
     fmt, iter, mem,
     os::fd::OwnedFd,
-    sync::{Arc, OnceLock},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Instant,
 };
 
@@ -36,14 +36,15 @@ pub struct SessionShared {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) id: u64,
     peer: PeerDescription,
-    /// Data goes through memory that both processes map.
-    shm: Option<OnceLock<OwnedFd>>,
+    /// What wakes the peer, where data goes through memory that both processes map.
+    shm: Option<Mutex<Option<Arc<OwnedFd>>>>,
     /// What the data goes over now.
     pub(crate) carrier: Carrier,
     /// It goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     /// The peer cannot use membarrier, so both sides use fences.
     fences: AtomicBool,
+    is_over: AtomicBool,
     pub(crate) counters: SessionCounters,
 }
 
@@ -67,7 +68,7 @@ impl SessionShared {
     ) -> Self {
         let (shm, pair) = match over {
             Over::Stream => (None, None),
-            Over::Shm => (Some(OnceLock::new()), None),
+            Over::Shm => (Some(Mutex::default()), None),
             Over::Pair(pair) => (None, Some(pair)),
         };
         Self {
@@ -78,6 +79,7 @@ impl SessionShared {
             shm,
             resumes,
             fences: AtomicBool::new(false),
+            is_over: AtomicBool::new(false),
             counters: SessionCounters::default(),
         }
     }
@@ -284,18 +286,39 @@ impl SessionShared {
 
     /// The eventfd that wakes the peer, once it has come.
     pub(crate) fn set_peer_bell(&self, bell: OwnedFd) {
-        if let Some(cell) = &self.shm {
-            let _ = cell.set(bell);
+        if let Some(mut cell) = self.peer_bell() {
+            cell.get_or_insert_with(|| Arc::new(bell));
         }
+    }
+
+    /// The session is over, and the engine has forgotten it: it keeps no descriptor, however
+    /// long handles are kept, or wait to be accepted.
+    pub(crate) fn end(&self) {
+        // Relaxed: who sees it late drops it with the next ones.
+        self.is_over.store(true, Ordering::Relaxed);
+        let bell = self.peer_bell().and_then(|mut cell| cell.take());
+        drop(bell);
+    }
+
+    /// Whether [`end`](Self::end) was called.
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    fn peer_bell(&self) -> Option<MutexGuard<'_, Option<Arc<OwnedFd>>>> {
+        let cell = self.shm.as_ref()?;
+        Some(cell.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Wakes the peer's engine (shm).
     #[cold]
     pub(crate) fn ring_peer(&self) {
-        if let Some(bell) = self.shm.as_ref().and_then(OnceLock::get) {
+        // Not under the lock: what a peer passes for an eventfd may make who writes wait.
+        let bell = self.peer_bell().and_then(|cell| cell.clone());
+        if let Some(bell) = bell {
             self.counters.bells.fetch_add(1, Ordering::Relaxed);
             // A full counter is readable already; a dead peer does not mind.
-            let _ = retry_on_intr(|| write(bell, &1u64.to_ne_bytes()));
+            let _ = retry_on_intr(|| write(&*bell, &1u64.to_ne_bytes()));
         }
     }
 
