@@ -102,6 +102,7 @@ impl Select {
     ///
     /// If there are no ends, or, under [`Driver::Caller`](crate::Driver::Caller), of more
     /// than one node, since a call turns one engine.
+    #[track_caller]
     pub fn ready(&mut self, ends: &mut [&mut dyn Selectable]) -> usize {
         self.wait(ends, Patience::FOREVER)
             .expect("without a deadline no time is up")
@@ -112,6 +113,7 @@ impl Select {
     /// # Panics
     ///
     /// As [`ready`](Self::ready).
+    #[track_caller]
     pub fn ready_timeout(
         &mut self,
         ends: &mut [&mut dyn Selectable],
@@ -126,10 +128,12 @@ impl Select {
     /// # Panics
     ///
     /// As [`ready`](Self::ready).
+    #[track_caller]
     pub fn try_ready(&mut self, ends: &mut [&mut dyn Selectable]) -> Option<usize> {
         self.wait(ends, Patience::None)
     }
 
+    #[track_caller]
     fn wait(&mut self, ends: &mut [&mut dyn Selectable], patience: Patience) -> Option<usize> {
         self.several.ready(&mut Of(ends), patience).ok()
     }

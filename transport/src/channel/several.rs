@@ -130,6 +130,7 @@ impl Several {
     ///
     /// # Panics
     /// If there are no ends, or, where callers turn the engine, of more than one node.
+    #[track_caller]
     pub fn ready(&mut self, ends: &mut dyn Ends, patience: Patience) -> Result<usize, TimedOut> {
         let count = ends.count();
         assert!(count > 0, "there is nothing to wait for");
