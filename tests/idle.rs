@@ -1,6 +1,7 @@
 //! A pair that has nothing to say costs nothing: below 1 % of a core in either process,
 //! and no wake-up that only time has caused. The same of a process whose peer takes nothing
-//! of what it has to say, or has closed the end that it was for.
+//! of what it has to say, or has closed the end that it was for, and of one that waits for
+//! several ends at once, in one thread, which stays the only one.
 //!
 //! Both facts are the kernel's: processor time and voluntary context switches of every
 //! thread, from /proc/PID/task, but for the one that looks there. A receiver waits in `recv` on
@@ -8,9 +9,15 @@
 
 mod processes;
 
-use std::{fs, path::Path, process::ExitCode, thread, time::Duration};
+use std::{
+    fs,
+    path::Path,
+    process::ExitCode,
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
-use ibex::{Node, Policy, Raw, Receiver, Sender};
+use ibex::{Fabric, FanInEvent, Node, Pod, Policy, Raw, Receiver, Select, Sender};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -27,6 +34,8 @@ fn main() -> ExitCode {
         proofs.push(Proof::new("peer_stopped", setup, watch_blocked, count));
         proofs.push(Proof::new("peer_closed", setup, watch_unwanted, close));
         proofs.push(Proof::new("quorum", setup, watch_quorum, hold));
+        proofs.push(Proof::new("select", setup, watch_select, speak_late));
+        proofs.push(Proof::new("fan_in", setup, watch_fan_in, speak_late));
     }
     processes::run(proofs)
 }
@@ -175,14 +184,8 @@ fn watch_quorum(party: &mut Party) {
     let sequence = group.send(b"an entry").unwrap();
     let held = here.recv().unwrap();
     party.meet();
-    let waiting = thread::spawn(move || group.wait_acked(sequence, 2).unwrap());
-    thread::sleep(SETTLED);
-    let before = Usage::of(own_pid());
-    thread::sleep(WATCHED);
-    let after = Usage::of(own_pid());
-    assert!(!waiting.is_finished(), "nobody has acknowledged it");
-    after.assert_idle_since(&before);
-    after.assert_woken_by_none_since(&before);
+    let threads = Usage::of(own_pid()).threads.len();
+    let waiting = watch_waiting(threads, move || group.wait_acked(sequence, 2).unwrap());
     held.ack();
     party.meet();
     waiting.join().unwrap();
@@ -196,6 +199,87 @@ fn hold(party: &mut Party) {
     party.meet();
     held.ack();
     assert!(receiver.next().unwrap().is_none());
+}
+
+/// The watched process is this one: it waits for the first of two receivers, of different
+/// types, nodes and, but over tcp, fabrics.
+fn watch_select(party: &mut Party) {
+    let near = Node::builder().fabric(Fabric::Tcp, Policy::Require);
+    let near = near.listen("127.0.0.1:0").build().unwrap();
+    let client = Node::builder().fabric(Fabric::Tcp, Policy::Require);
+    let client = client.build().unwrap();
+    let peer = client.connect(near.local_addr().unwrap()).unwrap();
+    let silent = peer.channel("numbers").codec::<Pod>();
+    let mut silent = silent.sender::<u64>().unwrap();
+    let numbers = near.accept().unwrap().channel("numbers").codec::<Pod>();
+    let mut numbers = numbers.receiver::<u64>().unwrap();
+    silent.opened(PATIENCE).unwrap();
+
+    let builder = party.peer.channel("late").codec::<Raw>();
+    let mut late = builder.receiver::<[u8]>().unwrap();
+    late.opened(PATIENCE).unwrap();
+    party.meet();
+    let threads = Usage::of(own_pid()).threads.len();
+    let waiting = watch_waiting(threads, move || {
+        let ready = Select::new().ready(&mut [&mut numbers, &mut late]);
+        assert_eq!(ready, 1);
+        assert_eq!(&late.try_recv().unwrap()[..], b"at last");
+    });
+    party.meet();
+    waiting.join().unwrap();
+}
+
+/// The watched process is this one: it waits for what either of two peers says, of which one is
+/// in this process too.
+fn watch_fan_in(party: &mut Party) {
+    let client = Node::builder().fabric(party.setup.fabric, Policy::Require);
+    let client = client.build().unwrap();
+    let peer = client.connect(party.node.local_addr().unwrap()).unwrap();
+    let silent = peer.channel("late").codec::<Raw>();
+    let mut silent = silent.sender::<[u8]>().unwrap();
+    let threads = Usage::of(own_pid()).threads.len();
+    let fan_in = party.node.fan_in("late").codec::<Raw>();
+    let mut fan_in = fan_in.receiver::<[u8]>().unwrap();
+    for _ in 0..2 {
+        let joined = fan_in.next().unwrap();
+        assert!(matches!(joined, FanInEvent::Joined(_)), "{joined:?}");
+    }
+    silent.opened(PATIENCE).unwrap();
+    party.meet();
+    let waiting = watch_waiting(threads, move || {
+        let event = fan_in.next().unwrap();
+        let FanInEvent::Message(_, message) = event else {
+            panic!("{event:?}")
+        };
+        assert_eq!(&message[..], b"at last");
+    });
+    party.meet();
+    waiting.join().unwrap();
+}
+
+fn speak_late(party: &mut Party) {
+    let builder = party.peer.channel("late").codec::<Raw>();
+    let mut sender = builder.sender::<[u8]>().unwrap();
+    sender.opened(PATIENCE).unwrap();
+    party.meet();
+    party.meet();
+    sender.send(b"at last").unwrap();
+    sender.close().unwrap();
+}
+
+/// Watches this process while `wait` waits for what cannot have come yet, in a thread of its
+/// own: the only one more than the `threads` that there were.
+fn watch_waiting(threads: usize, wait: impl FnOnce() + Send + 'static) -> JoinHandle<()> {
+    let waiting = thread::spawn(wait);
+    thread::sleep(SETTLED);
+    let before = Usage::of(own_pid());
+    thread::sleep(WATCHED);
+    let after = Usage::of(own_pid());
+    assert!(!waiting.is_finished(), "what it waits for has not come");
+    assert_eq!(after.threads.len(), threads + 1, "{:?}", after.threads);
+    after.assert_idle_since(&before);
+    after.assert_woken_by_none_since(&before);
+    waiting
 }
 
 /// Waits in `recv` itself, and looks at both processes meanwhile.
