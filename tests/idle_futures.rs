@@ -7,13 +7,10 @@ use std::{
     fs,
     future::Future,
     pin::{Pin, pin},
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::{Arc, Condvar, Mutex},
     task::{Context, Poll, Wake, Waker},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::future::join_all;
@@ -21,13 +18,31 @@ use ibex::Fabric;
 use pair::{FABRICS, Pair};
 use rustix::time::{ClockId, clock_gettime};
 
-/// Counts the polls that it asks for.
+/// Polls that are asked for, each of them.
 #[derive(Default)]
-struct Count(AtomicU32);
+struct Asked {
+    polls: Mutex<u32>,
+    more: Condvar,
+}
 
-impl Wake for Count {
+impl Wake for Asked {
     fn wake(self: Arc<Self>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+        *self.polls.lock().expect("nobody panics with it") += 1;
+        self.more.notify_one();
+    }
+}
+
+impl Asked {
+    /// Waits until a poll is asked for, and takes it; false if it is `until` before that.
+    fn take_until(&self, until: Instant) -> bool {
+        let polls = self.polls.lock().expect("nobody panics with it");
+        let left = until.saturating_duration_since(Instant::now());
+        let none = |polls: &mut u32| *polls == 0;
+        let waited = self.more.wait_timeout_while(polls, left, none);
+        let (mut polls, _) = waited.expect("nobody panics with it");
+        let is_asked = *polls > 0 && !left.is_zero();
+        *polls -= u32::from(is_asked);
+        is_asked
     }
 }
 
@@ -48,18 +63,15 @@ fn a_future_that_waits_is_left_alone_until_its_message_comes(fabric: Fabric) {
     let pair = Pair::over(fabric);
     let (mut sender, mut receiver) = pair.channel("numbers");
     sender.opened(Duration::from_secs(60)).expect("open");
-    let count = Arc::new(Count::default());
-    let waker = Waker::from(count.clone());
+    let asked = Arc::new(Asked::default());
+    let waker = Waker::from(asked.clone());
     let mut pending = pin!(receiver.recv_async());
-    assert!(poll(pending.as_mut(), &waker).is_pending());
-    // As an executor would: a wake-up is a poll.
     let mut polls = 0;
-    for _ in 0..100 {
-        thread::sleep(Duration::from_millis(10));
-        if count.0.swap(0, Ordering::Relaxed) > 0 {
-            polls += 1;
-            assert!(poll(pending.as_mut(), &waker).is_pending());
-        }
+    let until = Instant::now() + Duration::from_secs(1);
+    // As an executor would: the first poll, and one for each wake-up.
+    while polls == 0 || asked.take_until(until) {
+        polls += 1;
+        assert!(poll(pending.as_mut(), &waker).is_pending());
     }
     assert!(polls <= 2, "polled {polls} times for nothing over {fabric}");
     sender.send(&7).expect("sent");
@@ -72,8 +84,7 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
     let (senders, receivers): (Vec<_>, Vec<_>) =
         (0..FUTURES).map(|n| pair.channel(&n.to_string())).unzip();
     let threads = threads();
-    let count = Arc::new(Count::default());
-    let waker = Waker::from(count.clone());
+    let waker = Waker::from(Arc::new(Asked::default()));
     let mut receivers = receivers;
     let mut pending: Vec<_> = receivers
         .iter_mut()
