@@ -7,8 +7,8 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    env,
-    io::Read,
+    env, fs,
+    io::{self, Read, Write},
     path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -65,6 +65,46 @@ fn from_the_beginning_over_tcp() {
 #[test]
 fn from_the_beginning_over_sockets() {
     loses_nothing("--transport sockets --store memory");
+}
+
+/// Of the same bytes come the same records, the last of which is shorter.
+#[test]
+fn of_a_file_and_of_standard_input() {
+    let input: Vec<u8> = (0..300_007u32).flat_map(u32::to_le_bytes).collect();
+    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("input-to-replicate");
+    fs::write(&path, &input).expect("a file");
+    let records = input.len().div_ceil(4096) as u64;
+
+    let of_file = run_with("--fabric shm --replicas 2", |command| {
+        command.arg("--input").arg(&path);
+    });
+    has_equal_logs(&of_file, 2, records);
+    fs::remove_file(&path).expect("it is there");
+    let bytes = input.len() as u64 + 16 * records;
+    assert_eq!(of_file["tip"]["end"], bytes, "{of_file}");
+
+    let (stdin, mut writer) = io::pipe().expect("a pipe");
+    // A pipe holds less than that: the example reads while it replicates.
+    let writing = thread::spawn(move || writer.write_all(&input));
+    let of_stdin = run_with("--fabric tcp --replicas 2 --input -", |command| {
+        command.stdin(stdin);
+    });
+    writing.join().expect("it ends").expect("all was read");
+    has_equal_logs(&of_stdin, 2, records);
+    assert_eq!(of_stdin["tip"], of_file["tip"], "{of_stdin}");
+}
+
+#[test]
+fn synced_for_each_record() {
+    for transport in ["--fabric shm", "--fabric tcp", "--transport sockets"] {
+        let outcome = run(&format!(
+            "{transport} --replicas 2 --store files --fsync record --records 500"
+        ));
+        has_equal_logs(&outcome, 2, 500);
+        // Each goes by itself, so that none waits for the disk's work on others.
+        assert_eq!(outcome["fsync"], "record", "{outcome}");
+        assert_eq!(outcome["group"], 1, "{outcome}");
+    }
 }
 
 #[test]
