@@ -91,6 +91,14 @@ fn every_knob_of_a_node_is_checked_against_its_range() {
             "handshake_timeout is 0ns; it may be 10ms or longer",
         ),
         (
+            builder().notice_timeout(second / 2),
+            "notice_timeout is 500ms; it may be 1s or longer",
+        ),
+        (
+            builder().session_timeout(Duration::from_millis(9)),
+            "session_timeout is 9ms; it may be 10ms or longer",
+        ),
+        (
             builder().wait(Wait::Adaptive { spin: 2 * second }),
             "spin is 2s; it may be 0ns to 1s",
         ),
