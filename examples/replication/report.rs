@@ -101,6 +101,62 @@ pub(crate) fn to_json(options: &Options, outcome: &Outcome) -> Value {
     })
 }
 
+/// What the median of ratios is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Aim {
+    /// At least so much: of a rate.
+    AtLeast(f64),
+    /// At most so much: of a time.
+    AtMost(f64),
+}
+
+impl Aim {
+    fn is_met_by(self, ratio: &Ratio) -> bool {
+        match self {
+            Aim::AtLeast(least) => ratio.median >= least,
+            Aim::AtMost(most) => ratio.median <= most,
+        }
+    }
+}
+
+/// Ratios, and what is aimed at where anything is.
+#[derive(Clone, Debug)]
+pub(crate) struct Aimed {
+    /// What came of the runs,
+    pub(crate) ratio: Ratio,
+    /// and what its median is to be.
+    pub(crate) aim: Option<Aim>,
+}
+
+impl Aimed {
+    /// The ratios as a JSON object, with `aim` and `missed`, which are null without an aim.
+    pub(crate) fn to_json(&self) -> Value {
+        let mut object = json!(self.ratio);
+        object["aim"] = json!(self.aim);
+        object["missed"] = json!(self.aim.map(|aim| !aim.is_met_by(&self.ratio)));
+        object
+    }
+}
+
+impl fmt::Display for Aimed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Aimed { ratio, aim } = self;
+        write!(f, "{ratio}")?;
+        let Some(aim) = aim else {
+            return Ok(());
+        };
+        let missed = match aim.is_met_by(ratio) {
+            true => "",
+            false => ", MISSED",
+        };
+        match aim {
+            Aim::AtLeast(least) => write!(f, " (aim >= {least:.1}{missed})"),
+            Aim::AtMost(most) => write!(f, " (aim <= {most:.1}{missed})"),
+        }
+    }
+}
+
 /// Ratios of runs that took turns: the median, the lowest and the highest.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Ratio {
@@ -141,3 +197,31 @@ impl fmt::Display for Ratio {
 }
 
 const MIB: f64 = (1 << 20) as f64;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_median_on_the_wrong_side_of_its_aim_is_told() {
+        let aimed = |aim| Aimed {
+            ratio: Ratio::of([0.4, 0.95, 3.0].into_iter()),
+            aim,
+        };
+        let ratio = "0.95 [0.40 .. 3.00] of 3";
+        assert_eq!(aimed(None).to_string(), ratio);
+        assert_eq!(aimed(None).to_json()["missed"], Value::Null);
+        let cases = [
+            (Aim::AtLeast(0.9), "(aim >= 0.9)", false),
+            (Aim::AtLeast(1.0), "(aim >= 1.0, MISSED)", true),
+            (Aim::AtMost(1.0), "(aim <= 1.0)", false),
+            (Aim::AtMost(0.5), "(aim <= 0.5, MISSED)", true),
+        ];
+        for (aim, says, missed) in cases {
+            let aimed = aimed(Some(aim));
+            assert_eq!(aimed.to_string(), format!("{ratio} {says}"));
+            assert_eq!(aimed.to_json()["missed"], missed);
+            assert_eq!(aimed.to_json()["median"], 0.95);
+        }
+    }
+}
