@@ -8,7 +8,10 @@ use std::{
     thread,
 };
 
-use rustix::{process::Pid, thread::gettid};
+use rustix::{
+    process::{Pid, Resource, Rlimit, getrlimit, setrlimit},
+    thread::gettid,
+};
 
 /// Panics unless a tcp connection of this process to `remote` ends in process `pid`, and
 /// none in a descriptor of ours.
@@ -32,6 +35,16 @@ pub(crate) fn assert_connected_to(remote: SocketAddr, pid: u32) {
         !far_ends.iter().any(|inode| ours.contains(inode)),
         "a connection to {remote} ends in this very process"
     );
+}
+
+/// Lets this process have as many descriptors as it may: sessions take some each.
+pub(crate) fn allow_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let all = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    setrlimit(Resource::Nofile, all).expect("a process may have what it may have");
 }
 
 /// The calling thread, for [`wait_until_asleep`].

@@ -3,11 +3,11 @@
 
 use std::{sync::mpsc, thread};
 
-use ibex::{Fabric, Raw, TryRecvError, TrySendError, WaitAckedError};
+use ibex::{Fabric, Peer, Raw, TryRecvError, TrySendError, WaitAckedError};
 
 use crate::common::{
     kernel, payload,
-    scenario::{Scenario, Side},
+    scenario::{Scenario, Side, Span},
     stage::{LONG, MOMENT, Stage, receiver, sender},
     stream::{assert_ended, receive_all, send_all},
 };
@@ -20,6 +20,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("many_channels", many_channels),
     Scenario::new("cloned_senders", cloned_senders),
     Scenario::new("sixteen_sessions", sixteen_sessions),
+    Scenario::new("two_hundred_sessions", two_hundred_sessions).on(Span::EachFabricButVerbs),
     Scenario::new("back_pressure", back_pressure),
     Scenario::new("large_stream", large_stream),
     Scenario::new("waiting_is_sleeping", waiting_is_sleeping),
@@ -219,17 +220,28 @@ fn cloned_senders(stage: &mut Stage) {
 
 /// Sixteen sessions between two nodes, each with channels of the same names.
 fn sixteen_sessions(stage: &mut Stage) {
-    const SESSIONS: usize = 16;
     let last = stage.count(1_000);
+    many_sessions(stage, 16, last);
+}
+
+/// Two hundred sessions, open at once. Over verbs `tests/rdma_crowd.rs` has as many, where the
+/// nodes and the patience are made for a device that the kernel emulates.
+fn two_hundred_sessions(stage: &mut Stage) {
+    kernel::allow_descriptors();
+    many_sessions(stage, 200, 10);
+}
+
+/// Each carries messages 1 to `last` there and back, in turns with the others, and ends.
+fn many_sessions(stage: &mut Stage, sessions: usize, last: u64) {
     let length = |sequence| (sequence % 200) as usize;
     match stage.side {
         Side::Dialer => {
             let node = stage.builder().build().expect("a node");
             let address = stage.hear_any();
-            let peers: Vec<_> = (0..SESSIONS)
+            let peers: Vec<_> = (0..sessions)
                 .map(|_| node.connect(&address).expect("a session"))
                 .collect();
-            peers.iter().for_each(|peer| stage.check_peer(peer));
+            check_some(stage, &peers);
             let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
             let receivers: Vec<_> = peers.iter().map(|peer| receiver(peer, "down")).collect();
             for sequence in 1..=last {
@@ -248,10 +260,10 @@ fn sixteen_sessions(stage: &mut Stage) {
         }
         Side::Listener => {
             let node = stage.listen();
-            let peers: Vec<_> = (0..SESSIONS)
+            let peers: Vec<_> = (0..sessions)
                 .map(|_| node.accept().expect("a peer"))
                 .collect();
-            peers.iter().for_each(|peer| stage.check_peer(peer));
+            check_some(stage, &peers);
             let mut ends: Vec<_> = peers
                 .iter()
                 .map(|peer| (receiver(peer, "up"), sender(peer, "down")))
@@ -270,6 +282,12 @@ fn sixteen_sessions(stage: &mut Stage) {
             }
         }
     }
+}
+
+/// Sixteen or so of them: the kernel is asked about every descriptor for each.
+fn check_some(stage: &Stage, peers: &[Peer]) {
+    let some = peers.iter().step_by(peers.len() / 16);
+    some.for_each(|peer| stage.check_peer(peer));
 }
 
 /// A channel that nobody reads fills up and stops; the channel beside it goes on.
