@@ -3,7 +3,10 @@
 use std::{
     future::Future,
     pin::pin,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
     time::Duration,
@@ -53,6 +56,41 @@ pub(crate) fn run<F: Future>(node: &Node, driver: Driver, task: F) -> F::Output 
 pub(crate) fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     pin!(task).poll(&mut Context::from_waker(&waker))
+}
+
+/// Polls `task` once and, where it is pending, waits until it is woken, and polls it no more.
+pub(crate) fn poll_until_woken<F: Future + Unpin>(
+    node: &Node,
+    driver: Driver,
+    task: &mut F,
+) -> Poll<F::Output> {
+    let woken = Arc::new(Woken {
+        is_woken: AtomicBool::new(false),
+        thread: thread::current(),
+    });
+    let waker = Waker::from(woken.clone());
+    let polled = pin!(task).poll(&mut Context::from_waker(&waker));
+    while polled.is_pending() && !woken.is_woken.load(Ordering::Relaxed) {
+        match driver {
+            Driver::Threads => thread::park_timeout(LONG),
+            Driver::Caller if node.poll() => {}
+            Driver::Caller => sleep_on(node),
+        }
+    }
+    polled
+}
+
+/// Notes that it was called, and wakes the thread that waits for that.
+struct Woken {
+    is_woken: AtomicBool,
+    thread: Thread,
+}
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.is_woken.store(true, Ordering::Relaxed);
+        self.thread.unpark();
+    }
 }
 
 fn sleep_on(node: &Node) {

@@ -1,10 +1,14 @@
 //! Tasks do what threads do: futures, streams and sinks on an executor of a few lines, and
 //! futures that are dropped in every state.
 
-use std::{future::poll_fn, pin::Pin, task::Poll};
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::Poll,
+};
 
 use futures_util::{SinkExt, StreamExt};
-use ibex::{Pod, Raw, RecvError};
+use ibex::{Driver, Node, Pod, Raw, RecvError};
 
 use crate::common::{
     payload,
@@ -91,7 +95,7 @@ fn tasks_wait_for_room(stage: &mut Stage) {
     }
 }
 
-/// Futures are dropped after one poll, again and again: nothing is lost, nothing doubled.
+/// Futures are dropped in every state, again and again: nothing is lost, nothing doubled.
 fn tasks_dropped(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let last = stage.count(5_000);
@@ -103,7 +107,8 @@ fn tasks_dropped(stage: &mut Stage) {
             let mut sequence = 1;
             while sequence <= last {
                 let message = payload::numbered(sequence, 64);
-                let polled = task::poll_once(&mut sender.send_async(&message));
+                let future = sender.send_async(&message);
+                let polled = poll_and_drop(&node, driver, future, sequence);
                 let sent = match polled {
                     Poll::Ready(sent) => sent.expect("sent"),
                     // That future sent nothing, and this one does.
@@ -120,7 +125,7 @@ fn tasks_dropped(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = receiver(&peer, "wal");
             for sequence in 1..=last {
-                let polled = task::poll_once(&mut receiver.recv_async());
+                let polled = poll_and_drop(&node, driver, receiver.recv_async(), sequence);
                 let received = match polled {
                     Poll::Ready(received) => received,
                     Poll::Pending => task::run(&node, driver, receiver.recv_async()),
@@ -134,6 +139,23 @@ fn tasks_dropped(stage: &mut Stage) {
                 Err(RecvError::Ended)
             ));
         }
+    }
+}
+
+/// What a future gives that is dropped in one of three states, as `turn` says.
+fn poll_and_drop<F: Future + Unpin>(
+    node: &Node,
+    driver: Driver,
+    mut future: F,
+    turn: u64,
+) -> Poll<F::Output> {
+    match turn % 3 {
+        // Never polled.
+        0 => Poll::Pending,
+        // Its waker is where it left it.
+        1 => task::poll_once(&mut future),
+        // What it waits for is there.
+        _ => task::poll_until_woken(node, driver, &mut future),
     }
 }
 
@@ -220,7 +242,7 @@ fn tasks_end(stage: &mut Stage) {
             let ended = task::run(
                 &node,
                 driver,
-                poll_fn(|context| std::future::Future::poll(Pin::new(&mut pending), context)),
+                poll_fn(|context| Future::poll(Pin::new(&mut pending), context)),
             );
             assert!(
                 matches!(ended, Err(RecvError::Disconnected(_))),
