@@ -1,83 +1,18 @@
 //! Sessions whose connections break: they go on, with everything once and in order.
 
+mod cable;
+
 use std::{
-    io::{Read, Write},
-    net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     thread,
     time::{Duration, Instant},
 };
 
+use cable::Cable;
 use ibex::{Driver, Event, Fabric, Node, Peer, Policy, Raw, RecvError};
-
-/// A way to a listener that can be cut.
-struct Cable {
-    address: SocketAddr,
-    inner: Arc<Inner>,
-}
-
-#[derive(Default)]
-struct Inner {
-    /// Both sides of each connection.
-    ends: Mutex<Vec<TcpStream>>,
-    is_cut: AtomicBool,
-}
-
-impl Cable {
-    fn to(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let inner = Arc::<Inner>::default();
-        let lines = inner.clone();
-        thread::spawn(move || {
-            for here in listener.incoming() {
-                let here = here.unwrap();
-                if lines.is_cut.load(Ordering::Acquire) {
-                    continue;
-                }
-                let there = TcpStream::connect(target).unwrap();
-                let mut ends = lines.ends.lock().unwrap();
-                for (from, to) in [(&here, &there), (&there, &here)] {
-                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || carry(from, to));
-                }
-                ends.extend([here, there]);
-            }
-        });
-        Self { address, inner }
-    }
-
-    /// Breaks the connections that there are.
-    fn cut(&self) {
-        for end in self.inner.ends.lock().unwrap().drain(..) {
-            let _ = end.shutdown(Shutdown::Both);
-        }
-    }
-
-    /// And lets none through until it is mended.
-    fn cut_for_good(&self) {
-        self.inner.is_cut.store(true, Ordering::Release);
-        self.cut();
-    }
-
-    fn mend(&self) {
-        self.inner.is_cut.store(false, Ordering::Release);
-    }
-}
-
-fn carry(mut from: TcpStream, mut to: TcpStream) {
-    let mut buffer = [0; 16 << 10];
-    while let Ok(read @ 1..) = from.read(&mut buffer) {
-        if to.write_all(&buffer[..read]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-    let _ = from.shutdown(Shutdown::Both);
-}
 
 fn node(driver: Driver) -> Node {
     node_over(Fabric::Tcp, driver)
