@@ -101,6 +101,19 @@ impl Belongings {
     }
 }
 
+/// Memory of this process that no file stands behind and that is resident, in KiB (`RssAnon`,
+/// proc_pid_status(5)): the heap, stacks, and all else that is mapped for nobody but us.
+pub(crate) fn anonymous_kib() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").expect("/proc is mounted");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let field = line.and_then(|line| line.split_ascii_whitespace().next());
+    field
+        .and_then(|field| field.parse().ok())
+        .expect("the kernel knows it")
+}
+
 /// What this process has of RDMA devices, and what the one that was killed has.
 fn on_devices(killed: u32) -> Vec<String> {
     let program = Command::new("rdma")
