@@ -18,9 +18,11 @@ pub(crate) struct Cable {
 
 #[derive(Default)]
 struct Inner {
-    /// Both sides of each connection.
+    /// Both sides of each connection, and of those that lead nowhere the near one.
     ends: Mutex<Vec<TcpStream>>,
     is_cut: AtomicBool,
+    /// Whoever dials while it is cut is connected, to nobody, and not sent away.
+    is_silent: AtomicBool,
 }
 
 impl Cable {
@@ -33,6 +35,10 @@ impl Cable {
             for here in listener.incoming() {
                 let here = here.unwrap();
                 if lines.is_cut.load(Ordering::Acquire) {
+                    let mut ends = lines.ends.lock().unwrap();
+                    if lines.is_silent.load(Ordering::Acquire) {
+                        ends.push(here);
+                    }
                     continue;
                 }
                 let there = TcpStream::connect(target).unwrap();
@@ -60,8 +66,18 @@ impl Cable {
         self.cut();
     }
 
+    /// The same, but whoever dials meanwhile waits for an answer.
+    pub(crate) fn cut_and_be_silent(&self) {
+        self.inner.is_silent.store(true, Ordering::Release);
+        self.cut_for_good();
+    }
+
     pub(crate) fn mend(&self) {
         self.inner.is_cut.store(false, Ordering::Release);
+        if self.inner.is_silent.swap(false, Ordering::AcqRel) {
+            // What waits in vain. Whoever has come since comes once more.
+            self.cut();
+        }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Sessions whose connections break: they go on, with everything once and in order.
 
 mod cable;
+mod limits;
 
 use std::{
     sync::{

@@ -249,14 +249,15 @@ impl Runtime {
         self.turn(self.engine.lock(), &ready.unwrap_or(Ready::NOTHING));
     }
 
-    /// A turn that keeps the lock if nothing moved and nobody has to be woken.
+    /// A turn that keeps the lock if nothing moved and nothing is to be done without it: a
+    /// timer that has gone off moves nothing, and may have a peer dialed.
     fn turn_keeping<'a>(
         &'a self,
         mut engine: MutexGuard<'a, Engine>,
     ) -> Option<MutexGuard<'a, Engine>> {
         let mut context = Context::new(self);
         let progress = engine.turn(&Ready::NOTHING, &mut context);
-        if progress || !context.wakers.is_empty() {
+        if progress || !context.is_empty() {
             drop(engine);
             self.wake(context);
             return None;

@@ -33,6 +33,23 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Whether nothing is to be done after the lock: whoever has found nothing else may keep it.
+    pub(in crate::driver) fn is_empty(&self) -> bool {
+        let Self {
+            runtime: _,
+            wakers,
+            wanted,
+            unsure_sites,
+            redialings,
+            leftovers,
+        } = self;
+        wakers.is_empty()
+            && wanted.is_empty()
+            && unsure_sites.is_empty()
+            && redialings.is_empty()
+            && leftovers.is_empty()
+    }
+
     /// Whether nothing was ever put in, as in nearly every turn.
     #[inline]
     pub(in crate::driver) fn is_untouched(&self) -> bool {

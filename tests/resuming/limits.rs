@@ -1,0 +1,209 @@
+//! Calls with a limit keep to it while their session has no connection, and what they do not
+//! do then is neither lost nor done twice.
+
+use std::{
+    sync::atomic::{AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{
+    Driver, Fabric, Node, Peer, RecvTimeoutError, SendTimeoutError, Sender, WaitAckedError,
+};
+
+use crate::{cable::Cable, node_over};
+
+#[test]
+fn limits_hold_over_tcp_under_threads() {
+    limits_hold(Fabric::Tcp, Driver::Threads);
+}
+
+#[test]
+fn limits_hold_over_tcp_under_callers() {
+    limits_hold(Fabric::Tcp, Driver::Caller);
+}
+
+#[test]
+fn limits_hold_over_shm_under_threads() {
+    limits_hold(Fabric::Shm, Driver::Threads);
+}
+
+#[test]
+fn limits_hold_over_shm_under_callers() {
+    limits_hold(Fabric::Shm, Driver::Caller);
+}
+
+/// Where whoever dials is sent away, and where it waits for an answer.
+fn limits_hold(fabric: Fabric, driver: Driver) {
+    for cut in [Cable::cut_for_good, Cable::cut_and_be_silent] {
+        let (here, there) = (node_over(fabric, driver), node_over(fabric, driver));
+        let cable = Cable::to(there.local_addr().unwrap());
+        let place = Place::default();
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let peer = there.accept().unwrap();
+                let mut end = End::open(&there, &peer, fabric, "back", "out");
+                end.begin();
+                place.meet(&there, 2);
+                end.is_cut_off();
+                end.keeps_to_limits();
+                place.meet(&there, 4);
+                end.goes_on();
+                place.meet(&there, 6);
+            });
+            let peer = here.connect(cable.address).unwrap();
+            let mut end = End::open(&here, &peer, fabric, "out", "back");
+            end.begin();
+            place.meet(&here, 2);
+            cut(&cable);
+            end.is_cut_off();
+            end.keeps_to_limits();
+            place.meet(&here, 4);
+            cable.mend();
+            end.goes_on();
+            place.meet(&here, 6);
+        });
+    }
+}
+
+/// One end of a session, with a channel each way that is used and one that is silent.
+struct End<'n> {
+    node: &'n Node,
+    peer: &'n Peer,
+    fabric: Fabric,
+    sender: Sender<u64>,
+    receiver: ibex::Receiver<u64>,
+    silent_sender: Sender<u64>,
+    silent_receiver: ibex::Receiver<u64>,
+    /// The last number that was sent.
+    sent: u64,
+}
+
+impl<'n> End<'n> {
+    fn open(node: &'n Node, peer: &'n Peer, fabric: Fabric, out: &str, back: &str) -> Self {
+        let silent = |name: &str| format!("silent {name}");
+        let channel = |name| peer.channel(name).window_messages(WINDOW);
+        Self {
+            node,
+            peer,
+            fabric,
+            sender: channel(out).sender().unwrap(),
+            receiver: channel(back).receiver().unwrap(),
+            silent_sender: peer.sender(&silent(out)).unwrap(),
+            silent_receiver: peer.receiver(&silent(back)).unwrap(),
+            sent: 0,
+        }
+    }
+
+    /// The first message of each channel.
+    fn begin(&mut self) {
+        self.sent = self.sender.send(&1).unwrap();
+        self.silent_sender.send(&1).unwrap();
+        let message = self.receiver.recv().unwrap();
+        assert_eq!(*message, 1);
+        message.ack();
+        assert_eq!(*self.silent_receiver.recv().unwrap(), 1);
+        self.sender.wait_acked(1).unwrap();
+    }
+
+    fn is_cut_off(&self) {
+        wait_until(self.node, || self.peer.is_suspended());
+    }
+
+    fn keeps_to_limits(&mut self) {
+        // What fits the window is accepted, and nobody waits for that.
+        let last = loop {
+            let began = Instant::now();
+            match self.sender.send_timeout(&(self.sent + 1), LIMIT) {
+                Ok(sequence) => self.sent = sequence,
+                Err(error) => break (began, error),
+            }
+        };
+        assert!((WINDOW..=1 + WINDOW).contains(&self.sent), "{}", self.sent);
+        assert!(matches!(last.1, SendTimeoutError::Timeout), "{}", last.1);
+        is_in_time("send_timeout", last.0);
+
+        let began = Instant::now();
+        let error = self.silent_receiver.recv_timeout(LIMIT).err();
+        assert!(
+            matches!(error, Some(RecvTimeoutError::Timeout)),
+            "{error:?}"
+        );
+        is_in_time("recv_timeout", began);
+
+        let began = Instant::now();
+        let error = self.sender.wait_acked_timeout(self.sent, LIMIT).err();
+        assert!(
+            matches!(error, Some(WaitAckedError::Timeout { .. })),
+            "{error:?}"
+        );
+        is_in_time("wait_acked_timeout", began);
+
+        let began = Instant::now();
+        match (self.fabric, self.sender.flush_timeout(LIMIT)) {
+            // It lies in memory that the peer has mapped.
+            (Fabric::Shm, Ok(())) => {}
+            (_, Err(WaitAckedError::Timeout { .. })) => is_in_time("flush_timeout", began),
+            (_, other) => panic!("{other:?}"),
+        }
+        assert!(
+            self.peer.is_suspended(),
+            "the time was one without a connection"
+        );
+    }
+
+    /// Behind what was accepted come the others, and no number comes twice.
+    fn goes_on(&mut self) {
+        for number in 2..=LAST {
+            let message = self.receiver.recv().unwrap();
+            assert_eq!(*message, number);
+            message.ack();
+            if self.sent < LAST {
+                self.sent = self.sender.send(&(self.sent + 1)).unwrap();
+            }
+        }
+        self.sender.wait_acked(LAST).unwrap();
+        self.silent_sender.send(&2).unwrap();
+        assert_eq!(*self.silent_receiver.recv().unwrap(), 2);
+        let silent = self.silent_receiver.try_recv();
+        assert!(silent.is_err(), "nothing comes twice");
+        // Over shm it is not the connection that messages come by.
+        wait_until(self.node, || self.peer.stats().resumes > 0);
+    }
+}
+
+/// Where both ends come before either goes on. Their engines run meanwhile.
+#[derive(Default)]
+struct Place(AtomicUsize);
+
+impl Place {
+    /// Waits until so many have come here, of all times together.
+    fn meet(&self, node: &Node, count: usize) {
+        self.0.fetch_add(1, Ordering::AcqRel);
+        wait_until(node, || self.0.load(Ordering::Acquire) >= count);
+    }
+}
+
+fn wait_until(node: &Node, is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        // Before sessions are given up.
+        assert!(began.elapsed() < Duration::from_secs(20));
+        while node.poll() {}
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Panics unless a call that began then has taken as long as its limit, and hardly longer.
+fn is_in_time(call: &str, began: Instant) {
+    let took = began.elapsed();
+    assert!(took >= LIMIT, "{call} gave up after {took:?}");
+    assert!(took < LIMIT + SLACK, "{call} took {took:?}");
+}
+
+const WINDOW: u64 = 16;
+const LIMIT: Duration = Duration::from_millis(300);
+/// What a busy machine may take to wake up a thread.
+const SLACK: Duration = Duration::from_secs(2);
+/// Far beyond the window.
+const LAST: u64 = 200;
