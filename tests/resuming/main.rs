@@ -4,6 +4,9 @@ mod cable;
 mod limits;
 
 use std::{
+    collections::BTreeSet,
+    env, fs,
+    process::Command,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -13,24 +16,36 @@ use std::{
 };
 
 use cable::Cable;
-use ibex::{Driver, Event, Fabric, Node, Peer, Policy, Raw, RecvError};
+use ibex::{
+    Disconnected, Driver, EndCause, Event, Fabric, Node, NodeBuilder, Peer, Policy, Raw, RecvError,
+    RecvTimeoutError, SendError, WaitAckedError,
+};
 
 fn node(driver: Driver) -> Node {
     node_over(Fabric::Tcp, driver)
 }
 
 fn node_over(fabric: Fabric, driver: Driver) -> Node {
+    builder(fabric).driver(driver).build().unwrap()
+}
+
+fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder()
         .listen("127.0.0.1:0")
         .fabric(fabric, Policy::Require)
-        .driver(driver)
-        .build()
-        .unwrap()
 }
 
 /// Two nodes, the first of which dialed the second over a cable.
 fn pair() -> (Node, Peer, Cable, Node, Peer) {
-    let (here, there) = (node(Driver::Threads), node(Driver::Threads));
+    pair_over(Fabric::Tcp)
+}
+
+fn pair_over(fabric: Fabric) -> (Node, Peer, Cable, Node, Peer) {
+    join(builder(fabric), builder(fabric))
+}
+
+fn join(here: NodeBuilder, there: NodeBuilder) -> (Node, Peer, Cable, Node, Peer) {
+    let (here, there) = (here.build().unwrap(), there.build().unwrap());
     let cable = Cable::to(there.local_addr().unwrap());
     let peer = here.connect(cable.address).unwrap();
     let other = there.accept().unwrap();
@@ -139,59 +154,135 @@ fn acknowledgements_come_over_another_connection() {
 
 #[test]
 fn channels_are_opened_and_closed_while_there_is_no_connection() {
-    let (_here, peer, cable, _there, other) = pair();
-    let mut old = peer.sender::<u64>("old").unwrap();
-    let mut receiver = other.receiver::<u64>("old").unwrap();
-    old.send(&1).unwrap();
-    assert_eq!(*receiver.recv().unwrap(), 1);
-    cable.cut_for_good();
-    old.send(&2).unwrap();
-    drop(old);
-    let mut new = peer.sender::<u64>("new").unwrap();
-    let opening = thread::spawn(move || {
-        new.send(&3).unwrap();
-        new.flush().unwrap();
-    });
-    let started = Instant::now();
-    while !(peer.is_suspended() && other.is_suspended()) {
-        assert!(started.elapsed() < Duration::from_secs(10));
-        thread::sleep(Duration::from_millis(1));
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let (_here, peer, cable, _there, other) = pair_over(fabric);
+        let mut old = peer.sender::<u64>("old").unwrap();
+        let mut receiver = other.receiver::<u64>("old").unwrap();
+        old.send(&1).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), 1);
+        cable.cut_for_good();
+        old.send(&2).unwrap();
+        drop(old);
+        wait_until(|| peer.is_suspended() && other.is_suspended());
+        let mut new = peer.sender::<u64>("new").unwrap();
+        let mut its_receiver = other.receiver::<u64>("new").unwrap();
+        let opening = thread::spawn(move || {
+            new.send(&3).unwrap();
+            new.flush().unwrap();
+        });
+        // Neither end hears of the other, and neither takes that for a failure.
+        let early = its_receiver.opened(Duration::from_millis(200));
+        assert!(matches!(early, Err(RecvTimeoutError::NotOpen(_))));
+        assert!(!opening.is_finished());
+        assert!(peer.is_suspended() && other.is_suspended());
+        cable.mend();
+        assert_eq!(*receiver.recv().unwrap(), 2);
+        assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+        assert_eq!(*its_receiver.recv().unwrap(), 3);
+        opening.join().unwrap();
     }
-    cable.mend();
-    assert_eq!(*receiver.recv().unwrap(), 2);
-    assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
-    let mut receiver = other.receiver::<u64>("new").unwrap();
-    assert_eq!(*receiver.recv().unwrap(), 3);
-    opening.join().unwrap();
 }
 
+/// The end that dialed gives up first: nobody dials any more, and the other gives up too.
 #[test]
-fn whoever_does_not_come_back_in_time_is_gone_and_refused() {
-    let mut builder = Node::builder();
-    builder = builder
-        .fabric(Fabric::Tcp, Policy::Require)
-        .session_timeout(Duration::from_millis(200));
-    let here = builder.build().unwrap();
-    let there = node(Driver::Threads);
-    let cable = Cable::to(there.local_addr().unwrap());
-    let mut events = there.events();
-    let peer = here.connect(cable.address).unwrap();
-    let other = there.accept().unwrap();
-    let mut sender = peer.sender::<u64>("numbers").unwrap();
-    let mut receiver = other.receiver::<u64>("numbers").unwrap();
-    sender.send(&1).unwrap();
-    sender.flush().unwrap();
-    cable.cut_for_good();
-    let error = sender.wait_acked(1).unwrap_err().to_string();
-    assert!(error.contains("within 200ms"), "{error}");
-    assert!(peer.is_gone() && !other.is_gone());
-    let next = |events: &mut ibex::Events| events.next_timeout(Duration::from_secs(10)).unwrap();
-    assert!(matches!(next(&mut events), Event::Connected { .. }));
-    let suspended = next(&mut events);
-    assert!(matches!(suspended, Event::Suspended { .. }), "{suspended}");
-    // What arrived is handed out before anything else.
-    assert_eq!(*receiver.recv().unwrap(), 1);
-    drop(here);
+fn whoever_does_not_come_back_in_time_is_gone() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let (here, there) = (
+            builder(fabric).session_timeout(SHORT),
+            builder(fabric).session_timeout(LONGER),
+        );
+        let (here, peer, cable, there, other) = join(here, there);
+        let mut events = there.events();
+        let mut sender = peer.sender::<u64>("numbers").unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        sender.send(&1).unwrap();
+        sender.flush().unwrap();
+        let broke = Instant::now();
+        cable.cut_for_good();
+        let end = disconnection(sender.wait_acked(1));
+        is_out_of_reach(&end, "within 200ms");
+        assert!(peer.is_gone() && !other.is_gone());
+        cable.mend();
+        let next = |events: &mut ibex::Events| events.next_timeout(LONG).unwrap();
+        assert!(matches!(next(&mut events), Event::Connected { .. }));
+        let suspended = next(&mut events);
+        assert!(matches!(suspended, Event::Suspended { .. }), "{suspended}");
+        // What arrived is handed out before anything else.
+        assert_eq!(*receiver.recv().unwrap(), 1);
+        let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+            panic!("nothing else was sent");
+        };
+        is_out_of_reach(&end, "within 1.5s");
+        assert!(broke.elapsed() >= LONGER);
+        let gone = next(&mut events);
+        assert!(matches!(gone, Event::Gone { .. }), "{gone}");
+        assert!(peer.is_gone() && other.is_gone());
+        assert_eq!((peer.stats().resumes, other.stats().resumes), (0, 0));
+        drop(here);
+    }
+}
+
+/// The other end gives up first: whoever dials it then is told that there is no such session,
+/// and has no need to wait.
+#[test]
+fn whoever_comes_back_too_late_is_refused() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let (here, peer, cable, there, other) =
+            join(builder(fabric), builder(fabric).session_timeout(SHORT));
+        let mut sender = peer.sender::<u64>("numbers").unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        sender.send(&1).unwrap();
+        receiver.recv().unwrap().ack();
+        sender.wait_acked(1).unwrap();
+        cable.cut_for_good();
+        let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+            panic!("nothing else was sent");
+        };
+        is_out_of_reach(&end, "within 200ms");
+        assert!(other.is_gone() && peer.is_suspended() && !peer.is_gone());
+        cable.mend();
+        let mended = Instant::now();
+        let end = disconnection(sender.wait_acked(2));
+        assert!(
+            matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
+            "{end}"
+        );
+        assert_eq!(end.counts.sent, 1);
+        assert!(mended.elapsed() < LONG, "it did not wait for its own time");
+        assert!(peer.is_gone());
+        assert_eq!((peer.stats().resumes, other.stats().resumes), (0, 0));
+        // Only the session is over.
+        let peer = here.connect(cable.address).unwrap();
+        let other = there.accept().unwrap();
+        let mut sender = peer.sender::<u64>("numbers").unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        sender.send(&2).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), 2);
+    }
+}
+
+fn disconnection(waited: Result<(), WaitAckedError>) -> Disconnected {
+    match waited {
+        Err(WaitAckedError::Failed(SendError::Disconnected(end))) => *end,
+        other => panic!("not a disconnection: {other:?}"),
+    }
+}
+
+/// Panics unless the peer was given up, and may live.
+fn is_out_of_reach(end: &Disconnected, within: &str) {
+    let cause = &end.cause;
+    assert!(
+        matches!(cause, EndCause::PeerGone { why, certain: false } if why.contains(within)),
+        "{end}"
+    );
+}
+
+fn wait_until(is_so: impl Fn() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < LONG);
+        thread::sleep(Duration::from_millis(1));
+    }
 }
 
 #[test]
@@ -348,3 +439,56 @@ fn shared_memory_carries_on_and_channels_are_opened_when_there_is_a_connection_a
     assert!(peer.stats().resumes > 0);
     drop((here, there));
 }
+
+/// What both ends have mapped stays where it is. In a process of its own: other tests of this
+/// one come and go with their segments.
+#[test]
+fn shared_memory_goes_on_in_the_same_segments() {
+    const ALONE: &str = "IN_A_PROCESS_OF_ITS_OWN";
+    if env::var_os(ALONE).is_none() {
+        let mut alone = Command::new(env::current_exe().unwrap());
+        alone.args(["shared_memory_goes_on_in_the_same_segments", "--exact"]);
+        assert!(alone.env(ALONE, "1").status().unwrap().success());
+        return;
+    }
+    let (_here, peer, cable, _there, other) = pair_over(Fabric::Shm);
+    let mut out = peer.sender::<u64>("out").unwrap();
+    let mut there = other.receiver::<u64>("out").unwrap();
+    let mut back = other.sender::<u64>("back").unwrap();
+    let mut here = peer.receiver::<u64>("back").unwrap();
+    let mut round = |number| {
+        out.send(&number).unwrap();
+        assert_eq!(*there.recv().unwrap(), number);
+        back.send(&number).unwrap();
+        here.recv().unwrap().ack();
+        back.wait_acked(number).unwrap();
+    };
+    round(1);
+    let before = segments();
+    assert!(!before.is_empty());
+    cable.cut();
+    wait_until(|| peer.stats().resumes == 1 && other.stats().resumes == 1);
+    for number in 2..1000 {
+        round(number);
+    }
+    assert_eq!(segments(), before);
+}
+
+/// Names and inodes of the memory files that this process has mapped (proc_pid_maps(5)).
+fn segments() -> BTreeSet<(String, u64)> {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    let segment = |line: &str| {
+        let mut words = line.split_ascii_whitespace().skip(4);
+        let inode = words.next()?.parse().unwrap();
+        let name = words.next()?.strip_prefix("/memfd:ibex")?;
+        Some((name.to_owned(), inode))
+    };
+    maps.lines().filter_map(segment).collect()
+}
+
+/// A session is given up after this time,
+const SHORT: Duration = Duration::from_millis(200);
+/// or after this,
+const LONGER: Duration = Duration::from_millis(1500);
+/// and nothing takes so long, while who gives up by default takes longer.
+const LONG: Duration = Duration::from_secs(20);
