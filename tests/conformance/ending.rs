@@ -78,6 +78,14 @@ fn assert_left(cause: EndCause) {
     );
 }
 
+/// Panics unless the peer is known to have ended: its kernel is ours, which knows.
+fn assert_died(end: &Disconnected) {
+    assert!(
+        matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
+        "{end}"
+    );
+}
+
 /// Goes on behind message `sent` until the channel is no more; the last message that was
 /// accepted, and the error.
 fn stream_until_refused(sender: &mut BytesSender, mut sent: u64) -> (u64, Disconnected) {
@@ -481,7 +489,7 @@ fn sender_killed(stage: &mut Stage) {
             let RecvError::Disconnected(error) = end.expect_err("killed") else {
                 panic!("not a disconnection");
             };
-            assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
+            assert_died(&error);
             assert_eq!(error.counts.received, last, "{error}");
             assert!(receiver.recv().is_err(), "and it stays so");
             assert!(peer.is_gone());
@@ -519,7 +527,7 @@ fn sender_killed_in_large(stage: &mut Stage) {
             let RecvError::Disconnected(end) = end.expect_err("killed") else {
                 panic!("not a disconnection");
             };
-            assert!(matches!(end.cause, EndCause::PeerGone { .. }), "{end}");
+            assert_died(&end);
             assert_eq!(end.counts.received, last, "nothing more is handed out");
         }
     }
@@ -536,7 +544,7 @@ fn receiver_killed(stage: &mut Stage) {
             sender.wait_acked(100).expect("acknowledged");
             stage.kill_other();
             let (sent, error) = stream_until_refused(&mut sender, 100);
-            assert!(matches!(error.cause, EndCause::PeerGone { .. }), "{error}");
+            assert_died(&error);
             assert_eq!(error.counts.sent, sent);
             assert!((100..=sent).contains(&error.counts.received), "{error}");
             assert!((100..=sent).contains(&error.counts.acknowledged), "{error}");
