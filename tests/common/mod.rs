@@ -14,6 +14,7 @@ pub(crate) mod log;
 pub(crate) mod mask;
 pub(crate) mod payload;
 pub(crate) mod scenario;
+pub(crate) mod seats;
 pub(crate) mod stage;
 pub(crate) mod stream;
 pub(crate) mod supervisor;

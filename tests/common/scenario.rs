@@ -14,6 +14,8 @@ pub(crate) struct Scenario {
     pub(crate) span: Span,
     /// The side that the story ends with a SIGKILL.
     pub(crate) killed: Option<Side>,
+    /// Whether it is waiting most of the time, so that others may be played meanwhile.
+    pub(crate) waits: bool,
 }
 
 /// Which cells of the matrix a scenario is played in.
@@ -74,6 +76,7 @@ impl Scenario {
             play,
             span: Span::Everywhere,
             killed: None,
+            waits: false,
         }
     }
 
@@ -84,6 +87,13 @@ impl Scenario {
     pub(crate) const fn kills(self, side: Side) -> Self {
         Self {
             killed: Some(side),
+            ..self
+        }
+    }
+
+    pub(crate) const fn waits(self) -> Self {
+        Self {
+            waits: true,
             ..self
         }
     }

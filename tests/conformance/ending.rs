@@ -1,14 +1,10 @@
 //! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
 
-use std::{
-    sync::mpsc,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{sync::mpsc, thread, time::Duration};
 
 use ibex::{
-    AcceptError, CloseReason, Disconnected, EndCause, Fabric, NodeBuilder, Raw, RecvError,
-    SendError, SendTimeoutError, TryRecvError, TrySendError, WaitAckedError,
+    AcceptError, CloseReason, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
+    TryRecvError, TrySendError, WaitAckedError,
 };
 
 use crate::common::{
@@ -27,7 +23,6 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("unused_ends_dropped", unused),
     Scenario::new("close_reports", close_reports),
     Scenario::new("close_with_a_stopped_peer", close_with_a_stopped_peer),
-    Scenario::new("stopped_under_load", stopped_under_load),
     Scenario::new("close_interrupts", close_interrupts),
     Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
     Scenario::new("sender_killed_in_a_large_message", sender_killed_in_large).kills(Side::Dialer),
@@ -342,60 +337,6 @@ fn close_with_a_stopped_peer(stage: &mut Stage) {
             stage.tell("received");
         }
     }
-}
-
-/// A peer that is stopped, and one that computes for long and calls nothing meanwhile, keep
-/// their sessions waiting, for much longer than one that is out of reach would be waited for.
-fn stopped_under_load(stage: &mut Stage) {
-    const PATIENCE: Duration = Duration::from_secs(1);
-    const MORE: u64 = 2000;
-    let settings =
-        |builder: NodeBuilder| builder.notice_timeout(PATIENCE).session_timeout(PATIENCE);
-    let (_node, peer) = stage.meet_as(settings);
-    if stage.is_dialer() {
-        let mut out = sender(&peer, "out");
-        out.opened(LONG).expect("the peer opens");
-        send_all(&mut out, 100, |_| 1000);
-        let mut bytes = vec![0; 1000];
-        stage.stop_other();
-        let until = Instant::now() + stopped_for(stage);
-        while Instant::now() < until {
-            payload::fill(out.counts().sent + 1, &mut bytes);
-            match out.send_timeout(&bytes, MOMENT) {
-                Ok(_) | Err(SendTimeoutError::Timeout) => {}
-                Err(error) => panic!("the peer is only stopped: {error}"),
-            }
-        }
-        stage.resume_other();
-        for _ in 0..MORE {
-            payload::fill(out.counts().sent + 1, &mut bytes);
-            out.send(&bytes).expect("it goes on");
-        }
-        let last = out.counts().sent;
-        out.wait_acked(last).expect("everything arrives");
-        assert_eq!(peer.stats().suspensions, 0);
-        out.close().expect("in order");
-    } else {
-        let mut out = receiver(&peer, "out");
-        let mut last = 0;
-        while let Some(message) = out.next().expect("the session lives") {
-            last += 1;
-            assert_eq!(message.sequence(), last);
-            payload::check(last, &message);
-            message.ack();
-            if last == MORE {
-                // It computes.
-                thread::sleep(3 * PATIENCE);
-            }
-        }
-        assert!(last >= MORE);
-        assert_eq!(peer.stats().suspensions, 0);
-    }
-}
-
-/// Long once: it is the same code for the others, and each takes its time.
-fn stopped_for(stage: &Stage) -> Duration {
-    Duration::from_secs(if stage.fabric() == Fabric::Tcp { 10 } else { 3 })
 }
 
 /// Every call that blocks returns when another thread closes the node.

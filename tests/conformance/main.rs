@@ -33,14 +33,16 @@ mod reserving;
 mod resting;
 mod selecting;
 mod sharing;
+mod stalling;
 mod tasks;
 mod versioning;
 
-use std::process::ExitCode;
+use std::{process::ExitCode, sync::Arc};
 
 use common::{
     device::Device,
-    scenario::{Scenario, is_short_list},
+    scenario::{Cell, Scenario, is_short_list},
+    seats::Seats,
     supervisor,
 };
 use ibex::Fabric;
@@ -75,6 +77,7 @@ fn main() -> ExitCode {
         limiting::SCENARIOS,
         observing::SCENARIOS,
         ending::SCENARIOS,
+        stalling::SCENARIOS,
         meeting::SCENARIOS,
         driving::SCENARIOS,
         bootstrapping::SCENARIOS,
@@ -87,10 +90,20 @@ fn main() -> ExitCode {
     let is_played = |name| !is_short_list() || SHORT_LIST.contains(&name);
     let played = scenarios.iter().filter(|scenario| is_played(scenario.name));
     let cells = played.flat_map(|scenario| scenario.cells());
-    let trials = cells
-        .filter(|cell| cell.fabric != Fabric::Verbs || has_device)
-        .map(|cell| Trial::test(cell.to_string(), move || Ok(supervisor::supervise(cell)?)));
-    let conclusion = libtest_mimic::run(&Arguments::from_args(), trials.collect());
+    let cells = cells.filter(|cell| cell.fabric != Fabric::Verbs || has_device);
+    // What waits comes first, and the others beside it.
+    let (waiting, others): (Vec<_>, Vec<_>) = cells.partition(|cell| cell.scenario.waits);
+    let mut arguments = Arguments::from_args();
+    let seats = Arc::new(Seats::new(&mut arguments, waiting.len()));
+    let trial = |cell: Cell| {
+        let seats = seats.clone();
+        Trial::test(cell.to_string(), move || {
+            let _seat = (!cell.scenario.waits).then(|| seats.take());
+            Ok(supervisor::supervise(cell)?)
+        })
+    };
+    let trials = waiting.into_iter().chain(others).map(trial).collect();
+    let conclusion = libtest_mimic::run(&arguments, trials);
     if let Ok(device) = Device::of_this_run()
         && device.sends() > 0
     {

@@ -1,0 +1,51 @@
+//! How many cells are played at a time: as many as there are processors, and those beside
+//! them that do hardly anything but wait.
+
+use std::{
+    num::NonZero,
+    sync::{Condvar, Mutex, MutexGuard, PoisonError},
+    thread,
+};
+
+use libtest_mimic::Arguments;
+
+/// What is left for cells that do not wait.
+pub(crate) struct Seats {
+    free: Mutex<usize>,
+    one_is_free: Condvar,
+}
+
+impl Seats {
+    /// As many as there are processors, and threads for them and for so many cells that wait;
+    /// or as many as the command line has threads, for all.
+    pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> Self {
+        let processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let threads = arguments.test_threads.get_or_insert(processors + waiting);
+        Self {
+            free: Mutex::new(processors.min(*threads)),
+            one_is_free: Condvar::new(),
+        }
+    }
+
+    /// Waits for one.
+    pub(crate) fn take(&self) -> Seat<'_> {
+        let free = self.free();
+        let taken = self.one_is_free.wait_while(free, |free| *free == 0);
+        *taken.unwrap_or_else(PoisonError::into_inner) -= 1;
+        Seat(self)
+    }
+
+    fn free(&self) -> MutexGuard<'_, usize> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One of them, until this is dropped.
+pub(crate) struct Seat<'s>(&'s Seats);
+
+impl Drop for Seat<'_> {
+    fn drop(&mut self) {
+        *self.0.free() += 1;
+        self.0.one_is_free.notify_one();
+    }
+}

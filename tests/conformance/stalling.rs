@@ -1,0 +1,117 @@
+//! Peers that live and do nothing for long: they are waited for, and never gone.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex::{Fabric, NodeBuilder, Peer, SendTimeoutError};
+
+use crate::common::{
+    payload,
+    scenario::{Scenario, Span},
+    stage::{BytesSender, LONG, MOMENT, Stage, receiver, sender},
+    stream::send_all,
+};
+
+pub(crate) const SCENARIOS: &[Scenario] = &[
+    Scenario::new("computes_for_a_minute", computes_for_a_minute)
+        .on(Span::EachFabricByCallers)
+        .waits(),
+    Scenario::new("stopped_under_load", stopped_under_load).waits(),
+];
+
+/// As time-outs are by default: a peer that is stopped, and then computes for a minute and
+/// calls nothing meanwhile, which is longer than one that is out of reach is waited for.
+fn computes_for_a_minute(stage: &mut Stage) {
+    let (_node, peer) = stage.meet();
+    let minute = at_length(stage, 60);
+    if stage.is_dialer() {
+        let waited = press(stage, &peer);
+        assert!(
+            waited > minute - Duration::from_secs(1),
+            "it waited for {waited:?} at most"
+        );
+    } else {
+        take(&peer, minute);
+    }
+}
+
+/// A peer that is stopped, and one that computes for long, where one that is out of reach
+/// would be waited for a tenth of that.
+fn stopped_under_load(stage: &mut Stage) {
+    const PATIENCE: Duration = Duration::from_secs(1);
+    let settings =
+        |builder: NodeBuilder| builder.notice_timeout(PATIENCE).session_timeout(PATIENCE);
+    let (_node, peer) = stage.meet_as(settings);
+    if stage.is_dialer() {
+        press(stage, &peer);
+    } else {
+        take(&peer, 3 * PATIENCE);
+    }
+}
+
+/// Sends to a peer that is stopped meanwhile, and goes on until that has computed. Returns how
+/// long a message waited at most, from then on.
+fn press(stage: &Stage, peer: &Peer) -> Duration {
+    let mut out = sender(peer, "out");
+    out.opened(LONG).expect("the peer opens");
+    send_all(&mut out, 100, |_| LENGTH);
+    // The peer's time-out for opening its own end is as long as it is going to be stopped.
+    out.wait_acked(1).expect("the peer is there");
+    stage.stop_other();
+    let until = Instant::now() + at_length(stage, 10);
+    while Instant::now() < until {
+        match out.send_timeout(&next(&out), MOMENT) {
+            Ok(_) | Err(SendTimeoutError::Timeout) => {}
+            Err(error) => panic!("the peer is only stopped: {error}"),
+        }
+    }
+    stage.resume_other();
+    let mut longest = Duration::ZERO;
+    for _ in 0..MORE {
+        let began = Instant::now();
+        out.send(&next(&out)).expect("it goes on");
+        longest = longest.max(began.elapsed());
+    }
+    let last = out.counts().sent;
+    out.wait_acked(last).expect("everything arrives");
+    assert_eq!(peer.stats().suspensions, 0);
+    out.close().expect("in order");
+    longest
+}
+
+fn next(out: &BytesSender) -> Vec<u8> {
+    payload::numbered(out.counts().sent + 1, LENGTH)
+}
+
+/// Takes all that comes, and computes for that long before it takes the most of it.
+fn take(peer: &Peer, computes_for: Duration) {
+    let mut out = receiver(peer, "out");
+    let mut last = 0;
+    while let Some(message) = out.next().expect("the session lives") {
+        last += 1;
+        assert_eq!(message.sequence(), last);
+        payload::check(last, &message);
+        message.ack();
+        if last == COMPUTES_AT {
+            // Nothing is called, which is all that the library sees of it.
+            thread::sleep(computes_for);
+        }
+    }
+    assert!(last >= MORE);
+    assert_eq!(peer.stats().suspensions, 0);
+}
+
+/// So many seconds where nothing is slow: a guest with a device made of software pays for each.
+fn at_length(stage: &Stage, seconds: u64) -> Duration {
+    Duration::from_secs(match stage.fabric() {
+        Fabric::Shm | Fabric::Tcp => seconds,
+        Fabric::Verbs => 3,
+    })
+}
+
+const LENGTH: usize = 1000;
+/// More than what was sent while it was stopped, and the window behind that, hold.
+const MORE: u64 = 10_000;
+const COMPUTES_AT: u64 = 4000;
