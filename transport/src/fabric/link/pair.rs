@@ -65,6 +65,8 @@ pub(super) struct Pair {
     leaver: Option<Leaver>,
     /// Its peer broke the protocol: the session does not go on over other wires.
     is_refused: bool,
+    /// The peer has left the connection beside it.
+    pub(super) is_left: bool,
 }
 
 /// How far a queue pair is on its way out.
@@ -98,6 +100,7 @@ impl Pair {
             doubt: None,
             leaver: None,
             is_refused: false,
+            is_left: false,
             sending: PairSending::new(
                 seat.site.send_requests(),
                 &pair,
@@ -147,6 +150,12 @@ impl Pair {
         matches!(self.state, PairState::Gone)
     }
 
+    /// Whether it may send: it is not on its way out.
+    #[inline]
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.state, PairState::Live(_))
+    }
+
     /// What is wrong with its port just now.
     fn doubt_of_port(&self) -> Option<Arc<str>> {
         match self.seat.site.port_state() {
@@ -159,7 +168,7 @@ impl Pair {
     /// Whether it lives and the device has not said that it died.
     #[inline]
     pub(super) fn is_settled(&self) -> bool {
-        matches!(self.state, PairState::Live(_)) && self.died.is_none()
+        self.is_live() && self.died.is_none()
     }
 }
 
@@ -270,13 +279,18 @@ impl Link {
         pair.state = PairState::Gone;
         pair.leaver = None;
         let is_refused = pair.is_refused;
+        let is_awaited = !pair.is_left && !is_refused && self.rewiring.is_some();
         self.frames_are_gone(u64::MAX, context);
         self.withdraw_grants(context);
         if self.phase == Phase::Gone {
             return;
         }
         match self.broken.take() {
-            // The goodbye was among what arrived, and ours goes nowhere any more.
+            // The goodbye was among what arrived, and the peer is there and waits for ours.
+            Some(cause) if self.phase == Phase::PeerClosed && is_awaited => {
+                self.suspend(cause, tools, context);
+            }
+            // It goes nowhere any more.
             _ if self.phase == Phase::PeerClosed => self.finish(&EndCause::Goodbye, context),
             Some(cause) if is_refused => self.end_broken(cause, context),
             Some(cause) => self.wires_broke(cause, tools, context),
@@ -325,7 +339,7 @@ impl Link {
         let Wires::Pair(pair) = &self.wires else {
             return;
         };
-        if !matches!(pair.state, PairState::Live(_)) {
+        if !pair.is_live() {
             return;
         }
         let fault = failure.fault();

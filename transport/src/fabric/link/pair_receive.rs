@@ -133,6 +133,9 @@ impl Link {
         if self.phase == Phase::Gone {
             return true;
         }
+        if let Wires::Pair(pair) = &mut self.wires {
+            pair.is_left = true;
+        }
         match is_refused {
             true => self.refuse(why),
             false => self.drain_then_end(EndCause::lost(why)),

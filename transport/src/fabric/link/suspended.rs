@@ -125,7 +125,13 @@ impl Link {
         true
     }
 
-    fn suspend(&mut self, cause: EndCause, tools: &mut Tools, context: &mut Context<'_>) {
+    /// Waits for other wires. What it had is gone.
+    pub(super) fn suspend(
+        &mut self,
+        cause: EndCause,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
         self.part_from_epoll(&tools.epoll);
         let _ = self.tcp.shutdown(Shutdown::Both);
         let before = mem::replace(&mut self.wires, Wires::None);
@@ -313,7 +319,8 @@ impl Link {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> io::Result<bool> {
-        let goes_on = self.may_go_on();
+        // Who has said goodbye, and comes once more, waits for ours.
+        let goes_on = self.phase != Phase::Gone;
         let is_suspended = self.is_suspended();
         let Some(rewiring) = self.rewiring.as_mut().filter(|_| goes_on) else {
             return Ok(false);

@@ -71,11 +71,11 @@ impl Wires {
     }
 
     /// Whether frames are due that wait for something that wakes a sleeper: for credit or
-    /// for room, as the turn found that ran last.
+    /// for room, as the turn found that ran last, or for other wires than these, which break.
     pub(super) fn are_blocked(&self) -> bool {
         match self {
             Wires::Stream(stream) => stream.waits_for_credit || !stream.outbound.is_empty(),
-            Wires::Pair(pair) => pair.sending.is_blocked,
+            Wires::Pair(pair) => pair.sending.is_blocked || !pair.is_live(),
             Wires::None => true,
         }
     }

@@ -31,7 +31,12 @@ const DEVICE: &str = "rxe0";
 const ADDRESS: [u8; 4] = [192, 0, 2, 1];
 
 fn one_device() -> FakeProvider {
-    FakeProvider::new(vec![FakeDevice::soft_roce(DEVICE, 7, ADDRESS)])
+    FakeProvider::new(vec![soft_roce()])
+}
+
+/// The device of `one_device`, as it is at first.
+fn soft_roce() -> FakeDevice {
+    FakeDevice::soft_roce(DEVICE, 7, ADDRESS)
 }
 
 /// The port of `one_device`.

@@ -174,10 +174,10 @@ impl FakeProvider {
         }
     }
 
-    /// From now on no queue pair that dies says that its last request was reached, as some
-    /// devices do not: whoever waits for it waits until time is up.
-    pub fn lose_last_events(&self) {
-        self.world.lock().loses_last_events = true;
+    /// Whether from now on no queue pair that dies says that its last request was reached, as
+    /// some devices do not: whoever waits for it waits until time is up.
+    pub fn lose_last_events(&self, lose: bool) {
+        self.world.lock().loses_last_events = lose;
     }
 
     /// From now on a queue pair that dies says nothing at all, of no request.
@@ -200,9 +200,6 @@ impl FakeProvider {
         }
     }
 
-    /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
-    ///
-    /// # Panics
     /// Changes the oldest send that is held back, as a peer does that makes it so.
     pub fn forge(&self, queue_pair: u32, change: impl FnOnce(&mut PostedSend)) {
         let mut state = self.world.lock();
@@ -210,11 +207,25 @@ impl FakeProvider {
         change(pair.sends.front_mut().expect("one is held back"));
     }
 
+    /// Fails the oldest send of a queue pair with a status; the queue pair dies of it.
+    ///
+    /// # Panics
     /// If it has none.
     pub fn fail_send(&self, queue_pair: u32, status: u32, vendor_error: u32) {
         self.world
             .lock()
             .fail_next(queue_pair, status, vendor_error);
+    }
+
+    /// Fails the oldest sends of a queue pair, each with a status of its own; the queue pair
+    /// dies of it.
+    ///
+    /// # Panics
+    /// If it has fewer.
+    pub fn fail_sends(&self, queue_pair: u32, statuses: &[u32], vendor_error: u32) {
+        self.world
+            .lock()
+            .fail_oldest(queue_pair, statuses, vendor_error);
     }
 
     /// Fails the oldest receive that a queue pair may take with a status; the queue pair dies

@@ -323,6 +323,19 @@ impl State {
 
     /// Fails the oldest send of a queue pair, which dies of it.
     pub(super) fn fail_next(&mut self, number: u32, status: u32, vendor_err: u32) {
+        self.fail_one(number, status, vendor_err);
+        self.die(number.into());
+    }
+
+    /// The same for the oldest sends, each with a status of its own.
+    pub(super) fn fail_oldest(&mut self, number: u32, statuses: &[u32], vendor_err: u32) {
+        for &status in statuses {
+            self.fail_one(number, status, vendor_err);
+        }
+        self.die(number.into());
+    }
+
+    fn fail_one(&mut self, number: u32, status: u32, vendor_err: u32) {
         let pair = self.pairs.get_mut(&number.into()).expect("a queue pair");
         let send = pair.sends.pop_front().expect("a send to fail");
         let completions = pair.send_completions;
@@ -334,7 +347,6 @@ impl State {
             ..Wc::default()
         };
         self.complete(completions, failed, false);
-        self.die(number.into());
     }
 
     /// Fails the oldest receive that a queue pair may take.

@@ -345,7 +345,7 @@ fn a_sender_that_dies_with_a_recall_open_gives_all_back() {
 #[test]
 fn a_session_that_a_clock_ends_gives_all_back_in_the_same_turn() {
     let fake = one_device();
-    fake.lose_last_events();
+    fake.lose_last_events(true);
     let mut crowd = Crowd::on(fake, lends(64, 8), 2);
     crowd.join(0);
     crowd.run(&[0], 100);

@@ -23,7 +23,7 @@ use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 
-use super::{DEVICE, choice, one_device};
+use super::{DEVICE, choice, one_device, soft_roce};
 use crate::channel::{RawMessage, ReceiveHandle, RecvError, SendFailure, SendHandle};
 use crate::driver::{
     Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,

@@ -11,7 +11,7 @@ use super::*;
 use crate::driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways};
 use crate::fabric::verbs::provider::RawEvent;
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 const SESSION: [u8; 16] = [7; 16];
 
 /// The way from the first node to the second.
@@ -20,6 +20,8 @@ struct Way {
     /// What the second has not heard of.
     arriving: Mutex<Vec<Reconnection>>,
     is_cut: Mutex<bool>,
+    /// The second says that it has no such session.
+    is_forgotten: Mutex<bool>,
     /// Where queue pairs are made, if they are to be had.
     sites: Mutex<Option<[Arc<Site>; 2]>>,
     /// The two ends' newest ones.
@@ -64,6 +66,9 @@ impl Redial for Way {
         if *self.is_cut.lock().unwrap() {
             return Err(RedialError::NotYet("it is cut".to_owned()));
         }
+        if *self.is_forgotten.lock().unwrap() {
+            return Err(RedialError::NoSession("it has no such session".to_owned()));
+        }
         self.asked.lock().unwrap().push(attempt.fabric);
         let pairs = match attempt.fabric {
             Fabric::Verbs => Some(self.pairs().map_err(RedialError::NotYet)?),
@@ -85,15 +90,15 @@ impl Redial for Way {
 pub(super) struct Resuming {
     pub(super) stage: Stage,
     way: Arc<Way>,
-    channels: [Stream; 2],
+    pub(super) channels: [Stream; 2],
 }
 
 /// Numbered messages of one channel.
-struct Stream {
-    sender: SendHandle,
-    receiver: ReceiveHandle,
-    sent: u64,
-    received: u64,
+pub(super) struct Stream {
+    pub(super) sender: SendHandle,
+    pub(super) receiver: ReceiveHandle,
+    pub(super) sent: u64,
+    pub(super) received: u64,
     /// Every fifth message, until the end.
     held: Vec<(u64, RawMessage)>,
 }
@@ -109,7 +114,7 @@ fn length(number: u64) -> usize {
 
 impl Stream {
     /// Sends as many as go, up to so many.
-    fn send(&mut self, most: u64) {
+    pub(super) fn send(&mut self, most: u64) {
         for _ in 0..most {
             let message = payload(self.sent + 1, length(self.sent + 1));
             match try_send(&mut self.sender, &message) {
@@ -136,6 +141,17 @@ impl Stream {
         }
     }
 
+    /// Takes everything that is there, and says what is behind it.
+    pub(super) fn take_all(&mut self) -> Result<(), RecvError> {
+        while let Some(message) = self.receiver.poll()? {
+            self.received += 1;
+            assert_eq!(message.sequence(), self.received);
+            let sent = payload(self.received, length(self.received));
+            assert!(*message.bytes() == sent[..]);
+        }
+        Ok(())
+    }
+
     fn release(&mut self) {
         for (number, message) in self.held.drain(..) {
             assert!(*message.bytes() == payload(number, length(number))[..]);
@@ -153,10 +169,15 @@ impl Resuming {
     }
 
     pub(super) fn by(ways: Ways, fake: FakeProvider, settings: SiteSettings) -> Self {
+        Self::between(Some(ways), fake, settings)
+    }
+
+    /// Likewise, where a peer of an older version knows no ways to go on.
+    pub(super) fn between(ways: Option<Ways>, fake: FakeProvider, settings: SiteSettings) -> Self {
         let way = Arc::<Way>::default();
         let stage = Stage::admitted(Driver::Caller, fake, settings, |end, admission| {
             let redial = (end == 0).then(|| way.clone() as Arc<dyn Redial>);
-            admission.rewiring = Some(RewiringTerms {
+            admission.rewiring = ways.map(|ways| RewiringTerms {
                 session: SESSION,
                 redial,
                 ways,
@@ -183,7 +204,7 @@ impl Resuming {
         }
     }
 
-    fn turn(&self, turns: usize) {
+    pub(super) fn turn(&self, turns: usize) {
         for turn in 0..turns {
             self.stage.nodes[turn % 2].runtime.poll_ready();
         }
@@ -257,7 +278,7 @@ impl Resuming {
     }
 }
 
-fn trusting() -> SiteSettings {
+pub(super) fn trusting() -> SiteSettings {
     SiteSettings {
         grants_memory: true,
         ..settings()
@@ -289,6 +310,16 @@ impl Resuming {
     pub(super) fn move_to(&self, sites: [Arc<Site>; 2]) -> [Arc<Site>; 2] {
         let before = self.way.sites.lock().unwrap().replace(sites);
         before.expect("there is a device")
+    }
+
+    /// Whether there is no way to the second for now.
+    pub(super) fn block_way(&self, is_cut: bool) {
+        *self.way.is_cut.lock().unwrap() = is_cut;
+    }
+
+    /// The second has no such session any more, as whoever dials it hears.
+    pub(super) fn forget_session(&self) {
+        *self.way.is_forgotten.lock().unwrap() = true;
     }
 
     /// Ends the connection.

@@ -1,0 +1,483 @@
+//! A row of the table: a session that something happens to.
+
+use std::fmt::Write;
+use std::time::Instant;
+
+use super::super::resuming::{PATIENCE, Resuming, Stream, VERBS_FIRST, posted_receives, trusting};
+use super::{Changed, Fact, Situation, State};
+use crate::channel::{EndCause, RecvError};
+use crate::driver::{Patience, SessionShared, Ways, What};
+use crate::fabric::Fabric;
+use crate::fabric::verbs::abi::Wc;
+use crate::fabric::verbs::provider::{RawEvent, fake::Modification};
+use crate::fabric::verbs::{Mtu, PortState, QueuePairState};
+
+use super::*;
+
+/// A session of the first node in a state, with a stream of messages each way, and another
+/// one of the same site, whose peer is of an older version.
+pub(super) struct Row {
+    test: Resuming,
+    situation: Situation,
+    older: [Arc<SessionShared>; 2],
+    /// The queue pair that things happen to.
+    pair: u32,
+    /// A receive that the queue pair had when it was destroyed, and a send of it.
+    late: [u64; 2],
+    /// Shared receives that the first node has posted when nothing happens.
+    receives: usize,
+}
+
+impl Row {
+    pub(super) fn new(situation: Situation, fact: Fact) -> Self {
+        let Situation { is_older, state } = situation;
+        // One that resumes has another queue pair, and gets a third when the device is back.
+        let ways = match state {
+            State::OverTcp => Ways::Only(Fabric::Tcp),
+            State::Resuming => VERBS_FIRST,
+            _ if fact.takes_device() => Ways::Only(Fabric::Tcp),
+            _ => VERBS_FIRST,
+        };
+        let ways = (!is_older).then_some(ways);
+        let test = Resuming::between(ways, one_device(), trusting());
+        let older = test.stage.another_session();
+        let mut row = Self {
+            pair: test.stage.queue_pairs()[0],
+            receives: posted_receives(&test.stage),
+            test,
+            situation,
+            older,
+            late: [0; 2],
+        };
+        if state != State::Idle {
+            row.fill();
+        }
+        row.reach(state, fact);
+        row.test.block_way(true);
+        row
+    }
+
+    /// Puts sends of both nodes on their way, where they stay.
+    fn fill(&mut self) {
+        let Self { test, .. } = self;
+        test.stage.fake.hold_sends(true);
+        let [forth, back] = &mut test.channels;
+        for _ in 0..2 {
+            forth.send(1);
+            back.send(1);
+            test.stage.nodes[0].runtime.poll_ready();
+            test.stage.nodes[1].runtime.poll_ready();
+        }
+        forth.send(2);
+        let sent = test.stage.fake.posted();
+        let ours = sent.iter().rfind(|send| send.queue_pair == self.pair);
+        self.late[1] = ours.expect("it is sending").wr_id;
+    }
+
+    fn reach(&mut self, state: State, fact: Fact) {
+        let stage = &self.test.stage;
+        let fake = &stage.fake;
+        match state {
+            State::Idle | State::Sending => {}
+            State::Closing => {
+                stage.nodes[0].runtime.begin_close();
+                stage.settle_first();
+            }
+            State::PeerClosed => {
+                let theirs = stage.queue_pairs()[1];
+                stage.nodes[1].runtime.begin_close();
+                stage.settle_second();
+                fake.release(theirs, 100);
+                stage.settle_first();
+            }
+            State::Leaving => {
+                // A send that fails then does so behind one that has killed the queue pair,
+                // and is found together with that.
+                fake.lose_last_events(true);
+                if !matches!(fact, Fact::SendFails(_)) {
+                    fake.fail_send(self.pair, FIRST_CAUSE, 0);
+                    stage.settle_first();
+                    fake.lose_last_events(false);
+                }
+            }
+            State::Suspended => {
+                self.test.block_way(true);
+                self.break_off(fact);
+            }
+            State::Resuming => {
+                self.break_off(fact);
+                self.pair = self.test.newest_pairs()[0];
+            }
+            State::OverTcp => {
+                self.break_off(fact);
+                self.test.stage.fake.hold_sends(false);
+                self.test.settle_over(Fabric::Tcp);
+                self.test.stage.settle();
+            }
+            State::Gone => {
+                self.test.forget_session();
+                self.break_off(fact);
+            }
+        }
+    }
+
+    /// Its queue pair goes; if it is to be heard of again, with a receive that it keeps.
+    fn break_off(&mut self, fact: Fact) {
+        let stage = &self.test.stage;
+        if matches!(fact, Fact::ReceiveFails(_)) && self.situation.state != State::Resuming {
+            let (_, receive) = stage.fake.tags();
+            self.late[0] = stage.fake.shared_receives(receive[0])[0].wr_id;
+            stage.fake.swallow_receives(self.pair, 1);
+        }
+        stage.fake.fail_send(self.pair, FIRST_CAUSE, 0);
+        stage.settle_first();
+    }
+
+    /// What the first node does about a fact, and what comes of that.
+    pub(super) fn outcome(mut self, fact: Fact) -> String {
+        let before = Calls::of(&self.test.stage.fake);
+        self.apply(fact);
+        let mut outcome = self.reaction(&before);
+        if self.situation.state == State::Resuming && fact.takes_device() {
+            self.repair();
+        }
+        self.go_on();
+        self.told(fact, &mut outcome);
+        self.arrived(&mut outcome);
+        outcome
+    }
+
+    fn apply(&self, fact: Fact) {
+        let fake = &self.test.stage.fake;
+        match fact {
+            Fact::SendFails(status) => match self.situation.state {
+                State::Leaving => {
+                    fake.fail_sends(self.pair, &[FIRST_CAUSE, status], 0);
+                    self.test.stage.settle_first();
+                    fake.lose_last_events(false);
+                }
+                State::Suspended | State::OverTcp | State::Gone => self.fail_late(1, status),
+                _ => fake.fail_send(self.pair, status, 0),
+            },
+            Fact::ReceiveFails(status) => match self.situation.state {
+                State::Suspended | State::OverTcp | State::Gone => self.fail_late(0, status),
+                _ => fake.fail_receive(self.pair, status, 0),
+            },
+            Fact::Event(event) => self.raise(event),
+            Fact::Change(changed, event) => {
+                self.change(changed);
+                self.raise(event);
+            }
+            Fact::ChangeThenSendFails(changed, event, status) => {
+                self.change(changed);
+                self.raise(event);
+                self.test.stage.settle_first();
+                fake.fail_send(self.pair, status, 0);
+            }
+            Fact::Removed => {
+                fake.change(DEVICE, |device| device.is_listed = false);
+                let node = &self.test.stage.nodes[0];
+                node.runtime.look_for_device(node.site.clone());
+            }
+        }
+        self.test.stage.settle_first();
+    }
+
+    /// A completion comes behind the end of its queue pair.
+    fn fail_late(&self, which: usize, status: u32) {
+        let (completion, _) = self.test.stage.fake.tags();
+        let failed = Wc {
+            wr_id: self.late[which],
+            status,
+            qp_num: self.pair,
+            ..Wc::default()
+        };
+        self.test.stage.fake.complete(completion[0], failed);
+    }
+
+    fn raise(&self, event_type: u32) {
+        let fake = &self.test.stage.fake;
+        let (completion, receive) = fake.tags();
+        let element = match event_type {
+            0 => completion[0],
+            1..=7 | 16 => self.pair.into(),
+            14 | 15 => receive[0],
+            _ => 1,
+        };
+        let event = RawEvent {
+            event_type,
+            element,
+        };
+        fake.raise(DEVICE, event);
+    }
+
+    fn change(&self, changed: Changed) {
+        self.test.stage.fake.change(DEVICE, |device| {
+            let port = &mut device.ports[0];
+            match changed {
+                Changed::Nothing => {}
+                Changed::State => port.attributes.state = PortState::Down,
+                Changed::Lid => port.attributes.lid = 7,
+                Changed::Partition => port.pkeys[0] = 0x8001,
+                Changed::Gid => drop(port.gids.remove(1)),
+                Changed::GidIndex => port.gids[1].index = 3,
+                Changed::Mtu => port.attributes.active_mtu = Mtu::Bytes4096,
+                Changed::Device => device.ports.clear(),
+            }
+        });
+    }
+
+    /// What the first node did at once.
+    fn reaction(&mut self, before: &Calls) -> String {
+        let [_, back] = &mut self.test.channels;
+        let handle = match back.take_all() {
+            Ok(()) => "waits".to_owned(),
+            Err(RecvError::Disconnected(disconnected)) => cause_of(&disconnected.cause),
+            Err(RecvError::Ended) => "ended".to_owned(),
+            Err(other) => other.to_string(),
+        };
+        let stage = &self.test.stage;
+        let session = &stage.nodes[0].session;
+        let session = match (session.is_gone(), session.is_suspended()) {
+            (true, _) => "over",
+            (false, true) => "suspended",
+            (false, false) => "up",
+        };
+        let older = match self.older[0].is_gone() {
+            true => "over",
+            false => "up",
+        };
+        let site = &stage.nodes[0].site;
+        let site = match (site.is_lost(), site.is_closed()) {
+            (_, true) => "closed",
+            (true, false) => "lost",
+            (false, false) => "open",
+        };
+        let after = Calls::of(&stage.fake);
+        format!(
+            "session {session}, its receiver {handle}; other {older}; site {site}; moved to ERR \
+             {}, limits armed {}",
+            after.errors - before.errors,
+            after.armed - before.armed,
+        )
+    }
+
+    /// The device is as it was, and opened anew where that has to be.
+    fn repair(&mut self) {
+        let stage = &self.test.stage;
+        stage.settle();
+        stage.fake.change(DEVICE, |device| *device = soft_roce());
+        let sites = stage
+            .nodes
+            .each_ref()
+            .map(|node| match node.site.is_lost() {
+                true => open_site(&stage.fake, trusting()),
+                false => node.site.clone(),
+            });
+        self.test.move_to(sites);
+    }
+
+    /// There is a way to the peer again, and the device says what it has not said.
+    fn go_on(&mut self) {
+        self.test.stage.fake.hold_sends(false);
+        self.test.block_way(false);
+        if self.situation.state == State::Leaving {
+            self.raise(LAST_REQUEST_REACHED);
+        }
+        let until = Instant::now() + PATIENCE;
+        let mut settled = 0;
+        while settled < 3 {
+            assert!(
+                Instant::now() < until,
+                "{:?}: {:?}",
+                self.situation,
+                self.test.stage.stats()
+            );
+            self.test.turn(20);
+            self.test.stage.settle();
+            // What ended is told by its handle, and seen below.
+            let _ = self.test.channels.each_mut().map(Stream::take_all);
+            settled = if self.is_settled() { settled + 1 } else { 0 };
+        }
+        if self.is_up() {
+            for stream in &mut self.test.channels {
+                stream.send(1);
+            }
+            self.test.stage.settle();
+            for stream in &mut self.test.channels {
+                stream.take_all().unwrap();
+                assert!(stream.receiver.receive(Patience::None).is_err());
+            }
+            self.test.stage.settle();
+        }
+    }
+
+    fn is_up(&self) -> bool {
+        let mut nodes = self.test.stage.nodes.iter();
+        nodes.all(|node| !node.session.is_gone() && !node.session.is_suspended())
+    }
+
+    fn is_settled(&self) -> bool {
+        let [first, second] = self.test.stage.nodes.each_ref().map(|node| &node.session);
+        match self.situation.state {
+            State::Closing => first.is_gone(),
+            // It was over for the first when the second had said so.
+            State::PeerClosed => second.is_gone(),
+            _ => first.is_gone() || self.is_up(),
+        }
+    }
+
+    /// What whoever listens to the first node's events has heard of the session.
+    fn told(&self, fact: Fact, outcome: &mut String) {
+        let node = &self.test.stage.nodes[0];
+        let ours = node.session.peer().address;
+        let mut told = Vec::new();
+        while let Some(event) = node.runtime.next_event(Patience::None) {
+            if event.address != ours {
+                continue;
+            }
+            match event.what {
+                What::Suspended { cause, .. } => {
+                    told.push(format!("suspended by {}", self.told_cause(fact, &cause)))
+                }
+                What::Resumed { replayed, .. } => told.push(format!("resumed, {replayed} again")),
+                What::FabricChanged { from, to, .. } => told.push(format!("{from} to {to}")),
+                What::Gone { cause } => {
+                    // Whether it heard of a break before is a matter of time.
+                    told.retain(|one| !one.starts_with("suspended"));
+                    told.push(format!("over by {}", self.told_cause(fact, &cause)));
+                }
+                What::Connected { .. } => {}
+                other => told.push(format!("{other:?}")),
+            }
+        }
+        let told = if told.is_empty() {
+            vec!["nothing".to_owned()]
+        } else {
+            told
+        };
+        write!(outcome, "; told {}", told.join(", ")).unwrap();
+    }
+
+    /// A cause, with its text where that is not one of a number.
+    fn told_cause(&self, fact: Fact, cause: &EndCause) -> String {
+        let short = cause_of(cause);
+        let (EndCause::PeerGone { why, .. } | EndCause::DeviceLost { why }) = cause else {
+            return short;
+        };
+        if !matches!(self.situation.state, State::Idle | State::Sending) {
+            return short;
+        }
+        match fact {
+            Fact::SendFails(status) | Fact::ReceiveFails(status) => {
+                assert!(why.contains(&format!("status {status}")), "{why}");
+                short
+            }
+            Fact::Event(_) => short,
+            _ => format!("{short} ({})", nameless(why)),
+        }
+    }
+
+    /// What arrived of the two streams.
+    fn arrived(&self, outcome: &mut String) {
+        let stage = &self.test.stage;
+        let [forth, back] = self.test.channels.each_ref().map(|stream| {
+            let Stream { sent, received, .. } = stream;
+            match sent == received {
+                true => "all".to_owned(),
+                false => format!("{received} of {sent}"),
+            }
+        });
+        let session = &stage.nodes[0].session;
+        let over = match session.is_gone() {
+            true => "over".to_owned(),
+            false => format!("goes on over {}", session.fabric()),
+        };
+        let peer = &stage.nodes[1].session;
+        let peer = match (peer.is_gone(), peer.is_suspended()) {
+            (true, _) => "over",
+            (false, true) => "suspended",
+            (false, false) => "up",
+        };
+        write!(outcome, "; {over}, peer {peer}; arrived {forth} and {back}").unwrap();
+        // What queue pairs had taken of the shared receives is there again.
+        if !stage.nodes[0].site.is_lost() {
+            let posted = posted_receives(stage);
+            assert!(posted + 16 > self.receives, "{posted} {outcome}");
+        }
+    }
+}
+
+/// Why a queue pair dies that is to be dead.
+const FIRST_CAUSE: u32 = 12;
+const LAST_REQUEST_REACHED: u32 = 16;
+
+/// What the device was asked for.
+struct Calls {
+    errors: usize,
+    armed: u64,
+}
+
+impl Calls {
+    fn of(fake: &FakeProvider) -> Self {
+        let to_error = |change: &Modification| change.attributes.state == QueuePairState::Error;
+        Self {
+            errors: fake
+                .modifications()
+                .iter()
+                .filter(|one| to_error(one))
+                .count(),
+            armed: fake.limits_armed(),
+        }
+    }
+}
+
+impl Stage {
+    /// Turns the first node alone, so that what the second does about it is not seen.
+    fn settle_first(&self) {
+        self.settle_one(0);
+    }
+
+    fn settle_second(&self) {
+        self.settle_one(1);
+    }
+
+    fn settle_one(&self, node: usize) {
+        for _ in 0..10_000 {
+            if !self.nodes[node].runtime.poll_ready() {
+                return;
+            }
+        }
+        panic!("the node never comes to rest");
+    }
+}
+
+/// Who is to blame.
+fn cause_of(cause: &EndCause) -> String {
+    match cause {
+        EndCause::DeviceLost { .. } => "device lost".to_owned(),
+        EndCause::PeerGone { certain: true, .. } => "peer gone for certain".to_owned(),
+        EndCause::PeerGone { certain: false, .. } => "peer lost".to_owned(),
+        EndCause::Goodbye => "goodbye".to_owned(),
+        EndCause::NodeClosed => "node closed".to_owned(),
+        other => format!("{other:?}"),
+    }
+}
+
+/// A text with `_` in place of the numbers of objects, which differ from run to run, and
+/// without what every failure says.
+fn nameless(text: &str) -> String {
+    let (text, _) = text.split_once(" (vendor").unwrap_or((text, ""));
+    let mut follows_name = false;
+    let words = text.split(' ').map(|word| {
+        let is_number = word.starts_with(|first: char| first.is_ascii_digit());
+        let named = follows_name && is_number;
+        follows_name = ["pair", "queue", "send", "receive"].contains(&word);
+        match (named, word.find([':', ')'])) {
+            (false, _) => word.to_owned(),
+            (true, Some(end)) => format!("_{}", &word[end..]),
+            (true, None) => "_".to_owned(),
+        }
+    });
+    words.collect::<Vec<_>>().join(" ")
+}
