@@ -190,7 +190,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 28] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 31] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -217,6 +217,9 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 28] {
         completions,
         polls,
         empty_polls,
+        device_events,
+        ignored_events,
+        stray_completions,
         bells,
         suspensions,
         resumes,
@@ -247,6 +250,9 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 28] {
         ("completions", completions),
         ("polls", polls),
         ("empty_polls", empty_polls),
+        ("device_events", device_events),
+        ("ignored_events", ignored_events),
+        ("stray_completions", stray_completions),
         ("bells", bells),
         ("suspensions", suspensions),
         ("resumes", resumes),

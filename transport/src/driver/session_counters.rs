@@ -7,7 +7,7 @@ use std::{
 };
 
 use super::SessionStats;
-use crate::channel::coarse_time::CoarseTime;
+use crate::{channel::coarse_time::CoarseTime, fabric::verbs::SiteCounts};
 
 /// What a session counts. Written by who has the engine, read by anyone; `bells` by
 /// everyone.
@@ -69,8 +69,8 @@ impl SessionCounters {
         self.credit_stalled.add(waited);
     }
 
-    /// What was counted so far; of completions asked for, all and in vain, the site counts.
-    pub(super) fn snapshot(&self, polls: (u64, u64)) -> SessionStats {
+    /// What was counted so far, with what the site counts for all its sessions.
+    pub(super) fn snapshot(&self, site: SiteCounts) -> SessionStats {
         let inline_sends = self.inline_sends.get();
         let rdma_writes = self.rdma_writes.get();
         let work_requests = self.work_requests.get();
@@ -98,8 +98,11 @@ impl SessionCounters {
             signaled: self.signaled.get(),
             doorbells: self.doorbells.get(),
             completions: self.completions.get(),
-            polls: polls.0,
-            empty_polls: polls.1,
+            polls: site.polls,
+            empty_polls: site.empty_polls,
+            device_events: site.events,
+            ignored_events: site.ignored_events,
+            stray_completions: site.strays,
             bells: self.bells.load(Ordering::Relaxed),
             suspensions: self.suspensions.get(),
             resumes: self.resumes.get(),

@@ -114,8 +114,8 @@ impl SessionShared {
     #[must_use]
     pub fn stats(&self) -> SessionStats {
         let site = self.carrier.last_site();
-        let polls = site.map_or((0, 0), |site| site.counters.polls());
-        self.counters.snapshot(polls)
+        let site = site.map(|site| site.counters.counts());
+        self.counters.snapshot(site.unwrap_or_default())
     }
 
     /// How its completions are polled, and why so, if it has any.

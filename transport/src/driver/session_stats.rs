@@ -62,6 +62,17 @@ pub struct SessionStats {
     pub polls: u64,
     /// Those of them that found nothing (verbs).
     pub empty_polls: u64,
+    /// What the device said unasked, as ibv_get_async_event(3) has it, to all sessions of the
+    /// device port together (verbs).
+    pub device_events: u64,
+    /// Those of them that nothing was to be done about: a connection that was known to be
+    /// established, a send queue that is empty, another path or speed, a work queue, an event
+    /// that this version does not know, or one of something that is gone or not in use here
+    /// (verbs).
+    pub ignored_events: u64,
+    /// Completions of queue pairs that were gone, or of no request that waited for one, of all
+    /// sessions of the device port together (verbs).
+    pub stray_completions: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
     /// Times that the session lost its connection.

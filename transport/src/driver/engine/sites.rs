@@ -126,6 +126,7 @@ impl SiteInCare {
 
     /// Takes a completion of a queue pair that is gone: its buffer may be used again.
     fn take_stray(&mut self, completion: &WorkCompletion) {
+        self.site.counters.strayed();
         let shared = self.queues.shared.as_mut();
         if shared
             .and_then(|shared| shared.complete(completion.id()))
@@ -539,57 +540,67 @@ impl Engine {
         }
     }
 
-    /// What the device said unasked, and what is done about it. It names what it means of
-    /// this context, so that a queue it names is ours.
+    /// What the device said unasked, which is counted, whatever it is.
     fn handle_async(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) {
-        let care = &self.sites[at];
-        let shared = care.queues.shared.as_ref();
-        match *event {
-            AsyncEvent::QueuePair(number, _) => {
-                if let Some(&session) = care.sessions.get(number)
-                    && let Some(link) = self.links.get_mut(session)
-                {
-                    link.pair_event(event);
-                    self.heat(session);
-                }
-            }
-            AsyncEvent::CompletionQueueError(tag) => {
-                if tag == care.queues.wait.queue().tag() {
-                    self.lose_site_by(at, event, context);
-                }
-            }
-            AsyncEvent::ReceiveQueueError(tag) => {
-                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) {
-                    self.lose_site_by(at, event, context);
-                }
-            }
-            AsyncEvent::ReceiveQueueLimit(tag) => {
-                if shared.and_then(|shared| shared.queue.tag()) == Some(tag) {
-                    self.take_all_found(at, context);
-                    self.refill_with(at, SharedReceives::run_low, context);
-                }
-            }
-            AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
-            AsyncEvent::Port(port, said) => {
-                if port == care.site.port() {
-                    self.port_said(at, said, event, context);
-                }
-            }
-            AsyncEvent::WorkQueueFatal | AsyncEvent::Unknown(_) => {
-                tracing::debug!(device = care.site.device(), %event, "an event of nothing of ours");
-            }
+        let is_used = self.react(at, event, context);
+        let site = &self.sites[at].site;
+        site.counters.said(is_used);
+        if !is_used {
+            tracing::debug!(device = site.device(), %event, "of no consequence");
         }
     }
 
+    /// What is done about it; false if that is nothing. It names what it means of this
+    /// context, so that a queue it names is ours.
+    fn react(&mut self, at: usize, event: &AsyncEvent, context: &mut Context<'_>) -> bool {
+        let care = &self.sites[at];
+        let shared = care.queues.shared.as_ref();
+        let shared = shared.and_then(|shared| shared.queue.tag());
+        match *event {
+            AsyncEvent::QueuePair(number, _) => {
+                let session = care.sessions.get(number).copied();
+                let link = session.and_then(|session| self.links.get_mut(session));
+                let (Some(session), Some(link)) = (session, link) else {
+                    return false;
+                };
+                let is_used = link.pair_event(event);
+                self.heat(session);
+                return is_used;
+            }
+            AsyncEvent::CompletionQueueError(tag) if tag == care.queues.wait.queue().tag() => {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::ReceiveQueueError(tag) if shared == Some(tag) => {
+                self.lose_site_by(at, event, context);
+            }
+            AsyncEvent::ReceiveQueueLimit(tag) if shared == Some(tag) => {
+                self.take_all_found(at, context);
+                self.refill_with(at, SharedReceives::run_low, context);
+            }
+            AsyncEvent::DeviceFatal => self.lose_site_by(at, event, context),
+            AsyncEvent::Port(port, said) if port == care.site.port() => {
+                return self.port_said(at, said, event, context);
+            }
+            // Another's, or a queue's that is gone; or of a kind that nothing here has.
+            AsyncEvent::CompletionQueueError(_)
+            | AsyncEvent::ReceiveQueueError(_)
+            | AsyncEvent::ReceiveQueueLimit(_)
+            | AsyncEvent::Port(..)
+            | AsyncEvent::WorkQueueFatal
+            | AsyncEvent::Unknown(_) => return false,
+        }
+        true
+    }
+
     /// Connections survive a pause of the link, or die of it by themselves, and then tell
-    /// of it. What cuts them off for certain ends them.
+    /// of it. What cuts them off for certain ends them. Returns whether it was of consequence.
     fn port_said(
         &mut self,
         at: usize,
         said: PortEvent,
         event: &AsyncEvent,
         context: &mut Context<'_>,
-    ) {
+    ) -> bool {
         let site = &self.sites[at].site;
         let device = site.device();
         tracing::info!(device, %event, "the RDMA port changed");
@@ -603,7 +614,7 @@ impl Engine {
             | PortEvent::SubnetManagerChange
             | PortEvent::ReregisterWanted => site.look_at_port(),
             // Nothing of ours goes by it.
-            PortEvent::SpeedChange => return,
+            PortEvent::SpeedChange => return false,
         };
         match news {
             Ok(PortNews::AsBefore) => self.doubt_port(at, None),
@@ -611,6 +622,7 @@ impl Engine {
             Ok(PortNews::Moved(why)) => self.cut_off(at, &why),
             Err(error) => self.lose_site(at, &lost(&error), context),
         }
+        true
     }
 
     /// Sessions of the site may die of its port, or no more.

@@ -384,17 +384,16 @@ impl Link {
         self.drain_then_end(EndCause::DeviceLost { why });
     }
 
-    /// The device said something of our queue pair.
-    pub(crate) fn pair_event(&mut self, event: &AsyncEvent) {
+    /// The device said something of our queue pair. Returns whether it was of consequence.
+    pub(crate) fn pair_event(&mut self, event: &AsyncEvent) -> bool {
         let Wires::Pair(pair) = &mut self.wires else {
-            return;
+            return false;
         };
         if let PairState::Leaving(teardown) = &mut pair.state {
-            teardown.handle_event(event);
-            return;
+            return teardown.handle_event(event);
         }
         let AsyncEvent::QueuePair(_, said) = event else {
-            return;
+            return false;
         };
         let why = event.to_string();
         match said {
@@ -412,10 +411,9 @@ impl Link {
             QueuePairEvent::Established
             | QueuePairEvent::SendQueueDrained
             | QueuePairEvent::PathMigrated
-            | QueuePairEvent::PathMigrationFailed => {
-                tracing::debug!(peer = %self.shared.peer().address, %event, "of no consequence");
-            }
+            | QueuePairEvent::PathMigrationFailed => return false,
         }
+        true
     }
 
     /// Our device refused a request of the peer.

@@ -42,6 +42,7 @@ impl Link {
         let Wires::Pair(pair) = &mut self.wires else {
             // Late, and its buffer may be used again.
             let _ = shared.and_then(|shared| shared.complete(completion.id()));
+            self.has_strayed();
             return false;
         };
         // A frame nearly always.
@@ -101,9 +102,19 @@ impl Link {
         match outcome {
             Err(failure) => self.request_failed(&failure),
             Ok(_) if is_known => self.sends_are_done(context),
-            Ok(_) => tracing::debug!(id = %completion.id(), "a completion of no request of ours"),
+            Ok(_) => {
+                self.has_strayed();
+                tracing::debug!(id = %completion.id(), "a completion of no request of ours");
+            }
         }
         self.refill_own();
+    }
+
+    /// A completion came of nothing that we have.
+    fn has_strayed(&self) {
+        if let Some(site) = self.shared.carrier.last_site() {
+            site.counters.strayed();
+        }
     }
 
     /// A turn: the connection's news, and how far a queue pair is on its way out.

@@ -32,10 +32,10 @@ use super::provider::Provider;
 use super::queue_pair::QueuePairBuilder;
 use super::receive_queue::{PostError, ReceiveQueue};
 use super::registered_memory::{GrantedMemory, RegisteredMessage, RegisteredRing};
+use super::site_counters::SiteCounters;
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use super::unjoined::Unjoined;
-use crate::driver::Counter;
 use crate::engine::credit_broker::CreditBroker;
 use crate::engine::large::RemoteMemory;
 use crate::engine::reserved_buffer::reserved_buffers;
@@ -110,26 +110,6 @@ pub(crate) enum PortNews {
     Doubtful(String),
     /// It is reached in another way: the sessions of before are cut off.
     Moved(String),
-}
-
-/// What a site counts, for all sessions together. Written by who has the engine.
-#[derive(Debug, Default)]
-pub(crate) struct SiteCounters {
-    polls: Counter,
-    empty_polls: Counter,
-}
-
-impl SiteCounters {
-    /// One poll was made.
-    pub(crate) fn polled(&self, found: usize) {
-        self.polls.add(1);
-        self.empty_polls.add(u64::from(found == 0));
-    }
-
-    /// All polls, and those that found nothing.
-    pub(crate) fn polls(&self) -> (u64, u64) {
-        (self.polls.get(), self.empty_polls.get())
-    }
 }
 
 /// Pieces of one send: a head, and records that may lie over a ring's seam. Where a device

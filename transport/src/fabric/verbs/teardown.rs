@@ -109,12 +109,14 @@ impl Teardown {
         true
     }
 
-    /// Takes notice of an asynchronous event.
-    pub fn handle_event(&mut self, event: &AsyncEvent) {
+    /// Takes notice of an asynchronous event. True if it is the one that is waited for.
+    pub fn handle_event(&mut self, event: &AsyncEvent) -> bool {
         let last = AsyncEvent::QueuePair(self.pair.number(), QueuePairEvent::LastRequestReached);
-        if *event == last && self.receives == ReceivesDrained::No {
+        let is_awaited = *event == last && self.receives == ReceivesDrained::No;
+        if is_awaited {
             self.receives = ReceivesDrained::LastReached;
         }
+        is_awaited
     }
 
     /// Takes notice that a poll of the completion queue found nothing.

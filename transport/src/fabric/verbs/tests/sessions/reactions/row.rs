@@ -6,7 +6,7 @@ use std::time::Instant;
 use super::super::resuming::{PATIENCE, Resuming, Stream, VERBS_FIRST, posted_receives, trusting};
 use super::{Changed, Fact, Situation, State};
 use crate::channel::{EndCause, RecvError};
-use crate::driver::{Patience, SessionShared, Ways, What};
+use crate::driver::{Ways, What};
 use crate::fabric::Fabric;
 use crate::fabric::verbs::abi::Wc;
 use crate::fabric::verbs::provider::{RawEvent, fake::Modification};
@@ -135,7 +135,7 @@ impl Row {
 
     /// What the first node does about a fact, and what comes of that.
     pub(super) fn outcome(mut self, fact: Fact) -> String {
-        let before = Calls::of(&self.test.stage.fake);
+        let before = Calls::of(&self.test.stage);
         self.apply(fact);
         let mut outcome = self.reaction(&before);
         if self.situation.state == State::Resuming && fact.takes_device() {
@@ -253,12 +253,15 @@ impl Row {
             (true, false) => "lost",
             (false, false) => "open",
         };
-        let after = Calls::of(&stage.fake);
+        let after = Calls::of(stage);
         format!(
             "session {session}, its receiver {handle}; other {older}; site {site}; moved to ERR \
-             {}, limits armed {}",
+             {}, limits armed {}; counted {} events, {} ignored, {} strays",
             after.errors - before.errors,
             after.armed - before.armed,
+            after.counted.device_events - before.counted.device_events,
+            after.counted.ignored_events - before.counted.ignored_events,
+            after.counted.stray_completions - before.counted.stray_completions,
         )
     }
 
@@ -412,14 +415,16 @@ impl Row {
 const FIRST_CAUSE: u32 = 12;
 const LAST_REQUEST_REACHED: u32 = 16;
 
-/// What the device was asked for.
+/// What the device was asked for, and what the first node counts.
 struct Calls {
     errors: usize,
     armed: u64,
+    counted: SessionStats,
 }
 
 impl Calls {
-    fn of(fake: &FakeProvider) -> Self {
+    fn of(stage: &Stage) -> Self {
+        let fake = &stage.fake;
         let to_error = |change: &Modification| change.attributes.state == QueuePairState::Error;
         Self {
             errors: fake
@@ -428,6 +433,7 @@ impl Calls {
                 .filter(|one| to_error(one))
                 .count(),
             armed: fake.limits_armed(),
+            counted: stage.nodes[0].session.stats(),
         }
     }
 }

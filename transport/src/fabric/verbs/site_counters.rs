@@ -1,0 +1,58 @@
+//! What a site counts while it runs, for all of its sessions together.
+#![forbid(unsafe_code)]
+
+use crate::driver::Counter;
+
+/// What a site counts. Written by who has the engine, read by anyone.
+#[derive(Debug, Default)]
+pub(crate) struct SiteCounters {
+    polls: Counter,
+    empty_polls: Counter,
+    events: Counter,
+    ignored_events: Counter,
+    strays: Counter,
+}
+
+/// What it counted so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct SiteCounts {
+    /// Times that completions were asked for.
+    pub(crate) polls: u64,
+    /// Those that found nothing.
+    pub(crate) empty_polls: u64,
+    /// What the device said unasked.
+    pub(crate) events: u64,
+    /// What of that nothing was done about.
+    pub(crate) ignored_events: u64,
+    /// Completions of nothing that anybody has.
+    pub(crate) strays: u64,
+}
+
+impl SiteCounters {
+    /// One poll was made.
+    pub(crate) fn polled(&self, found: usize) {
+        self.polls.add(1);
+        self.empty_polls.add(u64::from(found == 0));
+    }
+
+    /// The device said something, which was of consequence or not.
+    pub(crate) fn said(&self, is_used: bool) {
+        self.events.add(1);
+        self.ignored_events.add(u64::from(!is_used));
+    }
+
+    /// A completion came of a queue pair that is gone, or of no request that it has.
+    pub(crate) fn strayed(&self) {
+        self.strays.add(1);
+    }
+
+    pub(crate) fn counts(&self) -> SiteCounts {
+        SiteCounts {
+            polls: self.polls.get(),
+            empty_polls: self.empty_polls.get(),
+            events: self.events.get(),
+            ignored_events: self.ignored_events.get(),
+            strays: self.strays.get(),
+        }
+    }
+}
