@@ -292,7 +292,7 @@ pub(super) fn posted_receives(stage: &Stage) -> usize {
 
 /// What breaks a session's wires, at the first node.
 #[derive(Clone, Copy, Debug)]
-enum Breaks {
+pub(super) enum Breaks {
     Send(u32),
     Receive(u32),
     PairEvent(u32),
@@ -327,7 +327,7 @@ impl Resuming {
         self.way.cut(&self.stage.nodes[0].tcp);
     }
 
-    fn breaks(&self, how: Breaks) {
+    pub(super) fn breaks(&self, how: Breaks) {
         let fake = &self.stage.fake;
         let [dies, _] = self.newest_pairs();
         match how {
