@@ -11,6 +11,7 @@ mod hostile;
 mod landing;
 mod limits;
 mod masks;
+mod parting;
 mod reactions;
 mod removal;
 mod rendezvous;

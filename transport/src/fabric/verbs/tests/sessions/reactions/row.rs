@@ -341,7 +341,7 @@ impl Row {
             }
             match event.what {
                 What::Suspended { cause, .. } => {
-                    told.push(format!("suspended by {}", self.told_cause(fact, &cause)))
+                    told.push(format!("suspended by {}", self.told_cause(fact, &cause)));
                 }
                 What::Resumed { replayed, .. } => told.push(format!("resumed, {replayed} again")),
                 What::FabricChanged { from, to, .. } => told.push(format!("{from} to {to}")),

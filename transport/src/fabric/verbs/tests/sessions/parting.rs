@@ -1,0 +1,68 @@
+//! Sessions whose queue pairs break between two goodbyes.
+
+use std::time::Instant;
+
+use super::resuming::{Breaks, PATIENCE, Resuming, VERBS_FIRST, trusting};
+use super::*;
+use crate::channel::EndCause;
+use crate::driver::What;
+
+impl Resuming {
+    /// The second has said goodbye, and the answer is on its way.
+    fn answering() -> Self {
+        let mut test = Self::by(VERBS_FIRST, one_device(), trusting());
+        test.carry(10);
+        test.calm_down();
+        let stage = &test.stage;
+        stage.nodes[1].runtime.begin_close();
+        stage.fake.hold_sends(true);
+        let [ours, theirs] = stage.queue_pairs();
+        let is_sent = || {
+            let posted = stage.fake.posted();
+            posted.last().is_some_and(|send| send.queue_pair == ours)
+        };
+        stage.fake.forget_posted();
+        while !is_sent() {
+            stage.nodes.iter().for_each(|node| {
+                node.runtime.poll_ready();
+            });
+            stage.fake.release(theirs, 100);
+        }
+        test
+    }
+
+    /// Why the session is over, as the first is told.
+    fn cause_told(&self) -> EndCause {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            assert!(Instant::now() < until);
+            self.turn(10);
+            let events = &self.stage.nodes[0].runtime;
+            while let Some(event) = events.next_event(Patience::None) {
+                if let What::Gone { cause } = event.what {
+                    return cause;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_peer_that_cannot_be_answered_is_waited_for_no_longer_than_the_answer_may_take() {
+    let test = Resuming::answering();
+    test.block_way(true);
+    test.breaks(Breaks::Send(12));
+    let broken = Instant::now();
+    assert_eq!(test.cause_told(), EndCause::Goodbye);
+    // Of a second, what was left then; the session's time is half a minute.
+    assert!(broken.elapsed() < PATIENCE / 6);
+    assert_eq!(test.stage.stats()[0].suspensions, 1);
+}
+
+#[test]
+fn a_peer_that_has_left_is_not_called_back_to_be_answered() {
+    let test = Resuming::answering();
+    test.cut();
+    assert_eq!(test.cause_told(), EndCause::Goodbye);
+    assert_eq!(test.stage.stats()[0].suspensions, 0);
+}
