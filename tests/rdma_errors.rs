@@ -16,7 +16,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 use std::time::{Duration, Instant};
-use std::{env, thread};
+use std::{env, fs, thread};
 
 use ibex::rdma::{RdmaSettings, discover};
 use ibex::{
@@ -475,14 +475,44 @@ fn an_idle_session_outlives_a_port_that_was_down() {
 #[test]
 fn an_address_that_goes_and_comes_back_at_another_index() {
     let Some(_guest) = guest() else { return };
-    let met = Met::new();
+    let mut met = Met::new();
+    let before = place_of_the_address().expect("the device has it");
     // The other takes its place in the table.
     let _changed = Changed::by(
         "ip address del 192.0.2.1/24 dev v0; ip address add 198.51.100.9/24 dev v0; \
          ip address add 192.0.2.1/24 dev v0",
         "ip address del 198.51.100.9/24 dev v0",
     );
+    let start = Instant::now();
+    let after = loop {
+        // The table follows a moment later.
+        match place_of_the_address() {
+            Some(place) if place != before => break place,
+            place => assert!(start.elapsed() < PATIENCE, "{place:?} as {before}"),
+        }
+        thread::sleep(Duration::from_millis(10));
+    };
+    for _ in 0..10 {
+        met.carry();
+        thread::sleep(Duration::from_millis(100));
+    }
+    for peer in &met.peers {
+        let stats = peer.stats();
+        let (broke, went_on) = (stats.suspensions, stats.resumes);
+        assert_eq!(broke, went_on, "from place {before} to {after}");
+        assert!(!peer.is_gone());
+    }
     met.meet_again().carry();
+}
+
+/// Where the guest's address stands in the table of its device's port.
+fn place_of_the_address() -> Option<usize> {
+    let table = "/sys/class/infiniband/rxe0/ports/1/gids";
+    let gid = |place: &usize| fs::read_to_string(format!("{table}/{place}")).ok();
+    // 192.0.2.1, as IPv6 writes it.
+    let is_its =
+        |place: &usize| gid(place).is_some_and(|gid| gid.trim().ends_with(":ffff:c000:0201"));
+    (0..16).find(is_its)
 }
 
 #[test]

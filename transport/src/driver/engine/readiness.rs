@@ -88,7 +88,13 @@ pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
             tv_nsec: timeout.subsec_nanos().into(),
         }
     });
-    match epoll::wait(epoll, &mut events[..], timeout.as_ref()) {
+    let mut wait = |timeout| epoll::wait(epoll, &mut events[..], timeout);
+    let waited = match wait(timeout.as_ref()) {
+        // A process that was stopped is told so, whatever has come meanwhile; see signal(7).
+        Err(Errno::INTR) => wait(Some(&AT_ONCE)),
+        waited => waited,
+    };
+    match waited {
         Ok(count) => {
             for (wire, event) in ready.wires.iter_mut().zip(&events[..count]) {
                 let (flags, data) = (event.flags, event.data);
@@ -100,8 +106,43 @@ pub(crate) fn sleep(epoll: &OwnedFd, timeout: Option<Duration>) -> Ready {
             }
             ready.count = count;
         }
-        Err(Errno::INTR) => {}
         Err(error) => tracing::error!(%error, "epoll_wait failed"),
     }
     ready
+}
+
+const AT_ONCE: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 0,
+};
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io,
+        process::{self, Command},
+    };
+
+    use rustix::event::epoll::CreateFlags;
+
+    use super::*;
+
+    #[test]
+    fn what_comes_while_the_process_is_stopped_is_seen() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        let epoll = epoll::create(CreateFlags::CLOEXEC).expect("an epoll set");
+        let token = EventData::new_u64(7);
+        epoll::add(&epoll, &reader, token, EventFlags::IN).expect("it is watched");
+        let mut stops = Command::new("sh");
+        stops.args([
+            "-c",
+            "sleep 0.1; kill -STOP $0; sleep 0.1; echo; kill -CONT $0",
+        ]);
+        stops.arg(process::id().to_string()).stdout(writer);
+        let mut stops = stops.spawn().expect("a shell");
+        let ready = sleep(&epoll, Some(Duration::from_secs(60)));
+        assert_eq!(ready.as_slice().len(), 1);
+        assert_eq!(ready.as_slice()[0].token, 7);
+        assert!(stops.wait().expect("it ran").success());
+    }
 }
