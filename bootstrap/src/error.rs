@@ -452,8 +452,8 @@ mod tests {
         };
         assert_eq!(
             error.to_string(),
-            "cannot listen on 127.0.0.1:7000: binding failed: address in use; another process \
-             listens there: choose another port"
+            "cannot listen on 127.0.0.1:7000: binding failed: address in use; somebody \
+             listens there already, perhaps this process: choose another port"
         );
     }
 

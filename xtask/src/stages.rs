@@ -33,7 +33,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "features",
         about: "each feature of the facade works alone, and all work together",
-        budget: seconds(120),
+        budget: seconds(180),
         quick: false,
         tools: verbs::BINDING_TOOLS,
         work: Work::Function(features),
