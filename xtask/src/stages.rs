@@ -108,7 +108,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
-        budget: seconds(450),
+        budget: seconds(540),
         quick: false,
         tools: &[],
         work: Work::Commands(&[
