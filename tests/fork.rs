@@ -283,7 +283,7 @@ fn call_several(all: &mut All, party: &Party) {
 /// half-way.
 fn fork_in_traffic(party: &mut Party) {
     let mut all = All::open(party);
-    let messages = party.setup.count(20_000, 20);
+    let messages = party.setup.count(20_000, 100);
     let (sender, receiver) = (&mut all.sender, &mut all.receiver);
     thread::scope(|scope| {
         let sending = scope.spawn(|| {
