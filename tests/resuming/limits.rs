@@ -8,7 +8,8 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, Node, Peer, RecvTimeoutError, SendTimeoutError, Sender, WaitAckedError,
+    Driver, Fabric, Node, Peer, Receiver, RecvTimeoutError, SendTimeoutError, Sender,
+    WaitAckedError,
 };
 
 use crate::{cable::Cable, node_over};
@@ -72,9 +73,9 @@ struct End<'n> {
     peer: &'n Peer,
     fabric: Fabric,
     sender: Sender<u64>,
-    receiver: ibex::Receiver<u64>,
+    receiver: Receiver<u64>,
     silent_sender: Sender<u64>,
-    silent_receiver: ibex::Receiver<u64>,
+    silent_receiver: Receiver<u64>,
     /// The last number that was sent.
     sent: u64,
 }

@@ -7,17 +7,19 @@
 #![cfg(feature = "verbs")]
 #![forbid(unsafe_code)]
 
+mod guest;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader};
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::sync::{
-    Arc, Mutex, MutexGuard, PoisonError,
+    Arc,
     atomic::{AtomicBool, Ordering},
 };
+use std::thread;
 use std::time::{Duration, Instant};
-use std::{env, fs, thread};
 
+use guest::{Changed, guest, place_of_the_address, shell};
 use ibex::rdma::{RdmaSettings, discover};
 use ibex::{
     Driver, Event, Events, Fabric, ListenError, Message, Node, NodeBuilder, Peer, Policy, Raw,
@@ -174,43 +176,6 @@ fn a_node_where_something_is_missing() {
     println!("address| {}", server.local_addr().expect("it listens"));
     // Until whoever reads this is done.
     let _ = std::io::stdin().read_line(&mut String::new());
-}
-
-/// The guest, as long as this is kept: some tests change it for all processes. None
-/// elsewhere, unless `IBEX_TEST_GUEST` says that it is: no test takes anything from
-/// somebody's machine.
-fn guest() -> Option<MutexGuard<'static, ()>> {
-    static GUEST: Mutex<()> = Mutex::new(());
-    if !Path::new("/run/vm/settings").exists() {
-        assert_eq!(env::var_os("IBEX_TEST_GUEST"), None);
-        println!("this is not the guest: nothing is taken away");
-        return None;
-    }
-    Some(GUEST.lock().unwrap_or_else(PoisonError::into_inner))
-}
-
-/// Changes the whole guest, until it is dropped.
-struct Changed {
-    undo: &'static str,
-}
-
-impl Changed {
-    fn by(commands: &str, undo: &'static str) -> Self {
-        let changed = Self { undo };
-        shell(commands);
-        changed
-    }
-}
-
-impl Drop for Changed {
-    fn drop(&mut self) {
-        shell(self.undo);
-    }
-}
-
-fn shell(commands: &str) {
-    let status = Command::new("sh").args(["-e", "-c", commands]).status();
-    assert!(status.expect("a shell").success(), "{commands}");
 }
 
 impl Told {
@@ -503,16 +468,6 @@ fn an_address_that_goes_and_comes_back_at_another_index() {
         assert!(!peer.is_gone());
     }
     met.meet_again().carry();
-}
-
-/// Where the guest's address stands in the table of its device's port.
-fn place_of_the_address() -> Option<usize> {
-    let table = "/sys/class/infiniband/rxe0/ports/1/gids";
-    let gid = |place: &usize| fs::read_to_string(format!("{table}/{place}")).ok();
-    // 192.0.2.1, as IPv6 writes it.
-    let is_its =
-        |place: &usize| gid(place).is_some_and(|gid| gid.trim().ends_with(":ffff:c000:0201"));
-    (0..16).find(is_its)
 }
 
 #[test]
