@@ -44,7 +44,7 @@ fn port() -> Option<(VerbsPort, MutexGuard<'static, ()>)> {
 // ---- A crowd -------------------------------------------------------------------------
 
 /// Messages that each session of the crowd carries.
-const MESSAGES: u32 = 64;
+const MESSAGES: u32 = 48;
 
 #[test]
 fn two_hundred_sessions_share_256_receive_buffers() {

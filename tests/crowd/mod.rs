@@ -47,8 +47,9 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 pub(crate) const SESSIONS: usize = 200;
 /// Receive buffers for all of them.
 const RECEIVE_BUFFERS: u32 = 256;
-/// One message fills most of a receive buffer.
-const MESSAGE_BYTES: usize = 2200;
+/// One message finds room in a receive buffer, two do not: so a turn is four messages, and
+/// what a turn or two make of the shares is little beside all turns.
+const MESSAGE_BYTES: usize = 2400;
 /// What each may have under way.
 const WINDOW_MESSAGES: u64 = 64;
 const WINDOW_BYTES: u64 = 256 << 10;

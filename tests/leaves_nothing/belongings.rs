@@ -24,13 +24,12 @@ pub(crate) struct Belongings {
 }
 
 impl Belongings {
-    /// What is left when it is as expected, or has not changed for `patience`: the end of a
-    /// session comes from the kernel through the node's engine.
-    pub(crate) fn settle(
-        party: &Party,
-        patience: Duration,
-        is_expected: impl Fn(&Self) -> bool,
-    ) -> Self {
+    /// What is left: as soon as nothing of it is beyond what `settled` had, or else once it
+    /// has not changed for a while. The end of a session comes from the kernel through the
+    /// node's engine.
+    pub(crate) fn settle(party: &Party, settled: Option<&Self>) -> Self {
+        let patience = if settled.is_some() { SILENCE } else { SETTLED };
+        let is_expected = |left: &Self| settled.is_some_and(|settled| left.is_within(settled));
         let mut seen = Self::now(party);
         let mut since = Instant::now();
         while since.elapsed() < patience && !is_expected(&seen) {
@@ -173,6 +172,6 @@ pub(crate) fn files_are_left() -> bool {
 }
 
 /// How long to see the same. An engine that is awake needs one turn.
-pub(crate) const SETTLED: Duration = Duration::from_millis(500);
+const SETTLED: Duration = Duration::from_millis(500);
 /// The same where a ring may lie in its pool yet: longer than what is silent stays there.
-pub(crate) const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(5);

@@ -14,7 +14,7 @@ use std::{
 use ibex::{Driver, Node, Peer, Raw, Receiver, RecvError, Sender};
 
 use crate::{
-    belongings::{Belongings, SETTLED, SILENCE, anonymous_kib},
+    belongings::{Belongings, anonymous_kib},
     processes::{Party, Setup},
 };
 
@@ -34,11 +34,7 @@ pub(crate) fn go_on_serving(party: &mut Party) {
             hear_to_the_end(&peer);
         }
         drop(Node::client().expect("another node starts"));
-        let patience = if settled.is_some() { SILENCE } else { SETTLED };
-        let left = Belongings::settle(party, patience, |left| {
-            let settled = settled.as_ref();
-            settled.is_some_and(|settled| left.is_within(settled))
-        });
+        let left = Belongings::settle(party, settled.as_ref());
         match &settled {
             Some(settled) => assert!(
                 left.is_within(settled),
