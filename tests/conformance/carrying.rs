@@ -102,6 +102,8 @@ fn huge(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let bytes = if cfg!(debug_assertions) {
         16 << 20
+    } else if stage.is_emulated() {
+        64 << 20
     } else {
         256 << 20
     };
