@@ -3,7 +3,7 @@
 use std::{io, net::SocketAddr};
 
 use ibex_transport::{
-    channel::{NotOpened, RecvError, RecvFailure, SendError, SendFailure},
+    channel::{NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull},
     engine::{
         control::{MAX_NAME_BYTES, Role},
         session::CannotOpen,
@@ -211,7 +211,7 @@ impl TrySendError {
 
     pub(crate) fn of(failure: SendFailure) -> Self {
         match failure {
-            SendFailure::Full | SendFailure::TimedOut => TrySendError::Full,
+            SendFailure::Full | SendFailure::TimedOut(_) => TrySendError::Full,
             SendFailure::NotOpen | SendFailure::NotOpenInTime(_) => TrySendError::NotOpen,
             SendFailure::Failed(error) => TrySendError::Failed(error),
         }
@@ -224,8 +224,8 @@ impl TrySendError {
 #[non_exhaustive]
 pub enum SendTimeoutError {
     /// The channel stayed full.
-    #[error("not sent within the time-out: the channel stayed full, its receiver falls behind")]
-    Timeout,
+    #[error(transparent)]
+    Timeout(Box<StayedFull>),
     /// The peer did not open its end within the time-out.
     #[error(transparent)]
     NotOpen(Box<NotOpened>),
@@ -245,8 +245,9 @@ impl SendTimeoutError {
         match failure {
             SendFailure::Failed(error) => SendTimeoutError::Failed(error),
             SendFailure::NotOpenInTime(error) => SendTimeoutError::NotOpen(error),
-            SendFailure::Full | SendFailure::NotOpen | SendFailure::TimedOut => {
-                SendTimeoutError::Timeout
+            SendFailure::TimedOut(error) => SendTimeoutError::Timeout(error),
+            other @ (SendFailure::Full | SendFailure::NotOpen) => {
+                unreachable!("a call with a time-out ended with {other:?}")
             }
         }
     }
@@ -284,7 +285,7 @@ impl TryRecvError {
 
     pub(crate) fn of(failure: RecvFailure) -> Self {
         match failure {
-            RecvFailure::Empty | RecvFailure::TimedOut => TryRecvError::Empty,
+            RecvFailure::Empty | RecvFailure::TimedOut(_) => TryRecvError::Empty,
             RecvFailure::NotOpen | RecvFailure::NotOpenInTime(_) => TryRecvError::NotOpen,
             RecvFailure::Failed(error) => TryRecvError::Failed(error),
         }
@@ -296,8 +297,8 @@ impl TryRecvError {
 #[non_exhaustive]
 pub enum RecvTimeoutError {
     /// Nothing came.
-    #[error("no message came within the time-out")]
-    Timeout,
+    #[error(transparent)]
+    Timeout(Box<NoMessage>),
     /// The peer did not open its end within the time-out.
     #[error(transparent)]
     NotOpen(Box<NotOpened>),
@@ -317,8 +318,9 @@ impl RecvTimeoutError {
         match failure {
             RecvFailure::Failed(error) => RecvTimeoutError::Failed(error),
             RecvFailure::NotOpenInTime(error) => RecvTimeoutError::NotOpen(error),
-            RecvFailure::Empty | RecvFailure::NotOpen | RecvFailure::TimedOut => {
-                RecvTimeoutError::Timeout
+            RecvFailure::TimedOut(error) => RecvTimeoutError::Timeout(error),
+            other @ (RecvFailure::Empty | RecvFailure::NotOpen) => {
+                unreachable!("a call with a time-out ended with {other:?}")
             }
         }
     }

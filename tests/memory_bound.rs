@@ -174,7 +174,7 @@ fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
     for sent in 0.. {
         match sender.send_timeout(message, MOMENT) {
             Ok(_) => {}
-            Err(SendTimeoutError::Timeout) => return sent,
+            Err(SendTimeoutError::Timeout(_)) => return sent,
             Err(error) => panic!("{error}"),
         }
     }

@@ -324,14 +324,34 @@ fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
 }
 
 #[test]
-fn a_channel_that_stays_full_is_no_unopened_one() {
+fn a_time_out_names_the_channel_and_how_far_it_came() {
     let (_node, (_listener, theirs), peer) = meet();
     let narrow = peer.channel("log").window_messages(1);
     let mut sender = narrow.sender::<u64>().expect("an end");
-    let _receiver = theirs.receiver::<u64>("log").expect("the other");
+    let mut receiver = theirs.receiver::<u64>("log").expect("the other");
     sender.send(&1).expect("one fits");
     let error = sender.send_timeout(&2, MOMENT).expect_err("two do not");
-    assert!(matches!(error, SendTimeoutError::Timeout), "{error}");
+    let SendTimeoutError::Timeout(full) = error else {
+        panic!("it is open, and full: {error}");
+    };
+    assert_eq!((&*full.channel, full.counts.sent), ("log", 1));
+    let start = format!(
+        "channel \"log\": not sent within the time-out, the channel to {} stayed full (1 sent, ",
+        peer.address()
+    );
+    assert!(full.to_string().starts_with(&start), "{full}");
+
+    drop(receiver.recv().expect("the one that was sent"));
+    let error = receiver.recv_timeout(MOMENT).expect_err("no other was");
+    let RecvTimeoutError::Timeout(missed) = error else {
+        panic!("it is open, and empty: {error}");
+    };
+    assert_eq!((&*missed.channel, missed.received), ("log", 1));
+    let start = format!(
+        "channel \"log\": no message came from {} within the time-out, behind 1 ",
+        theirs.address()
+    );
+    assert!(missed.to_string().starts_with(&start), "{missed}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ fn large_unreleased(stage: &mut Stage) {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(waits, SendTimeoutError::Timeout), "{waits}");
+            assert!(matches!(waits, SendTimeoutError::Timeout(_)), "{waits}");
             // Two there, where the fabric has memory at both ends, and two here, or three where
             // one that has arrived is kept for the session to go on with.
             assert!(

@@ -45,7 +45,7 @@ fn stats(stage: &mut Stage) {
                     Err(error) => break error,
                 }
             };
-            assert!(matches!(full, SendTimeoutError::Timeout), "{full}");
+            assert!(matches!(full, SendTimeoutError::Timeout(_)), "{full}");
             assert_eq!(sent, 1 + WINDOW);
             let stats = channel_of(&node, "full");
             assert_eq!((stats.end, stats.state), (Role::Sender, ChannelState::Open));

@@ -45,12 +45,12 @@ fn give_up_in_time(stage: &mut Stage) {
             }
             assert!(matches!(sender.try_reserve(8), Err(TrySendError::Full)));
             match sender.reserve_timeout(8, Duration::from_millis(20)) {
-                Err(SendTimeoutError::Timeout) => {}
+                Err(SendTimeoutError::Timeout(_)) => {}
                 other => panic!("the window is full: {other:?}"),
             }
             let in_time = sender.send_timeout(b"", Duration::from_millis(20));
             assert!(
-                matches!(in_time, Err(SendTimeoutError::Timeout)),
+                matches!(in_time, Err(SendTimeoutError::Timeout(_))),
                 "{in_time:?}"
             );
             stage.tell("read");

@@ -63,7 +63,7 @@ fn press(stage: &Stage, peer: &Peer) -> Duration {
     let until = Instant::now() + at_length(stage, 10);
     while Instant::now() < until {
         match out.send_timeout(&next(&out), MOMENT) {
-            Ok(_) | Err(SendTimeoutError::Timeout) => {}
+            Ok(_) | Err(SendTimeoutError::Timeout(_)) => {}
             Err(error) => panic!("the peer is only stopped: {error}"),
         }
     }

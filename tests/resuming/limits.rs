@@ -121,13 +121,13 @@ impl<'n> End<'n> {
             }
         };
         assert!((WINDOW..=1 + WINDOW).contains(&self.sent), "{}", self.sent);
-        assert!(matches!(last.1, SendTimeoutError::Timeout), "{}", last.1);
+        assert!(matches!(last.1, SendTimeoutError::Timeout(_)), "{}", last.1);
         is_in_time("send_timeout", last.0);
 
         let began = Instant::now();
         let error = self.silent_receiver.recv_timeout(LIMIT).err();
         assert!(
-            matches!(error, Some(RecvTimeoutError::Timeout)),
+            matches!(error, Some(RecvTimeoutError::Timeout(_))),
             "{error:?}"
         );
         is_in_time("recv_timeout", began);

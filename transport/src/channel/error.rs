@@ -125,6 +125,39 @@ fn rounded(time: Duration) -> Duration {
 
 impl Error for NotOpened {}
 
+/// A message was not sent before the caller's time was up: its channel stayed full.
+#[derive(Clone, thiserror::Error)]
+#[error(
+    "channel \"{channel}\": not sent within the time-out, the channel to {peer} stayed full \
+     ({counts}); a later call may succeed; see that the program there takes messages and drops \
+     them, or raise window_messages and window_bytes"
+)]
+#[non_exhaustive]
+pub struct StayedFull {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// How far the channel is.
+    pub counts: Counts,
+}
+
+/// No message came before the caller's time was up.
+#[derive(Clone, thiserror::Error)]
+#[error(
+    "channel \"{channel}\": no message came from {peer} within the time-out, behind {received} \
+     that this end was handed; a later call goes on"
+)]
+#[non_exhaustive]
+pub struct NoMessage {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// Messages that this end was handed out before.
+    pub received: u64,
+}
+
 /// A message was not sent. The value stays with the caller: sending only borrows it.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
@@ -181,7 +214,7 @@ pub enum SendFailure {
     /// The peer did not open its end before the caller's time was up.
     NotOpenInTime(Box<NotOpened>),
     /// The caller's time was up.
-    TimedOut,
+    TimedOut(Box<StayedFull>),
     /// It will not work.
     Failed(SendError),
 }
@@ -292,7 +325,7 @@ pub enum RecvFailure {
     /// The peer did not open its end before the caller's time was up.
     NotOpenInTime(Box<NotOpened>),
     /// The caller's time was up.
-    TimedOut,
+    TimedOut(Box<NoMessage>),
     /// It will not work.
     Failed(RecvError),
 }
@@ -306,6 +339,8 @@ impl From<RecvError> for RecvFailure {
 crate::debug_as_display!(
     SchemaMismatch,
     NotOpened,
+    StayedFull,
+    NoMessage,
     SendError,
     WaitAckedError,
     RecvError,

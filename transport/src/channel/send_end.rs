@@ -291,7 +291,7 @@ impl SendEnd {
                 return Err(self.error().into());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(SendFailure::TimedOut);
+                return Err(self.stayed_full());
             }
         }
     }

@@ -606,7 +606,7 @@ impl<'a> Entered<'a> {
                 .min();
             match session.wait(&end.waiters, until, room) {
                 Ok(answer) => break answer,
-                Err(TimedOut) if until == deadline => return Err(SendFailure::TimedOut),
+                Err(TimedOut) if until == deadline => return Err(end.stayed_full()),
                 Err(TimedOut) => {}
             }
         };

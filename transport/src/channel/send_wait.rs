@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
-    error::{SendFailure, WaitAckedError},
+    error::{SendFailure, StayedFull, WaitAckedError},
     send_end::{SendEnd, Wish},
     send_producer::SendProducer,
     stall::Recovered,
@@ -150,6 +150,16 @@ impl SendEnd {
             sequence: ask.received.max(ask.acknowledged),
             counts: self.counts(),
         }
+    }
+
+    /// There is no room in time.
+    #[cold]
+    pub(super) fn stayed_full(&self) -> SendFailure {
+        SendFailure::TimedOut(Box::new(StayedFull {
+            channel: self.name.to_string(),
+            peer: self.session.peer_name(),
+            counts: self.counts(),
+        }))
     }
 
     /// The last handle is gone, or the channel cannot go on.

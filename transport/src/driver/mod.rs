@@ -18,6 +18,7 @@ mod gathering;
 mod keeper;
 mod memory_wanted;
 mod patience;
+mod peer_bell;
 mod peer_description;
 mod runtime;
 mod session_counters;

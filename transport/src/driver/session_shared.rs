@@ -1,18 +1,11 @@
 //! What handles and engine share of one session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{
-    fmt, iter, mem,
-    os::fd::OwnedFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Instant,
-};
-
-use rustix::io::{retry_on_intr, write};
+use std::{fmt, iter, mem, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use super::{
     Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
-    carrier::Carrier, engine::Mark, waiting::Looks,
+    carrier::Carrier, engine::Mark, peer_bell::PeerBell, waiting::Looks,
 };
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
@@ -36,8 +29,8 @@ pub struct SessionShared {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) id: u64,
     peer: PeerDescription,
-    /// What wakes the peer, where data goes through memory that both processes map.
-    shm: Option<Mutex<Option<Arc<OwnedFd>>>>,
+    /// Where data goes through memory that both processes map.
+    peer_bell: Option<PeerBell>,
     /// What the data goes over now.
     pub(crate) carrier: Carrier,
     /// It goes on over another connection when its own breaks.
@@ -66,9 +59,9 @@ impl SessionShared {
         resumes: bool,
         over: Over<'_>,
     ) -> Self {
-        let (shm, pair) = match over {
+        let (peer_bell, pair) = match over {
             Over::Stream => (None, None),
-            Over::Shm => (Some(Mutex::default()), None),
+            Over::Shm => (Some(PeerBell::default()), None),
             Over::Pair(pair) => (None, Some(pair)),
         };
         Self {
@@ -76,7 +69,7 @@ impl SessionShared {
             id,
             carrier: Carrier::new(peer.fabric, pair),
             peer,
-            shm,
+            peer_bell,
             resumes,
             fences: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
@@ -163,7 +156,7 @@ impl SessionShared {
     /// Whether its channels lie in memory that the peer shares.
     #[must_use]
     pub fn is_shm(&self) -> bool {
-        self.shm.is_some()
+        self.peer_bell.is_some()
     }
 
     /// What carries its data now, or did last.
@@ -284,10 +277,10 @@ impl SessionShared {
         self.peer.address.to_string()
     }
 
-    /// The eventfd that wakes the peer, once it has come.
+    /// The eventfd that wakes the peer has come.
     pub(crate) fn set_peer_bell(&self, bell: OwnedFd) {
-        if let Some(mut cell) = self.peer_bell() {
-            cell.get_or_insert_with(|| Arc::new(bell));
+        if let Some(peer_bell) = &self.peer_bell {
+            peer_bell.set(bell);
         }
     }
 
@@ -296,8 +289,9 @@ impl SessionShared {
     pub(crate) fn end(&self) {
         // Relaxed: who sees it late drops it with the next ones.
         self.is_over.store(true, Ordering::Relaxed);
-        let bell = self.peer_bell().and_then(|mut cell| cell.take());
-        drop(bell);
+        if let Some(peer_bell) = &self.peer_bell {
+            peer_bell.give_back();
+        }
     }
 
     /// Whether [`end`](Self::end) was called.
@@ -305,20 +299,11 @@ impl SessionShared {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    fn peer_bell(&self) -> Option<MutexGuard<'_, Option<Arc<OwnedFd>>>> {
-        let cell = self.shm.as_ref()?;
-        Some(cell.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
     /// Wakes the peer's engine (shm).
     #[cold]
     pub(crate) fn ring_peer(&self) {
-        // Not under the lock: what a peer passes for an eventfd may make who writes wait.
-        let bell = self.peer_bell().and_then(|cell| cell.clone());
-        if let Some(bell) = bell {
+        if self.peer_bell.as_ref().is_some_and(PeerBell::ring) {
             self.counters.bells.fetch_add(1, Ordering::Relaxed);
-            // A full counter is readable already; a dead peer does not mind.
-            let _ = retry_on_intr(|| write(&*bell, &1u64.to_ne_bytes()));
         }
     }
 
@@ -388,7 +373,7 @@ impl SessionShared {
 
     /// What calls look at that wait for this session.
     pub(crate) fn looks(&self) -> Looks {
-        match self.shm {
+        match self.peer_bell {
             Some(_) => Looks::Memory,
             None if self.carrier.is_pair() => Looks::Queue,
             None => Looks::Socket,

@@ -189,7 +189,7 @@ impl<P: Copy> Member<P> {
                 }
                 _ => Lack::Transient(GroupFailure::NotOpen(self.peer)),
             },
-            SendFailure::Full | SendFailure::TimedOut => {
+            SendFailure::Full | SendFailure::TimedOut(_) => {
                 let full = now - *self.full_since.get_or_insert(now);
                 match when_full {
                     WhenFull::DropAfter(patience) if full >= patience => {

@@ -1,8 +1,13 @@
 //! How a receiver's handle waits: a moment at the next header alone, then as its node does.
 
+use std::sync::atomic::Ordering;
+
 use super::{CoarseTime, ReceiveHandle, Source};
 use crate::{
-    channel::{error::RecvFailure, message::RawMessage},
+    channel::{
+        error::{NoMessage, RecvFailure},
+        message::RawMessage,
+    },
     driver::{Condition, Patience, TimedOut},
     fork,
 };
@@ -118,7 +123,11 @@ impl ReceiveHandle {
         };
         match session.wait(&end.waiters, deadline, incoming) {
             Ok(()) => found,
-            Err(TimedOut) => Err(RecvFailure::TimedOut),
+            Err(TimedOut) => Err(RecvFailure::TimedOut(Box::new(NoMessage {
+                channel: end.name.to_string(),
+                peer: session.peer_name(),
+                received: end.handed_out.load(Ordering::Relaxed),
+            }))),
         }
     }
 
