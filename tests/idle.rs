@@ -387,7 +387,7 @@ const ECHOES: u64 = 10_000;
 /// Longer than anything spins, than the handshake's own deadlines, and than memory is given
 /// back.
 const SETTLED: Duration = Duration::from_secs(6);
-const WATCHED: Duration = Duration::from_secs(3);
+const WATCHED: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// USER_HZ, which is 100 on every architecture that we build for (proc_pid_stat(5)).
 const TICKS_PER_SECOND: u64 = 100;

@@ -8,7 +8,7 @@
 //! two small processes of a proof have; two are too many. (What waits in a socket's
 //! buffers is the kernel's, which bounds it by itself.)
 //!
-//! A receiver that never reads is watched for 20 s, the others for 10 s, and less over a
+//! A receiver that never reads is watched for 10 s, the others for 6 s, and less over a
 //! device made of software; `MEMORY_FLAT_SECONDS` sets another time for all.
 
 mod processes;
@@ -195,8 +195,8 @@ fn resident_kib(pid: u32) -> u64 {
 
 fn duration(setup: Setup, beside: Beside) -> Duration {
     let usual = match beside {
-        Beside::Nothing => setup.count(20, 4),
-        Beside::Flow | Beside::Held => setup.count(10, 2),
+        Beside::Nothing => setup.count(10, 3),
+        Beside::Flow | Beside::Held => setup.count(6, 2),
     };
     let seconds = env::var("MEMORY_FLAT_SECONDS").ok();
     Duration::from_secs(seconds.map_or(usual, |seconds| seconds.parse().expect("whole seconds")))

@@ -386,7 +386,7 @@ impl Traffic {
     fn messages(self, setup: Setup) -> (u64, u64) {
         let (messages, part) = match self {
             Traffic::Stream => (STREAMED, 10),
-            Traffic::Echo => (ECHOED, 50),
+            Traffic::Echo => (ECHOED, 100),
         };
         (setup.count(WARM_UP, part), setup.count(messages, part))
     }

@@ -163,7 +163,7 @@ fn receiver(peer: &Peer, name: &str) -> Receiver<[u8], Raw> {
 
 /// A thousand clients where nothing is slow.
 fn rounds(setup: Setup) -> u64 {
-    setup.count(50, 8)
+    setup.count(50, 10)
 }
 
 /// Clients of a round beside the one that is well at first.

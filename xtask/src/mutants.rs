@@ -248,6 +248,11 @@ pub(crate) fn models(watchdog: &Watchdog) -> Result<(), Failure> {
 pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
     let with_loom = build_with_loom(watchdog)?;
     let with_std = build_with_std(watchdog)?;
+    // As it is meant to be: the program is also the only optimised one of these tests.
+    Step::new(&with_std)
+        .arg("verbs::tests::sleeping")
+        .env("IBEX_TEST_SLEEPS", SLEEPS)
+        .run(watchdog)?;
     let mut blind = Vec::new();
     for finder in FINDERS {
         let program = match finder.tool {
@@ -326,6 +331,8 @@ impl Finder {
 const TESTS_FAILED: i32 = 101;
 /// How long a test may look for a mutant.
 const TIME_TO_FIND: Duration = Duration::from_secs(60);
+/// How often to sleep over the fake device while another thread completes into its queue.
+const SLEEPS: &str = "1000000";
 /// How many cases a property gets, if it does not fail before.
 const CASES: &str = "2000";
 

@@ -23,17 +23,8 @@ pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYR
 /// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's
 /// is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    for on_any_machine in [
-        // The stage of one process has the others.
-        "cargo test -p ibex-transport --features verbs --lib -- verbs::provider verbs::discovery",
-        "cargo test -p ibex-harness --features verbs --lib verbs_",
-    ] {
-        Step::of_line(on_any_machine).run(watchdog)?;
-    }
-    let sleeps = "cargo test -p ibex-transport --release --lib verbs::tests::sleeping";
-    Step::of_line(sleeps)
-        .env("IBEX_TEST_SLEEPS", FAKE_SLEEPS)
-        .run(watchdog)?;
+    // The stage of one process has the others.
+    Step::of_line(ON_ANY_MACHINE).run(watchdog)?;
     let mut commands = Vec::new();
     for (line, arguments) in ON_A_DEVICE {
         let program = Step::of_line(line).build_program(watchdog)?;
@@ -228,9 +219,11 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_TEST_MASK=small-mtu",
 ];
 
+/// What is there with the bindings only, and needs no device.
+const ON_ANY_MACHINE: &str = "cargo test -p ibex-transport -p ibex-harness \
+     --features ibex-transport/verbs,ibex-harness/verbs --lib -- \
+     verbs::provider verbs::discovery verbs_";
 /// So long the guest may take for all that is tested on its device.
 const SECONDS_ON_A_DEVICE: &str = "1800";
-/// How often to sleep over the fake device.
-const FAKE_SLEEPS: &str = "1000000";
 /// The guest's only device.
 const GUEST_DEVICE: &str = "rxe0";
