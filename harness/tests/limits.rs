@@ -72,7 +72,7 @@ fn every_size_arrives_whole(cores: Cores) {
     for limit in limits() {
         for mode in [Mode::Latency, Mode::Stream] {
             for (size, iters) in SIZES {
-                // A software device has the kernel carry each packet, under emulation.
+                // Fewer over a device: the guest's is made of software, under emulation.
                 let iters = match limit {
                     Limit::Verbs => (iters / 4).max(2),
                     _ => iters,
