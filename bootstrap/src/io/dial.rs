@@ -169,10 +169,11 @@ impl Dial<'_> {
                 return Ok(Attempt::NotYet(error.to_string()));
             }
         };
+        let now = Instant::now();
         let patience = self
             .patience
-            .until(after(Instant::now(), self.local.handshake_timeout));
-        match Conversation::new(stream, address, self.local, patience)?.run()? {
+            .until(after(now, self.local.handshake_timeout));
+        match Conversation::new(stream, address, self.local, now, patience)?.run()? {
             Ok(established) => Ok(Attempt::Established(Box::new(established))),
             Err(
                 error @ (HandshakeError::Closed {
@@ -239,12 +240,12 @@ impl<'a> Conversation<'a> {
         stream: TcpStream,
         address: SocketAddr,
         local: &Local,
+        now: Instant,
         patience: Patience<'a>,
     ) -> Result<Conversation<'a>, Broken> {
         let mut nonce = [0; 16];
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
         let host = host::hint().map_err(|error| Broken::Environment(host::HINT, error))?;
-        let now = Instant::now();
         let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
         let pair = OwnPair::new(&stream, address, local)
             .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;
