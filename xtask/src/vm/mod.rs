@@ -6,6 +6,7 @@
 //! there. Nothing but the command writes to our standard output.
 
 mod checks;
+mod clock;
 mod console;
 mod guest;
 mod guest_report;

@@ -1,0 +1,84 @@
+//! The rate of the guest's clock.
+//!
+//! The guest counts time in ticks of our own time-stamp counter, which the emulator passes
+//! on. A kernel finds out their rate while it boots, from a timer that the emulator serves
+//! late when this machine is busy: one boot of some hundred had a clock twenty times too fast,
+//! and whatever waited for a time to pass gave up at once. So it is told the rate.
+#![allow(unsafe_code, reason = "the counter is read by an intrinsic")]
+
+use std::time::{Duration, Instant};
+
+/// Ticks per millisecond of this machine's time-stamp counter, if it has one.
+pub(super) fn ticks_per_millisecond() -> Option<u64> {
+    let began = Reading::take()?;
+    std::thread::sleep(MEASURED);
+    let ended = Reading::take()?;
+    rate(&began, &ended)
+}
+
+/// The counter at a moment.
+struct Reading {
+    ticks: u64,
+    at: Instant,
+}
+
+impl Reading {
+    /// Of several the one that was least interrupted between its two looks at the clock.
+    fn take() -> Option<Self> {
+        let readings = (0..READINGS).map(|_| {
+            let before = Instant::now();
+            let ticks = ticks()?;
+            let after = Instant::now();
+            Some((after - before, Self { ticks, at: before }))
+        });
+        let readings = readings.collect::<Option<Vec<_>>>()?;
+        let best = readings.into_iter().min_by_key(|(took, _)| *took)?;
+        Some(best.1)
+    }
+}
+
+fn rate(began: &Reading, ended: &Reading) -> Option<u64> {
+    let ticks = u128::from(ended.ticks.checked_sub(began.ticks)?);
+    let nanoseconds = ended.at.duration_since(began.at).as_nanos();
+    u64::try_from((ticks * 1_000_000).checked_div(nanoseconds)?).ok()
+}
+
+#[cfg(target_arch = "x86_64")]
+fn ticks() -> Option<u64> {
+    // SAFETY: every processor of this architecture that Linux runs on has the instruction.
+    Some(unsafe { std::arch::x86_64::_rdtsc() })
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn ticks() -> Option<u64> {
+    None
+}
+
+/// Long beside what a reading is off by, a fraction of a microsecond.
+const MEASURED: Duration = Duration::from_millis(50);
+const READINGS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rate_is_ticks_by_time() {
+        let at = Instant::now();
+        let began = Reading { ticks: 7, at };
+        let ended = |ticks| Reading {
+            ticks,
+            at: at + Duration::from_millis(50),
+        };
+        assert_eq!(rate(&began, &ended(100_000_007)), Some(2_000_000));
+        assert_eq!(rate(&began, &ended(6)), None);
+        assert_eq!(rate(&began, &Reading { ticks: 8, at }), None);
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    #[test]
+    fn this_machine_ticks_as_fast_now_as_a_moment_later() {
+        let [first, second] = [(); 2].map(|()| ticks_per_millisecond().unwrap());
+        assert!(first.abs_diff(second) < first / 100, "{first} {second}");
+    }
+}
