@@ -5,15 +5,20 @@
 //! each; so once it holds a message from before the last refill but one, its frames are
 //! copied into blocks of its own. Then it pins at most two shared blocks and as much of
 //! its own as its window allows.
+//!
+//! A channel that fills half of a block or more pins at most twice what it holds, so its
+//! messages may stay for as long as it goes on so: a full window of it, which spans three
+//! blocks, is nothing to copy.
 
 use std::{
+    mem,
     ptr::{self, NonNull},
     sync::Arc,
 };
 
 use crate::{
     engine::frame::BLOCK_ALIGNMENT,
-    memory::{Block, BlockPool, LARGEST_RING_BYTES, MemoryError},
+    memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError},
 };
 
 /// One channel's own block, and what it holds from before.
@@ -24,18 +29,27 @@ pub(super) struct Compact {
     filled: usize,
     /// The refill in which `newest` was noted.
     refill: u64,
-    /// What had arrived when that refill, and the one before, began.
+    /// Bytes that have come since.
+    bytes: usize,
+    /// Messages that had arrived when that refill began.
     newest: u64,
+    /// Those that had when the last one ended but one that others filled: who holds an
+    /// older one is copied.
     before: u64,
 }
 
 impl Compact {
-    /// `arrived` messages have come, and the socket's block is number `refill`.
-    pub(super) fn note(&mut self, refill: u64, arrived: u64) {
+    /// `arrived` messages have come and a frame of `bytes` comes now, in the socket's block
+    /// number `refill`.
+    pub(super) fn note(&mut self, refill: u64, arrived: u64, bytes: usize) {
         if self.refill != refill {
             self.refill = refill;
-            self.before = std::mem::replace(&mut self.newest, arrived);
+            let began = mem::replace(&mut self.newest, arrived);
+            if mem::take(&mut self.bytes) < MOST_OF_A_BLOCK {
+                self.before = began;
+            }
         }
+        self.bytes += bytes;
     }
 
     /// Lets go of the block: the next copy takes another.
@@ -86,6 +100,8 @@ pub(crate) fn compact_pool() -> BlockPool {
     BlockPool::new(COMPACT_BLOCK_BYTES, COMPACT_BLOCKS_KEPT)
 }
 
+/// A channel that had so much of a shared block has filled it.
+const MOST_OF_A_BLOCK: usize = DEFAULT_BLOCK_BYTES / 2;
 /// Small, because each channel that was slow once keeps one.
 const COMPACT_BLOCK_BYTES: usize = 64 << 10;
 /// Fits behind any phase.
@@ -149,12 +165,29 @@ mod tests {
     fn a_channel_that_keeps_up_is_not_copied() {
         let mut compact = Compact::default();
         for refill in 0..10 {
-            compact.note(refill, 100 * refill);
+            compact.note(refill, 100 * refill, 100);
             assert!(!compact.is_wanted(100 * refill, 100));
         }
         // Held since before the last refill but one.
         assert!(compact.is_wanted(799, 100));
         assert!(!compact.is_wanted(800, 100));
         assert!(!compact.is_wanted(0, COMPACT_BLOCK_BYTES), "no room for it");
+    }
+    #[test]
+    fn a_channel_that_fills_the_blocks_may_hold_what_its_window_allows() {
+        let mut compact = Compact::default();
+        let mut fill = |refill, bytes| {
+            compact.note(refill, 100 * refill, bytes);
+            compact.is_wanted(0, 100)
+        };
+        for refill in 1..10 {
+            assert!(!fill(refill, MOST_OF_A_BLOCK), "block {refill}");
+        }
+        // In the tenth block it has little, which the eleventh shows.
+        assert!(!fill(10, 100));
+        assert!(fill(11, MOST_OF_A_BLOCK));
+        // And goes on to hold that old message while it fills blocks again.
+        assert!(fill(12, MOST_OF_A_BLOCK));
+        assert!(!compact.is_wanted(1000, 100), "what it holds came in the tenth");
     }
 }

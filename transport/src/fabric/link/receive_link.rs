@@ -183,7 +183,7 @@ impl Link {
         } = arrived;
         let released = receiver.end.prefix.released();
         let compact = &mut receiver.compact;
-        compact.note(refills, receiver.arrived);
+        compact.note(refills, receiver.arrived, bytes);
         if is_scarce || compact.is_wanted(released, bytes) {
             self.shared.counters.bytes_copied.add(bytes as u64);
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.
