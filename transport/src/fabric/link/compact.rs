@@ -188,6 +188,9 @@ mod tests {
         assert!(fill(11, MOST_OF_A_BLOCK));
         // And goes on to hold that old message while it fills blocks again.
         assert!(fill(12, MOST_OF_A_BLOCK));
-        assert!(!compact.is_wanted(1000, 100), "what it holds came in the tenth");
+        assert!(
+            !compact.is_wanted(1000, 100),
+            "what it holds came in the tenth"
+        );
     }
 }

@@ -37,12 +37,7 @@ fn ping_pong(driver: Driver, rounds: u64) {
 fn blocking_send(sender: &mut SendHandle, bytes: &[u8]) {
     let patience = Patience::at_most(Duration::from_secs(60));
     sender
-        .send(Some(bytes.len()), patience, |slot| {
-            for (to, from) in slot.iter_mut().zip(bytes) {
-                *to = MaybeUninit::new(*from);
-            }
-            Ok(bytes.len())
-        })
+        .send(Some(bytes.len()), patience, |slot| fill(slot, bytes))
         .unwrap();
 }
 
