@@ -9,7 +9,8 @@
 //! Under [`Driver::Threads`](crate::Driver::Threads) the node's engine moves by itself. Under
 //! [`Driver::Caller`](crate::Driver::Caller) each poll that finds nothing runs one turn, and
 //! between polls nothing moves: let the program turn the engine, by
-//! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable.
+//! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in
+//! a task of its own as the example `tokio_caller` does.
 //!
 //! `open_timeout` ends blocking calls only; a future waits until the peer opens its end or the
 //! session is over. To wait no longer, drop it, which is what an executor's time-out does.

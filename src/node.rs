@@ -3,7 +3,7 @@
 use std::{
     fmt, io, mem,
     net::SocketAddr,
-    os::fd::BorrowedFd,
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -413,6 +413,21 @@ impl Node {
     /// both.
     pub fn close(&self, timeout: Duration) -> CloseReport {
         self.runtime.close(timeout)
+    }
+}
+
+/// As [`Node::as_fd`] has it, for event loops that take what has a descriptor.
+impl AsFd for Node {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        Self::as_fd(self)
+    }
+}
+
+/// As [`Node::as_fd`] has it. It is always the same, and open until the node is dropped, which
+/// is what tokio's `AsyncFd` demands.
+impl AsRawFd for Node {
+    fn as_raw_fd(&self) -> RawFd {
+        Self::as_fd(self).as_raw_fd()
     }
 }
 

@@ -152,6 +152,7 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo run --release --example quickstart",
             "cargo run --release --example custom_codec",
             "cargo run --release --example tokio",
+            "cargo run --release --example tokio_caller",
             "cargo run --release --example fan_in",
             "cargo run --release --example event_loop",
             "cargo run --release --example large_payload",
