@@ -1,4 +1,5 @@
-//! How many cells are played at a time: as many as there are processors, and those beside
+//! How many cells are played at a time: two for each processor, since each waits for half of
+//! its time (for its processes to start, or its two sides for each other), and those beside
 //! them that do hardly anything but wait.
 
 use std::{
@@ -16,13 +17,14 @@ pub(crate) struct Seats {
 }
 
 impl Seats {
-    /// As many as there are processors, and threads for them and for so many cells that wait;
-    /// or as many as the command line has threads, for all.
+    /// Two for each processor, and threads for them and for so many cells that wait; or as
+    /// many as the command line has threads, for all.
     pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> Self {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let threads = arguments.test_threads.get_or_insert(processors + waiting);
+        let seats = 2 * processors;
+        let threads = arguments.test_threads.get_or_insert(seats + waiting);
         Self {
-            free: Mutex::new(processors.min(*threads)),
+            free: Mutex::new(seats.min(*threads)),
             one_is_free: Condvar::new(),
         }
     }
