@@ -90,7 +90,8 @@ impl Stage {
     pub(crate) fn builder(&self) -> NodeBuilder {
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
-            .driver(self.cell.driver);
+            .driver(self.cell.driver)
+            .linger(PATIENT);
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
@@ -261,6 +262,9 @@ pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
         .expect("a receiver")
 }
 
+/// What a side gives the other to hear of the end, on a machine that may let either wait for
+/// seconds.
+const PATIENT: Duration = Duration::from_secs(10);
 /// For calls that have a time-out and are going to be answered; the watchdog is shorter.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// For calls that are not going to be answered.
