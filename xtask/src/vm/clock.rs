@@ -2,7 +2,7 @@
 //!
 //! The guest counts time in ticks of our own time-stamp counter, which the emulator passes
 //! on. A kernel finds out their rate while it boots, from a timer that the emulator serves
-//! late when this machine is busy: one boot of some hundred had a clock twenty times too fast,
+//! late when this machine is busy: one boot of many had a clock twenty times too fast,
 //! and whatever waited for a time to pass gave up at once. So it is told the rate.
 #![allow(unsafe_code, reason = "the counter is read by an intrinsic")]
 
