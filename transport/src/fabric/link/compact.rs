@@ -39,8 +39,8 @@ pub(super) struct Compact {
 }
 
 impl Compact {
-    /// `arrived` messages have come and a frame of `bytes` comes now, in the socket's block
-    /// number `refill`.
+    /// `arrived` messages have come, and a frame comes now that takes `bytes` of the socket's
+    /// block number `refill`.
     pub(super) fn note(&mut self, refill: u64, arrived: u64, bytes: usize) {
         if self.refill != refill {
             self.refill = refill;
@@ -173,6 +173,7 @@ mod tests {
         assert!(!compact.is_wanted(800, 100));
         assert!(!compact.is_wanted(0, COMPACT_BLOCK_BYTES), "no room for it");
     }
+
     #[test]
     fn a_channel_that_fills_the_blocks_may_hold_what_its_window_allows() {
         let mut compact = Compact::default();

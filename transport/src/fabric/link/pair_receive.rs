@@ -350,6 +350,7 @@ fn arrived(
         time,
         memory: buffer.lease,
         refills: buffer.refills,
+        of_block: 0,
         is_scarce: buffer.is_scarce,
     }
 }

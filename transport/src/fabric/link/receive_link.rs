@@ -68,6 +68,8 @@ pub(super) struct Arrived<M> {
     pub(super) memory: M,
     /// How often arrival memory was filled anew, for [`Compact::note`].
     pub(super) refills: u64,
+    /// Bytes of a shared block that it takes: 0 where each frame has a buffer of its own.
+    pub(super) of_block: usize,
     /// There is too little of that memory left to be held on to.
     pub(super) is_scarce: bool,
 }
@@ -179,11 +181,12 @@ impl Link {
             time,
             memory,
             refills,
+            of_block,
             is_scarce,
         } = arrived;
         let released = receiver.end.prefix.released();
         let compact = &mut receiver.compact;
-        compact.note(refills, receiver.arrived, bytes);
+        compact.note(refills, receiver.arrived, of_block);
         if is_scarce || compact.is_wanted(released, bytes) {
             self.shared.counters.bytes_copied.add(bytes as u64);
             // SAFETY: the frame's bytes are in `memory`, and nobody writes there.

@@ -236,6 +236,7 @@ impl Link {
                     time: 0,
                     memory: BlockLease::new(block),
                     refills: inbound.refills(),
+                    of_block: bytes,
                     is_scarce: false,
                 };
                 inbound.consume(needed);
