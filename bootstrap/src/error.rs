@@ -411,7 +411,7 @@ impl ListenError {
 }
 
 /// A time for people: to the millisecond, or to the microsecond below one.
-fn rounded(time: &Duration) -> Duration {
+pub(crate) fn rounded(time: &Duration) -> Duration {
     let unit = match time.as_millis() {
         0 => 1_000,
         _ => 1_000_000,

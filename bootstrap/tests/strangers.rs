@@ -94,6 +94,26 @@ fn a_server_that_hangs_up_each_time_is_nobody_in_the_end() {
 }
 
 #[test]
+fn an_attempt_without_time_for_an_answer_says_nothing_of_the_peer() {
+    let closing = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = closing.local_addr().unwrap().to_string();
+    std::thread::spawn(move || {
+        drop(closing.accept());
+        let held: Vec<_> = closing.incoming().collect();
+        drop(held);
+    });
+    let error = dial(&address, &node(1), Duration::from_millis(700), &|| false).unwrap_err();
+    let DialError::Nobody { attempts, last, .. } = error else {
+        panic!("not Nobody: {error}");
+    };
+    assert_eq!(attempts, 2);
+    assert!(
+        last.contains("closed the connection before its Hello") && last.contains("cut short"),
+        "{last}"
+    );
+}
+
+#[test]
 fn nobody_there_is_an_error_after_the_timeout_and_not_before() {
     let port = TcpListener::bind("127.0.0.1:0")
         .unwrap()

@@ -18,7 +18,7 @@ use super::own_pair::{OWN_ADDRESS, OwnPair};
 use super::patience::{Cancelled, Meanwhile, Patience};
 use super::unix::UnixPeer;
 use super::{after, host};
-use crate::error::{DialError, HandshakeError};
+use crate::error::{DialError, HandshakeError, rounded};
 use crate::established::{Established, Sockets};
 use crate::handshake::{Agreement, DialerEvent, DialerHandshake, DialerPart, Step};
 use crate::local::Local;
@@ -60,10 +60,12 @@ pub fn dial(
         attempts: 0,
     };
     let mut back_off = BackOff::new();
+    let mut before = None;
     loop {
-        let missing = match dial.round()? {
-            Round::Established(established) => return Ok(*established),
-            Round::Missing(missing) => missing,
+        let missing = match dial.round() {
+            Ok(Round::Established(established)) => return Ok(*established),
+            Ok(Round::Missing(missing)) => missing,
+            Err(error) => return Err(dial.cut_short(error, before)),
         };
         let mut random = [0];
         random_bytes(&mut random).map_err(|source| dial.environment(RANDOM, source))?;
@@ -79,6 +81,7 @@ pub fn dial(
             .until(now + pause)
             .wait(&[])
             .map_err(|Cancelled| dial.cancelled())?;
+        before = Some(missing);
     }
 }
 
@@ -185,6 +188,29 @@ impl Dial<'_> {
                 Ok(Attempt::NotYet(error.to_string()))
             }
             Err(error) => Ok(Attempt::Wrong(error)),
+        }
+    }
+
+    /// What to say of an attempt that failed with `error`. One that had no time for an answer
+    /// tells nothing of the peer: then it is what the attempts `before` it found.
+    fn cut_short(&self, error: DialError, before: Option<Missing>) -> DialError {
+        match (before, &error) {
+            (
+                Some(Missing::Peer(last)),
+                &DialError::Handshake {
+                    source:
+                        HandshakeError::Silent {
+                            step: Step::Hello,
+                            waited,
+                        },
+                    ..
+                },
+            ) if waited < self.local.handshake_timeout => {
+                let waited = rounded(&waited);
+                let last = format!("{last}; one more was cut short after {waited:?}");
+                self.give_up(Missing::Peer(last))
+            }
+            _ => error,
         }
     }
 
