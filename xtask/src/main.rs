@@ -49,7 +49,7 @@ const COMMANDS: &[CommandEntry] = &[
         name: "vm",
         arguments: "[--pair | --two] [--time-out SECONDS] [--cpus N] [--memory MIB]\n      \
                     [--release NAME] [--packages FILE] [--update] [--no-install]\n      \
-                    -- COMMAND [ARGUMENT]...",
+                    [--label TEXT] -- COMMAND [ARGUMENT]...",
         about: "run a command in a guest with soft-RoCE, see vm/README.md; --pair: two\n      \
                 devices and a link; --two: two guests; the exit status is the command's,\n      \
                 124 when its time was out, 125 when the guest never reported",

@@ -25,9 +25,11 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The same over the guest's devices, which carry less: a part of the stage `verbs`.
-pub(crate) fn on_verbs(watchdog: &Watchdog) -> Result<(), Failure> {
-    soak(&words("verbs", GUEST_STAGE_SECONDS), watchdog)
+/// The same over the guest's devices, which carry less: built, a part of the stage `verbs`.
+pub(crate) fn on_verbs(label: &str, watchdog: &Watchdog) -> Result<Step, Failure> {
+    let program = build_for_verbs(watchdog)?;
+    let words = words("verbs", GUEST_STAGE_SECONDS);
+    Ok(in_the_guest(&["--label", label], &program)?.args(words))
 }
 
 fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
@@ -38,14 +40,22 @@ fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
             .named_aside()
             .run(watchdog);
     }
-    let build = "cargo rustc --release -p ibex-soak --bin soak --features verbs";
-    let program = Step::of_line(build).aside().build_with(&[], watchdog)?;
-    let step = if env::var_os("IBEX_TEST_DEVICE").is_some() {
-        Step::new(&program)
-    } else {
-        verbs::in_the_guest(&["--pair", "--time-out", GUEST_SECONDS])?.args(["--", &program])
+    let program = build_for_verbs(watchdog)?;
+    let step = match env::var_os("IBEX_TEST_DEVICE") {
+        Some(_) => Step::new(&program),
+        None => in_the_guest(&[], &program)?,
     };
     step.args(arguments).named_aside().run(watchdog)
+}
+
+fn build_for_verbs(watchdog: &Watchdog) -> Result<String, Failure> {
+    let build = "cargo rustc --release -p ibex-soak --bin soak --features verbs";
+    Step::of_line(build).aside().build_with(&[], watchdog)
+}
+
+fn in_the_guest(options: &[&str], program: &str) -> Result<Step, Failure> {
+    let step = verbs::in_the_guest(options)?;
+    Ok(step.args(["--pair", "--time-out", GUEST_SECONDS, "--", program]))
 }
 
 fn words(fabric: &str, seconds: &str) -> Vec<String> {

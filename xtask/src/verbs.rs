@@ -3,6 +3,7 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::thread;
 
 use crate::failure::Failure;
 use crate::instructions;
@@ -25,30 +26,53 @@ pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYR
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     // The stage of one process has the others.
     Step::of_line(ON_ANY_MACHINE).run(watchdog)?;
-    let mut commands = Vec::new();
+    let mut proofs = Vec::new();
     for (line, arguments) in ON_A_DEVICE {
         let program = Step::of_line(line).build_program(watchdog)?;
-        commands.push(format!("{program} {arguments}").trim_end().to_string());
+        proofs.push(format!("{program} {arguments}").trim_end().to_string());
     }
     // A test of theirs runs this one.
     Step::of_line("cargo build -p ibex --release --features verbs --example replication")
         .run(watchdog)?;
     let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
-    for (variable, cells) in WHOLE_SUITE {
-        commands.push(format!("{variable} {conformance} {cells}"));
-    }
+    let suite = WHOLE_SUITE.map(|(variable, cells)| format!("{variable} {conformance} {cells}"));
+    let [threads, caller] = suite;
+    let mut uses = vec![threads];
     for variable in USED_IN_ANOTHER_WAY {
-        commands.push(format!(
+        uses.push(format!(
             "IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller"
         ));
     }
-    commands.push(what_readers_are_shown(watchdog)?);
-    let commands: Vec<_> = commands.iter().map(String::as_str).collect();
-    on_a_device("vm/on_device", &commands, watchdog)?;
-    if env::var_os("IBEX_TEST_DEVICE").is_none() {
-        what_goes_wrong(watchdog)?;
+    uses.push(what_readers_are_shown(watchdog)?);
+    proofs.push(caller);
+    if env::var_os("IBEX_TEST_DEVICE").is_some() {
+        return Step::new(ON_DEVICE).args(proofs).args(uses).run(watchdog);
     }
-    Ok(())
+    let in_a_guest = |number, commands: Vec<String>| {
+        let options = ["--label", number, "--time-out", SECONDS_IN_A_GUEST];
+        let step = in_the_guest(&options)?.args(["--", ON_DEVICE]);
+        Ok::<_, Failure>(step.args(commands))
+    };
+    let first = vec![in_a_guest("1| ", proofs)?];
+    let mut second = vec![in_a_guest("2| ", uses)?];
+    second.extend(what_goes_wrong("2| ", watchdog)?);
+    side_by_side([&first, &second], watchdog)
+}
+
+/// Runs two lists of steps at once, and both to their ends, or to where each fails.
+///
+/// One guest leaves half of this machine idle, as its processors wait for each other.
+fn side_by_side(lists: [&[Step]; 2], watchdog: &Watchdog) -> Result<(), Failure> {
+    let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(watchdog));
+    let [first, second] = lists;
+    let ends = thread::scope(|scope| {
+        let second = scope.spawn(|| run(second));
+        [run(first), second.join().expect("a list of steps ends")]
+    });
+    match ends {
+        [Err(one), Err(other)] => Err(Failure::new(format!("{one}; and {other}"))),
+        [one, other] => one.and(other),
+    }
 }
 
 /// Which device a node would take, and every fabric's figures side by side: the command for
@@ -68,23 +92,26 @@ fn what_readers_are_shown(watchdog: &Watchdog) -> Result<String, Failure> {
 }
 
 /// What nobody wants on a device of his own, in guests of its own: messages find no receive,
-/// the device is taken away, the link to another one is cut, and processes are killed.
-fn what_goes_wrong(watchdog: &Watchdog) -> Result<(), Failure> {
+/// the device is taken away, the link to another one is cut, and processes are killed. Built,
+/// and to be run one after the other.
+fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let faults = "cargo test -p ibex-transport --release --features verbs --test verbs_faults";
     let faults = Step::of_line(faults).build_program(watchdog)?;
     let errors = "cargo test -p ibex --release --features verbs --test rdma_errors";
     let errors = Step::of_line(errors).build_program(watchdog)?;
     let links = "cargo test -p ibex --release --features verbs --test rdma_links";
     let links = Step::of_line(links).build_program(watchdog)? + " --nocapture";
-    for (topology, programs) in [("one", &[&faults, &errors][..]), ("pair", &[&links])] {
-        let options: &[&str] = if topology == "pair" { &["--pair"] } else { &[] };
-        in_the_guest(options)?
-            .env("IBEX_TEST_GUEST", topology)
-            .args(["--", "vm/on_device", "--starved"])
-            .args(programs.iter().copied())
-            .run(watchdog)?;
-    }
-    soak::on_verbs(watchdog)
+    let starved = |topology, options: &[&str], programs: &[String]| {
+        let step = in_the_guest(options)?
+            .args(["--label", label, "--", ON_DEVICE, "--starved"])
+            .env("IBEX_TEST_GUEST", topology);
+        Ok::<_, Failure>(step.args(programs))
+    };
+    Ok(vec![
+        starved("one", &[], &[faults, errors])?,
+        starved("pair", &["--pair"], &[links])?,
+        soak::on_verbs(label, watchdog)?,
+    ])
 }
 
 /// `cargo xtask bench`: the benchmark, or its rows of verbs on a device.
@@ -125,19 +152,6 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Runs a program on the device of this machine that `IBEX_TEST_DEVICE` names, or else on
-/// the guest's.
-fn on_a_device(program: &str, arguments: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
-    let arguments = arguments.iter().copied();
-    if env::var_os("IBEX_TEST_DEVICE").is_some() {
-        return Step::new(program).args(arguments).run(watchdog);
-    }
-    in_the_guest(&["--time-out", SECONDS_ON_A_DEVICE])?
-        .args(["--", program])
-        .args(arguments)
-        .run(watchdog)
-}
-
 /// `cargo xtask vm` with these options; the command comes behind them.
 pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
     let xtask = env::current_exe()
@@ -148,7 +162,7 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
         .env("IBEX_TEST_DEVICE", GUEST_DEVICE))
 }
 
-/// What is tested on a device, in one boot of the guest: how each is built, and its
+/// What is tested on a device, one after the other: how each is built, and its
 /// arguments. What stands on others stands behind them. All of it is optimized: the guest
 /// is slow, and figures are compared with some of it.
 const ON_A_DEVICE: &[(&str, &str)] = &[
@@ -202,7 +216,7 @@ const CONFORMANCE: &str = "cargo test -p ibex --release --features verbs --test 
 
 /// Every scenario by each of the two kinds of completion queue, and under each driver. What
 /// follows has the other two of the four.
-const WHOLE_SUITE: &[(&str, &str)] = &[
+const WHOLE_SUITE: [(&str, &str); 2] = [
     ("IBEX_RDMA_COMPLETIONS=plain", "/verbs/threads"),
     ("IBEX_RDMA_COMPLETIONS=extended", "/verbs/caller"),
 ];
@@ -223,7 +237,9 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
 const ON_ANY_MACHINE: &str = "cargo test -p ibex-transport -p ibex-harness \
      --features ibex-transport/verbs,ibex-harness/verbs --lib -- \
      verbs::provider verbs::discovery verbs_";
-/// So long the guest may take for all that is tested on its device.
-const SECONDS_ON_A_DEVICE: &str = "1800";
+/// Runs commands on a device.
+const ON_DEVICE: &str = "vm/on_device";
+/// So long a guest may take for all that is tested on its device.
+const SECONDS_IN_A_GUEST: &str = "1800";
 /// The guest's only device.
 const GUEST_DEVICE: &str = "rxe0";

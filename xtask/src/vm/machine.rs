@@ -43,7 +43,7 @@ pub(crate) struct Machine {
     // What becomes of it.
     pub(crate) time_out: Duration,
     /// Stands before each line of output, to tell guests apart.
-    pub(crate) label: &'static str,
+    pub(crate) label: String,
 }
 
 /// One end of a link between machines.
@@ -223,7 +223,7 @@ impl Machine {
         to: impl Write + Send + 'static,
         copied: &Arc<AtomicU64>,
     ) -> JoinHandle<()> {
-        let mut to = Labelled::new(to, self.label);
+        let mut to = Labelled::new(to, &self.label);
         let copied = Arc::clone(copied);
         thread::spawn(move || {
             let mut buffer = vec![0; 64 * 1024];
@@ -295,15 +295,15 @@ impl Drop for Running {
 #[derive(Debug)]
 struct Labelled<W> {
     to: W,
-    label: &'static str,
+    label: String,
     at_start: bool,
 }
 
 impl<W: Write> Labelled<W> {
-    fn new(to: W, label: &'static str) -> Self {
+    fn new(to: W, label: &str) -> Self {
         Self {
             to,
-            label,
+            label: label.to_string(),
             at_start: true,
         }
     }

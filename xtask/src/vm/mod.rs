@@ -177,10 +177,9 @@ fn machine(
     linked: Option<(u32, Link)>,
 ) -> Result<Machine, Failure> {
     let (number, link) = linked.map_or((1, None), |(number, link)| (number, Some(link)));
-    let label = match (&link, number) {
-        (None, _) => "",
-        (_, 1) => "1| ",
-        (_, _) => "2| ",
+    let label = match &link {
+        None => options.label.clone(),
+        Some(_) => format!("{}{number}| ", options.label),
     };
     let shares = shares(guest)?;
     let script = workspace::root().join("vm/guest");

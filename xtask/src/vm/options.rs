@@ -12,6 +12,8 @@ pub(crate) struct VmOptions {
     pub(crate) command: Vec<String>,
     /// How long it may run. Booting is not counted.
     pub(crate) time_out: Duration,
+    /// What stands before each line that comes out of the guest.
+    pub(crate) label: String,
 
     // The machine.
     pub(crate) topology: Topology,
@@ -46,6 +48,7 @@ impl VmOptions {
         let mut options = Self {
             command: Vec::new(),
             time_out: DEFAULT_TIME_OUT,
+            label: String::new(),
             topology: Topology::One,
             cpus: 0,
             memory_mib: DEFAULT_MEMORY_MIB,
@@ -62,6 +65,11 @@ impl VmOptions {
                 "--two" => options.choose(Topology::Two)?,
                 "--time-out" => {
                     options.time_out = Duration::from_secs(number(argument, rest.next())?.into());
+                }
+                "--label" => {
+                    let label = rest.next();
+                    let label = label.ok_or_else(|| Failure::new("--label takes a text"))?;
+                    options.label = label.clone();
                 }
                 "--cpus" => cpus = Some(number(argument, rest.next())?),
                 "--memory" => options.memory_mib = number(argument, rest.next())?,
@@ -166,6 +174,12 @@ mod tests {
     }
 
     #[test]
+    fn a_label_is_a_text() {
+        assert_eq!(parse("--label A| true").unwrap().label, "A|");
+        assert_eq!(parse("true").unwrap().label, "");
+    }
+
+    #[test]
     fn two_guests_share_the_cores() {
         assert_eq!(parse("--two true").unwrap().cpus, 1);
         assert_eq!(parse("--two --cpus 2 true").unwrap().cpus, 2);
@@ -179,6 +193,7 @@ mod tests {
             ("--pear -- true", "unknown argument `--pear`"),
             ("--time-out -- true", "--time-out takes a number above 0"),
             ("--cpus 0 true", "--cpus takes a number above 0"),
+            ("--label", "--label takes a text"),
             ("--memory", "--memory takes a number above 0"),
             ("--pair --two true", "--pair and --two exclude each other"),
             ("--release", "--release takes"),
