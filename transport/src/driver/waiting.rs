@@ -149,8 +149,9 @@ impl Runtime {
             thread::yield_now();
             let others = now.elapsed();
             given += others;
-            if others >= KEPT {
-                self.yielding.was_dear(now + others, others);
+            match others < KEPT {
+                true => self.yielding.was_cheap(),
+                false => self.yielding.was_dear(now + others, others),
             }
             if is_shared != (others >= SHARED) {
                 is_shared = !is_shared;
