@@ -24,8 +24,8 @@ pub use self::{
     member::FanInPeer,
 };
 use crate::{
-    Node, OpenFailure, PeerId, Receiver, SettingError, message::DefaultCodec,
-    template::ChannelTemplate,
+    Node, OpenFailure, Peer, PeerId, Receiver, SettingError, channel_defaults::ChannelDefaults,
+    message::DefaultCodec, template::ChannelTemplate,
 };
 
 mod event;
@@ -64,6 +64,8 @@ mod member;
 /// ```
 pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     template: ChannelTemplate,
+    /// Of other channels with its peers.
+    defaults: ChannelDefaults,
     gathering: Gathering,
     // The peers.
     members: Vec<Option<Member>>,
@@ -169,6 +171,7 @@ impl<'a, C> FanInBuilder<'a, C> {
     {
         Ok(FanIn {
             template: self.template.checked()?,
+            defaults: self.node.channel_defaults(),
             gathering: Gathering::of(&self.node.runtime),
             members: Vec::new(),
             live: 0,
@@ -240,6 +243,46 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     pub fn peers(&self) -> Vec<FanInPeer> {
         let members = self.members.iter().flatten();
         members.filter_map(FanInPeer::of).collect()
+    }
+
+    /// A peer that has joined and is not gone, to open other channels with, such as one to
+    /// answer on; of one with several sessions, one of them. A clone of it outlives the peer's
+    /// end here.
+    ///
+    /// ```
+    /// use std::collections::HashMap;
+    ///
+    /// use ibex::{FanIn, FanInEvent, PeerId, Raw, Sender};
+    ///
+    /// /// Tells each peer how long its messages are.
+    /// fn measure(requests: &mut FanIn<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut answers: HashMap<PeerId, Sender<[u8], Raw>> = HashMap::new();
+    ///     while let Some(event) = requests.next() {
+    ///         match event {
+    ///             FanInEvent::Joined(id) => {
+    ///                 if let Some(peer) = requests.peer(id) {
+    ///                     answers.insert(id, peer.channel("lengths").codec::<Raw>().sender()?);
+    ///                 }
+    ///             }
+    ///             FanInEvent::Message(id, message) => {
+    ///                 let length = (message.len() as u64).to_le_bytes();
+    ///                 // Who does not take its answers is not waited for, and loses them.
+    ///                 if answers.get_mut(&id).is_some_and(|to| to.try_send(&length).is_err()) {
+    ///                     answers.remove(&id);
+    ///                 }
+    ///             }
+    ///             FanInEvent::Ended(id) | FanInEvent::Lost(id, _) => _ = answers.remove(&id),
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// ```
+    #[must_use]
+    pub fn peer(&self, id: PeerId) -> Option<Peer> {
+        let mut members = self.members.iter().flatten();
+        let member = members.find(|member| member.has_joined && member.peer == id)?;
+        let session = Arc::clone(member.handle.session());
+        Some(Peer::new(session, self.defaults))
     }
 
     // ---- Looking ---------------------------------------------------------------------

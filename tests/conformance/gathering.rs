@@ -8,7 +8,7 @@ use ibex::{Counts, FanIn, FanInEvent, Message, Node, PeerId, Raw};
 use crate::common::{
     payload,
     scenario::{Scenario, Side},
-    stage::{LONG, Stage, sender},
+    stage::{LONG, Stage, receiver, sender},
     task,
 };
 
@@ -19,6 +19,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("fan_in_tasks", fan_in_tasks),
     Scenario::new("fan_in_tasks_dropped", fan_in_tasks_dropped),
     Scenario::new("fan_in_counts", fan_in_counts),
+    Scenario::new("fan_in_answers", fan_in_answers),
     Scenario::new("fan_in_of_passers_by", fan_in_of_passers_by),
 ];
 
@@ -295,6 +296,61 @@ fn fan_in_tasks_dropped(stage: &mut Stage) {
             }
             let expected = (1..=last).map(|sequence| (sequence, NODES));
             assert!(taken.into_iter().eq(expected));
+        }
+    }
+}
+
+/// Each peer is answered on a channel of its own, which is opened with it when it joins.
+fn fan_in_answers(stage: &mut Stage) {
+    const MESSAGES: u64 = 12;
+    match stage.side {
+        Side::Dialer => {
+            let address = stage.hear_any();
+            let mut clients: Vec<_> = (0..2)
+                .map(|_| {
+                    let node = stage.builder().build().expect("a node");
+                    let peer = node.connect(&address).expect("a session");
+                    (sender(&peer, "up"), receiver(&peer, "down"), node)
+                })
+                .collect();
+            for sequence in 1..=MESSAGES {
+                for (number, (requests, answers, _)) in (1..).zip(&mut clients) {
+                    let length = number * 100;
+                    requests
+                        .send(&payload::numbered(sequence, length))
+                        .expect("sent");
+                    let answer = answers.recv().expect("an answer");
+                    assert_eq!(*answer, (length as u64).to_le_bytes());
+                }
+            }
+            for (requests, _answers, _node) in clients {
+                requests.close().expect("delivered");
+            }
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            let mut answers = BTreeMap::new();
+            let mut ended = 0;
+            while ended < 2 {
+                match next(&mut requests) {
+                    FanInEvent::Joined(id) => {
+                        let peer = requests.peer(id).expect("it has joined");
+                        assert_eq!(peer.id(), id);
+                        answers.insert(id, sender(&peer, "down"));
+                    }
+                    FanInEvent::Message(id, message) => {
+                        let length = (message.len() as u64).to_le_bytes();
+                        let answers = answers.get_mut(&id).expect("it has joined");
+                        answers.send(&length).expect("sent");
+                    }
+                    FanInEvent::Ended(id) => {
+                        ended += 1;
+                        assert!(requests.peer(id).is_none());
+                    }
+                    FanInEvent::Lost(id, error) => panic!("{id}: {error}"),
+                }
+            }
         }
     }
 }
