@@ -408,7 +408,7 @@ fn close_interrupts(stage: &mut Stage) {
 }
 
 /// `kill -9` of the sender in mid-stream: everything that arrived is handed out, in order,
-/// and then the error with its counters.
+/// and then the error with its counters, which are exact.
 fn sender_killed(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     match stage.side {
@@ -423,7 +423,9 @@ fn sender_killed(stage: &mut Stage) {
         Side::Listener => {
             let mut receiver = receiver(&peer, "stream");
             for sequence in 1..=2000 {
-                payload::check(sequence, &receiver.recv().expect("a message"));
+                let message = receiver.recv().expect("a message");
+                payload::check(sequence, &message);
+                message.ack();
             }
             stage.kill_other();
             let (last, end) = receive_to_the_end(&mut receiver);
@@ -432,6 +434,8 @@ fn sender_killed(stage: &mut Stage) {
             };
             assert_died(&error);
             assert_eq!(error.counts.received, last, "{error}");
+            assert_eq!(error.counts.released, last, "{error}");
+            assert_eq!(error.counts.acknowledged, 2000, "{error}");
             assert!(receiver.recv().is_err(), "and it stays so");
             assert!(peer.is_gone());
         }

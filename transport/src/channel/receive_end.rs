@@ -26,6 +26,7 @@ use crate::{
         shm::{MessageSegment, MessageSlots, RingSegment},
         verbs::LandingBlock,
     },
+    fork,
     memory::{BlockLease, BufferLease, LargeLease, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
@@ -399,8 +400,13 @@ impl ReceiveEnd {
         }
     }
 
-    /// Why the channel is over, as an error for the one who wanted to receive.
+    /// Why the channel is over, as an error for the one who wanted to receive. No lock of this
+    /// end is held.
     pub(super) fn error(&self) -> RecvError {
+        if !fork::is_child() {
+            // With what has settled since the last sum.
+            self.advance(false);
+        }
         self.unusable(|| self.counts()).into()
     }
 
