@@ -10,7 +10,7 @@ use std::{
 
 use ibex_transport::driver::{self, Patience, Runtime, What};
 
-use crate::{EndCause, Fabric, PeerId, Role, peer::fabric_of};
+use crate::{EndCause, Fabric, PeerId, Role, peer::fabric_of, stats::rounded};
 
 /// The events of a node: [`Node::events`](crate::Node::events).
 ///
@@ -296,10 +296,10 @@ impl fmt::Display for Event {
                     EndCause::PeerGone { why, .. } => why,
                     cause => cause,
                 };
-                let since = since.elapsed();
                 write!(
                     f,
-                    "session with {peer} at {address} has no connection since {since:?}: {why}"
+                    "session with {peer} at {address} lost its connection {:?} ago: {why}",
+                    rounded(since.elapsed())
                 )
             }
             Event::Resumed {
@@ -309,8 +309,9 @@ impl fmt::Display for Event {
                 replayed,
             } => write!(
                 f,
-                "session with {peer} at {address} goes on after {suspended:?}, {replayed} \
-                 messages are sent again"
+                "session with {peer} at {address} goes on after {:?}, {replayed} \
+                 messages are sent again",
+                rounded(*suspended)
             ),
             Event::FabricChanged {
                 peer,
@@ -342,8 +343,8 @@ impl fmt::Display for Event {
                 };
                 write!(
                     f,
-                    "channel \"{channel}\" with {peer}: {waits} waits for room since {:?}; ",
-                    since.elapsed()
+                    "channel \"{channel}\" with {peer}: {waits} began to wait for room {:?} ago; ",
+                    rounded(since.elapsed())
                 )?;
                 match held {
                     None => write!(f, "message {oldest} is not released there"),
@@ -359,7 +360,8 @@ impl fmt::Display for Event {
                 ..
             } => write!(
                 f,
-                "channel \"{channel}\" with {peer} goes on after {stalled:?}"
+                "channel \"{channel}\" with {peer} goes on after {:?}",
+                rounded(*stalled)
             ),
         }
     }

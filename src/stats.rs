@@ -266,6 +266,6 @@ fn as_text<S: serde::Serializer>(fabric: &Fabric, serializer: S) -> Result<S::Ok
 }
 
 /// To the microsecond.
-fn rounded(time: Duration) -> Duration {
+pub(crate) fn rounded(time: Duration) -> Duration {
     Duration::from_micros(time.as_micros() as u64)
 }
