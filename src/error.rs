@@ -50,7 +50,7 @@ pub enum ListenError {
     /// A fabric is required that this build does not have.
     #[error(
         "{fabric} is required, and {fabric} is not compiled in: enable the feature `{fabric}` of \
-         the crate ibex, or do not require it"
+         the crate ibex, or do not require it, in the program or by IBEX_FABRICS"
     )]
     NotCompiledIn {
         /// The fabric, and the feature's name.

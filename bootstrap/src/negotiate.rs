@@ -183,7 +183,7 @@ pub enum FabricConflict {
     /// Two fabrics are required, and a session has one.
     #[error(
         "the {} requires {} and the {} requires {}; a session runs on one fabric: \
-         relax one of the two policies",
+         relax one of the two policies, which programs and IBEX_FABRICS set",
         first.0, first.1, second.0, second.1
     )]
     TwoRequired {

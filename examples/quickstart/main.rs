@@ -62,7 +62,10 @@ fn main() -> ExitCode {
     let result = match arguments[..] {
         [] => both(&path),
         ["primary", addr] => run_primary(addr),
-        ["replica", addr] => run_replica(addr, &path),
+        ["replica", addr] => {
+            println!("writing to {}", path.display());
+            run_replica(addr, &path)
+        }
         ["replica", addr, path] => run_replica(addr, path.as_ref()),
         _ => {
             eprintln!("usage: quickstart [primary HOST:PORT | replica HOST:PORT [FILE]]");
@@ -92,7 +95,7 @@ fn both(path: &Path) -> Result<()> {
     let status = other.wait()?;
     if result.is_ok() {
         let bytes = fs::metadata(path)?.len();
-        println!("the replica wrote {bytes} bytes to {}", path.display());
+        println!("the replica wrote {bytes} bytes");
     }
     // A replica that could not even make it has said so.
     let _ = fs::remove_file(path);
