@@ -300,6 +300,14 @@ impl ReceiveEnd {
         self.cells.hush();
     }
 
+    /// The counters, with what has settled since the last sum. No lock of this end is held.
+    pub(super) fn summed(&self) -> Counters {
+        if !fork::is_child() {
+            self.advance(false);
+        }
+        self.counters()
+    }
+
     /// The counters as they stand.
     pub(crate) fn counters(&self) -> Counters {
         self.counters_of(&self.prefix.prefix())
@@ -400,13 +408,8 @@ impl ReceiveEnd {
         }
     }
 
-    /// Why the channel is over, as an error for the one who wanted to receive. No lock of this
-    /// end is held.
+    /// Why the channel is over, as an error for the one who wanted to receive.
     pub(super) fn error(&self) -> RecvError {
-        if !fork::is_child() {
-            // With what has settled since the last sum.
-            self.advance(false);
-        }
         self.unusable(|| self.counts()).into()
     }
 
@@ -418,7 +421,7 @@ impl ReceiveEnd {
             released,
             acknowledged,
             ..
-        } = self.counters();
+        } = self.summed();
         Counts {
             sent: 0,
             received,

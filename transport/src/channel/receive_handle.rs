@@ -112,20 +112,17 @@ impl ReceiveHandle {
     /// Messages handed out, released and acknowledged so far.
     #[must_use]
     pub fn counters(&self) -> Counters {
-        if !fork::is_child() {
-            self.end.advance(false);
-        }
-        self.end.counters()
+        self.end.summed()
     }
 
     /// The same, with the messages that arrived as far as the engine has seen.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        let Counters { received, .. } = self.counters();
+        let counts = self.end.counts();
         let arrived = self.end.arrived.load(Ordering::Relaxed);
         Counts {
-            sent: arrived.max(received),
-            ..self.end.counts()
+            sent: arrived.max(counts.received),
+            ..counts
         }
     }
 
