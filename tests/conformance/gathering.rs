@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, task::Poll};
 
 use futures_util::StreamExt;
-use ibex::{Counts, FanIn, FanInEvent, Message, Node, PeerId, Raw};
+use ibex::{Counts, FanIn, FanInEvent, Message, Node, Peer, PeerId, Raw};
 
 use crate::common::{
     payload,
@@ -30,6 +30,13 @@ fn next(requests: &mut FanIn<[u8], Raw>) -> FanInEvent<[u8], Raw> {
     event.expect("the node is open")
 }
 
+/// A node that only connects, and its session with the other side.
+fn client(stage: &Stage, address: &str) -> (Node, Peer) {
+    let node = stage.builder().build().expect("a node");
+    let peer = node.connect(address).expect("a session");
+    (node, peer)
+}
+
 fn gather(node: &Node) -> FanIn<[u8], Raw> {
     let requests = node.fan_in("up").codec::<Raw>().window_messages(32);
     requests.receiver().expect("a fan-in")
@@ -46,8 +53,7 @@ fn fan_in(stage: &mut Stage) {
             for half in 0..2 {
                 let mut clients: Vec<_> = (0..NODES / 2)
                     .map(|_| {
-                        let node = stage.builder().build().expect("a node");
-                        let peer = node.connect(&address).expect("a session");
+                        let (node, peer) = client(stage, &address);
                         stage.check_peer(&peer);
                         (sender(&peer, "up"), node)
                     })
@@ -308,8 +314,7 @@ fn fan_in_answers(stage: &mut Stage) {
             let address = stage.hear_any();
             let mut clients: Vec<_> = (0..2)
                 .map(|_| {
-                    let node = stage.builder().build().expect("a node");
-                    let peer = node.connect(&address).expect("a session");
+                    let (node, peer) = client(stage, &address);
                     (sender(&peer, "up"), receiver(&peer, "down"), node)
                 })
                 .collect();
@@ -363,8 +368,7 @@ fn fan_in_counts(stage: &mut Stage) {
             let address = stage.hear_any();
             let mut clients: Vec<_> = (0..2)
                 .map(|_| {
-                    let node = stage.builder().build().expect("a node");
-                    let peer = node.connect(&address).expect("a session");
+                    let (node, peer) = client(stage, &address);
                     (sender(&peer, "up"), node)
                 })
                 .collect();
