@@ -27,7 +27,7 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     // The stage of one process has the others.
     Step::of_line(ON_ANY_MACHINE).run(watchdog)?;
     let mut proofs = Vec::new();
-    for (line, arguments) in ON_A_DEVICE {
+    for (line, arguments) in PROOFS {
         let program = Step::of_line(line).build_program(watchdog)?;
         proofs.push(format!("{program} {arguments}").trim_end().to_string());
     }
@@ -165,7 +165,7 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
 /// What is tested on a device, one after the other: how each is built, and its
 /// arguments. What stands on others stands behind them. All of it is optimized: the guest
 /// is slow, and figures are compared with some of it.
-const ON_A_DEVICE: &[(&str, &str)] = &[
+const PROOFS: &[(&str, &str)] = &[
     (
         "cargo test -p ibex-transport --release --features verbs --test verbs_device",
         "",
