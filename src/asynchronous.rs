@@ -13,7 +13,9 @@
 //! a task of its own as the example `tokio_caller` does.
 //!
 //! `open_timeout` ends blocking calls only; a future waits until the peer opens its end or the
-//! session is over. To wait no longer, drop it, which is what an executor's time-out does.
+//! session is over. To wait no longer, drop it, which is what an executor's time-out does. That
+//! the peer has not opened it for that long is told by [an event](crate::Event::NotOpened) and
+//! the log.
 //!
 //! ```
 //! use ibex::{Raw, Receiver, RecvError, SendError, Sender};

@@ -1,4 +1,7 @@
 //! Errors of nodes and opens, and the shapes that `try_` and `_timeout` calls answer in.
+//!
+//! A text has its cause in it, so `source()` does not give that once more: a field that would
+//! be taken for the source by its name is written `r#source`.
 
 use std::{io, net::SocketAddr};
 
@@ -36,7 +39,7 @@ pub enum ListenError {
         /// The address as given.
         address: String,
         /// What the system said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A setting is out of its range.
     #[error(transparent)]
@@ -56,19 +59,25 @@ pub enum ListenError {
         /// The fabric, and the feature's name.
         fabric: Fabric,
     },
-    /// RDMA is required, and no device can be used.
+    /// RDMA is required, or all that the policies leave, and no device can be used.
     #[cfg(feature = "verbs")]
     #[error("verbs is required, and this node cannot have it: {source}")]
     Rdma {
         /// What stands in the way.
-        source: crate::rdma::VerbsError,
+        r#source: crate::rdma::VerbsError,
     },
     /// This process is a fork of one that has made a node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
     /// The process cannot have another node: threads, descriptors or memory are lacking.
     #[error("cannot start the node: {0}")]
-    Environment(#[from] io::Error),
+    Environment(io::Error),
+}
+
+impl From<io::Error> for ListenError {
+    fn from(error: io::Error) -> Self {
+        ListenError::Environment(error)
+    }
 }
 
 /// A peer could not be connected to.
@@ -84,7 +93,7 @@ pub enum ConnectError {
         /// The peer.
         address: String,
         /// What was lacking.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// This process is a fork of the one that made the node.
     #[error(transparent)]
@@ -121,7 +130,6 @@ pub struct OpenError {
     /// The end that was to be opened.
     pub end: Role,
     /// Why.
-    #[source]
     pub reason: OpenFailure,
 }
 
@@ -344,3 +352,43 @@ ibex_transport::debug_as_display!(
     TryRecvError,
     RecvTimeoutError,
 );
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+
+    use super::*;
+
+    /// Whoever prints an error with its sources, as anyhow does, is to read each cause once.
+    #[test]
+    fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let address = || "replica:7000".to_owned();
+        let errors: [Box<dyn Error>; 5] = [
+            Box::new(ListenError::Address {
+                address: address(),
+                source: refused(),
+            }),
+            Box::new(ListenError::from(refused())),
+            Box::new(ConnectError::Environment {
+                address: address(),
+                source: refused(),
+            }),
+            Box::new(ConnectError::Dial(
+                ibex_bootstrap::DialError::InvalidAddress {
+                    address: address(),
+                    source: refused(),
+                },
+            )),
+            Box::new(OpenError {
+                channel: "wal".to_owned(),
+                peer: address(),
+                end: Role::Sender,
+                reason: OpenFailure::SessionOver,
+            }),
+        ];
+        for error in errors {
+            assert!(error.source().is_none(), "{error}");
+        }
+    }
+}

@@ -10,7 +10,7 @@ use std::{
 
 use ibex_transport::driver::{self, Patience, Runtime, What};
 
-use crate::{EndCause, Fabric, PeerId, Role, peer::fabric_of, stats::rounded};
+use crate::{EndCause, Fabric, NotOpened, PeerId, Role, peer::fabric_of, stats::rounded};
 
 /// The events of a node: [`Node::events`](crate::Node::events).
 ///
@@ -111,6 +111,19 @@ pub enum Event {
         address: SocketAddr,
         /// Why.
         cause: EndCause,
+    },
+    /// A peer has not opened its end of a channel that a call without `open_timeout` waits for,
+    /// for as long as that: one of [`Select`](crate::Select) that waits, or a future. Told once
+    /// for each end, and logged as a warning, with what the peer has opened instead. The call
+    /// goes on.
+    #[non_exhaustive]
+    NotOpened {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+        /// What another call would have answered.
+        missing: Box<NotOpened>,
     },
     /// A sender has waited for 1 s for its window and nothing of it was released: told once
     /// for each such wait, at both ends, and logged as a warning. Under
@@ -238,6 +251,11 @@ impl Event {
                 address,
                 cause,
             },
+            What::NotOpened(missing) => Event::NotOpened {
+                peer,
+                address,
+                missing,
+            },
             What::Stalled(stalled) => Event::Stalled {
                 peer,
                 address,
@@ -270,6 +288,7 @@ impl Event {
             | Event::Resumed { peer, .. }
             | Event::FabricChanged { peer, .. }
             | Event::Gone { peer, .. }
+            | Event::NotOpened { peer, .. }
             | Event::Stalled { peer, .. }
             | Event::Recovered { peer, .. } => peer,
         }
@@ -328,6 +347,7 @@ impl fmt::Display for Event {
                 address,
                 cause,
             } => write!(f, "session with {peer} at {address} is over: {cause}"),
+            Event::NotOpened { missing, .. } => missing.fmt(f),
             Event::Stalled {
                 peer,
                 channel,

@@ -161,7 +161,7 @@ pub use group::{
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
-pub use peer::{Incoming, Peer, PeerId};
+pub use peer::{Incoming, Peer, PeerAt, PeerId};
 pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence, UntilAcked};

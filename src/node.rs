@@ -17,9 +17,6 @@ use ibex_transport::{
 };
 
 #[cfg(feature = "verbs")]
-use ibex_bootstrap::Policy;
-
-#[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
     AcceptError, ConnectError, Environment, Events, ListenError, NodeBuilder, NodeStats, Peer,
@@ -144,7 +141,7 @@ impl Node {
         let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
         #[cfg(feature = "verbs")]
         {
-            if settings.verbs == Policy::Require {
+            if settings.needs_verbs() {
                 let listen = address.map(|address| address.ip());
                 let required = devices.require(listen);
                 required.map_err(|source| ListenError::Rdma { source })?;

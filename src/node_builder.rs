@@ -161,8 +161,8 @@ impl NodeBuilder {
     /// [`session_timeout`](Self::session_timeout).
     ///
     /// A fabric whose cargo feature is off is never used; to require it is an error of
-    /// [`build`](Self::build), as is to require verbs on a machine without a device that
-    /// can be used.
+    /// [`build`](Self::build), as is to require verbs, or to forbid all other fabrics, on a
+    /// machine without a device that can be used (`ListenError::Rdma`).
     pub fn fabric(mut self, fabric: Fabric, policy: Policy) -> Self {
         let wish = match fabric {
             Fabric::Shm => &mut self.settings.shm,

@@ -93,6 +93,14 @@ impl NodeSettings {
         Ok(())
     }
 
+    /// Whether there can be sessions over verbs alone.
+    #[cfg(feature = "verbs")]
+    pub(crate) fn needs_verbs(&self) -> bool {
+        let may_use = |fabric, policy| is_compiled_in(fabric) && policy != Policy::Forbid;
+        let has_others = may_use(Fabric::Shm, self.shm) || may_use(Fabric::Tcp, self.tcp);
+        self.verbs == Policy::Require || (self.verbs != Policy::Forbid && !has_others)
+    }
+
     /// How calls wait: for a peer's memory, and for the engine.
     pub(crate) fn waits(&self) -> (Wait, Wait) {
         if let Some(wait) = self.wait {

@@ -49,6 +49,32 @@ impl PeerId {
     }
 }
 
+/// A peer as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name it: who it is, and where
+/// its session was when that began. A peer with several sessions has one for each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub struct PeerAt {
+    /// Who it is.
+    pub id: PeerId,
+    /// Its address as this node sees it: [`Peer::address`].
+    pub address: SocketAddr,
+}
+
+impl PeerAt {
+    pub(crate) fn of(peer: &PeerDescription) -> Self {
+        Self {
+            id: PeerId::of(peer),
+            address: peer.address,
+        }
+    }
+}
+
+impl fmt::Display for PeerAt {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.id, self.address)
+    }
+}
+
 /// As this crate calls it.
 pub(crate) fn fabric_of(fabric: fabric::Fabric) -> Fabric {
     match fabric {
@@ -179,6 +205,13 @@ impl Peer {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.session.peer().address
+    }
+
+    /// Who the peer is and where, as a [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) name
+    /// it.
+    #[must_use]
+    pub fn at(&self) -> PeerAt {
+        PeerAt::of(self.session.peer())
     }
 
     /// The peer's process, where the kernel told it (same host, shared memory).

@@ -29,6 +29,7 @@
 //! |---|---|
 //! | libibverbs.so.1 cannot be loaded | the packages `libibverbs1 ibverbs-providers` (Debian), `libibverbs` (Fedora) |
 //! | no RDMA device; ib_uverbs is not loaded | `modprobe ib_uverbs`, and the device's driver; for a container, on the host |
+//! | there is no RDMA device "..." | the name in [`RdmaSettings::device`] or `IBEX_RDMA_DEVICE` |
 //! | its files in /dev/infiniband are not here | docker `--device=/dev/infiniband`; systemd `PrivateDevices=no` |
 //! | cannot be opened | the user in the group of `/dev/infiniband/uverbs*` (`rdma`) |
 //! | no provider library knows them | the package `ibverbs-providers`, of the same release as libibverbs |

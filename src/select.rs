@@ -96,7 +96,9 @@ impl Select {
     /// and a message that is acknowledged have something for ever: leave them out of the next
     /// call.
     ///
-    /// A receiver whose peer has not opened its end is waited for without `open_timeout`.
+    /// A receiver whose peer has not opened its end is waited for without `open_timeout`; after
+    /// as long [an event](crate::Event::NotOpened) and the log name the channel, and what the
+    /// peer has opened instead.
     ///
     /// # Panics
     ///

@@ -58,7 +58,17 @@ pub struct UntilAcked<'a> {
 /// ```
 ///
 /// Dropping the last clone ends the channel in order: the receiver gets everything that
-/// was sent, then `None`.
+/// was sent, then `None`. It does not wait: what is on its way stays so without the handle.
+///
+/// # What was sent is not taken back
+///
+/// No call ends one channel and drops what it has sent and the receiver has not taken. On
+/// shared memory that lies with the peer already; elsewhere it is at most a window. What ends
+/// a channel before all is delivered, with an error at the other end, is the receiver that is
+/// dropped there, and [`Node::close`](crate::Node::close) with a time of zero here, which ends
+/// all of the node's sessions and [reports](crate::CloseReport) what is not known to have
+/// arrived. A receiver that shall not take what it got for the whole has to be told in a message,
+/// as by a last one that is missing where the sender broke off.
 #[derive(Debug)]
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {

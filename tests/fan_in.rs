@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, thread, time::Duration};
 
 use ibex::{
-    Fabric, FanIn, FanInError, FanInEvent, Node, NothingCame, PeerId, Pod, Policy, RecvError,
+    Fabric, FanIn, FanInError, FanInEvent, Node, NothingCame, PeerAt, Pod, Policy, RecvError,
     Sender,
 };
 
@@ -56,7 +56,7 @@ fn peers_come_send_and_go() {
                 sending((node, numbers.sender().expect("a sender")));
             }));
         }
-        let mut last = BTreeMap::<PeerId, u64>::new();
+        let mut last = BTreeMap::<PeerAt, u64>::new();
         let mut ended = 0;
         while ended < CLIENTS {
             match next(&mut numbers) {

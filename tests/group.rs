@@ -145,7 +145,7 @@ fn what_cannot_be_sent_to_one_is_sent_to_nobody() {
         })
         .collect();
     group.send(&[1; 1000]).expect("sent");
-    let narrow = cast.members[2].peer.id();
+    let narrow = cast.members[2].peer.at();
     for _ in 0..3 {
         let error = group.send(&[2; 1001]).expect_err("above one's limit");
         assert!(
@@ -208,7 +208,7 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
     };
     let ids = [mismatched, silent, closed, well].map(|member| {
         let id = group.join(&member.peer).expect("a member");
-        (id, member.peer.id())
+        (id, member.peer.at())
     });
     let not_open = group.try_send(b"nobody is there").expect_err("not open");
     assert!(
@@ -280,7 +280,10 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
             panic!("{error}")
         };
         assert_eq!((&*lack.channel, lack.acknowledged.len()), ("wal", 2));
-        assert_eq!(lack.able, [cast.members[2].peer.id()], "{lack}");
+        let third = &cast.members[2].peer;
+        assert_eq!(lack.able, [third.at()], "{lack}");
+        let named = format!("may come from {} at {}", third.id(), third.address());
+        assert!(lack.to_string().contains(&named), "{lack}");
         // The third is the last that may.
         let waiting = thread::spawn(move || {
             group.wait_acked(4, 3).expect("all three");
@@ -295,7 +298,7 @@ fn who_is_gone_has_acknowledged_what_it_acknowledged() {
         let Err(QuorumError::Lost(lost)) = group.wait_acked(5, 2) else {
             panic!("one is left")
         };
-        assert_eq!(lost.able, [cast.members[2].peer.id()], "{lost}");
+        assert_eq!(lost.able, [cast.members[2].peer.at()], "{lost}");
         assert!(lost.gone.is_empty(), "it was not sent to them: {lost}");
     }
 }

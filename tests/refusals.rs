@@ -222,6 +222,21 @@ fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
 
 #[test]
 #[cfg(feature = "verbs")]
+fn a_device_is_required_where_no_other_fabric_is_left() {
+    use ibex::{Fabric, Policy, rdma::RdmaSettings};
+    let without_shm = || {
+        let settings = RdmaSettings::new().device("no-such-device");
+        let builder = Node::builder().rdma(settings);
+        builder.fabric(Fabric::Shm, Policy::Forbid)
+    };
+    let verbs_only = without_shm().fabric(Fabric::Tcp, Policy::Forbid);
+    let error = verbs_only.build().expect_err("there is none of that name");
+    assert!(matches!(error, ListenError::Rdma { .. }), "{error}");
+    without_shm().build().expect("tcp is left");
+}
+
+#[test]
+#[cfg(feature = "verbs")]
 fn a_device_that_is_only_preferred_gives_way_and_the_reason_says_why() {
     use ibex::{Fabric, Policy, rdma::RdmaSettings};
     let builder = || Node::builder().fabric(Fabric::Shm, Policy::Forbid);
@@ -321,6 +336,32 @@ fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
             .ends_with("it opened a sender as well: one of the two must be a receiver"),
         "{error}"
     );
+}
+
+#[test]
+fn a_name_that_only_one_of_both_has_is_told_with_those_of_the_peer() {
+    let (_node, (_listener, theirs), peer) = meet();
+    // Neither a name that is nobody's here in the other direction nor one that is no clean text
+    // is taken for what it is not.
+    let _ends = ["logs", "l\nog"].map(|name| theirs.receiver::<u64>(name).expect("an end"));
+    let _other = theirs.sender::<u64>("blog").expect("an end");
+    while peer.incoming().len() < 3 {
+        std::thread::yield_now();
+    }
+    let mut sender = peer.sender::<u64>("log").expect("an end");
+    let error = sender.opened(MOMENT).expect_err("no receiver");
+    let SendTimeoutError::NotOpen(missing) = &error else {
+        panic!("it is not open: {error}");
+    };
+    let mut names = missing.other_names.clone();
+    names.sort();
+    assert_eq!(names, ["l\nog", "logs"]);
+    let said = error.to_string();
+    assert!(
+        said.contains("\"logs\"") && said.contains("\"l\\nog\""),
+        "{said}"
+    );
+    assert!(said.contains("check the name at both ends"), "{said}");
 }
 
 #[test]

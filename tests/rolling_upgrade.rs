@@ -51,6 +51,22 @@ fn every_pair(fabric: &str) {
     }
 }
 
+/// Who starts one without arguments, or with others, is told which to start first and how.
+#[test]
+fn who_does_not_know_the_arguments_is_told_them() {
+    for release in [Old, New] {
+        for arguments in [&[][..], &["replica"], &["replica", "udp"]] {
+            let mut started = Command::new(program(release));
+            let ended = started.args(arguments).output().expect("the example runs");
+            let said = String::from_utf8(ended.stderr).expect("text");
+            assert_eq!(ended.status.code(), Some(2), "{said}");
+            let first = said.find("rolling_upgrade_old -- replica shm");
+            let second = said.find("rolling_upgrade_new -- primary shm ADDRESS");
+            assert!(first.is_some() && first < second, "{said}");
+        }
+    }
+}
+
 /// A release that runs; it ends with the test.
 struct Running {
     child: Child,

@@ -7,10 +7,11 @@
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
-    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerId, Pod,
-    QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation, SchemaMismatch, Select,
-    SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError, TryRecvError,
-    TrySendError, VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
+    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerAt,
+    PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
+    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
+    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
+    WaitAckedError,
 };
 
 #[ibex::message]
@@ -45,6 +46,8 @@ fn nodes_and_peers_are_shared_freely() {
     is_send::<Peer>();
     is_sync::<Peer>();
     is_clone::<Peer>();
+    is_send::<PeerAt>();
+    is_sync::<PeerAt>();
     is_send::<PeerId>();
     is_sync::<PeerId>();
     is_send::<NodeBuilder>();

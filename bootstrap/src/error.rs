@@ -1,5 +1,8 @@
 //! What can go wrong while two nodes meet, as diagnoses: who, in which step,
 //! what was seen, what follows, what to do.
+//!
+//! A text has its cause in it, so `source()` does not give that once more: a field that would
+//! be taken for the source by its name is written `r#source`.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -178,7 +181,7 @@ pub enum DialError {
         /// As it was given.
         address: String,
         /// What the resolver said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// The host name was not found in all the time given.
     #[error(
@@ -194,7 +197,24 @@ pub enum DialError {
         /// How often it was tried.
         attempts: u32,
         /// What the resolver said last.
-        source: io::Error,
+        r#source: io::Error,
+    },
+    /// The host was there in all the time given, and nobody listened on the port: the last
+    /// attempt was refused at each address.
+    #[error(
+        "{address}: nobody listens there, connections were refused for {:?} ({attempts} attempts; \
+         the last: {last}); start the peer, or check host, port and firewall",
+        rounded(waited)
+    )]
+    Refused {
+        /// As it was given.
+        address: String,
+        /// Time spent.
+        waited: Duration,
+        /// How often it was tried.
+        attempts: u32,
+        /// The last attempt and its result.
+        last: String,
     },
     /// Nobody answered in all the time given.
     #[error(
@@ -213,14 +233,14 @@ pub enum DialError {
         last: String,
     },
     /// Somebody answered, and the conversation failed.
-    #[error("{address} (at {peer}): {source}")]
+    #[error("{address}{}: {source}", elsewhere(address, *peer))]
     Handshake {
         /// As it was given.
         address: String,
         /// Who answered.
         peer: SocketAddr,
         /// What went wrong.
-        source: HandshakeError,
+        r#source: HandshakeError,
     },
     /// The caller asked to stop.
     #[error(
@@ -241,7 +261,7 @@ pub enum DialError {
         /// What failed.
         action: &'static str,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 
@@ -287,7 +307,7 @@ pub enum ResumeError {
         /// Who answered.
         address: SocketAddr,
         /// What went wrong.
-        source: HandshakeError,
+        r#source: HandshakeError,
     },
     /// The caller asked to stop.
     #[error("{address}: resuming was cancelled, as this node is closing")]
@@ -303,7 +323,7 @@ pub enum ResumeError {
         /// What failed.
         action: &'static str,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 
@@ -335,7 +355,7 @@ pub struct ListenError {
     /// The system call, by what it was for.
     pub action: &'static str,
     /// The system's error.
-    pub source: io::Error,
+    pub r#source: io::Error,
 }
 
 /// One incoming connection that came to nothing.
@@ -346,7 +366,6 @@ pub struct HandshakeFailure {
     /// From where; `None` if it could not even be accepted.
     pub address: Option<SocketAddr>,
     /// Why.
-    #[source]
     pub problem: Problem,
 }
 
@@ -374,8 +393,17 @@ pub enum Problem {
         /// What failed.
         action: &'static str,
         /// The system's error.
-        source: io::Error,
+        r#source: io::Error,
     },
+}
+
+/// Where a name led to; nothing, where the address itself was given.
+fn elsewhere(given: &str, peer: SocketAddr) -> String {
+    let peer = peer.to_string();
+    match given == peer {
+        true => String::new(),
+        false => format!(" (at {peer})"),
+    }
 }
 
 /// Names the protocols that are met most often on a wrong port.
@@ -455,6 +483,66 @@ mod tests {
             "cannot listen on 127.0.0.1:7000: binding failed: address in use; somebody \
              listens there already, perhaps this process: choose another port"
         );
+    }
+
+    #[test]
+    fn where_a_name_led_is_told_and_an_address_is_named_once() {
+        let text = |address: &str| {
+            DialError::Handshake {
+                address: address.to_string(),
+                peer: SocketAddr::from(([127, 0, 0, 1], 7000)),
+                source: HandshakeError::Closing,
+            }
+            .to_string()
+        };
+        let why = "the node there is being closed and begins no session";
+        assert_eq!(text("127.0.0.1:7000"), format!("127.0.0.1:7000: {why}"));
+        assert_eq!(
+            text("replica:7000"),
+            format!("replica:7000 (at 127.0.0.1:7000): {why}")
+        );
+    }
+
+    #[test]
+    fn a_cause_that_the_text_tells_is_not_told_again_as_the_source() {
+        use std::error::Error;
+
+        let address = || "replica:7000".to_string();
+        let refused = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let socket = SocketAddr::from(([127, 0, 0, 1], 7000));
+        let problem = || Problem::Environment {
+            action: "accept",
+            source: refused(),
+        };
+        let errors: [Box<dyn Error>; 6] = [
+            Box::new(DialError::InvalidAddress {
+                address: address(),
+                source: refused(),
+            }),
+            Box::new(DialError::Handshake {
+                address: address(),
+                peer: socket,
+                source: HandshakeError::Closing,
+            }),
+            Box::new(DialError::Environment {
+                address: address(),
+                action: "connect",
+                source: refused(),
+            }),
+            Box::new(ListenError {
+                address: socket,
+                action: "binding",
+                source: refused(),
+            }),
+            Box::new(problem()),
+            Box::new(HandshakeFailure {
+                address: Some(socket),
+                problem: problem(),
+            }),
+        ];
+        for error in errors {
+            assert!(error.source().is_none(), "{error}");
+        }
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn an_http_server_is_recognised_by_its_answer() {
     assert_eq!(
         error.to_string(),
         format!(
-            "{address} (at {address}): the other end does not speak the ibex protocol: it sent \
+            "{address}: the other end does not speak the ibex protocol: it sent \
              \"HTTP/1.1 400 Bad Request\\r\\n\\r\\n\", an HTTP server's answer; check the address \
              and the port"
         )
@@ -121,23 +121,22 @@ fn nobody_there_is_an_error_after_the_timeout_and_not_before() {
         .unwrap();
     let timeout = Duration::from_millis(300);
     let error = dial(&port.to_string(), &node(1), timeout, &|| false).unwrap_err();
-    let DialError::Nobody {
+    let DialError::Refused {
         waited,
         attempts,
         last,
         ..
     } = &error
     else {
-        panic!("not Nobody: {error}");
+        panic!("not Refused: {error}");
     };
     assert!(*waited + Duration::from_millis(10) >= timeout, "{waited:?}");
     assert!(*attempts > 3, "{attempts} attempts");
     assert!(last.contains("refused"), "{last}");
-    assert!(
-        error
-            .to_string()
-            .contains("start the peer, or check the address")
-    );
+    let said = error.to_string();
+    assert!(said.contains("nobody listens there"), "{said}");
+    assert!(said.contains("start the peer, or check"), "{said}");
+    assert_eq!(said.matches(&port.to_string()).count(), 1, "{said}");
 }
 
 #[test]

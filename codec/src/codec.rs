@@ -58,8 +58,10 @@ use crate::{EncodeError, Invalid, SchemaInfo, SlotWriter};
 #[diagnostic::on_unimplemented(
     message = "the codec `{Self}` cannot carry messages of type `{T}`",
     note = "the default codec `Rkyv` carries types marked `#[ibex::message]`",
-    note = "`Raw` carries `[u8]`; `Pod` carries plain old data with `#[derive(ibex::Schema)]`",
-    note = "`Serde` carries types with serde's derives and `#[derive(ibex::Schema)]`"
+    note = "`Serde` carries types with serde's derives and `#[derive(ibex::Schema)]`",
+    note = "`Pod` carries plain old data with `#[derive(ibex::Schema)]`, `Raw` carries `[u8]`",
+    note = "a channel is given another codec when it is opened: \
+            `peer.channel(name).codec::<ibex::Serde>()`"
 )]
 pub trait Codec<T: ?Sized>: Send + Sync + 'static {
     /// What a received message dereferences to.

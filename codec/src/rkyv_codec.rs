@@ -60,6 +60,9 @@ use crate::{Codec, EncodeError, Invalid, Overflow, Schema, SchemaInfo, SlotWrite
 #[derive(Debug, Clone, Copy)]
 pub enum Rkyv {}
 
+// A type that rkyv does not know may be meant for another codec. `Codec` says which there are,
+// and nobody would see it below the trait of rkyv's that is not implemented.
+#[diagnostic::do_not_recommend]
 impl<T> Codec<T> for Rkyv
 where
     T: Schema + Archive + for<'w, 's, 'a> Serialize<RkyvSerializer<'w, 's, 'a>>,

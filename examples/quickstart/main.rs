@@ -95,7 +95,7 @@ fn both(path: &Path) -> Result<()> {
     let status = other.wait()?;
     if result.is_ok() {
         let bytes = fs::metadata(path)?.len();
-        println!("the replica wrote {bytes} bytes");
+        println!("the replica, process {}, wrote {bytes} bytes", other.id());
     }
     // A replica that could not even make it has said so.
     let _ = fs::remove_file(path);

@@ -4,6 +4,8 @@ use std::{fmt, path::PathBuf, time::Duration};
 
 use clap::{Parser, ValueEnum};
 
+use ibex_harness::network::Medium;
+
 use crate::{
     fire,
     load::Source,
@@ -100,9 +102,10 @@ pub(crate) struct Options {
     #[arg(long = "kill", value_name = "REPLICA@RECORDS", value_parser = parse_kill)]
     pub(crate) kills: Vec<Kill>,
 
-    /// Run the primary and its replicas under fire for so many seconds: processes are killed
-    /// and stopped, connections are cut, reset and stalled. Logs are in files. Fails if an
-    /// acknowledged record is missing anywhere at the end.
+    /// Run the primary and its replicas under fire for so many seconds: processes are killed,
+    /// stopped and left without descriptors, connections are cut, reset and stalled, the link
+    /// between them fails, and many come that say nothing. Logs are in files. Fails if an acknowledged record is missing
+    /// anywhere at the end.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400),
         conflicts_with_all = ["compare", "input", "records", "kills", "plot"])]
     pub(crate) fire: Option<u64>,
@@ -233,6 +236,15 @@ impl Options {
         Pace {
             outstanding: self.outstanding as usize,
             group: if is_single { 1 } else { self.group as usize },
+        }
+    }
+
+    /// What carries it all between processes.
+    pub(crate) fn medium(&self) -> Medium {
+        match (self.transport, self.fabric) {
+            (TransportName::Sockets, _) | (_, FabricChoice::Tcp) => Medium::Packets,
+            (_, FabricChoice::Verbs) => Medium::Device,
+            (_, FabricChoice::Shm | FabricChoice::Auto) => Medium::Memory,
         }
     }
 

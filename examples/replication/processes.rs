@@ -10,7 +10,7 @@ use std::{
     process::{self, Child, Command, ExitCode, Stdio},
 };
 
-use ibex_harness::Error;
+use ibex_harness::{Error, resources};
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
@@ -76,6 +76,16 @@ impl Processes {
     /// Lets it go on.
     pub(crate) fn resume(&self, index: usize) -> Result<(), Error> {
         signal(&self.children[index], Signal::CONT)
+    }
+
+    /// Lets one open no more files and sockets, until it is [relieved](Self::relieve).
+    pub(crate) fn starve(&self, index: usize) -> Result<(), Error> {
+        starve(&self.children[index])
+    }
+
+    /// Lets it open what it likes again.
+    pub(crate) fn relieve(&self, index: usize) -> Result<(), Error> {
+        relieve(&self.children[index])
     }
 
     /// An error if one of them has ended.
@@ -172,24 +182,35 @@ pub(crate) fn signal(child: &Child, signal: Signal) -> Result<(), Error> {
     kill_process(Pid::from_child(child), signal).map_err(Error::io("sending a signal"))
 }
 
-fn spawn(role: &Role) -> Result<Child, Error> {
-    spawn_with(role, Stdio::null())
+/// Lets a process have no more descriptors than it has open.
+pub(crate) fn starve(child: &Child) -> Result<(), Error> {
+    resources::starve(child).map_err(Error::io(LIMITING))
 }
 
-/// Starts one that reads `input`.
-pub(crate) fn spawn_with(role: &Role, input: Stdio) -> Result<Child, Error> {
+/// Lets a process have as many descriptors as this one may.
+pub(crate) fn relieve(child: &Child) -> Result<(), Error> {
+    resources::relieve(child).map_err(Error::io(LIMITING))
+}
+
+fn spawn(role: &Role) -> Result<Child, Error> {
+    spawn_with(role, |command| {
+        command.stdin(Stdio::null());
+    })
+}
+
+/// Starts one whose input, and whatever else is its own, `prepare` has said.
+pub(crate) fn spawn_with(role: &Role, prepare: impl FnOnce(&mut Command)) -> Result<Child, Error> {
     let start = Start {
         parent: process::id(),
         role: role.clone(),
     };
     let start = serde_json::to_string(&start).map_err(Error::subject)?;
     let program = env::current_exe().map_err(Error::io("finding this program's file"))?;
-    Command::new(program)
-        .args([ROLE_ARGUMENT, &start])
-        .stdin(input)
-        .stdout(Stdio::piped())
-        .spawn()
-        .map_err(Error::io("starting a process"))
+    let mut command = Command::new(program);
+    command.args([ROLE_ARGUMENT, &start]).stdout(Stdio::piped());
+    prepare(&mut command);
+    command.spawn().map_err(Error::io("starting a process"))
 }
 
+const LIMITING: &str = "limiting a process's descriptors";
 const ROLE_ARGUMENT: &str = "--role";

@@ -141,7 +141,8 @@ enum Ended {
     Absent(Error),
 }
 
-/// Appends, commits and acknowledges, group by group; what has come together is a group.
+/// Appends, commits and acknowledges, group by group; where groups are synced, what has come
+/// together is one.
 fn follow(
     log: &mut Log,
     primary: &mut impl PrimaryLink,
@@ -154,7 +155,7 @@ fn follow(
         } else {
             limit
         };
-        let received = primary.receive(limit, &mut |batch| {
+        let received = primary.receive(limit, log.syncs_together(), &mut |batch| {
             begun.get_or_insert_with(|| (clock::ticks(), processor_time()));
             log.append_records(batch.at, batch.records)
                 .map_err(Error::subject)

@@ -3,6 +3,7 @@
 
 use std::{
     env, fs,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
     process,
     time::Duration,
@@ -99,11 +100,11 @@ pub(crate) fn run(
     match transport {
         TransportName::Ibex => {
             let setup = options.setup();
-            let endpoint = IbexEndpoint::listen(setup)?;
+            let endpoint = IbexEndpoint::listen(setup, HERE)?;
             run_over(options, Transport::Ibex(setup), endpoint, progress)
         }
         TransportName::Sockets => {
-            let endpoint = SocketEndpoint::listen(options.wait)?;
+            let endpoint = SocketEndpoint::listen(options.wait, HERE)?;
             let transport = Transport::Sockets(options.wait);
             run_over(options, transport, endpoint, progress)
         }
@@ -288,3 +289,6 @@ impl Drop for Directories {
         }
     }
 }
+
+/// All processes are on this host.
+const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

@@ -6,7 +6,7 @@
 
 mod program;
 
-use std::time::Duration;
+use std::{process::ExitCode, time::Duration};
 
 use ibex::{Peer, Versions};
 use program::{ENTRIES, Result};
@@ -56,7 +56,7 @@ impl Store {
 const TERM: u64 = 7;
 const PATIENCE: Duration = Duration::from_secs(10);
 
-fn main() -> Result {
+fn main() -> ExitCode {
     program::run(primary, replica)
 }
 

@@ -12,6 +12,8 @@
 
 mod program;
 
+use std::process::ExitCode;
+
 use ibex::Peer;
 use program::{ENTRIES, Result};
 
@@ -26,7 +28,7 @@ struct Report {
     entries: u64,
 }
 
-fn main() -> Result {
+fn main() -> ExitCode {
     program::run(primary, replica)
 }
 

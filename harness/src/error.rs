@@ -17,7 +17,7 @@ pub enum Error {
         /// What was being done.
         what: &'static str,
         /// The refusal.
-        source: io::Error,
+        r#source: io::Error,
     },
 
     /// The second process of the pair ended before its work was done.
@@ -37,7 +37,7 @@ pub enum Error {
         /// What came.
         line: String,
         /// Why it was not understood.
-        source: serde_json::Error,
+        r#source: serde_json::Error,
     },
 
     /// A CPU that was asked for is not ours to use.

@@ -1,6 +1,6 @@
 //! What ibex is measured with, and against: the raw limits of this machine, the
 //! clock, the histogram, the payload pattern and the pair of processes. And what ibex is
-//! harmed with: a proxy, and numbers from a seed.
+//! harmed with: a proxy, a link, limits of processes, and numbers from a seed.
 //!
 //! Nothing here knows ibex. The same pattern, clock, histogram, cores and
 //! warm-up serve the raw limits and the rows that are compared to them, so a
@@ -22,6 +22,7 @@ pub mod libraries;
 pub mod limit;
 pub mod link;
 mod mapping;
+pub mod network;
 pub mod pair;
 pub mod perftest;
 pub mod port_counters;
@@ -33,6 +34,7 @@ mod raw_tcp;
 #[cfg(feature = "verbs")]
 mod raw_verbs;
 pub mod regime;
+pub mod resources;
 pub mod row;
 #[cfg(feature = "verbs")]
 mod verbs_context;

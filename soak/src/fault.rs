@@ -1,7 +1,9 @@
 //! What befalls the processes, and where.
 #![forbid(unsafe_code)]
 
-use crate::{network::Network, options::Carrier};
+use ibex_harness::network::Network;
+
+use crate::options::Carrier;
 
 /// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,7 +9,6 @@ mod checker;
 mod fact;
 mod fault;
 mod hub;
-mod network;
 mod news;
 mod node;
 mod options;
@@ -23,6 +22,7 @@ mod supervisor;
 use std::{io, process::ExitCode};
 
 use clap::Parser;
+use ibex_harness::network;
 
 use options::{Options, Role, RunOptions};
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
 }
 
 fn soak(options: &RunOptions) -> io::Result<ExitCode> {
-    network::move_away(options.fabric);
+    network::move_away(options.fabric.medium());
     let report = supervisor::run(options)?;
     if options.json {
         println!(

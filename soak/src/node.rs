@@ -1,7 +1,6 @@
 //! A process with a node, and what becomes of it when its supervisor goes.
 
 use std::{
-    fs::File,
     io::{self, Read},
     sync::{
         Arc,
@@ -11,10 +10,8 @@ use std::{
 };
 
 use ibex::{Driver, Node, NodeBuilder, Policy};
-use rustix::{
-    process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit},
-    thread::{LinkNameSpaceType, move_into_link_name_space},
-};
+use ibex_harness::network;
+use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
 use crate::{fact::Feed, options::NodeOptions};
 
@@ -31,8 +28,7 @@ impl Life {
     pub(crate) fn begin(options: &NodeOptions) -> io::Result<Self> {
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if let Some(path) = &options.namespace {
-            use std::os::fd::AsFd;
-            move_into_link_name_space(File::open(path)?.as_fd(), Some(LinkNameSpaceType::Network))?;
+            network::enter(path)?;
         }
         // SAFETY: it installs no handler, and the process has no other thread yet. Past a
         // limit on files (RLIMIT_FSIZE) there is an error then, and no signal that kills.

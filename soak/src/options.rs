@@ -5,6 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ibex::Fabric;
+use ibex_harness::network::Medium;
 
 /// Real processes talk over ibex while real faults befall them, and a checker that is told
 /// beside it holds what came to what was sent.
@@ -57,6 +58,14 @@ impl Carrier {
             Carrier::Shm => Fabric::Shm,
             Carrier::Tcp => Fabric::Tcp,
             Carrier::Verbs => Fabric::Verbs,
+        }
+    }
+
+    pub(crate) fn medium(self) -> Medium {
+        match self {
+            Carrier::Shm => Medium::Memory,
+            Carrier::Tcp => Medium::Packets,
+            Carrier::Verbs => Medium::Device,
         }
     }
 

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    env, fs, io,
+    env, io,
     net::SocketAddr,
     os::unix::process::CommandExt,
     path::PathBuf,
@@ -12,7 +12,8 @@ use std::{
     time::Duration,
 };
 
-use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
+use ibex_harness::resources;
+use rustix::process::{Pid, Resource, Signal, kill_process};
 
 use crate::{
     fact::{Fact, Feed},
@@ -110,19 +111,17 @@ impl Process {
 
     /// Limits something to `most`, or again to what this process itself may have.
     pub(crate) fn limit(&self, resource: Resource, most: Option<u64>) -> io::Result<()> {
-        let ours = getrlimit(resource);
-        let limit = Rlimit {
-            current: most.or(ours.current),
-            maximum: ours.maximum,
-        };
-        prlimit(Some(self.pid()), resource, limit)?;
-        Ok(())
+        resources::limit(&self.child, resource, most)
     }
 
-    /// Descriptors that it has open.
-    pub(crate) fn descriptors(&self) -> io::Result<u64> {
-        let folder = format!("/proc/{}/fd", self.child.id());
-        Ok(fs::read_dir(folder)?.count() as u64)
+    /// Lets it have no more descriptors than it has open.
+    pub(crate) fn starve(&self) -> io::Result<()> {
+        resources::starve(&self.child)
+    }
+
+    /// Lets it have as many descriptors again as this process may.
+    pub(crate) fn relieve(&self) -> io::Result<()> {
+        resources::relieve(&self.child)
     }
 
     /// An error if it ended by itself.

@@ -14,6 +14,7 @@ use std::{
 
 use ibex_harness::{
     draw::Draw,
+    network::{DISTURBANCES, Network},
     proxy::{HARMS, Harm, Proxy},
 };
 use rustix::process::Resource;
@@ -22,7 +23,6 @@ use crate::{
     checker::{self, Checker},
     fact::Feed,
     fault::{self, Fault},
-    network::Network,
     options::{Carrier, RunOptions},
     processes::{Process, Recipe},
     report::Report,
@@ -34,7 +34,7 @@ pub(crate) fn run(options: &RunOptions) -> io::Result<Report> {
     let seed = options.seed.unwrap_or_else(Draw::seed);
     eprintln!("soak: seed {seed}");
     let mut draw = Draw::new(seed);
-    let network = Network::of(options.fabric, &mut draw)?;
+    let network = Network::of(options.fabric.medium(), &mut draw)?;
     let (kinds, left_out) = choose(options, &network)?;
     let (checker, feed) = Checker::start()?;
     let mut stage = Stage::set(options, network, draw, feed, checker.resumes())?;
@@ -128,14 +128,14 @@ impl Stage {
         resumes: Arc<AtomicU64>,
     ) -> io::Result<Self> {
         let carrier = options.fabric;
-        let proxy = Proxy::start(network.hub_address)?;
-        let prober_proxy = Proxy::at_every_byte(network.hub_address, FIRST_BYTES, &mut draw)?;
+        let proxy = Proxy::start(network.address)?;
+        let prober_proxy = Proxy::at_every_byte(network.address, FIRST_BYTES, &mut draw)?;
         let recipe = |role: &'static str, address, more: String| Recipe {
             role,
             address,
             fabric: carrier,
             namespace: None,
-            device: network.sender_device.clone(),
+            device: network.near_device.clone(),
             more: more.split_whitespace().map(String::from).collect(),
             is_nobody: false,
         };
@@ -144,9 +144,9 @@ impl Stage {
             Carrier::Shm | Carrier::Tcp => (16, ""),
         };
         let hub = Recipe {
-            namespace: network.hub_namespace.clone(),
-            device: network.hub_device.clone(),
-            ..recipe("hub", network.hub_address, rarity.to_owned())
+            namespace: network.far_namespace.clone(),
+            device: network.far_device.clone(),
+            ..recipe("hub", network.address, rarity.to_owned())
         };
         let hub = Process::start(hub, 0, 0, &feed)?;
         let prober = recipe(
@@ -165,7 +165,7 @@ impl Stage {
         for index in 0..options.senders.unwrap_or(count) {
             let driver = if index % 2 == 0 { "" } else { "--caller" };
             let address = match index % 4 {
-                0 | 1 => network.hub_address,
+                0 | 1 => network.address,
                 _ => proxy.address(),
             };
             let sender = recipe("sender", address, format!("{rarity} {driver}"));
@@ -299,10 +299,9 @@ impl Stage {
             Fault::CutConnection => return Ok(self.harm(Harm::Cut)),
             Fault::StallConnection => return Ok(self.harm(Harm::Stall)),
             Fault::Descriptors => {
-                let most = self.hub.descriptors()?;
-                self.hub.limit(Resource::Nofile, Some(most))?;
+                self.hub.starve()?;
                 self.pause(50..800);
-                self.hub.limit(Resource::Nofile, None)?;
+                self.hub.relieve()?;
             }
             Fault::MemoryFiles => {
                 let index = self.draw.of(0..self.senders.len() as u64 + 1) as usize;
@@ -411,11 +410,3 @@ const KILL_PAUSE: Duration = Duration::from_millis(100);
 const LOOKS: u32 = 30;
 /// For a connection to come.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What netem does to packets.
-const DISTURBANCES: &[&str] = &[
-    "delay 1ms",
-    "loss 1%",
-    "delay 1ms reorder 25%",
-    "duplicate 5%",
-    "corrupt 1%",
-];

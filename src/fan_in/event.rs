@@ -7,20 +7,20 @@ use ibex_transport::channel::RecvError;
 
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use super::FanIn;
-use crate::{Message, OpenError, PeerId, message::DefaultCodec};
+use crate::{Message, OpenError, PeerAt, message::DefaultCodec};
 
 /// What came of whom. See [`FanIn::next`].
 pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// A peer has opened its sender. One with several sessions joins once for each.
-    Joined(PeerId),
+    Joined(PeerAt),
     /// It sent a message.
-    Message(PeerId, Message<T, C>),
+    Message(PeerAt, Message<T, C>),
     /// It has closed its sender, and everything was received.
-    Ended(PeerId),
+    Ended(PeerAt),
     /// It is gone, or sends what is not valid, has another type, or its channel could not be
     /// opened here. It goes on after an error that
     /// [spares the channel](RecvError::spares_channel).
-    Lost(PeerId, FanInError),
+    Lost(PeerAt, FanInError),
 }
 
 impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {

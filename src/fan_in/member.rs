@@ -6,14 +6,14 @@ use ibex_codec::Codec;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, TaskWait};
 
 use super::FanInEvent;
-use crate::{Counts, PeerId, receiver};
+use crate::{Counts, PeerAt, receiver};
 
 /// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct FanInPeer {
     /// Who it is.
-    pub peer: PeerId,
+    pub peer: PeerAt,
     /// Messages that arrived of it, as far as this end has seen (`sent`: at least so many were),
     /// that were handed out (`received`), released without a gap and acknowledged without a gap.
     pub counts: Counts,
@@ -31,7 +31,7 @@ impl FanInPeer {
 
 /// One peer's end.
 pub(super) struct Member {
-    pub(super) peer: PeerId,
+    pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
 
@@ -47,7 +47,7 @@ pub(super) struct Member {
 
 impl Member {
     /// Hot: it may have sent already.
-    pub(super) fn new(peer: PeerId, handle: ReceiveHandle, waker: Waker) -> Self {
+    pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, waker: Waker) -> Self {
         Self {
             peer,
             handle,
@@ -61,7 +61,7 @@ impl Member {
 
     /// Whose end has been opened since the last look, if it has.
     #[inline]
-    pub(super) fn joins(&mut self) -> Option<PeerId> {
+    pub(super) fn joins(&mut self) -> Option<PeerAt> {
         let joins = !self.has_joined && self.handle.is_open();
         joins.then(|| {
             self.has_joined = true;

@@ -24,7 +24,7 @@ pub use self::{
     member::FanInPeer,
 };
 use crate::{
-    Node, OpenFailure, Peer, PeerId, Receiver, SettingError, channel_defaults::ChannelDefaults,
+    Node, OpenFailure, Peer, PeerAt, Receiver, SettingError, channel_defaults::ChannelDefaults,
     message::DefaultCodec, template::ChannelTemplate,
 };
 
@@ -246,41 +246,41 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// A peer that has joined and is not gone, to open other channels with, such as one to
-    /// answer on; of one with several sessions, one of them. A clone of it outlives the peer's
-    /// end here.
+    /// answer on, over the session that it was named for. A clone of it outlives the peer's end
+    /// here.
     ///
     /// ```
     /// use std::collections::HashMap;
     ///
-    /// use ibex::{FanIn, FanInEvent, PeerId, Raw, Sender};
+    /// use ibex::{FanIn, FanInEvent, PeerAt, Raw, Sender};
     ///
     /// /// Tells each peer how long its messages are.
     /// fn measure(requests: &mut FanIn<[u8], Raw>) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let mut answers: HashMap<PeerId, Sender<[u8], Raw>> = HashMap::new();
+    ///     let mut answers: HashMap<PeerAt, Sender<[u8], Raw>> = HashMap::new();
     ///     while let Some(event) = requests.next() {
     ///         match event {
-    ///             FanInEvent::Joined(id) => {
-    ///                 if let Some(peer) = requests.peer(id) {
-    ///                     answers.insert(id, peer.channel("lengths").codec::<Raw>().sender()?);
+    ///             FanInEvent::Joined(who) => {
+    ///                 if let Some(peer) = requests.peer(who) {
+    ///                     answers.insert(who, peer.channel("lengths").codec::<Raw>().sender()?);
     ///                 }
     ///             }
-    ///             FanInEvent::Message(id, message) => {
+    ///             FanInEvent::Message(who, message) => {
     ///                 let length = (message.len() as u64).to_le_bytes();
     ///                 // Who does not take its answers is not waited for, and loses them.
-    ///                 if answers.get_mut(&id).is_some_and(|to| to.try_send(&length).is_err()) {
-    ///                     answers.remove(&id);
+    ///                 if answers.get_mut(&who).is_some_and(|to| to.try_send(&length).is_err()) {
+    ///                     answers.remove(&who);
     ///                 }
     ///             }
-    ///             FanInEvent::Ended(id) | FanInEvent::Lost(id, _) => _ = answers.remove(&id),
+    ///             FanInEvent::Ended(who) | FanInEvent::Lost(who, _) => _ = answers.remove(&who),
     ///         }
     ///     }
     ///     Ok(())
     /// }
     /// ```
     #[must_use]
-    pub fn peer(&self, id: PeerId) -> Option<Peer> {
+    pub fn peer(&self, who: PeerAt) -> Option<Peer> {
         let mut members = self.members.iter().flatten();
-        let member = members.find(|member| member.has_joined && member.peer == id)?;
+        let member = members.find(|member| member.has_joined && member.peer == who)?;
         let session = Arc::clone(member.handle.session());
         Some(Peer::new(session, self.defaults))
     }
@@ -346,7 +346,9 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             return None;
         };
         let waker = member.waker.clone();
-        match member.handle.poll_receive(&mut member.wait, &waker) {
+        // A peer that has nothing to say on this channel never opens it.
+        let handle = &mut member.handle;
+        match handle.poll_receive_unwatched(&mut member.wait, &waker) {
             Poll::Pending => {
                 member.is_hot = false;
                 self.hot.swap_remove(at);
@@ -386,7 +388,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     /// Opens the channel with a peer.
     fn join(&mut self, session: Arc<SessionShared>) {
-        let peer = PeerId::of(session.peer());
+        let peer = PeerAt::of(session.peer());
         let channel = self.template.over(&session).codec::<C>();
         let opened: Result<Receiver<T, C>, _> = channel.receiver();
         let handle = match opened {

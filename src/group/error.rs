@@ -7,7 +7,7 @@ use ibex_transport::{
     fork::UsedAfterFork,
 };
 
-use crate::{PeerId, Sequence};
+use crate::{PeerAt, Sequence};
 
 /// A group did not send a message, to anyone. The value stays with the caller.
 #[derive(thiserror::Error)]
@@ -23,22 +23,21 @@ pub enum GroupSendError {
     #[error("sent to nobody: the window of {peer} is full, its receiver falls behind")]
     Full {
         /// The member, or the first of several.
-        peer: PeerId,
+        peer: PeerAt,
     },
     /// A member has not opened its end, and the call does not wait, or not that long.
     #[error("sent to nobody: {peer} has not opened its end yet")]
     NotOpen {
         /// The member, or the first of several.
-        peer: PeerId,
+        peer: PeerAt,
     },
     /// The message cannot be encoded, is too long for a member, or there is no memory for it.
     /// The group goes on.
     #[error("sent to nobody, because of {peer}: {error}")]
     Failed {
         /// The member for which it was tried.
-        peer: PeerId,
+        peer: PeerAt,
         /// Why.
-        #[source]
         error: SendError,
     },
     /// This process is a fork of the one that made the group.
@@ -56,7 +55,7 @@ impl GroupSendError {
         )
     }
 
-    pub(super) fn of(failure: GroupFailure<PeerId>) -> Self {
+    pub(super) fn of(failure: GroupFailure<PeerAt>) -> Self {
         match failure {
             GroupFailure::NoMembers => GroupSendError::NoMembers,
             GroupFailure::Full(peer) => GroupSendError::Full { peer },
@@ -73,7 +72,7 @@ impl GroupSendError {
 #[non_exhaustive]
 pub struct FlushTimeout {
     /// The member, or the first of several.
-    pub peer: PeerId,
+    pub peer: PeerAt,
 }
 
 /// A message of a group is not acknowledged by a quorum.
@@ -113,7 +112,7 @@ impl QuorumError {
         channel: &str,
         sequence: Sequence,
         needed: usize,
-        failure: QuorumFailure<PeerId>,
+        failure: QuorumFailure<PeerAt>,
     ) -> Self {
         let channel = channel.to_owned();
         let lack = |channel, votes| {
@@ -157,14 +156,14 @@ pub struct QuorumLack {
     /// Acknowledgements that were asked for.
     pub needed: usize,
     /// Who has acknowledged it, members or gone.
-    pub acknowledged: Vec<PeerId>,
+    pub acknowledged: Vec<PeerAt>,
     /// Members that have not, and may.
-    pub able: Vec<PeerId>,
+    pub able: Vec<PeerAt>,
     /// Members that never will: they joined later, or dropped it or a message before it
     /// without acknowledgement.
-    pub unable: Vec<PeerId>,
+    pub unable: Vec<PeerAt>,
     /// Who was sent it and is gone, of the last 64 that are.
-    pub gone: Vec<PeerId>,
+    pub gone: Vec<PeerAt>,
 }
 
 impl fmt::Display for QuorumLack {
@@ -195,7 +194,7 @@ impl fmt::Display for QuorumLack {
 }
 
 /// Peers as they are listed.
-struct Peers<'a>(&'a [PeerId]);
+struct Peers<'a>(&'a [PeerAt]);
 
 impl fmt::Display for Peers<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -212,10 +211,14 @@ ibex_transport::debug_as_display!(GroupSendError, FlushTimeout, QuorumError);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::PeerId;
 
     #[test]
     fn a_quorum_that_is_not_there_lists_whom_there_is() {
-        let peer = |number| PeerId::new([number; 16], 0);
+        let peer = |number: u8| PeerAt {
+            id: PeerId::new([number; 16], 0),
+            address: ([10, 0, 0, number], 7000).into(),
+        };
         let mut votes = Votes {
             acknowledged: Vec::new(),
             able: Vec::new(),
@@ -232,6 +235,7 @@ mod tests {
         votes.unable.extend([peer(2), peer(3)]);
         votes.gone.push(peer(4));
         let [one, two, three, four] = [1, 2, 3, 4].map(peer);
+        assert_eq!(one.to_string(), "010101010101/00000000 at 10.0.0.1:7000");
         assert_eq!(
             of(QuorumFailure::Lost(votes.clone())),
             format!(

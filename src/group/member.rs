@@ -4,7 +4,7 @@ use std::{fmt, time::Instant};
 
 use ibex_transport::channel::{Counts, LossReason, MemberCounts, Parted};
 
-use crate::{PeerId, Sequence};
+use crate::{PeerAt, Sequence};
 
 /// A member of a [`Group`](crate::Group). No other member of that group gets the same.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -17,7 +17,7 @@ pub struct GroupMember {
     /// Which member.
     pub id: MemberId,
     /// Its peer.
-    pub peer: PeerId,
+    pub peer: PeerAt,
     /// The group's last message when it joined: the first one that it gets is the next.
     pub joined_after: Sequence,
     /// Up to where messages were sent to it, received, released and acknowledged, as far as
@@ -37,7 +37,7 @@ pub struct MemberLost {
     /// Which member.
     pub id: MemberId,
     /// Its peer.
-    pub peer: PeerId,
+    pub peer: PeerAt,
     /// The group's last message when it joined.
     pub joined_after: Sequence,
     /// How far it came, as in [`GroupMember::counts`].
@@ -47,7 +47,7 @@ pub struct MemberLost {
 }
 
 impl GroupMember {
-    pub(super) fn of(member: MemberCounts<PeerId>) -> Self {
+    pub(super) fn of(member: MemberCounts<PeerAt>) -> Self {
         Self {
             id: MemberId(member.number),
             peer: member.peer,
@@ -60,7 +60,7 @@ impl GroupMember {
 }
 
 impl MemberLost {
-    pub(super) fn of(parted: Parted<PeerId>, reason: LossReason) -> Self {
+    pub(super) fn of(parted: Parted<PeerAt>, reason: LossReason) -> Self {
         Self {
             id: MemberId(parted.number),
             peer: parted.peer,

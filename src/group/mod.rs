@@ -14,7 +14,7 @@ pub use self::{
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    Node, OpenError, Peer, PeerId, Sender, Sequence, SettingError, message::DefaultCodec,
+    Node, OpenError, Peer, PeerAt, Sender, Sequence, SettingError, message::DefaultCodec,
     template::ChannelTemplate,
 };
 
@@ -71,7 +71,7 @@ mod member;
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
 /// then `None`.
 pub struct Group<T: ?Sized, C: Codec<T> = DefaultCodec> {
-    group: SendGroup<PeerId>,
+    group: SendGroup<PeerAt>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
@@ -205,7 +205,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session()).codec::<C>();
         let sender: Sender<T, C> = channel.sender()?;
-        let Ok(member) = self.group.join(peer.id(), sender.handle) else {
+        let Ok(member) = self.group.join(peer.at(), sender.handle) else {
             unreachable!("a new end has no clone")
         };
         Ok(MemberId(member))
@@ -246,7 +246,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// If its peer is one of another node.
     pub fn join_sender(&mut self, sender: Sender<T, C>) -> Result<MemberId, Sender<T, C>> {
-        let peer = PeerId::of(sender.handle.session().peer());
+        let peer = PeerAt::of(sender.handle.session().peer());
         let joined = self.group.join(peer, sender.handle);
         joined.map(MemberId).map_err(Sender::new)
     }

@@ -57,9 +57,14 @@ const INVENTORY_LASTS: Duration = Duration::from_secs(1);
 
 impl NodeDevices {
     pub(crate) fn new(settings: RdmaSettings) -> Self {
+        let state = State {
+            #[cfg(feature = "fake-device")]
+            provider: settings.provider.clone(),
+            ..State::default()
+        };
         Self {
             settings,
-            state: Mutex::default(),
+            state: Mutex::new(state),
             runtime: OnceLock::new(),
         }
     }

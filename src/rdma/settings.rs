@@ -7,6 +7,8 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
+#[cfg(feature = "fake-device")]
+use ibex_transport::fabric::verbs::provider::{Provider, fake::FakeProvider};
 use ibex_transport::fabric::verbs::{
     CompletionPolling, ConnectionSettings, Mtu, SiteSettings, VerbsError,
 };
@@ -40,6 +42,9 @@ pub struct RdmaSettings {
     pub(super) device: Option<String>,
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
+    /// Whose devices these are, if not this machine's.
+    #[cfg(feature = "fake-device")]
+    pub(super) provider: Option<Arc<dyn Provider>>,
 
     // What is set aside there.
     site: SiteSettings,
@@ -68,6 +73,8 @@ impl RdmaSettings {
             device: None,
             port: None,
             gid_index: None,
+            #[cfg(feature = "fake-device")]
+            provider: None,
             site: SiteSettings::default(),
             connection: ConnectionSettings::default(),
             trusted: None,
@@ -109,13 +116,26 @@ impl RdmaSettings {
         self
     }
 
+    /// Takes these devices for those of the machine, and changes what is set aside on them.
+    /// For this repository's tests.
+    #[cfg(feature = "fake-device")]
+    #[doc(hidden)]
+    pub fn on_fake(mut self, fake: &FakeProvider, settings: fn(&mut SiteSettings)) -> Self {
+        self.provider = Some(fake.provider());
+        settings(&mut self.site);
+        self
+    }
+
     // ---- What is set aside -----------------------------------------------------------
 
     /// Buffers that are posted for what arrives, for all sessions together. Default: 4096,
-    /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have `session_credit`
-    /// at a time; each costs `receive_buffer_bytes` of locked memory, and the device has a
-    /// limit of its own. Without [`shared_receives`](Self::shared_receives) each session
-    /// takes `session_credit` + 18 of them, and so many are the least.
+    /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have
+    /// `session_credit` at a time; each costs `receive_buffer_bytes` of locked memory, and the
+    /// device has a limit of its own. With fewer than `max_sessions` + 16 and one for each session
+    /// that there is, sessions take turns at what is left, and a peer that stands still in its
+    /// turn holds up those that wait for theirs. Without
+    /// [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18 of
+    /// them, and so many are the least.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {
         self.note(SettingError::check_count(
             "receive_buffers",

@@ -90,6 +90,14 @@ pub(crate) fn port() -> Option<VerbsPort> {
     Some(serde_json::from_str(&port).expect("the supervisor wrote it"))
 }
 
+/// The GID of the device that this process plays a cell of verbs on.
+pub(crate) fn gid() -> [u8; 16] {
+    let port = port().map(|port| port.gid());
+    #[cfg(feature = "fake-device")]
+    let port = port.or(Some(super::fake::GID));
+    port.expect("a cell of verbs has a device")
+}
+
 /// Where nodes on this port meet, so that their connection's route leads over it; loopback
 /// leads to every device. The kernel's table of connections is read for IPv4 only.
 pub(crate) fn address(port: &VerbsPort) -> Option<IpAddr> {

@@ -27,9 +27,14 @@ impl Line {
     /// The end that this process was started with.
     pub(crate) fn inherited() -> std::io::Result<Self> {
         let end = std::io::stdin().as_fd().try_clone_to_owned()?;
-        Ok(Self {
+        Ok(Self::of(end))
+    }
+
+    /// One of the two ends.
+    pub(crate) fn of(end: OwnedFd) -> Self {
+        Self {
             stream: BufReader::new(UnixStream::from(end)),
-        })
+        }
     }
 
     /// Says something.

@@ -7,6 +7,8 @@
 //! waits for a time to pass.
 
 pub(crate) mod device;
+#[cfg(feature = "fake-device")]
+pub(crate) mod fake;
 pub(crate) mod kernel;
 pub(crate) mod line;
 pub(crate) mod log;

@@ -47,6 +47,9 @@ pub(crate) struct Cell {
     pub(crate) scenario: Scenario,
     pub(crate) fabric: Fabric,
     pub(crate) driver: Driver,
+    /// Where both sides are played in one process: the device between them.
+    #[cfg(feature = "fake-device")]
+    pub(crate) fake: Option<super::fake::FakeUse>,
 }
 
 /// Whether `IBEX_TEST_SHORT` asks for a short list of scenarios, with fewer messages: for
@@ -108,6 +111,8 @@ impl Scenario {
                         scenario: self,
                         fabric,
                         driver,
+                        #[cfg(feature = "fake-device")]
+                        fake: None,
                     },
                 )
             })
@@ -133,7 +138,27 @@ impl fmt::Display for Cell {
             Driver::Threads => "threads",
             Driver::Caller => "caller",
         };
+        #[cfg(feature = "fake-device")]
+        if let Some(fake) = self.fake {
+            let (name, fake) = (self.scenario.name, fake.name());
+            return write!(f, "{name}/fake/{fake}/{driver}");
+        }
         write!(f, "{}/{}/{driver}", self.scenario.name, self.fabric)
+    }
+}
+
+impl Cell {
+    /// Whether it is played on an RDMA device of this machine.
+    pub(crate) fn takes_device(&self) -> bool {
+        self.fabric == Fabric::Verbs && !self.is_of_one_process()
+    }
+
+    /// Whether both sides are played in one process.
+    pub(crate) fn is_of_one_process(&self) -> bool {
+        #[cfg(feature = "fake-device")]
+        return self.fake.is_some();
+        #[cfg(not(feature = "fake-device"))]
+        return false;
     }
 }
 

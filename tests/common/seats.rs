@@ -1,6 +1,7 @@
 //! How many cells are played at a time: two for each processor, since each waits for half of
 //! its time (for its processes to start, or its two sides for each other), and those beside
-//! them that do hardly anything but wait.
+//! them that do hardly anything but wait. Of those that one process plays it is four times as
+//! many: what they carry is little, and where a device lacks something they wait for it.
 
 use std::{
     num::NonZero,
@@ -17,16 +18,17 @@ pub(crate) struct Seats {
 }
 
 impl Seats {
-    /// Two for each processor, and threads for them and for so many cells that wait; or as
-    /// many as the command line has threads, for all.
-    pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> Self {
+    /// For cells of two processes and for those of one, and threads for all of them and for so
+    /// many cells that wait; or as many as the command line has threads, for all.
+    pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> [Self; 2] {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let seats = 2 * processors;
-        let threads = arguments.test_threads.get_or_insert(seats + waiting);
-        Self {
-            free: Mutex::new(seats.min(*threads)),
+        let seats = [2 * processors, 8 * processors];
+        let all = seats.iter().sum::<usize>() + waiting;
+        let threads = *arguments.test_threads.get_or_insert(all);
+        seats.map(|seats| Self {
+            free: Mutex::new(seats.min(threads)),
             one_is_free: Condvar::new(),
-        }
+        })
     }
 
     /// Waits for one.

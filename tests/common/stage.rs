@@ -11,6 +11,8 @@ use rustix::{
     process::{Pid, Signal, getpid, kill_process},
 };
 
+#[cfg(feature = "fake-device")]
+use super::fake::Fake;
 use super::{
     device, kernel,
     line::Line,
@@ -26,6 +28,9 @@ pub(crate) struct Stage {
     other: Pid,
     /// What the session goes over where the fabric is verbs.
     port: Option<VerbsPort>,
+    /// The same where both sides are played in this process.
+    #[cfg(feature = "fake-device")]
+    fake: Option<Fake>,
 }
 
 impl Stage {
@@ -46,6 +51,21 @@ impl Stage {
             line,
             other,
             port: device::port(),
+            #[cfg(feature = "fake-device")]
+            fake: None,
+        }
+    }
+
+    /// With the other side in another thread of this process, and a device between the two.
+    #[cfg(feature = "fake-device")]
+    pub(crate) fn enter_beside(cell: Cell, side: Side, line: Line, fake: Fake) -> Self {
+        Self {
+            side,
+            cell,
+            line,
+            other: getpid(),
+            port: None,
+            fake: Some(fake),
         }
     }
 
@@ -67,15 +87,17 @@ impl Stage {
         self.port.as_ref().expect("the fabric is verbs")
     }
 
-    /// Whether the kernel does a device's work, so that each byte takes long.
+    /// Whether software does a device's work, so that each byte takes long.
     pub(crate) fn is_emulated(&self) -> bool {
-        self.port.as_ref().is_some_and(VerbsPort::is_software)
+        let is_software = self.port.as_ref().is_some_and(VerbsPort::is_software);
+        is_software || self.cell.is_of_one_process()
     }
 
     /// How many of something: `full` in optimised builds, a tenth where each takes longer,
-    /// as it does where the kernel does a device's work.
+    /// as it does where the kernel does a device's work; fewer of what is played for each of
+    /// many uses of a device.
     pub(crate) fn count(&self, full: u64) -> u64 {
-        if scenario::is_short_list() {
+        if scenario::is_short_list() || self.cell.is_of_one_process() {
             full / 50
         } else if cfg!(debug_assertions) || self.is_emulated() {
             full / 10
@@ -95,9 +117,14 @@ impl Stage {
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
-                let settings = ibex::rdma::RdmaSettings::new().device(self.port().device());
                 // So large messages go both ways: one way they are written.
-                let settings = settings.trust_peers(self.side == Side::Listener);
+                let trusts = self.side == Side::Listener;
+                let settings = ibex::rdma::RdmaSettings::new().trust_peers(trusts);
+                #[cfg(feature = "fake-device")]
+                if let Some(fake) = &self.fake {
+                    return builder.rdma(fake.is_used(settings));
+                }
+                let settings = settings.device(self.port().device());
                 // To pin as many as there are by default takes a seventh of the time there.
                 let settings = match self.is_emulated() {
                     true => settings.receive_buffers(1024).held_buffers(1024),
@@ -172,9 +199,13 @@ impl Stage {
         peer
     }
 
-    /// Panics unless the kernel says that the session joins this process to the other.
+    /// Panics unless the kernel says that the session joins this process to the other, if
+    /// there are two.
     pub(crate) fn check_peer(&self, peer: &Peer) {
         assert_eq!(peer.fabric(), self.cell.fabric);
+        if self.cell.is_of_one_process() {
+            return;
+        }
         let other = self.other.as_raw_nonzero().get() as u32;
         kernel::assert_connected_to(peer.address(), other);
         if self.cell.fabric == Fabric::Shm {

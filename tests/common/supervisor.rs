@@ -1,12 +1,13 @@
 //! Starts the two processes of a scenario, watches over them and judges how they ended.
 //!
 //! The supervisor plays no part itself: each side is this same program, started anew with
-//! [`PART`] in its environment. A side passes by returning, or by dying as the scenario
+//! [`PART`] in its environment. Where both sides are threads of one process, that one is so
+//! started and watched over. A side passes by returning, or by dying as the scenario
 //! says. No scenario has a time limit; the watchdog is for what hangs, and its bite shows
 //! where.
 
 use std::{
-    env, fs,
+    env, fmt, fs,
     io::{self, Read, Seek},
     os::{fd::OwnedFd, unix::process::ExitStatusExt},
     panic,
@@ -14,7 +15,6 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::Fabric;
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     fs::{MemfdFlags, memfd_create},
@@ -22,35 +22,32 @@ use rustix::{
     process::{Pid, PidfdFlags, Signal, getppid, pidfd_open, set_parent_process_death_signal},
 };
 
+#[cfg(feature = "fake-device")]
+use super::fake;
 use super::{
     device::Device,
     line::Line,
-    scenario::{Cell, Scenario, Side},
+    scenario::{Cell, Side},
     stage::Stage,
 };
 
-/// Says which part of which cell a process plays: `order/shm/caller dialer`.
+/// Says which part of which cell a process plays: `order/shm/caller Dialer`.
 const PART: &str = "IBEX_CONFORMANCE_PART";
 /// Longer than any scenario takes on a slow machine that does other things as well.
 const WATCHDOG: Duration = Duration::from_secs(120);
 /// What a side gets to end by itself when the other has failed.
-const GRACE: Duration = Duration::from_secs(3);
+pub(crate) const GRACE: Duration = Duration::from_secs(3);
 
-/// Plays a cell in two processes of its own. The error says what each of them said.
+/// Plays a cell in processes of its own. The error says what each of them said.
 pub(crate) fn supervise(cell: Cell) -> Result<(), String> {
-    if cell.fabric == Fabric::Verbs {
+    if cell.takes_device() {
         return Device::of_this_run()?.carries(|| watch_over(cell));
     }
     watch_over(cell)
 }
 
 fn watch_over(cell: Cell) -> Result<(), String> {
-    let (dialer, listener) = Line::pair().map_err(|error| error.to_string())?;
-    let start = |side, line| Player::start(cell, side, line).map_err(|error| error.to_string());
-    let mut players = [
-        start(Side::Dialer, dialer)?,
-        start(Side::Listener, listener)?,
-    ];
+    let mut players = Player::start_all(cell).map_err(|error| error.to_string())?;
 
     let mut remarks = String::new();
     let mut deadline = Instant::now() + WATCHDOG;
@@ -89,34 +86,66 @@ fn watch_over(cell: Cell) -> Result<(), String> {
 }
 
 /// Plays the part that the environment names, if it names one.
-pub(crate) fn play_part(scenarios: &[Scenario]) -> Option<ExitCode> {
+pub(crate) fn play_part(cells: &[Cell]) -> Option<ExitCode> {
     let part = env::var(PART).ok()?;
     // The supervisor's thread may be gone already; then nobody waits for us.
     set_parent_process_death_signal(Some(Signal::KILL)).expect("a signal of our own");
     if getppid().is_none_or(|parent| parent == Pid::INIT) {
         return Some(ExitCode::FAILURE);
     }
-    let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
-    let found = cells
-        .flat_map(|cell| Side::BOTH.map(|side| (cell, side)))
-        .find(|&(cell, side)| part == part_of(cell, side));
-    let (cell, side) = found.unwrap_or_else(|| panic!("there is no part \"{part}\""));
-    let line = Line::inherited().expect("the supervisor gave us a line");
-    let play = || (cell.scenario.play)(&mut Stage::enter(cell, side, line));
-    Some(match panic::catch_unwind(play) {
+    let parts = cells.iter().flat_map(|&cell| Part::of(cell));
+    let found = parts.into_iter().find(|one| part == one.to_string());
+    let found = found.unwrap_or_else(|| panic!("there is no part \"{part}\""));
+    Some(match panic::catch_unwind(|| found.play()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(_) => ExitCode::FAILURE,
     })
 }
 
-fn part_of(cell: Cell, side: Side) -> String {
-    format!("{cell} {side:?}")
+/// What one process plays of a cell: a side, or both.
+#[derive(Clone, Copy)]
+struct Part {
+    cell: Cell,
+    side: Option<Side>,
 }
 
-/// A process that plays one side.
+impl Part {
+    fn of(cell: Cell) -> Vec<Self> {
+        if cell.is_of_one_process() {
+            return vec![Self { cell, side: None }];
+        }
+        let side = |side| Self {
+            cell,
+            side: Some(side),
+        };
+        Side::BOTH.map(side).to_vec()
+    }
+
+    fn play(self) {
+        let Self { cell, side } = self;
+        if let Some(side) = side {
+            let line = Line::inherited().expect("the supervisor gave us a line");
+            (cell.scenario.play)(&mut Stage::enter(cell, side, line));
+        }
+        #[cfg(feature = "fake-device")]
+        if let Some(fake) = cell.fake {
+            fake::play_both(cell, fake);
+        }
+    }
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.side {
+            Some(side) => write!(f, "{} {side:?}", self.cell),
+            None => write!(f, "{}", self.cell),
+        }
+    }
+}
+
+/// A process that plays its part.
 struct Player {
-    cell: Cell,
-    side: Side,
+    part: Part,
     child: Child,
     pidfd: OwnedFd,
     /// What it writes to standard output and error.
@@ -125,16 +154,23 @@ struct Player {
 }
 
 impl Player {
-    fn start(cell: Cell, side: Side, line: OwnedFd) -> io::Result<Self> {
+    /// As many as a cell takes, with a line between them.
+    fn start_all(cell: Cell) -> io::Result<Vec<Self>> {
+        let (dialer, listener) = Line::pair()?;
+        let parts = Part::of(cell).into_iter().zip([dialer, listener]);
+        parts.map(|(part, line)| Self::start(part, line)).collect()
+    }
+
+    fn start(part: Part, line: OwnedFd) -> io::Result<Self> {
         let said = fs::File::from(memfd_create("said", MemfdFlags::CLOEXEC)?);
         let mut command = Command::new(env::current_exe()?);
-        if cell.fabric == Fabric::Verbs {
+        if part.cell.takes_device() {
             let device = Device::of_this_run().map_err(io::Error::other)?;
             let (variable, port) = device.for_a_player();
             command.env(variable, port);
         }
         let child = command
-            .env(PART, part_of(cell, side))
+            .env(PART, part.to_string())
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::from(line))
             .stdout(Stdio::from(said.try_clone()?))
@@ -142,8 +178,7 @@ impl Player {
             .spawn()?;
         let pid = Pid::from_child(&child);
         Ok(Self {
-            cell,
-            side,
+            part,
             pidfd: pidfd_open(pid, PidfdFlags::empty())?,
             child,
             said,
@@ -161,7 +196,8 @@ impl Player {
     /// Whether it ended otherwise than the scenario says.
     fn has_failed(&self) -> bool {
         self.ended.is_some_and(|status| {
-            if self.cell.scenario.killed == Some(self.side) {
+            let Part { cell, side } = self.part;
+            if side.is_some() && cell.scenario.killed == side {
                 status.signal() != Some(Signal::KILL.as_raw())
             } else {
                 !status.success()
@@ -178,9 +214,7 @@ impl Player {
 
     /// What all its threads are doing, if a debugger is there to ask.
     fn stacks(&self) -> String {
-        let Self {
-            cell, side, child, ..
-        } = self;
+        let Self { part, child, .. } = self;
         let pid = child.id().to_string();
         let stacks = Command::new("gdb")
             .args([
@@ -196,11 +230,11 @@ impl Player {
         match stacks {
             Ok(output) => {
                 format!(
-                    "{cell}: the {side:?} is at\n{}\n",
+                    "{part} is at\n{}\n",
                     String::from_utf8_lossy(&output.stdout)
                 )
             }
-            Err(error) => format!("{cell}: the {side:?} does not end (no stacks: gdb: {error})\n"),
+            Err(error) => format!("{part} does not end (no stacks: gdb: {error})\n"),
         }
     }
 
@@ -218,7 +252,7 @@ impl Player {
             Some(status) => status.to_string(),
             None => "still running".to_owned(),
         };
-        format!("--- {} {:?} ({how})\n{said}", self.cell, self.side)
+        format!("--- {} ({how})\n{said}", self.part)
     }
 }
 

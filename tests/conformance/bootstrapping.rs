@@ -561,7 +561,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         packet_sequence: 1,
         lid: 0,
         // In a cell of verbs, which is the only one that asks.
-        gid: device::port().expect("a port").gid(),
+        gid: device::gid(),
         gid_type: GidType::RoceV2,
         mtu_bytes: 1024,
         max_inline_bytes: 0,

@@ -3,7 +3,7 @@
 use std::{collections::BTreeMap, fs, task::Poll};
 
 use futures_util::StreamExt;
-use ibex::{Counts, FanIn, FanInEvent, Message, Node, Peer, PeerId, Raw};
+use ibex::{Counts, FanIn, FanInEvent, Message, Node, Peer, PeerAt, Raw};
 
 use crate::common::{
     payload,
@@ -73,7 +73,7 @@ fn fan_in(stage: &mut Stage) {
         Side::Listener => {
             let node = stage.listen();
             let mut requests = gather(&node);
-            let mut taken = BTreeMap::<PeerId, u64>::new();
+            let mut taken = BTreeMap::<PeerAt, u64>::new();
             let mut ended = Vec::new();
             while ended.len() < NODES as usize {
                 match next(&mut requests) {
@@ -339,21 +339,25 @@ fn fan_in_answers(stage: &mut Stage) {
             let mut ended = 0;
             while ended < 2 {
                 match next(&mut requests) {
-                    FanInEvent::Joined(id) => {
-                        let peer = requests.peer(id).expect("it has joined");
-                        assert_eq!(peer.id(), id);
-                        answers.insert(id, sender(&peer, "down"));
+                    FanInEvent::Joined(who) => {
+                        let peer = requests.peer(who).expect("it has joined");
+                        assert_eq!(peer.at(), who);
+                        assert_eq!(
+                            who.to_string(),
+                            format!("{} at {}", peer.id(), peer.address())
+                        );
+                        answers.insert(who, sender(&peer, "down"));
                     }
-                    FanInEvent::Message(id, message) => {
+                    FanInEvent::Message(who, message) => {
                         let length = (message.len() as u64).to_le_bytes();
-                        let answers = answers.get_mut(&id).expect("it has joined");
+                        let answers = answers.get_mut(&who).expect("it has joined");
                         answers.send(&length).expect("sent");
                     }
-                    FanInEvent::Ended(id) => {
+                    FanInEvent::Ended(who) => {
                         ended += 1;
-                        assert!(requests.peer(id).is_none());
+                        assert!(requests.peer(who).is_none());
                     }
-                    FanInEvent::Lost(id, error) => panic!("{id}: {error}"),
+                    FanInEvent::Lost(who, error) => panic!("{who}: {error}"),
                 }
             }
         }
@@ -395,7 +399,7 @@ fn fan_in_counts(stage: &mut Stage) {
         Side::Listener => {
             let node = stage.listen();
             let mut requests = gather(&node);
-            let mut held = BTreeMap::<PeerId, Vec<Message<[u8], Raw>>>::new();
+            let mut held = BTreeMap::<PeerAt, Vec<Message<[u8], Raw>>>::new();
             for _ in 0..2 + MESSAGES + 2 * MESSAGES {
                 match next(&mut requests) {
                     FanInEvent::Joined(peer) => _ = held.insert(peer, Vec::new()),

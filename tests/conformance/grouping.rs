@@ -137,7 +137,7 @@ fn group(stage: &mut Stage) {
                 panic!("two are left")
             };
             assert_eq!((first.id, first.joined_after), (ids[0], 0));
-            assert_eq!((late.peer, late.joined_after), (peers[2].id(), third));
+            assert_eq!((late.peer, late.joined_after), (peers[2].at(), third));
             for member in [first, late] {
                 assert_eq!(member.counts.sent, 3 * third);
                 assert_eq!(member.counts.acknowledged, 3 * third);
@@ -176,8 +176,8 @@ fn group_quorum(stage: &mut Stage) {
             let Err(QuorumError::Timeout(lack)) = timed_out else {
                 panic!("{timed_out:?}")
             };
-            assert_eq!((lack.needed, &lack.able[..]), (3, &[peers[0].id()][..]));
-            assert_eq!(lack.acknowledged, [peers[1].id(), peers[2].id()]);
+            assert_eq!((lack.needed, &lack.able[..]), (3, &[peers[0].at()][..]));
+            assert_eq!(lack.acknowledged, [peers[1].at(), peers[2].at()]);
             let unsent = group.wait_acked(rounds + 1, 1);
             assert!(
                 matches!(unsent, Err(QuorumError::NotSent { .. })),
@@ -190,8 +190,8 @@ fn group_quorum(stage: &mut Stage) {
             let Err(QuorumError::Lost(lost)) = group.wait_acked(rounds, 3) else {
                 panic!("the third never will")
             };
-            assert_eq!(lost.unable, [peers[0].id()]);
-            assert_eq!(lost.acknowledged, [peers[1].id(), peers[2].id()]);
+            assert_eq!(lost.unable, [peers[0].at()]);
+            assert_eq!(lost.acknowledged, [peers[1].at(), peers[2].at()]);
             assert!(lost.able.is_empty() && lost.gone.is_empty(), "{lost}");
             stage.tell("done");
             drop(group);
@@ -223,7 +223,7 @@ fn group_full(stage: &mut Stage) {
             for sequence in 1..=WINDOW {
                 group.send(&payload::numbered(sequence, 100)).expect("room");
             }
-            let slow = peers[MEMBERS - 1].id();
+            let slow = peers[MEMBERS - 1].at();
             group.wait_acked(WINDOW, 2).expect("the others");
             let lost = payload::numbered(0, 100);
             for _ in 0..3 {
@@ -281,7 +281,7 @@ fn group_drops_the_slow(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let (node, peers) = sending_node(stage);
-            let slow = peers[0].id();
+            let slow = peers[0].at();
             for (channel, patience) in CHANNELS.into_iter().zip([Duration::ZERO, MOMENT]) {
                 let group = settings(&node, channel).when_full(WhenFull::DropAfter(patience));
                 let mut group = group.sender::<[u8]>().expect("a group");
@@ -421,7 +421,7 @@ fn group_catches_up(stage: &mut Stage) {
             }
             let late = group.join_sender(alone).expect("it has no clone");
             let member = group.members().pop().expect("three");
-            assert_eq!((member.id, member.peer), (late, peers[2].id()));
+            assert_eq!((member.id, member.peer), (late, peers[2].at()));
             assert_eq!(member.joined_after, part);
             assert_eq!(
                 (member.counts.sent, member.counts.acknowledged),
@@ -435,7 +435,7 @@ fn group_catches_up(stage: &mut Stage) {
             let Err(QuorumError::Lost(lost)) = group.wait_acked(part, MEMBERS) else {
                 panic!("only two were sent it")
             };
-            assert_eq!(lost.unable, [peers[2].id()], "{lost}");
+            assert_eq!(lost.unable, [peers[2].at()], "{lost}");
 
             let mut left = group.leave(late).expect("a member");
             send(&mut group, 3 * part);
@@ -498,7 +498,7 @@ fn group_member_killed(stage: &mut Stage) {
             }
             group.wait_acked(4 * WINDOW, 2).expect("the others");
             let lost = group.next_lost().expect("the killed one");
-            assert_eq!(lost.peer, killed.id());
+            assert_eq!(lost.peer, killed.at());
             assert_eq!(lost.counts.sent, WINDOW, "{lost}");
             let LossReason::Disconnected(error) = &lost.reason else {
                 panic!("{lost}")
@@ -507,7 +507,7 @@ fn group_member_killed(stage: &mut Stage) {
             let Err(QuorumError::Lost(lost)) = group.wait_acked(WINDOW, 3) else {
                 panic!("one is gone")
             };
-            assert_eq!(lost.gone, [killed.id()], "{lost}");
+            assert_eq!(lost.gone, [killed.at()], "{lost}");
             assert_eq!(lost.acknowledged.len(), 2, "{lost}");
             assert!(group.close().is_empty(), "it was told");
             for other in others {

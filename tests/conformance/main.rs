@@ -25,6 +25,8 @@ mod gathering;
 mod grouping;
 mod guarding;
 mod limiting;
+#[cfg(feature = "fake-device")]
+mod masked;
 mod meeting;
 mod observing;
 mod opening;
@@ -45,7 +47,6 @@ use common::{
     seats::Seats,
     supervisor,
 };
-use ibex::Fabric;
 use libtest_mimic::{Arguments, Trial};
 
 /// What says most of a fabric in little time: every size, also beyond the ring, is in it.
@@ -83,22 +84,34 @@ fn main() -> ExitCode {
         bootstrapping::SCENARIOS,
     ]
     .concat();
-    if let Some(exit) = supervisor::play_part(&scenarios) {
+    let cells = scenarios.iter().flat_map(|scenario| scenario.cells());
+    #[cfg(feature = "fake-device")]
+    let cells = cells.chain(masked::cells(&scenarios));
+    let cells: Vec<Cell> = cells.collect();
+    if let Some(exit) = supervisor::play_part(&cells) {
         return exit;
     }
     let has_device = is_device_there();
+    #[cfg(feature = "fake-device")]
+    masked::tell_left_out(&scenarios);
     let is_played = |name| !is_short_list() || SHORT_LIST.contains(&name);
-    let played = scenarios.iter().filter(|scenario| is_played(scenario.name));
-    let cells = played.flat_map(|scenario| scenario.cells());
-    let cells = cells.filter(|cell| cell.fabric != Fabric::Verbs || has_device);
+    let cells = cells.into_iter().filter(|cell| {
+        let has_device = has_device || !cell.takes_device();
+        has_device && is_played(cell.scenario.name)
+    });
     // What waits comes first, and the others beside it.
-    let (waiting, others): (Vec<_>, Vec<_>) = cells.partition(|cell| cell.scenario.waits);
+    let waits = |cell: &Cell| cell.scenario.waits && !cell.is_of_one_process();
+    let (waiting, others): (Vec<_>, Vec<_>) = cells.partition(waits);
     let mut arguments = Arguments::from_args();
     let seats = Arc::new(Seats::new(&mut arguments, waiting.len()));
     let trial = |cell: Cell| {
         let seats = seats.clone();
         Trial::test(cell.to_string(), move || {
-            let _seat = (!cell.scenario.waits).then(|| seats.take());
+            let [of_two, of_one] = &*seats;
+            let _seat = match cell.is_of_one_process() {
+                true => Some(of_one.take()),
+                false => (!waits(&cell)).then(|| of_two.take()),
+            };
             Ok(supervisor::supervise(cell)?)
         })
     };

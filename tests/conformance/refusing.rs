@@ -3,7 +3,10 @@
 
 use std::{fs, thread, time::Duration};
 
-use ibex::{Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw, RecvError, SendError};
+use ibex::{
+    Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw, RecvError, RecvTimeoutError,
+    SendError,
+};
 use rustix::{
     param::page_size,
     process::{Resource, Rlimit, getrlimit, setrlimit},
@@ -21,6 +24,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("no_descriptor_for_a_session", no_descriptor_for_a_session),
     Scenario::new("no_descriptor_for_an_end", no_descriptor_for_an_end),
     Scenario::new("no_descriptor_for_a_ring", no_descriptor_for_a_ring),
+    Scenario::new(
+        "no_descriptor_to_receive_with",
+        no_descriptor_to_receive_with,
+    ),
     Scenario::new("no_memory_to_receive_with", no_memory_to_receive_with),
     Scenario::new("no_memory_to_gather_with", no_memory_to_gather_with),
 ];
@@ -52,11 +59,7 @@ fn no_descriptor_for_a_session(stage: &mut Stage) {
         let connected = limited(Resource::Nofile, most, || node.connect(&address));
         connected.inspect_err(|error| assert!(error.to_string().contains("open files"), "{error}"))
     });
-    let first = attempts.find_map(Result::ok).expect("enough at last");
-    // What the listener passes may still have met the limit, so this one proves nothing more.
-    drop((first, node));
-    let node = stage.builder().build().expect("another node");
-    let peer = node.connect(&address).expect("a session");
+    let peer = attempts.find_map(Result::ok).expect("enough at last");
     stage.tell("one came about");
     let mut sender = sender(&peer, "wal");
     let last = sender.send(b"here").expect("sent");
@@ -148,6 +151,48 @@ fn no_descriptor_for_a_ring(stage: &mut Stage) {
         stage.rendezvous("it is here", &node);
     }
     sender.close().expect("closed");
+}
+
+/// A ring and a large message that come to a process which may open no more descriptors are not
+/// lost: they are there once it may, and the session goes on.
+fn no_descriptor_to_receive_with(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        let mut sender = sender(&peer, "wal");
+        sender.opened(LONG).expect("opened");
+        for length in [10, LARGE] {
+            stage.hear("it has none", &node);
+            let last = sender.send(&vec![7; length]).expect("sent");
+            stage.tell("it is sent");
+            sender.wait_acked(last).expect("acknowledged");
+        }
+        // The last one is on its way while all is closed behind it.
+        stage.hear("it has none", &node);
+        sender.send(&vec![7; 2 * LARGE]).expect("sent");
+        stage.tell("it is sent");
+        sender.close().expect("delivered");
+        return drop(node.close(LONG));
+    }
+    let mut receiver = receiver(&peer, "wal");
+    receiver.opened(LONG).expect("opened");
+    for length in [10, LARGE, 2 * LARGE] {
+        limited(Resource::Nofile, 3, || {
+            stage.tell("it has none");
+            stage.hear("it is sent", &node);
+            // Where the engine takes messages in, none comes with a descriptor.
+            if stage.fabric() == Fabric::Shm {
+                let early = receiver.recv_timeout(MOMENT);
+                assert!(
+                    matches!(early, Err(RecvTimeoutError::Timeout(_))),
+                    "{early:?}"
+                );
+            }
+        });
+        let message = receiver.recv().expect("a message");
+        assert_eq!(message.len(), length);
+        message.ack();
+    }
+    assert!(receiver.next().expect("the end").is_none());
 }
 
 /// A receiving end for which the kernel refuses memory is not opened, and can be once it does

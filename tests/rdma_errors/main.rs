@@ -194,7 +194,7 @@ impl Told {
 
     /// Whoever is elsewhere hears that the node there has none.
     fn assert_dialer_heard(&self, why: &str) {
-        let (_, said) = self.dialed.split_once("): ").expect("an address");
+        let (_, said) = self.dialed.split_once(": ").expect("an address");
         assert_eq!(
             said,
             format!(

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::step::Step;
-use crate::tool::{CLIPPY, IPROUTE, RUSTFMT};
+use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
 use crate::{fuzz, mutants, simulate, soak, verbs, vm};
 
@@ -55,9 +55,9 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(&[
             "cargo test --workspace --exclude ibex",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
-             --test environment --test fan_in --test fingerprints --test group \
-             --test memory_bound --test readme --test refusals --test select \
-             --test send_sync --test shared_credit",
+             --test environment --test fingerprints --test group --test memory_bound \
+             --test readme --test refusals --test send_sync --test shared_credit \
+             --test unopened",
             "cargo test -p ibex --doc",
         ]),
     },
@@ -102,7 +102,17 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(&[
             "cargo test -p ibex --release --test conformance",
             "cargo test -p ibex --release --test rolling_upgrade --test recorded_peers \
-             --test first_bytes --test resuming --test black_hole",
+             --test first_bytes --test resuming --test black_hole --test fan_in --test select",
+        ]),
+    },
+    Stage {
+        name: "masks",
+        about: "every promise, over RDMA devices that lack something, which are made of memory",
+        budget: seconds(300),
+        quick: false,
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Commands(&[
+            "cargo test -p ibex --release --features fake-device --test conformance -- /fake/",
         ]),
     },
     Stage {

@@ -31,9 +31,6 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
         let program = Step::of_line(line).build_program(watchdog)?;
         proofs.push(format!("{program} {arguments}").trim_end().to_string());
     }
-    // A test of theirs runs this one.
-    Step::of_line("cargo build -p ibex --release --features verbs --example replication")
-        .run(watchdog)?;
     let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
     let suite = WHOLE_SUITE.map(|(variable, cells)| format!("{variable} {conformance} {cells}"));
     let [threads, caller] = suite;
@@ -92,8 +89,8 @@ fn what_readers_are_shown(watchdog: &Watchdog) -> Result<String, Failure> {
 }
 
 /// What nobody wants on a device of his own, in guests of its own: messages find no receive,
-/// the device is taken away, the link to another one is cut, and processes are killed. Built,
-/// and to be run one after the other.
+/// the device is taken away, the link to another one is cut, and processes are killed, a
+/// replicated log's among them. Built, and to be run one after the other.
 fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
     let faults = "cargo test -p ibex-transport --release --features verbs --test verbs_faults";
     let faults = Step::of_line(faults).build_program(watchdog)?;
@@ -101,6 +98,12 @@ fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failur
     let errors = Step::of_line(errors).build_program(watchdog)?;
     let links = "cargo test -p ibex --release --features verbs --test rdma_links";
     let links = Step::of_line(links).build_program(watchdog)? + " --nocapture";
+    let fire = "cargo test -p ibex --release --features verbs --test replication";
+    let fire = Step::of_line(fire).build_program(watchdog)?
+        + " --exact under_fire_over_verbs under_fire_over_tcp";
+    // These tests run it.
+    Step::of_line("cargo build -p ibex --release --features verbs --example replication")
+        .run(watchdog)?;
     let starved = |topology, options: &[&str], programs: &[String]| {
         let step = in_the_guest(options)?
             .args(["--label", label, "--", ON_DEVICE, "--starved"])
@@ -109,7 +112,7 @@ fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failur
     };
     Ok(vec![
         starved("one", &[], &[faults, errors])?,
-        starved("pair", &["--pair"], &[links])?,
+        starved("pair", &["--pair"], &[links, fire])?,
         soak::on_verbs(label, watchdog)?,
     ])
 }
@@ -185,10 +188,6 @@ const PROOFS: &[(&str, &str)] = &[
     (
         "cargo test -p ibex --release --features verbs --test no_copy",
         "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test replication",
-        "over_verbs",
     ),
     (
         "cargo test -p ibex --release --features verbs --test no_allocation",

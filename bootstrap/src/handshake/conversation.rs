@@ -146,6 +146,11 @@ impl<E> Conversation<E> {
         (!self.outbox.is_empty()).then(|| std::mem::take(&mut self.outbox))
     }
 
+    /// Whether anything has come that is not taken.
+    pub(super) fn has_more(&self) -> bool {
+        self.inbox.has_more()
+    }
+
     pub(super) fn into_leftover(self) -> Vec<u8> {
         self.inbox.into_rest()
     }
@@ -226,6 +231,11 @@ impl<E> Conversation<E> {
     /// With what was sent last the conversation may be over for the peer.
     pub(super) fn be_quiet(&mut self) {
         self.is_quiet = true;
+    }
+
+    /// It is not: the peer has answered.
+    pub(super) fn speak_again(&mut self) {
+        self.is_quiet = false;
     }
 
     /// Ends the conversation; the first reason counts. The peer is told, unless

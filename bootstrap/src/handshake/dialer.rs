@@ -306,6 +306,7 @@ impl DialerPart {
 
     /// Falls back from verbs when there is a queue pair already.
     fn leave_verbs(&mut self, conversation: &mut Conversation, course: Course, why: String) {
+        conversation.speak_again();
         self.errands.push_back(DialerEvent::ClosePair);
         self.fall_back(conversation, course, why);
     }
@@ -329,6 +330,8 @@ impl DialerPart {
 
     fn become_ready(&mut self, conversation: &mut Conversation, course: Course) {
         conversation.send(&Message::Ready(Ready { session: None }));
+        // The acceptor's session may have begun with that, and would read more as a frame.
+        conversation.be_quiet();
         self.state = State::AwaitReady(course);
     }
 

@@ -58,6 +58,11 @@ impl Inbox {
         Ok(Some(Received { message, bytes }))
     }
 
+    /// Whether anything came behind the last message taken.
+    pub(super) fn has_more(&self) -> bool {
+        !self.bytes.is_empty()
+    }
+
     /// What came behind the last message taken.
     pub(super) fn into_rest(self) -> Vec<u8> {
         self.bytes

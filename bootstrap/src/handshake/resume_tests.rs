@@ -217,6 +217,12 @@ impl Reunion {
         self.attend();
     }
 
+    /// The same for the acceptor alone.
+    pub(super) fn wait_for_acceptor(&mut self) {
+        self.acceptor.handle_timeout(self.now + TIMEOUT);
+        self.attend();
+    }
+
     /// Both ends, which must go on, and with the same.
     pub(super) fn goes_on(mut self) -> ResumedSession {
         self.run();

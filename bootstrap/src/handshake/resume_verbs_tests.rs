@@ -64,6 +64,42 @@ fn over_verbs_each_end_is_connected_to_the_other_before_it_is_sent_to() {
     assert_eq!(reunion.acceptor_end, Some(silent));
 }
 
+/// The acceptor's patience ends while the dialer connects its queue pair, which hears of that
+/// behind the Endpoint: as a whole, or up to where the connection broke.
+#[test]
+fn what_is_taken_back_before_ready_does_not_go_on() {
+    let mut refusal = Vec::new();
+    let said = 2 * HELLO + OFFER + RESUME + RESUMED + 2 * ENDPOINT;
+    for heard in [usize::MAX, 3, 1] {
+        let mut reunion = over_verbs();
+        reunion.cut_after = said - ENDPOINT;
+        reunion.run();
+        let acceptors = reunion.from_acceptor[HELLO + OFFER + RESUMED..].to_vec();
+        assert_eq!(acceptors.len(), ENDPOINT);
+        reunion.wait_for_acceptor();
+        refusal.clear();
+        while let Some(bytes) = reunion.acceptor.poll_transmit() {
+            refusal.extend(bytes);
+        }
+        refusal.truncate(heard);
+        assert!(!refusal.is_empty());
+        reunion
+            .dialer
+            .handle_bytes(&[&acceptors[..], &refusal].concat());
+        reunion.attend();
+        let end = reunion.dialer_end.take().expect("it has ended");
+        assert!(
+            end.is_err(),
+            "{end:?}, and the other end has {:?}",
+            reunion.acceptor_end
+        );
+        assert!(
+            reunion.dialer.poll_transmit().is_none(),
+            "Ready is not said"
+        );
+    }
+}
+
 #[test]
 fn over_verbs_nothing_is_prepared_for_whoever_has_no_proof() {
     for ticket in [

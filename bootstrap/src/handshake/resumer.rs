@@ -103,10 +103,7 @@ impl Handshake<ResumerPart> {
     pub fn handle_connected(&mut self, outcome: Result<(), String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match (std::mem::replace(&mut part.state, State::Over), outcome) {
-            (State::AwaitConnected, Ok(())) => {
-                conversation.send(&Message::Ready(Ready { session: None }));
-                part.go_on(conversation);
-            }
+            (State::AwaitConnected, Ok(())) => part.be_ready(conversation),
             (State::AwaitConnected, Err(why)) => {
                 let why = End::Dialer.cannot_connect(&why);
                 conversation.fail(HandshakeError::not_over_verbs(&why));
@@ -234,6 +231,23 @@ impl ResumerPart {
         match gid_type {
             Some(gid_type) => self.state = State::AwaitPair(gid_type),
             None => self.go_on(conversation),
+        }
+    }
+
+    /// Goes on, unless the peer has given up meanwhile: it says nothing else before it hears
+    /// *Ready*.
+    fn be_ready(&self, conversation: &mut Conversation) {
+        let step = Step::QueuePair;
+        if let Some(message) = conversation.next_message(step) {
+            let kind = message.kind();
+            conversation.fail(HandshakeError::OutOfTurn { step, kind });
+        } else if conversation.has_more() {
+            // A refusal that broke off.
+            let detail = None;
+            conversation.fail(HandshakeError::Closed { step, detail });
+        } else {
+            conversation.send(&Message::Ready(Ready { session: None }));
+            self.go_on(conversation);
         }
     }
 

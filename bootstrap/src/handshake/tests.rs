@@ -594,6 +594,20 @@ fn whoever_is_silent_at_any_step_is_given_up_by_name_of_the_step() {
     }
 }
 
+/// With the dialer's Ready the connection may have become the session's at the acceptor, which
+/// would read a refusal as a frame.
+#[test]
+fn a_dialer_says_nothing_behind_its_ready() {
+    let mut meeting = Meeting::on_hosts(&local(1), host(1), &local(2), host(2));
+    // All but the acceptor's Ready.
+    meeting.cut_after = 7;
+    meeting.run();
+    assert_eq!(meeting.dialer.step(), Step::Ready);
+    assert!(meeting.acceptor_end.as_ref().is_some_and(Result::is_ok));
+    meeting.wait_for_ever();
+    assert!(meeting.dialer_end.is_some() && meeting.dialer.poll_transmit().is_none());
+}
+
 #[test]
 fn a_unix_socket_that_never_answers_is_a_silent_peer() {
     let mut meeting = Meeting::new(&local(1), &local(2));

@@ -103,14 +103,25 @@ enum Round {
 /// Why there is no session yet.
 enum Missing {
     Name(io::Error),
-    Peer(String),
+    Peer(Absent),
+}
+
+/// What the last attempts found, at every address of a name.
+struct Absent {
+    /// The last of them, in words.
+    last: String,
+    /// Whether each was refused, as where nobody listens.
+    is_refused: bool,
 }
 
 /// What came of trying one address.
 enum Attempt {
     Established(Box<Established>),
-    /// Nobody is there, yet; in words.
-    NotYet(String),
+    /// Nobody is there, yet.
+    NotYet {
+        why: String,
+        is_refused: bool,
+    },
     Wrong(HandshakeError),
 }
 
@@ -130,7 +141,10 @@ impl Dial<'_> {
                 return Ok(Round::Missing(Missing::Name(error)));
             }
         };
-        let mut last = "the name has no address".to_string();
+        let mut absent = Absent {
+            last: "the name has no address".to_string(),
+            is_refused: !addresses.is_empty(),
+        };
         let mut wrong = None;
         for (index, &address) in addresses.iter().enumerate() {
             self.attempts += 1;
@@ -139,7 +153,13 @@ impl Dial<'_> {
                 Ok(Attempt::Established(established)) => {
                     return Ok(Round::Established(established));
                 }
-                Ok(Attempt::NotYet(why)) => last = format!("{address}: {why}"),
+                Ok(Attempt::NotYet { why, is_refused }) => {
+                    absent.is_refused &= is_refused;
+                    absent.last = match address.to_string() {
+                        named if named == self.address => why,
+                        resolved => format!("{resolved}: {why}"),
+                    };
+                }
                 Ok(Attempt::Wrong(error)) => wrong = Some((address, error)),
                 Err(Broken::Cancelled) => return Err(self.cancelled()),
                 Err(Broken::Environment(action, source)) => {
@@ -156,7 +176,7 @@ impl Dial<'_> {
                     source,
                 })
             }
-            None => Ok(Round::Missing(Missing::Peer(last))),
+            None => Ok(Round::Missing(Missing::Peer(absent))),
         }
     }
 
@@ -169,7 +189,10 @@ impl Dial<'_> {
             Ok(stream) => stream,
             Err(error) => {
                 tracing::debug!(%address, %error, "nobody there yet");
-                return Ok(Attempt::NotYet(error.to_string()));
+                return Ok(Attempt::NotYet {
+                    why: error.to_string(),
+                    is_refused: error.kind() == io::ErrorKind::ConnectionRefused,
+                });
             }
         };
         let now = Instant::now();
@@ -185,7 +208,10 @@ impl Dial<'_> {
                 | HandshakeError::Closing),
             ) => {
                 tracing::debug!(%address, %error, "nobody who takes us; trying again");
-                Ok(Attempt::NotYet(error.to_string()))
+                Ok(Attempt::NotYet {
+                    why: error.to_string(),
+                    is_refused: false,
+                })
             }
             Err(error) => Ok(Attempt::Wrong(error)),
         }
@@ -196,7 +222,7 @@ impl Dial<'_> {
     fn cut_short(&self, error: DialError, before: Option<Missing>) -> DialError {
         match (before, &error) {
             (
-                Some(Missing::Peer(last)),
+                Some(Missing::Peer(mut absent)),
                 &DialError::Handshake {
                     source:
                         HandshakeError::Silent {
@@ -207,8 +233,9 @@ impl Dial<'_> {
                 },
             ) if waited < self.local.handshake_timeout => {
                 let waited = rounded(&waited);
-                let last = format!("{last}; one more was cut short after {waited:?}");
-                self.give_up(Missing::Peer(last))
+                let cut = format!("; one more was cut short after {waited:?}");
+                absent.last.push_str(&cut);
+                self.give_up(Missing::Peer(absent))
             }
             _ => error,
         }
@@ -224,7 +251,13 @@ impl Dial<'_> {
                 attempts,
                 source,
             },
-            Missing::Peer(last) => DialError::Nobody {
+            Missing::Peer(Absent { last, is_refused }) if is_refused => DialError::Refused {
+                address,
+                waited,
+                attempts,
+                last,
+            },
+            Missing::Peer(Absent { last, .. }) => DialError::Nobody {
                 address,
                 waited,
                 attempts,

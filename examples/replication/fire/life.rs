@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     log::Tip,
-    processes::{Role, signal, spawn_with},
+    processes::{Role, relieve, signal, spawn_with, starve},
 };
 
 /// A primary that lives.
@@ -63,7 +63,12 @@ pub(super) struct Heard {
 impl Life {
     /// Starts one, and a writer who gives it the records from `first` on.
     pub(super) fn start(serve: &Serve, first: u64, draw: Draw) -> Result<Life, Error> {
-        let mut child = spawn_with(&Role::Primary(serve.clone()), Stdio::piped())?;
+        let mut child = spawn_with(&Role::Primary(serve.clone()), |command| {
+            command.stdin(Stdio::piped());
+            if let Some(device) = &serve.device {
+                command.env("IBEX_RDMA_DEVICE", device);
+            }
+        })?;
         let piped = "it was asked for as a pipe";
         let input = child.stdin.take().expect(piped);
         let mut output = BufReader::new(child.stdout.take().expect(piped));
@@ -106,6 +111,16 @@ impl Life {
     /// Lets it go on.
     pub(super) fn resume(&self) -> Result<(), Error> {
         signal(&self.child, Signal::CONT)
+    }
+
+    /// Lets it open no more files and sockets, until [`relieve`](Self::relieve).
+    pub(super) fn starve(&self) -> Result<(), Error> {
+        starve(&self.child)
+    }
+
+    /// Lets it open what it likes again.
+    pub(super) fn relieve(&self) -> Result<(), Error> {
+        relieve(&self.child)
     }
 
     /// Records that it has acknowledged so far.

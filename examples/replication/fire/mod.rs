@@ -8,13 +8,16 @@ mod serve;
 
 use std::{
     collections::BTreeMap,
-    fmt, thread,
+    fmt, io,
+    net::TcpStream,
+    thread,
     time::{Duration, Instant},
 };
 
 use ibex_harness::{
     Error,
     draw::Draw,
+    network::{self, DISTURBANCES, Network},
     proxy::{HARMS, Harm, Proxy},
 };
 use serde::Serialize;
@@ -50,9 +53,19 @@ enum Fault {
     CutConnection,
     /// or nothing goes on for a while.
     StallConnection,
+    /// A replica may open no more files and sockets for a while,
+    StarveReplica,
+    /// or the primary.
+    StarvePrimary,
+    /// Many connect to the primary at once, say nothing, and leave.
+    Crowd,
+    /// The link to the primary is cut and comes back.
+    CutLink,
+    /// It delays, loses, doubles, reorders or garbles packets.
+    DisturbLink,
 }
 
-const FAULTS: [Fault; 7] = [
+const FAULTS: [Fault; 12] = [
     Fault::KillReplica,
     Fault::StopReplica,
     Fault::KillPrimary,
@@ -60,14 +73,34 @@ const FAULTS: [Fault; 7] = [
     Fault::ResetConnection,
     Fault::CutConnection,
     Fault::StallConnection,
+    Fault::StarveReplica,
+    Fault::StarvePrimary,
+    Fault::Crowd,
+    Fault::CutLink,
+    Fault::DisturbLink,
 ];
+
+impl Fault {
+    /// Whether it can befall anybody here, or why not.
+    fn applies(self, network: &Network) -> Result<(), String> {
+        match self {
+            Fault::CutLink => network.has_link(),
+            Fault::DisturbLink => network.has_netem(),
+            _ => Ok(()),
+        }
+    }
+}
 
 /// Runs under fire for so many seconds, and prints what came of it; whether that is good.
 pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
+    let medium = options.medium();
+    network::move_away(medium);
     let seed = options.seed.unwrap_or_else(Draw::seed);
     eprintln!("fire: seed {seed}");
     let directories = Directories::make(options)?;
-    let mut stage = Stage::set(options, &directories, Draw::new(seed))?;
+    let mut draw = Draw::new(seed);
+    let network = Network::of(medium, &mut draw).map_err(Error::io("making a link"))?;
+    let mut stage = Stage::set(options, &directories, network, draw)?;
     stage.play(Duration::from_secs(seconds))?;
     let outcome = stage.strike(seed)?;
     if options.json {
@@ -84,10 +117,14 @@ pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
 /// Everything that runs.
 struct Stage {
     draw: Draw,
+    network: Network,
     proxy: Proxy,
     /// How often connections were to be harmed.
     harms: u64,
+    /// Those that can be, and how often they were,
     faults: BTreeMap<Fault, u64>,
+    /// and why the others cannot.
+    left_out: BTreeMap<Fault, String>,
 
     serve: Serve,
     tasks: Vec<Task>,
@@ -98,7 +135,12 @@ struct Stage {
 }
 
 impl Stage {
-    fn set(options: &Options, directories: &Directories, mut draw: Draw) -> Result<Stage, Error> {
+    fn set(
+        options: &Options,
+        directories: &Directories,
+        network: Network,
+        mut draw: Draw,
+    ) -> Result<Stage, Error> {
         let settings = |name: &str| log_settings(options, directories.of(name));
         let transport = match options.transport() {
             TransportName::Ibex => Transport::Ibex(options.setup()),
@@ -107,6 +149,9 @@ impl Stage {
         let serve = Serve {
             replicas: options.replicas.into(),
             transport,
+            address: network.address.ip(),
+            namespace: network.far_namespace.clone(),
+            device: network.far_device.clone(),
             log: settings("primary"),
             record_bytes: options.record_bytes(),
             pace: options.pace(),
@@ -122,11 +167,20 @@ impl Stage {
         };
         let tasks: Vec<Task> = (0..options.replicas.into()).map(task).collect();
         let roles = tasks.iter().cloned().map(Role::Replica).collect();
+        let (mut faults, mut left_out) = (BTreeMap::new(), BTreeMap::new());
+        for fault in FAULTS {
+            match fault.applies(&network) {
+                Ok(()) => drop(faults.insert(fault, 0)),
+                Err(why) => drop(left_out.insert(fault, why)),
+            }
+        }
         Ok(Stage {
             draw,
+            network,
             proxy,
             harms: 0,
-            faults: FAULTS.map(|fault| (fault, 0)).into(),
+            faults,
+            left_out,
             serve,
             tasks,
             primary: Some(primary),
@@ -139,7 +193,8 @@ impl Stage {
     /// comes when records are acknowledged again, the rest whatever goes on.
     fn play(&mut self, time: Duration) -> Result<(), Error> {
         let begun = Instant::now();
-        let mut first = FAULTS;
+        let kinds: Vec<Fault> = self.faults.keys().copied().collect();
+        let mut first = kinds.clone();
         self.draw.shuffle(&mut first);
         let mut first = first.into_iter();
         loop {
@@ -147,7 +202,7 @@ impl Stage {
             let fault = match first.next() {
                 Some(fault) => fault,
                 None if begun.elapsed() >= time => return Ok(()),
-                None => *self.draw.one_of(&FAULTS),
+                None => *self.draw.one_of(&kinds),
             };
             if self.draw.once_in(2) {
                 self.see_progress()?;
@@ -185,6 +240,39 @@ impl Stage {
             Fault::ResetConnection => return self.harm(Harm::Reset),
             Fault::CutConnection => return self.harm(Harm::Cut),
             Fault::StallConnection => return self.harm(Harm::Stall),
+            Fault::StarveReplica => {
+                self.replicas.starve(replica)?;
+                self.pause(50..300);
+                self.replicas.relieve(replica)?;
+            }
+            Fault::StarvePrimary => {
+                self.primary.as_ref().map_or(Ok(()), Life::starve)?;
+                self.pause(50..300);
+                self.primary.as_ref().map_or(Ok(()), Life::relieve)?;
+            }
+            Fault::CutLink => {
+                self.network.cut().map_err(Error::io(AT_THE_LINK))?;
+                self.pause(50..1000);
+                self.network.restore().map_err(Error::io(AT_THE_LINK))?;
+            }
+            Fault::DisturbLink => {
+                let how = *self.draw.one_of(DISTURBANCES);
+                self.network.disturb(how).map_err(Error::io(AT_THE_LINK))?;
+                self.pause(200..1000);
+                self.network.restore().map_err(Error::io(AT_THE_LINK))?;
+            }
+            Fault::Crowd => {
+                let address = self.primary.as_ref().map(|primary| primary.address);
+                let connect = |address| TcpStream::connect_timeout(&address, PATIENCE);
+                let crowd: io::Result<Vec<_>> = address
+                    .into_iter()
+                    .cycle()
+                    .take(CROWD)
+                    .map(connect)
+                    .collect();
+                self.pause(50..300);
+                crowd.map_err(Error::io("connecting to the primary"))?;
+            }
         }
         *self.faults.entry(fault).or_default() += 1;
         Ok(())
@@ -253,6 +341,7 @@ impl Stage {
         Ok(Outcome::of(
             seed,
             self.faults,
+            self.left_out,
             &self.past,
             &reports,
             tips,
@@ -267,6 +356,8 @@ struct Outcome {
     carrier: String,
     seed: u64,
     faults: BTreeMap<Fault, u64>,
+    /// Faults that cannot be here, and why.
+    left_out: BTreeMap<Fault, String>,
     /// How often replicas joined; the first time included.
     joined: u64,
     /// Records that were given to a primary,
@@ -284,6 +375,7 @@ impl Outcome {
     fn of(
         seed: u64,
         faults: BTreeMap<Fault, u64>,
+        left_out: BTreeMap<Fault, String>,
         past: &[Past],
         reports: &[Report],
         tips: Vec<Tip>,
@@ -306,6 +398,7 @@ impl Outcome {
             carrier,
             seed,
             faults,
+            left_out,
             joined: past.iter().map(|past| past.heard.joined).sum(),
             given: past.last().map_or(0, |past| past.given.end),
             acknowledged,
@@ -329,6 +422,9 @@ impl fmt::Display for Outcome {
             write!(f, "{fault:?} {count}, ")?;
         }
         writeln!(f, "joined {}", self.joined)?;
+        for (fault, why) in &self.left_out {
+            writeln!(f, "left out: {fault:?}, since {why}")?;
+        }
         writeln!(
             f,
             "records {}, acknowledged {}, lost {}, misplaced {}, garbled {}",
@@ -365,6 +461,9 @@ fn wait_for(problem: &'static str, mut is_done: impl FnMut() -> bool) -> Result<
     Ok(())
 }
 
+/// Connections at once, of somebody who has lost the way.
+const CROWD: usize = 200;
+const AT_THE_LINK: &str = "doing something to the link";
 const NO_CONNECTION: &str = "no replica has a connection any more";
 /// For a connection or an acknowledgement to come, and for a replica to find its primary.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -3,10 +3,11 @@
 
 use std::{
     io::{self, Write},
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
+    path::PathBuf,
 };
 
-use ibex_harness::Error;
+use ibex_harness::{Error, network};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -25,6 +26,12 @@ pub(crate) struct Serve {
     pub(crate) replicas: usize,
     /// How to talk to them.
     pub(crate) transport: Transport,
+    /// Where it listens,
+    pub(crate) address: IpAddr,
+    /// the network namespace that it lives in, if not in that of the others,
+    pub(crate) namespace: Option<PathBuf>,
+    /// and the RDMA device that it takes.
+    pub(crate) device: Option<String>,
     /// Its log.
     pub(crate) log: LogSettings,
     /// What its input is cut into.
@@ -51,9 +58,13 @@ pub(super) enum Told {
 impl Serve {
     /// Replicates its input until that ends.
     pub(crate) fn run(self) -> Result<(), Error> {
+        if let Some(namespace) = &self.namespace {
+            network::enter(namespace).map_err(Error::io("entering a network namespace"))?;
+        }
+        let address = self.address;
         match self.transport {
-            Transport::Ibex(setup) => self.serve(IbexEndpoint::listen(setup)?),
-            Transport::Sockets(waiting) => self.serve(SocketEndpoint::listen(waiting)?),
+            Transport::Ibex(setup) => self.serve(IbexEndpoint::listen(setup, address)?),
+            Transport::Sockets(waiting) => self.serve(SocketEndpoint::listen(waiting, address)?),
         }
     }
 

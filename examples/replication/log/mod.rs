@@ -202,6 +202,11 @@ impl Log {
         Ok(self.durable)
     }
 
+    /// Whether more records at a time cost less each, since one sync makes them durable.
+    pub(crate) fn syncs_together(&self) -> bool {
+        self.settings.directory.is_some() && self.settings.fsync == Fsync::Group
+    }
+
     /// How much later what is written has to be made durable.
     pub(crate) fn sync_due(&self) -> Duration {
         match self.settings.fsync {
@@ -422,7 +427,7 @@ pub(crate) enum LogError {
         /// Where the log lies.
         place: String,
         /// The refusal.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// Records that do not follow from what the log has.
     #[error("{0}, and it was not appended; the two logs have different pasts, or bytes changed")]

@@ -13,7 +13,11 @@ use std::{
     io,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
+    thread,
+    time::{Duration, Instant},
 };
+
+use rustix::io::Errno;
 
 use super::record::{self, HEADER_BYTES};
 
@@ -213,13 +217,12 @@ impl Segment {
 impl SegmentFile {
     fn create(directory: &Path, base: u64) -> io::Result<SegmentFile> {
         let path = directory.join(format!("{base:020}.{EXTENSION}"));
-        let file = OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create_new(true)
-            .open(&path)?;
         // The name is durable only with its directory.
-        File::open(directory)?.sync_all()?;
+        let directory = once_there_is_a_descriptor(|| File::open(directory))?;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).create_new(true);
+        let file = once_there_is_a_descriptor(|| options.open(&path))?;
+        directory.sync_all()?;
         Ok(SegmentFile {
             path,
             file,
@@ -227,6 +230,25 @@ impl SegmentFile {
             synced: 0,
         })
     }
+}
+
+/// Opens something, and waits for a while where the process or the system has no descriptor
+/// left: that passes, and is no reason for a log to end.
+fn once_there_is_a_descriptor(open: impl Fn() -> io::Result<File>) -> io::Result<File> {
+    let patience = Instant::now() + PATIENCE;
+    loop {
+        match open() {
+            Err(error) if is_starved(&error) && Instant::now() < patience => thread::sleep(PAUSE),
+            opened => return opened,
+        }
+    }
+}
+
+fn is_starved(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
 }
 
 /// The segment files of a directory, in the order of the log.
@@ -250,4 +272,7 @@ fn base_of(path: &Path) -> Option<u64> {
     path.file_stem()?.to_str()?.parse().ok()
 }
 
+/// How long a segment waits for a descriptor, and how often it looks.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(5);
 const EXTENSION: &str = "segment";

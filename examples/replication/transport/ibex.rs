@@ -7,7 +7,7 @@
 
 use std::{
     collections::VecDeque,
-    net::{Ipv4Addr, SocketAddr},
+    net::{IpAddr, SocketAddr},
     rc::Rc,
     thread,
     time::{Duration, Instant},
@@ -89,9 +89,12 @@ pub(crate) struct IbexEndpoint {
 }
 
 impl IbexEndpoint {
-    /// Listens on this host.
-    pub(crate) fn listen(setup: Setup) -> Result<IbexEndpoint, Error> {
-        let builder = setup.builder().listen((Ipv4Addr::LOCALHOST, 0));
+    /// Listens at any port of `address`, which strangers do not reach.
+    pub(crate) fn listen(setup: Setup, address: IpAddr) -> Result<IbexEndpoint, Error> {
+        let mut builder = setup.builder().listen((address, 0));
+        if !address.is_loopback() {
+            builder = builder.insecure_network();
+        }
         let node = builder.build().map_err(Error::subject)?;
         let address = node.local_addr();
         Ok(IbexEndpoint {
@@ -314,9 +317,11 @@ impl IbexPrimary {
 }
 
 impl PrimaryLink for IbexPrimary {
+    // An acknowledgement costs a store, so a batch need not wait for the next one's.
     fn receive(
         &mut self,
         limit: Duration,
+        together: bool,
         take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
     ) -> Result<Received, Error> {
         loop {
@@ -341,6 +346,9 @@ impl PrimaryLink for IbexPrimary {
             };
             take(Batch::parse(&message)?)?;
             self.unacknowledged.push(message);
+            if !together {
+                return Ok(Received::Batches);
+            }
         }
     }
 

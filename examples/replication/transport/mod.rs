@@ -56,10 +56,13 @@ pub(crate) trait ReplicaLink {
 
 /// The primary, as a replica sees it.
 pub(crate) trait PrimaryLink {
-    /// Hands every batch that has arrived to `take`; waits for the first for up to `limit`.
+    /// Hands a batch that has arrived to `take`, and what came with it as far as it is cheaper
+    /// to acknowledge that together, or where it is made durable `together`; waits for the first
+    /// for up to `limit`.
     fn receive(
         &mut self,
         limit: Duration,
+        together: bool,
         take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
     ) -> Result<Received, Error>;
 

@@ -4,7 +4,7 @@
 
 use std::{
     io::{self, ErrorKind, IoSlice, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     ops::Range,
     thread,
     time::{Duration, Instant},
@@ -25,10 +25,10 @@ pub(crate) struct SocketEndpoint {
 }
 
 impl SocketEndpoint {
-    /// Listens on this host.
-    pub(crate) fn listen(waiting: Waiting) -> Result<SocketEndpoint, Error> {
+    /// Listens at any port of `address`.
+    pub(crate) fn listen(waiting: Waiting, address: IpAddr) -> Result<SocketEndpoint, Error> {
         let prepare = || {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+            let listener = TcpListener::bind((address, 0))?;
             listener.set_nonblocking(true)?;
             Ok((listener.local_addr()?, listener))
         };
@@ -247,9 +247,11 @@ impl SocketPrimary {
 }
 
 impl PrimaryLink for SocketPrimary {
+    // What was read at once is acknowledged at once: each answer is a call of the kernel.
     fn receive(
         &mut self,
         limit: Duration,
+        _: bool,
         take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
     ) -> Result<Received, Error> {
         let begun = Instant::now();

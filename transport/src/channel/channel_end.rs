@@ -2,7 +2,10 @@
 //! for the peer to open its own.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
     time::{Duration, Instant},
 };
 
@@ -14,7 +17,7 @@ use super::{
     state::{End, EndState},
 };
 use crate::{
-    driver::{Patience, SessionShared},
+    driver::{Patience, SessionShared, What},
     engine::control::{ChannelSpec, Role},
     fork::{self, UsedAfterFork},
     ring::WaitSlot,
@@ -34,6 +37,8 @@ pub struct ChannelEnd {
     // How it stands.
     /// What the engine says.
     pub(crate) state: EndState,
+    /// Who waits for the peer's open in a call that `open_timeout` does not end.
+    open_watch: OpenWatch,
     /// Who waits: for the peer's open, for messages, for room or news.
     pub(crate) waiters: WaitSlot,
 }
@@ -75,6 +80,7 @@ impl ChannelEnd {
             spec,
             open_timeout,
             state: EndState::default(),
+            open_watch: OpenWatch::default(),
             waiters: WaitSlot::new(),
         }
     }
@@ -153,19 +159,66 @@ impl ChannelEnd {
     }
 
     pub(super) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {
+        self.not_opened_among(&self.session.incoming(), waited)
+    }
+
+    /// The same, where it is known what the peer opened and we did not.
+    fn not_opened_among(&self, incoming: &[(String, Role)], waited: Duration) -> Box<NotOpened> {
+        let missing = self.role.opposite();
         let ours = (&*self.name, self.role);
-        let peers = self.session.incoming();
-        let is_same_there = peers.iter().any(|(name, role)| (&**name, *role) == ours);
+        let is_same_there = incoming.iter().any(|(name, role)| (&**name, *role) == ours);
+        let others = incoming.iter().filter(|(_, role)| *role == missing);
+        let other_names = others.map(|(name, _)| name.clone());
         Box::new(NotOpened {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
-            missing: self.role.opposite(),
+            missing,
             is_same_there,
+            other_names: other_names.take(MOST_NAMES).collect(),
             waited,
             open_timeout: self.open_timeout,
         })
     }
 }
+
+/// Somebody waits for the peer's open, and no time-out will tell of it.
+#[derive(Debug, Default)]
+struct OpenWatch {
+    /// Since when.
+    since: OnceLock<Instant>,
+    is_told: AtomicBool,
+}
+
+impl ChannelEnd {
+    /// Somebody waits, in a call that `open_timeout` does not end: has the engine tell of it
+    /// when that time is over, once.
+    pub(super) fn watch_open(&self) {
+        if self.state.is_pending()
+            && self.open_watch.since.set(Instant::now()).is_ok()
+            && let Some(due) = self.open_notice_at()
+        {
+            self.session.watch_opening(due);
+        }
+    }
+
+    /// When it is to be told that the peer has not opened its end, if that is so.
+    pub(crate) fn open_notice_at(&self) -> Option<Instant> {
+        let OpenWatch { since, is_told } = &self.open_watch;
+        let is_silent = self.state.is_pending() && !is_told.load(Ordering::Relaxed);
+        // A time that the clock cannot express never comes.
+        let due = since.get()?.checked_add(self.open_timeout)?;
+        is_silent.then_some(due)
+    }
+
+    /// What to tell then. `incoming` is what the peer opened and we did not.
+    pub(crate) fn take_open_notice(&self, incoming: &[(String, Role)]) -> What {
+        self.open_watch.is_told.store(true, Ordering::Relaxed);
+        What::NotOpened(self.not_opened_among(incoming, self.open_timeout))
+    }
+}
+
+/// A peer may have opened a thousand others.
+const MOST_NAMES: usize = 8;
 
 impl From<UsedAfterFork> for Unusable {
     fn from(error: UsedAfterFork) -> Self {

@@ -67,7 +67,7 @@ impl fmt::Display for Offered<'_> {
 }
 
 /// The peer did not open its end of a channel in time.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct NotOpened {
     /// The channel's name.
@@ -79,6 +79,9 @@ pub struct NotOpened {
     /// The peer opened the same end of this name that this node has: two senders, or two
     /// receivers, wait for each other.
     pub is_same_there: bool,
+    /// Other names of which the peer has opened the missing kind of end and this node has not
+    /// opened the other: the one that was meant may be among them. At most eight.
+    pub other_names: Vec<String>,
     /// How long the call waited.
     pub waited: Duration,
     /// How long it would have, if the caller had let it.
@@ -92,6 +95,7 @@ impl fmt::Display for NotOpened {
             peer,
             missing,
             is_same_there,
+            other_names,
             waited,
             open_timeout,
         } = self;
@@ -107,7 +111,20 @@ impl fmt::Display for NotOpened {
                 "it opened a {same} as well: one of the two must be a {missing}"
             );
         }
-        f.write_str("check the name there, ")?;
+        match &other_names[..] {
+            [] => f.write_str("check the name there, ")?,
+            // They are the peer's words, so they are escaped.
+            [name] => write!(
+                f,
+                "it has a {missing} of another name, {name:?}, that is not open here: check the \
+                 name at both ends, "
+            )?,
+            [first, others @ ..] => {
+                write!(f, "it has {missing}s of other names, {first:?}")?;
+                others.iter().try_for_each(|name| write!(f, ", {name:?}"))?;
+                f.write_str(", that are not open here: check the name at both ends, ")?;
+            }
+        }
         if waited < open_timeout {
             write!(f, "or wait longer (open_timeout is {open_timeout:?})")
         } else {

@@ -149,6 +149,11 @@ impl Several {
             );
             looks = looks.max(other.looks());
         }
+        for number in 0..count {
+            if let Awaited::Message(handle) = ends.end(number) {
+                handle.end().watch_open();
+            }
+        }
         let Patience::Until(deadline) = patience else {
             session.poll();
             return self.look(ends).ok_or(TimedOut);

@@ -39,8 +39,22 @@ pub struct TaskWait {
 }
 
 impl ReceiveHandle {
-    /// The next message, for a task: pending until there is one, or the end.
+    /// The next message, for a task: pending until there is one, or the end. It is told, once,
+    /// if the peer does not open its end for `open_timeout`.
     pub fn poll_receive(
+        &mut self,
+        wait: &mut TaskWait,
+        waker: &Waker,
+    ) -> Poll<Result<RawMessage, RecvError>> {
+        let polled = self.poll_receive_unwatched(wait, waker);
+        if polled.is_pending() {
+            self.end().watch_open();
+        }
+        polled
+    }
+
+    /// The same where a peer may never open its end, and nobody has to be told.
+    pub fn poll_receive_unwatched(
         &mut self,
         wait: &mut TaskWait,
         waker: &Waker,
@@ -120,6 +134,7 @@ impl SendHandle {
             None => {
                 // A thread would wake up to tell that it waits for long.
                 self.end().session.watch_stalls();
+                self.end().watch_open();
                 Poll::Pending
             }
         }
@@ -140,7 +155,10 @@ impl SendHandle {
                 self.leave(wait);
                 Poll::Ready(opened)
             }
-            None => Poll::Pending,
+            None => {
+                self.end().watch_open();
+                Poll::Pending
+            }
         }
     }
 

@@ -1,7 +1,10 @@
 //! What is told of a node that was closed.
 #![forbid(unsafe_code)]
 
-/// What a closed node could not deliver.
+use std::fmt;
+
+/// What a closed node could not deliver. Its `Display` says so in one line, as a log or a
+/// `main` has it.
 #[must_use = "it says what was not delivered"]
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CloseReport {
@@ -20,4 +23,53 @@ pub struct Undelivered {
     pub sent: u64,
     /// Messages that the peer's engine holds: at least so many.
     pub received: u64,
+}
+
+impl fmt::Display for CloseReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((first, others)) = self.undelivered.split_first() else {
+            return f.write_str("all that was sent is delivered");
+        };
+        write!(f, "not all that was sent is delivered: {first}")?;
+        others.iter().try_for_each(|other| write!(f, "; {other}"))
+    }
+}
+
+impl fmt::Display for Undelivered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            sent,
+            received,
+        } = self;
+        write!(
+            f,
+            "channel \"{channel}\" to {peer} ({sent} sent, at least {received} received)"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_says_in_one_line_which_channels_lack_what() {
+        let mut report = CloseReport::default();
+        assert_eq!(report.to_string(), "all that was sent is delivered");
+        for (channel, sent) in [("wal", 9), ("news", 7)] {
+            report.undelivered.push(Undelivered {
+                channel: channel.to_owned(),
+                peer: "10.0.0.2:7000".to_owned(),
+                sent,
+                received: 5,
+            });
+        }
+        assert_eq!(
+            report.to_string(),
+            "not all that was sent is delivered: channel \"wal\" to 10.0.0.2:7000 (9 sent, at \
+             least 5 received); channel \"news\" to 10.0.0.2:7000 (7 sent, at least 5 received)"
+        );
+    }
 }

@@ -295,7 +295,7 @@ impl Engine {
                             link.arm_receivers();
                         }
                     }
-                    unix if unix == Wire::Unix as u64 => link.unix_is_ready(context),
+                    unix if unix == Wire::Unix as u64 => link.look_at_unix(context),
                     _ => link.tcp_is_ready(readiness.readable),
                 }
             }

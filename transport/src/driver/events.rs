@@ -19,9 +19,9 @@ use super::{
     waiting::Looks,
 };
 use crate::{
-    channel::EndCause,
+    channel::{EndCause, NotOpened},
     engine::control::Role,
-    fabric::Fabric,
+    fabric::{Fabric, link::Link},
     fork,
     ring::{WaitSlot, Wakers},
 };
@@ -77,6 +77,9 @@ pub enum What {
         /// Why.
         cause: EndCause,
     },
+    /// Somebody waits for an end of the peer's for as long as its `open_timeout`, in a call that
+    /// goes on.
+    NotOpened(Box<NotOpened>),
     /// A sender waits for its window, and nothing has moved for a while.
     Stalled(Stalled),
     /// The same goes on.
@@ -187,10 +190,13 @@ impl Runtime {
 }
 
 impl What {
-    /// For the log: a stall as a warning, its end as news.
+    /// For the log: what is waited for in vain as a warning, its end as news.
     pub(crate) fn warn(&self, peer: &PeerDescription) {
         let peer = peer.address;
         match self {
+            What::NotOpened(missing) => {
+                tracing::warn!(%peer, %missing, "an end is waited for that is not open there");
+            }
             What::Stalled(Stalled {
                 channel,
                 end,
@@ -218,11 +224,19 @@ impl What {
 impl SessionShared {
     /// Has the engine look whether a task waits for room for long.
     pub(crate) fn watch_stalls(&self) {
-        let runtime = &self.runtime;
-        let is_new = runtime.on_link(self.id, |link, _| link.watch_stalls());
-        if is_new == Some(true) {
+        self.watch(Link::watch_stalls);
+    }
+
+    /// Has the engine look at `due` whether an end that somebody waits for is open.
+    pub(crate) fn watch_opening(&self, due: Instant) {
+        self.watch(|link| link.watch_opening(due));
+    }
+
+    /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
+    fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
+        if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
             // Whoever sleeps in the epoll set has another deadline.
-            runtime.bell().wake();
+            self.runtime.bell().wake();
         }
     }
 

@@ -11,7 +11,8 @@
 //! 3. Else those who want share what there is: none is given more than the *level*, an equal
 //!    part for each *active* session, and who has more is recalled to it as soon as someone
 //!    who has less wants and nothing is free. A session is active from when it wants until it
-//!    surrenders what it could not use, or is found to use nothing. Who is not active is
+//!    surrenders what it could not use, or is found to use nothing; where sessions take turns,
+//!    until it has not wanted for as long as all have a turn each. Who is not active is
 //!    recalled first, to one *grain*, the least that is of use. To use nothing means: not
 //!    while another has used more than it held, so that nothing which had arrived by then
 //!    is still to be taken in.
@@ -273,6 +274,9 @@ impl CreditBroker {
 
     fn came_back(&mut self, session: SessionId, credit: u64, is_idle: bool) {
         let lapses = self.gifts + self.holdings.len();
+        // A turn that is not used up says little: its session may want again before all others
+        // had theirs, and lapses if it does not.
+        let takes_turns = self.is_crowded();
         let mut closed = None;
         let mut is_lapsing = false;
         self.holdings.change(session, |holding, free| {
@@ -285,7 +289,7 @@ impl CreditBroker {
                 closed = holding.due.take();
                 holding.is_overdue = false;
             }
-            if is_idle && holding.ticket.is_none() {
+            if is_idle && holding.ticket.is_none() && !takes_turns {
                 holding.is_active = false;
             }
             is_lapsing = holding.is_active && holding.held == 0 && holding.ticket.is_none();

@@ -293,10 +293,11 @@ impl Session {
             && self.config.data_in_band
         {
             channel.handle_released(counters);
-            channel.queued = true;
             // Its last word rides on the close, or on a frame before it.
-            self.news.retain(|&other| other != end);
-            self.news.push_front(end);
+            if !channel.queued {
+                channel.queued = true;
+                self.news.push_back(end);
+            }
         }
         let role = Role::Receiver;
         self.say(Control::Close {

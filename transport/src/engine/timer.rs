@@ -13,7 +13,10 @@ pub enum Timer {
     Drain,
     /// Senders that wait for room are looked at again then.
     Stall,
-    /// What the kernel did not take over the Unix socket is passed again then.
+    /// Ends that somebody waits for in a call without `open_timeout` are looked at then.
+    Open,
+    /// What the Unix socket did not take, or this process could not take from it, is tried
+    /// again then.
     Pass,
     /// A session without wires is said to be suspended then.
     Notice,
@@ -23,10 +26,11 @@ pub enum Timer {
     Verdict,
 }
 
-const TIMERS: [Timer; 7] = [
+const TIMERS: [Timer; 8] = [
     Timer::Linger,
     Timer::Drain,
     Timer::Stall,
+    Timer::Open,
     Timer::Pass,
     Timer::Notice,
     Timer::Redial,

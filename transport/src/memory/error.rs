@@ -7,8 +7,8 @@ use rustix::io::Errno;
 
 /// The kernel refused memory.
 ///
-/// The text names what the memory was for, the step that failed and the setting
-/// or limit to change; the kernel's own error is the source.
+/// The text names what the memory was for, the step that failed, what the kernel said and
+/// the setting or limit to change.
 #[derive(thiserror::Error)]
 #[error("cannot get {what} of {bytes} bytes ({step}): {source}; {}", self.next_step())]
 #[non_exhaustive]
@@ -20,7 +20,7 @@ pub struct MemoryError {
     /// The step that failed, by the name of its system call.
     pub step: &'static str,
     /// What the kernel said.
-    pub source: io::Error,
+    pub r#source: io::Error,
 }
 
 impl MemoryError {
@@ -137,6 +137,12 @@ mod tests {
             "cannot get a ring of 1048576 bytes (fallocate): Cannot allocate memory (os error 12); \
              lower window_bytes, or raise the memory limit of the container (or vm.max_map_count)"
         );
+    }
+
+    #[test]
+    fn the_kernel_is_quoted_once() {
+        let error = MemoryError::new(MemoryUse::Ring, 1 << 20, "fallocate", Errno::NOMEM);
+        assert!(std::error::Error::source(&error).is_none());
     }
 
     #[test]

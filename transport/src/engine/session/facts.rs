@@ -306,7 +306,7 @@ pub enum PeerMisbehaved {
     #[error("channel {channel}: {source}")]
     Counters {
         channel: u32,
-        source: ImpossibleCounters,
+        r#source: ImpossibleCounters,
     },
     #[error("a frame is for channel {channel}, which is not open")]
     UnknownChannel { channel: u32 },

@@ -99,6 +99,9 @@ impl Session {
             return self.talk_of_credit(self.is_out_of_credit(), landing, head);
         }
         if let Some(control) = self.control.pop_front() {
+            if let Control::Close { end, .. } = control {
+                self.tell_first_of(end);
+            }
             self.build_control(Some(&control), landing, head);
             if let Control::Close { end, .. } = control {
                 self.close_went(end);
@@ -633,6 +636,14 @@ impl Session {
             })
     }
 
+    /// If there is news of an end, the next frame has that.
+    fn tell_first_of(&mut self, end: u32) {
+        if let Some(at) = self.news.iter().position(|&other| other == end) {
+            self.news.remove(at);
+            self.news.push_front(end);
+        }
+    }
+
     pub(super) fn queue_news(&mut self, end: u32) {
         let Some(channel) = self.receiver_mut(end) else {
             return;
@@ -648,8 +659,7 @@ impl Session {
             }
         } else if queued && urgent {
             // Urgent news stand at the front, where `news_are_urgent` looks.
-            self.news.retain(|&other| other != end);
-            self.news.push_front(end);
+            self.tell_first_of(end);
         }
         self.has_errands = true;
     }

@@ -52,8 +52,19 @@ impl Link {
     pub(super) fn peer_said_goodbye(&mut self, context: &mut Context<'_>) {
         match self.phase {
             Phase::Up => {
-                self.phase = Phase::PeerClosed;
                 self.receive_local(context);
+                if self.phase != Phase::Up {
+                    // What came broke the protocol.
+                    return;
+                }
+                if let Some(local) = &mut self.local
+                    && local.lacks_descriptor
+                {
+                    // As long as the peer waits for ours.
+                    local.has_goodbye = true;
+                    return;
+                }
+                self.phase = Phase::PeerClosed;
                 self.end_all(&EndCause::Goodbye, context);
                 for (id, sender) in self.senders.iter_mut() {
                     sender.is_closed = true;
@@ -64,7 +75,13 @@ impl Link {
                 self.timers
                     .set(Timer::Linger, Instant::now() + GOODBYE_TIMEOUT);
             }
-            Phase::Closing => self.finish(&EndCause::Goodbye, context),
+            Phase::Closing => {
+                // Ours may still wait for credit, and the peer waits for it.
+                self.phase = Phase::PeerClosed;
+                let latest = Instant::now() + GOODBYE_TIMEOUT;
+                self.timers.set_sooner(Timer::Linger, latest);
+                self.finish_if_said(context);
+            }
             Phase::PeerClosed | Phase::Gone => {}
         }
     }
@@ -134,7 +151,8 @@ impl Link {
                     self.look_at_teardown(now, tools, context);
                 }
                 Timer::Stall => self.look_for_stalls(now, context),
-                Timer::Pass => self.flush_local(context),
+                Timer::Open => self.look_for_openings(now, context),
+                Timer::Pass => self.look_at_unix(context),
                 Timer::Notice => self.tell_of_break(context),
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.give_up(context),

@@ -161,6 +161,7 @@ impl Link {
             receiver.end.provide(Source::Frames(reader));
             receiver.end.waiters.take(&mut context.wakers);
         }
+        self.forget_openings();
     }
 
     fn peer_closed(

@@ -2,8 +2,11 @@
 //! `SOCK_SEQPACKET` Unix socket.
 //!
 //! The kernel keeps message bounds, so a message and its descriptor arrive
-//! together or not at all. Every call is non-blocking. Whatever a hostile peer
-//! attaches, no descriptor leaks: those that are not handed out are closed.
+//! together or not at all. A process that may open no more descriptors would lose
+//! the one and get the other (`MSG_CTRUNC`, unix(7)), so a message is peeked at,
+//! which brings its descriptor and leaves it where it is, and taken once that is
+//! here. Every call is non-blocking. Whatever a hostile peer attaches, no
+//! descriptor leaks: those that are not handed out are closed.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
@@ -82,7 +85,7 @@ impl FdSocket {
         };
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
-        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
+        let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC | RecvFlags::PEEK;
         let message = {
             let mut parts = [IoSliceMut::new(&mut received.buffer)];
             match retry_on_intr(|| recvmsg(&self.socket, &mut parts, &mut control, flags)) {
@@ -91,11 +94,7 @@ impl FdSocket {
                 // The peer closed its end while messages of ours lay there unread. The
                 // kernel says so once; what it sent before is still to be had.
                 Err(Errno::CONNRESET) => return self.receive(),
-                Err(errno) => {
-                    return Err(FdSocketError::Kernel {
-                        source: errno.into(),
-                    });
-                }
+                Err(errno) => return Err(kernel(errno)),
             }
         };
         received.length = message.bytes;
@@ -112,11 +111,12 @@ impl FdSocket {
                 }
             }
         }
-        if surplus > 0 {
+        let is_short = message.flags.contains(ReturnFlags::CTRUNC);
+        if surplus > 0 || is_short && received.fd.is_some() {
             return Err(FdSocketError::TooManyDescriptors);
         }
-        if message.flags.contains(ReturnFlags::CTRUNC) {
-            return Err(FdSocketError::DescriptorLost);
+        if is_short {
+            return Ok(Incoming::NotNow);
         }
         if message.flags.contains(ReturnFlags::TRUNC) {
             return Err(FdSocketError::TooLong);
@@ -126,7 +126,21 @@ impl FdSocket {
             // as a message has ended too, as far as we care.
             return Ok(Incoming::End);
         }
+        let flags = RecvFlags::DONTWAIT;
+        let mut nothing = RecvAncillaryBuffer::default();
+        let taken = retry_on_intr(|| recvmsg(&self.socket, &mut [], &mut nothing, flags));
+        let had_fd = taken.map_err(kernel)?.flags.contains(ReturnFlags::CTRUNC);
+        if had_fd && received.fd.is_none() {
+            // The kernel had no memory to give it to us twice, and says nothing of that.
+            return Err(kernel(Errno::NOMEM));
+        }
         Ok(Incoming::Message(received))
+    }
+}
+
+fn kernel(errno: Errno) -> FdSocketError {
+    FdSocketError::Kernel {
+        source: errno.into(),
     }
 }
 
@@ -158,6 +172,9 @@ pub enum Incoming {
     Message(Received),
     /// Nothing yet: try again when the socket is readable.
     WouldBlock,
+    /// This process may open no more descriptors, and one comes with the next message: it
+    /// stays where it is. Try again later, since nothing tells when.
+    NotNow,
     /// The peer has closed its end.
     End,
 }
@@ -181,8 +198,6 @@ impl Received {
 
 /// Why a message was not taken. The session cannot go on: with the message a
 /// step of a channel is lost.
-///
-/// Of a descriptor that was lost nobody can tell whose fault it is; ours needs no malice.
 #[derive(Debug, thiserror::Error)]
 pub enum FdSocketError {
     /// More than one descriptor came with one message.
@@ -190,12 +205,6 @@ pub enum FdSocketError {
         "the peer attached more than one descriptor to a message; all are closed, closing the session"
     )]
     TooManyDescriptors,
-    /// The kernel dropped descriptors that came with a message (`MSG_CTRUNC`).
-    #[error(
-        "a descriptor from the peer was lost: it attached more than one, or this process is at \
-         its limit of open files; closing the session, raise the limit (ulimit -n)"
-    )]
-    DescriptorLost,
     /// The message is longer than any may be.
     #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes; closing the session")]
     TooLong,
@@ -203,7 +212,7 @@ pub enum FdSocketError {
     #[error("cannot receive from the peer's Unix socket: {source}; closing the session")]
     Kernel {
         /// What it said.
-        source: io::Error,
+        r#source: io::Error,
     },
 }
 
@@ -320,10 +329,7 @@ mod tests {
             send_many(&left, b"many", &vec![fd.as_fd(); count]);
             let error = right.receive().unwrap_err();
             assert!(
-                matches!(
-                    error,
-                    FdSocketError::TooManyDescriptors | FdSocketError::DescriptorLost
-                ),
+                matches!(error, FdSocketError::TooManyDescriptors),
                 "{error}"
             );
             drop(fd);

@@ -77,7 +77,7 @@ pub enum SegmentRefused {
     #[error("the peer passed a descriptor that is no memory file ({source}); closing the session")]
     NotAMemoryFile {
         /// What the kernel said.
-        source: io::Error,
+        r#source: io::Error,
     },
     /// A seal is missing, so the peer could take the memory away under our feet.
     #[error(

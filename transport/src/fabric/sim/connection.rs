@@ -1,328 +1,578 @@
-//! The wires between two nodes: they break, each side learns of it when it does, and there
-//! are new ones.
+//! The connections between two nodes: the side that dials makes one after the other, they
+//! break, and each side learns of it when it does.
 //!
 //! Rules:
 //!
-//! 1. Every pair of wires has a number, its epoch. A side reads and writes those of the epoch
-//!    that it has joined, broken or not, until it notices that they are broken or hears of
-//!    newer ones.
-//! 2. When wires break, a part of what is on them arrives, up to any byte, for as long as a
-//!    side reads them. What is written to them from then on is lost.
-//! 3. The side that dials has new ones some time after it has noticed; each side joins them
-//!    when it does. They may break before that.
-//! 4. The side that dials may have dialed before for some that it gave up. Those come late:
-//!    when the other side has newer ones, and must not leave these for them.
+//! 1. Every connection has a number. A side reads and writes those that it has joined, broken
+//!    or not, until it notices that they are broken or joins newer ones. It joins what its
+//!    handshake says, and when that says so.
+//! 2. The side that dials dials some time after it has noticed a break, or an attempt that came
+//!    to nothing: for its session if it has one, with the next higher epoch, or for a new one.
+//! 3. It may give an attempt up and make another. What it had said comes late then: when the
+//!    other side has joined newer ones, and must not leave these for it.
+//! 4. Others dial as well: they have seen what was said, and know no secret.
 #![forbid(unsafe_code)]
 
-use std::collections::BTreeMap;
+use std::{
+    collections::BTreeMap,
+    time::{Duration, Instant},
+};
 
-use super::{Fault, Faults, Side, options::SimOptions, random::Random, wire::Wire};
-use crate::engine::{carriage::Carriage, session::WireTerms};
+use ibex_bootstrap::{FabricKind, HandshakeError, ResumeRefusal, Ticket};
 
-/// All wires that a side still uses.
+use super::{
+    Checked, Fault, Faults, Side, ensure,
+    lines::{Caller, GivesUp, Lines},
+    machine::{Machine, Met},
+    meeting::{Meeting, Outcome},
+    options::SimOptions,
+    party::{self, Clock, Party},
+    random::Random,
+    terms::Terms,
+    wire::Wire,
+};
+
+/// All connections that a side still minds.
 #[derive(Debug)]
 pub(super) struct Connection {
     random: Random,
     options: SimOptions,
-    epoch: u64,
+    /// When both sides' clocks began.
+    begun: Instant,
+    parties: [Party; 2],
     lines: BTreeMap<u64, Lines>,
+    /// The number that came last.
+    last: u64,
+    /// That of the attempt that was made last.
+    newest: u64,
+
+    // The side that dials.
+    /// Its attempt.
+    dialing: Option<u64>,
+    /// When it makes one, if it has to.
+    dials_at: u64,
+    /// The session that it comes back for.
+    ticket: Option<Ticket>,
+    /// What was asked for cannot be had, so it asks for something else.
+    wants_stream: bool,
+    /// How many attempts it has made.
+    attempts: u64,
+    /// What it said in one of them.
+    overheard: Vec<u8>,
+
     /// The side that accepts is the last to learn of what happened last.
     lags: bool,
-    /// When there are new ones, once the old ones are known to be broken.
-    redial: Option<u64>,
-    /// The epoch of wires that were given up, until they come to the side that accepts, and
-    /// when they do.
-    late: Option<(u64, u64)>,
     is_healed: bool,
     faults: Faults,
 }
 
-/// The wires of an epoch.
-#[derive(Debug)]
-pub(super) struct Lines {
-    terms: Terms,
-    /// By the side that writes.
-    wires: [Wire; 2],
-    is_broken: bool,
-    /// When each side joins.
-    joins: [u64; 2],
-    /// When each side notices that they are broken.
-    notices: [u64; 2],
-}
-
-/// What the wires of an epoch are like.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) carriage: Carriage,
-    /// What either side may let the other keep in flight.
-    pub(super) credit: u64,
-    /// What each side lends at first.
-    lent: [u64; 2],
-    writes: bool,
-    immediate: bool,
-}
-
-impl Terms {
-    /// Those of a session's first wires.
-    pub(super) fn first(options: &SimOptions) -> Self {
-        Self {
-            carriage: options.carriage,
-            credit: options.credit,
-            lent: [options.credit, lent_at_first(options, options.credit)],
-            writes: options.writes,
-            // Only writes into buffers have it.
-            immediate: options.immediate && options.carriage != Carriage::Stream,
-        }
-    }
-
-    /// As a side's session takes them.
-    pub(super) fn of(&self, side: Side) -> WireTerms {
-        WireTerms {
-            carriage: self.carriage,
-            our_credit: self.lent[side as usize],
-            peer_credit: self.lent[side.other() as usize],
-            writes: self.writes,
-            immediate: self.immediate,
-        }
-    }
+/// What the side that dials hears of its session when an attempt has failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    /// It may go on later.
+    NotYet,
+    /// It is over at the other side.
+    Gone,
 }
 
 impl Connection {
-    pub(super) fn new(options: &SimOptions, random: Random) -> Self {
-        let mut connection = Self {
+    pub(super) fn new(options: &SimOptions, mut random: Random) -> Self {
+        Self {
+            parties: [Side::Left, Side::Right].map(|side| Party::new(side, options, &mut random)),
             random,
             options: options.clone(),
-            epoch: 0,
+            begun: Instant::now(),
             lines: BTreeMap::new(),
+            last: 0,
+            newest: 0,
+            dialing: None,
+            dials_at: 0,
+            ticket: None,
+            wants_stream: false,
+            attempts: 0,
+            overheard: Vec::new(),
             lags: false,
-            redial: None,
-            late: None,
             is_healed: false,
             faults: Faults::default(),
-        };
-        connection.begin();
-        connection
-    }
-
-    /// The first wires of a session.
-    pub(super) fn begin(&mut self) {
-        self.forget_before(u64::MAX);
-        (self.redial, self.late) = (None, None);
-        self.add_lines(0, Terms::first(&self.options.clone()), [0; 2]);
-    }
-
-    pub(super) fn epoch(&self) -> u64 {
-        self.epoch
+        }
     }
 
     /// No more breaks, and whatever is to come comes now.
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
-        for lines in self.lines.values_mut() {
-            lines.wires.iter_mut().for_each(Wire::heal);
-            (lines.joins, lines.notices) = ([0; 2], [0; 2]);
-        }
-        self.redial = self.redial.and(Some(0));
+        self.lines.values_mut().for_each(Lines::heal);
+        self.dials_at = 0;
     }
+
+    // ---- Breaks ----------------------------------------------------------------------
 
     /// Wires may break, more often while they are written to memory over. `is_live` tells
     /// whether both sides use the newest ones and have said what they know.
-    pub(super) fn step(&mut self, now: u64, is_live: bool, is_writing: bool) {
+    pub(super) fn step(&mut self, now: u64, clocks: [u64; 2], is_live: bool, is_writing: bool) {
         let options = &self.options;
-        let often = match (is_live, is_writing) {
-            (true, false) => options.break_per_mille,
-            (true, true) => 100 * options.break_per_mille,
-            (false, _) => options
+        let newest = self.lines.get(&self.newest);
+        let is_joined = newest.is_some_and(|lines| lines.met.iter().any(Option::is_some));
+        let often = match (is_live, is_joined) {
+            (true, _) if is_writing => 300 * options.break_per_mille,
+            (false, true) => options
                 .break_per_mille
-                .max(options.break_again_per_mille / 10),
+                .max(options.break_again_per_mille / 20),
+            _ => options.break_per_mille,
         };
         let breaks = self.random.chance(often) || options.break_at == Some(now);
-        if breaks && !self.is_healed && self.is_whole() {
+        if breaks && !self.is_healed && newest.is_some_and(Lines::is_whole) {
             self.faults.count(Fault::Break, true);
             self.faults.count(Fault::BreakAgain, !is_live);
-            self.break_newest(now, if is_writing { 500 } else { 125 });
+            self.break_newest(now, if is_writing { 800 } else { 125 });
+        }
+        if self.random.chance(self.options.stranger_per_mille) && !self.is_healed {
+            self.let_strangers_call(now, clocks);
         }
     }
 
     /// So often the side that dials has new ones while the other still reads these.
-    pub(super) fn break_newest(&mut self, now: u64, lags_per_mille: u64) {
-        let within = self.options.notice_steps + 1;
+    fn break_newest(&mut self, now: u64, lags_per_mille: u64) {
         self.lags = self.random.chance(lags_per_mille);
-        let notices = match self.lags {
-            true => [now, now + LAG_STEPS],
-            false => [(); 2].map(|()| now + self.random.below(within)),
+        let lag = self.lag_steps();
+        let (notices, linger) = match self.lags {
+            true => {
+                let linger = lag / 2 + self.random.below(lag / 2);
+                ([now, now + lag], Some(linger))
+            }
+            false => (self.draw_notices(now), None),
         };
-        let linger = if self.lags { LAG_STEPS / 2 } else { 0 };
-        let lines = self.newest();
-        lines.is_broken = true;
-        lines.notices = notices;
-        lines
-            .wires
-            .iter_mut()
-            .for_each(|wire| wire.cut(now, linger));
-    }
-
-    /// Whether a side that is in `epoch` is to join newer wires now.
-    pub(super) fn is_to_join(&self, side: Side, epoch: u64, now: u64) -> bool {
-        epoch < self.epoch && self.lines[&self.epoch].joins[side as usize] <= now
-    }
-
-    /// Whether a side that is in `epoch` notices now that its wires are broken.
-    pub(super) fn is_to_notice(&self, side: Side, epoch: u64, now: u64) -> bool {
-        let lines = &self.lines[&epoch];
-        lines.is_broken && lines.notices[side as usize] <= now
-    }
-
-    /// Whether the newest wires are whole.
-    pub(super) fn is_whole(&self) -> bool {
-        !self.lines[&self.epoch].is_broken
-    }
-
-    pub(super) fn terms(&self) -> Terms {
-        self.lines[&self.epoch].terms
-    }
-
-    /// Whether nothing is on its way.
-    pub(super) fn is_empty(&self) -> bool {
-        self.lines[&self.epoch].wires.iter().all(Wire::is_empty)
-    }
-
-    /// The wires that a side in `epoch` reads and writes.
-    pub(super) fn wires(&mut self, side: Side, epoch: u64) -> (&mut Wire, &mut Wire) {
-        let lines = self
-            .lines
-            .get_mut(&epoch)
-            .expect("its side has not left them");
-        let [left, right] = &mut lines.wires;
-        match side {
-            Side::Left => (right, left),
-            Side::Right => (left, right),
+        if let Some(lines) = self.lines.get_mut(&self.newest) {
+            let is_meeting = lines.met.iter().any(Option::is_none);
+            self.faults.count(Fault::MeetingCut, is_meeting);
+            lines.break_off(now, linger, notices);
         }
     }
+
+    fn draw_notices(&mut self, now: u64) -> [u64; 2] {
+        let within = self.options.notice_steps + 1;
+        [(); 2].map(|()| now + self.random.below(within))
+    }
+
+    /// A side dies, and all that it had breaks.
+    pub(super) fn dies(&mut self, side: Side, now: u64) {
+        let notices = self.draw_notices(now);
+        for lines in self.lines.values_mut() {
+            let is_meeting = lines.caller == Caller::Peer && lines.meeting.is_open(side);
+            self.faults.count(Fault::DeathInMeeting, is_meeting);
+            if !lines.is_broken {
+                lines.break_off(now, None, notices);
+            }
+            lines.meeting.leave(side);
+        }
+        if side == Side::Left {
+            self.dialing = None;
+        }
+    }
+
+    /// And runs anew.
+    pub(super) fn restart(&mut self, side: Side, now: u64) {
+        self.parties[side as usize].restart(&mut self.random);
+        if side == Side::Left {
+            self.ticket = None;
+            self.dial_later(now);
+        }
+    }
+
+    /// Whether a side that has joined a connection notices now that it is broken.
+    pub(super) fn is_to_notice(&self, side: Side, number: u64, now: u64) -> bool {
+        self.lines[&number].has_ended(side, now)
+    }
+
+    /// Whether a connection carries both ways.
+    pub(super) fn is_whole(&self, number: u64) -> bool {
+        self.lines.get(&number).is_some_and(Lines::is_whole)
+    }
+
+    /// What the wires of a connection are like.
+    pub(super) fn terms(&self, number: u64) -> Option<Terms> {
+        self.lines.get(&number)?.terms
+    }
+
+    /// Whether nothing is on its way over it.
+    pub(super) fn is_empty(&self, number: u64) -> bool {
+        self.lines.get(&number).is_none_or(Lines::is_empty)
+    }
+
+    /// The wires that a side reads and writes that has joined this connection.
+    pub(super) fn wires(&mut self, side: Side, number: u64) -> (&mut Wire, &mut Wire) {
+        let lines = self.lines.get_mut(&number);
+        lines.expect("its side has not left it").wires(side)
+    }
+
+    // ---- Sessions --------------------------------------------------------------------
+
+    /// What the wires of a connection are like that a side joins, which says over which fabric.
+    pub(super) fn join(&mut self, side: Side, number: u64, met: &Met, now: u64) -> Terms {
+        if let Some(secret) = &met.secret {
+            let [_, right] = &mut self.parties;
+            match side {
+                Side::Left => self.ticket = met.ticket(),
+                Side::Right => right.enter(met.session, secret.clone()),
+            }
+        }
+        self.parties[side as usize].goes_on(met);
+        let held = self.lag_steps();
+        let lines = self.lines.get_mut(&number).expect("it was met there");
+        if side == Side::Left && self.lags && met.fabric == FabricKind::Verbs && !self.is_healed {
+            // The other side hears the last word late.
+            lines.pipes[side as usize].hold(now + held);
+        }
+        *lines
+            .terms
+            .get_or_insert_with(|| Terms::first(&self.options, met.fabric))
+    }
+
+    /// A side does not take what its handshake came to.
+    pub(super) fn refuse(&mut self, side: Side, number: u64) {
+        if let Some(lines) = self.lines.get_mut(&number) {
+            lines.close(side);
+        }
+    }
+
+    /// A side's session is over: it dials for another, or knows of none.
+    pub(super) fn session_is_over(&mut self, side: Side, now: u64) {
+        self.parties[side as usize].forget();
+        if side == Side::Left {
+            if self.ticket.take().is_some() {
+                self.give_up(now);
+            }
+            self.dial_later(now);
+        }
+    }
+
+    // ---- Dialing ---------------------------------------------------------------------
 
     /// The side that dials knows that the wires are broken.
-    pub(super) fn dial(&mut self, now: u64) {
+    pub(super) fn dial_again(&mut self, now: u64) {
         let never = !self.is_healed && self.random.chance(self.options.outage_per_mille);
-        let after = match (self.lags, never) {
-            (true, _) => 0,
-            (_, true) => NEVER,
-            _ => self.random.below(self.options.redial_steps + 1),
-        };
-        self.redial = Some(if self.is_healed { now } else { now + after });
-    }
-
-    /// New wires, if it is time. Both sides have to live.
-    pub(super) fn redial(&mut self, now: u64) {
-        if self.redial.is_none_or(|redial| redial > now) {
-            return;
-        }
-        self.redial = None;
-        let terms = self.draw_terms();
-        let within = match self.is_healed {
-            true => 1,
-            false => self.options.delay_steps + self.options.notice_steps + 1,
-        };
-        let joins = match self.lags && !self.is_healed {
-            true => [now, now + LAG_STEPS],
-            false => [(); 2].map(|()| now + self.random.below(within)),
-        };
-        let mut epoch = self.epoch + 1;
-        if !self.is_healed && self.random.chance(self.options.late_per_mille) {
-            let after = self.random.below(LATE_STEPS);
-            self.late = Some((epoch, now + after));
-            epoch += 1;
-        }
-        self.add_lines(epoch, terms, joins);
-    }
-
-    /// Wires that were given up come to a side that is in `epoch`, if some do.
-    pub(super) fn take_late(&mut self, epoch: u64, now: u64) -> Option<u64> {
-        let late = self.late.take_if(|(late, at)| *late < epoch && *at <= now);
-        self.faults.count(Fault::LateConnection, late.is_some());
-        late.map(|(late, _)| late)
-    }
-
-    fn draw_terms(&mut self) -> Terms {
-        let (before, first) = (self.terms().carriage, Terms::first(&self.options));
-        let (carriage, credit) = match self.options.fails_over {
-            Some(credit) if self.random.chance(500) => (Carriage::Stream, credit),
-            _ => (first.carriage, first.credit),
-        };
-        let mut lend = || match self.random.below(3) {
-            0 => self.random.below(credit + 1),
-            1 => 0,
-            _ => credit,
-        };
-        let lent = [lend(), lent_at_first(&self.options, lend())];
-        self.faults.count(Fault::FailOver, carriage != before);
-        self.faults
-            .count(Fault::LostBuffers, lent.iter().any(|&lent| lent < credit));
-        Terms {
-            carriage,
-            credit,
-            lent,
-            writes: first.writes && self.random.chance(700),
-            immediate: first.immediate && carriage != Carriage::Stream,
+        match (self.lags, never) {
+            _ if self.is_healed => self.dials_at = now,
+            (true, _) => self.dials_at = now,
+            (_, true) => self.dials_at = NEVER,
+            _ => self.dial_later(now),
         }
     }
 
-    fn add_lines(&mut self, epoch: u64, terms: Terms, joins: [u64; 2]) {
-        let wires = [(); 2].map(|()| {
-            let mut wire = Wire::new(&self.options, self.random.fork());
-            if self.is_healed {
-                wire.heal();
-            }
-            wire
-        });
-        self.epoch = epoch;
-        self.lines.insert(
-            epoch,
-            Lines {
-                terms,
-                wires,
-                is_broken: false,
-                joins,
-                notices: [0; 2],
-            },
-        );
+    fn dial_later(&mut self, now: u64) {
+        let after = self.random.below(self.options.redial_steps + 1);
+        self.dials_at = if self.is_healed { now } else { now + 1 + after };
     }
 
-    /// Nobody uses wires of older epochs any more.
-    pub(super) fn forget_before(&mut self, epoch: u64) {
-        while let Some(oldest) = self
-            .lines
-            .first_entry()
-            .filter(|lines| *lines.key() < epoch)
+    /// Makes an attempt, if it is time: for the session that it has, or for a new one. `clocks`
+    /// are the sides'. Whether it did.
+    pub(super) fn dial(&mut self, now: u64, clocks: [u64; 2], is_anyone_there: bool) -> bool {
+        if self.dialing.is_some() || self.dials_at > now {
+            return false;
+        }
+        if !is_anyone_there {
+            self.faults.count(Fault::Unanswered, true);
+            self.dial_later(now);
+            return true;
+        }
+        let ticket = self.next_ticket();
+        // What is late shows only while there are newer wires.
+        let is_disturbed = !self.is_healed && !self.lags;
+        let is_impostor =
+            ticket.is_some() && is_disturbed && self.random.chance(self.options.impostor_per_mille);
+        let terms = ticket
+            .as_ref()
+            .map(|ticket| Terms::next(&self.options, ticket.fabric, &mut self.random));
+        let [here, there] = self.clocks(clocks);
+        let ([left, right], random) = (&self.parties, &mut self.random);
+        let dialer = match ticket {
+            Some(ticket) => left.resume(ticket, random, here),
+            None => left.dial(random, here),
+        };
+        let acceptor = match is_impostor {
+            true => right.impostor(random).accept(random, there),
+            false => right.accept(random, there),
+        };
+        let caller = match is_impostor {
+            true => Caller::Impostor,
+            false => Caller::Peer,
+        };
+        self.faults.count(Fault::Impostor, is_impostor);
+        let number = self.open(caller, [Some(dialer), Some(acceptor)]);
+        let gives_up = match self.random.chance(500) {
+            true => GivesUp::At(now + self.random.below(LATE_STEPS)),
+            false => GivesUp::AtLastWord,
+        };
+        let is_late = is_disturbed && self.random.chance(self.options.late_per_mille);
+        let breaks = self.random.chance(self.options.break_again_per_mille / 2);
+        let breaks_behind = self.random.below(MEETING_BYTES) as usize;
+        let cut = self.options.meeting_cut;
+        let cut = cut.filter(|cut| cut.meeting == self.attempts);
+        self.attempts += 1;
+        let lines = self.lines.get_mut(&number).expect("it was opened");
+        lines.terms = terms;
+        lines.meeting.has_impostor = is_impostor;
+        lines.gives_up = is_late.then_some(gives_up);
+        match cut {
+            Some(cut) if !self.is_healed => lines.meeting.break_behind(cut.byte),
+            _ if is_disturbed && breaks => lines.meeting.break_behind(breaks_behind),
+            _ => {}
+        }
+        (self.dialing, self.newest) = (Some(number), number);
+        true
+    }
+
+    /// What the next attempt shows, if it is for a session.
+    fn next_ticket(&mut self) -> Option<Ticket> {
+        let fabric = self.choose_fabric();
+        let ticket = self.ticket.as_mut()?;
+        ticket.epoch += 1;
+        ticket.fabric = fabric;
+        Some(ticket.clone())
+    }
+
+    /// What a session is to go on over.
+    fn choose_fabric(&mut self) -> FabricKind {
+        let wants_stream = std::mem::take(&mut self.wants_stream);
+        match self.options.fails_over {
+            Some(_) if wants_stream || self.random.chance(500) && !self.lags => FabricKind::Tcp,
+            _ => party::first_choice(&self.options),
+        }
+    }
+
+    fn open(&mut self, caller: Caller, machines: [Option<Box<dyn Machine>>; 2]) -> u64 {
+        self.last += 1;
+        let meeting = Meeting::new(&self.options, self.random.fork(), machines);
+        let mut lines = Lines::new(caller, meeting, &self.options, &mut self.random);
+        if self.is_healed {
+            lines.heal();
+        }
+        self.lines.insert(self.last, lines);
+        self.last
+    }
+
+    /// The side that dials gives its attempt up. What it has said comes, and late.
+    fn give_up(&mut self, now: u64) {
+        let after = self.random.below(LATE_STEPS);
+        if let Some(lines) = self
+            .dialing
+            .take()
+            .and_then(|number| self.lines.get_mut(&number))
         {
-            for wire in oldest.remove().wires {
-                self.faults += wire.faults;
+            self.faults.count(Fault::GivenUp, true);
+            if !self.is_healed {
+                lines.pipes[Side::Left as usize].hold(now + after);
+            }
+            lines.close(Side::Left);
+        }
+    }
+
+    // ---- Meetings --------------------------------------------------------------------
+
+    /// A side's turn in all its meetings: those that are over, and how.
+    pub(super) fn meet(
+        &mut self,
+        side: Side,
+        now: u64,
+        clock: u64,
+    ) -> Checked<Vec<(u64, Outcome)>> {
+        let mut outcomes = Vec::new();
+        if !self.lines.values().any(|lines| lines.meeting.is_open(side)) {
+            return Ok(outcomes);
+        }
+        if side == Side::Left
+            && let Some(dialing) = self.dialing
+            && self.lines[&dialing].is_to_give_up(now)
+        {
+            self.give_up(now);
+            self.dials_at = now + self.random.below(GIVEN_UP_STEPS);
+        }
+        let clock = self.instant(clock);
+        let mut breaks = None;
+        for (&number, lines) in &mut self.lines {
+            let outcome = lines.meet(side, now, clock)?;
+            if lines.meeting.is_to_break() {
+                breaks = Some(number);
+            }
+            let Some(outcome) = outcome else {
+                continue;
+            };
+            let has_met = outcome.met.is_ok();
+            ensure!(
+                !has_met || lines.caller == Caller::Peer,
+                "a handshake with somebody else comes to {:?}",
+                outcome.met
+            );
+            let is_own = match lines.caller {
+                Caller::Peer => true,
+                Caller::Impostor => side == Side::Left,
+                Caller::Stranger => false,
+            };
+            if is_own {
+                outcomes.push((number, outcome));
             }
         }
+        if let Some(number) = breaks {
+            let notices = self.draw_notices(now);
+            if let Some(lines) = self.lines.get_mut(&number) {
+                lines.break_at_once(notices);
+                self.faults.count(Fault::MeetingCut, true);
+            }
+        }
+        // Two that are over in one turn may come in any order.
+        if outcomes.len() > 1 && self.random.chance(500) {
+            outcomes.reverse();
+        }
+        let unfinished = self.lines.len();
+        ensure!(
+            unfinished <= MOST_LINES,
+            "{unfinished} connections are kept"
+        );
+        Ok(outcomes)
+    }
+
+    /// The attempt of the side that dials is over.
+    pub(super) fn attempt_is_over(&mut self, number: u64) -> Checked {
+        let dialing = self.dialing.take();
+        ensure!(
+            dialing == Some(number),
+            "attempt {number} is over, and the last one is {dialing:?}"
+        );
+        Ok(())
+    }
+
+    /// An attempt has come to nothing: what that says of the session.
+    pub(super) fn hear_failure(&mut self, error: &HandshakeError, now: u64) -> Verdict {
+        self.dial_later(now);
+        self.wants_stream = matches!(error, HandshakeError::NotOverFabric { .. });
+        let is_gone = match (error, &self.ticket) {
+            (HandshakeError::NotResumed { refusal }, _) => *refusal == ResumeRefusal::NoSuchSession,
+            (
+                &HandshakeError::OtherNode {
+                    identity,
+                    incarnation,
+                },
+                Some(ticket),
+            ) => identity == ticket.peer && incarnation != ticket.incarnation,
+            _ => false,
+        };
+        self.faults.count(Fault::Refused, is_gone);
+        match is_gone {
+            true => Verdict::Gone,
+            false => Verdict::NotYet,
+        }
+    }
+
+    /// A connection comes too late, or not to the session that is there.
+    pub(super) fn is_late(&mut self, side: Side, number: u64) {
+        self.faults.count(Fault::LateConnection, true);
+        self.refuse(side, number);
+    }
+
+    /// The side that accepts has refused what came too late.
+    pub(super) fn count_late(&mut self, error: &HandshakeError) {
+        let refusal = ResumeRefusal::OldEpoch;
+        let is_late = *error == HandshakeError::NotResumed { refusal };
+        self.faults.count(Fault::LateConnection, is_late);
+    }
+
+    /// Somebody calls at the side that listens who knows what was said, and no secret.
+    fn let_strangers_call(&mut self, now: u64, clocks: [u64; 2]) {
+        let [here, there] = self.clocks(clocks);
+        let [left, right] = &self.parties;
+        let acceptor = right.accept(&mut self.random, there);
+        let mut stranger = None;
+        let mut noise = Vec::new();
+        match (self.random.below(3), &self.ticket) {
+            (0, Some(ticket)) => {
+                let ticket = Ticket {
+                    secret: party::secret(&mut self.random),
+                    epoch: ticket.epoch + 1,
+                    ..ticket.clone()
+                };
+                stranger = Some(left.resume(ticket, &mut self.random, here));
+            }
+            (1, Some(_)) => noise.clone_from(&self.overheard),
+            _ => {
+                let mut dialer = left.dial(&mut self.random, here);
+                if self.random.chance(500) {
+                    noise.extend(dialer.poll_transmit().unwrap_or_default());
+                }
+                noise.extend(party::drawn::<64>(&mut self.random));
+            }
+        }
+        let is_silent = stranger.is_none();
+        let number = self.open(Caller::Stranger, [stranger, Some(acceptor)]);
+        let goes = self.random.chance(500);
+        if let Some(lines) = self.lines.get_mut(&number).filter(|_| is_silent) {
+            lines.pipes[Side::Left as usize].write_all(now, &noise);
+            if goes {
+                lines.close(Side::Left);
+            }
+        }
+        self.faults.count(Fault::Stranger, true);
+    }
+
+    // ---- What is over ----------------------------------------------------------------
+
+    /// Forgets connections that neither side has joined or meets over any more.
+    pub(super) fn forget_all_but(&mut self, joined: [u64; 2]) {
+        let Self {
+            lines,
+            faults,
+            overheard,
+            ..
+        } = self;
+        lines.retain(|number, lines| {
+            let is_open = [Side::Left, Side::Right].map(|side| lines.meeting.is_open(side));
+            let is_kept = joined.contains(number) || is_open.contains(&true);
+            if !is_kept {
+                *faults += lines.faults();
+                faults.count(Fault::OneSided, lines.was_one_sided());
+                if lines.went_on() {
+                    *overheard = lines.meeting.said().to_vec();
+                }
+            }
+            is_kept
+        });
     }
 
     pub(super) fn faults(&self) -> Faults {
         let mut faults = self.faults;
-        for wire in self.lines.values().flat_map(|lines| &lines.wires) {
-            faults += wire.faults;
+        for lines in self.lines.values() {
+            faults += lines.faults();
         }
         faults
     }
 
-    fn newest(&mut self) -> &mut Lines {
-        self.lines
-            .get_mut(&self.epoch)
-            .expect("there are always some")
+    fn lag_steps(&self) -> u64 {
+        LAG_STEPS + 10 * self.options.delay_steps
+    }
+
+    /// The sides' times, and when handshakes that begin then have to be over.
+    fn clocks(&self, clocks: [u64; 2]) -> [Clock; 2] {
+        [Side::Left, Side::Right].map(|side| {
+            let (clock, within) = (clocks[side as usize], self.options.handshake_steps);
+            Clock {
+                now: self.instant(clock),
+                deadline: self.instant(clock + within[side as usize]),
+            }
+        })
+    }
+
+    fn instant(&self, clock: u64) -> Instant {
+        self.begun + Duration::from_millis(clock)
     }
 }
 
-/// A broker lends when it hears of a session, and nothing before.
-fn lent_at_first(options: &SimOptions, credit: u64) -> u64 {
-    if options.peers > 1 { 0 } else { credit }
-}
-
-/// When wires that were given up come, at the latest, unless newer ones come later still.
+/// When an attempt is given up, at the latest, and how late it comes then.
 const LATE_STEPS: u64 = 100;
-/// How much later the other side learns of a break then.
-const LAG_STEPS: u64 = 40;
+/// How soon another is made.
+const GIVEN_UP_STEPS: u64 = 4;
+/// How much later the other side learns of a break now and then, beside what a handshake takes.
+const LAG_STEPS: u64 = 60;
 /// Later than any run lasts.
 const NEVER: u64 = 1 << 40;
+/// More than any meeting takes.
+const MEETING_BYTES: u64 = 450;
+/// More than there ever are: all of them are over when their time is.
+const MOST_LINES: usize = 64;

@@ -38,8 +38,28 @@ pub enum Fault {
     FailOver,
     /// There are no new wires before a side gives up.
     Outage,
-    /// A connection that the side which dials gave up comes to the other, which has a newer one.
+    /// A connection comes to the side that accepts, which has a newer one, or its session no more.
     LateConnection,
+    /// The side that dials hears that its session is over.
+    Refused,
+    /// The side that dials gives an attempt up, and makes another.
+    GivenUp,
+    /// Nobody is there when it dials.
+    Unanswered,
+    /// A connection breaks in the middle of a handshake.
+    MeetingCut,
+    /// One side hears the end of a handshake, and the other does not.
+    OneSided,
+    /// A side dies in the middle of a handshake.
+    DeathInMeeting,
+    /// A handshake takes too long.
+    Expired,
+    /// A queue pair, a device or a Unix socket cannot be had.
+    NoPair,
+    /// Somebody calls who knows no secret.
+    Stranger,
+    /// Somebody answers who knows no secret.
+    Impostor,
     /// A side begins anew behind its death.
     Restart,
     /// An engine stands still.
@@ -59,11 +79,11 @@ pub enum Fault {
 }
 
 /// How often each kind of fault happened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Faults([u64; Fault::ALL.len()]);
 
 impl Fault {
-    const ALL: [Self; 25] = [
+    const ALL: [Self; 35] = [
         Self::Delay,
         Self::Cut,
         Self::Full,
@@ -81,6 +101,16 @@ impl Fault {
         Self::FailOver,
         Self::Outage,
         Self::LateConnection,
+        Self::Refused,
+        Self::GivenUp,
+        Self::Unanswered,
+        Self::MeetingCut,
+        Self::OneSided,
+        Self::DeathInMeeting,
+        Self::Expired,
+        Self::NoPair,
+        Self::Stranger,
+        Self::Impostor,
         Self::Restart,
         Self::Stop,
         Self::Leap,
@@ -112,6 +142,16 @@ impl fmt::Display for Fault {
             Self::FailOver => "changes of carriage",
             Self::Outage => "sessions given up",
             Self::LateConnection => "late connections",
+            Self::Refused => "sessions refused",
+            Self::GivenUp => "attempts given up",
+            Self::Unanswered => "calls unanswered",
+            Self::MeetingCut => "meetings cut",
+            Self::OneSided => "one-sided meetings",
+            Self::DeathInMeeting => "deaths in meetings",
+            Self::Expired => "meetings out of time",
+            Self::NoPair => "queue pairs and sockets not had",
+            Self::Stranger => "strangers",
+            Self::Impostor => "impostors",
             Self::Restart => "restarts",
             Self::Stop => "stopped engines",
             Self::Leap => "clock leaps",
@@ -121,6 +161,13 @@ impl fmt::Display for Fault {
             Self::Slow => "slow consumers",
             Self::Reorder => "channels out of order",
         })
+    }
+}
+
+impl Default for Faults {
+    /// None.
+    fn default() -> Self {
+        Self([0; Fault::ALL.len()])
     }
 }
 

@@ -72,7 +72,8 @@ impl Hub {
     fn follow(&mut self, peer: usize, pair: &Pair) {
         let node = pair.hub();
         let of = usize::from(node.carriage() != Carriage::Stream);
-        let is_up = node.stage != Stage::Suspended && !pair.has_parted();
+        let has_wires = !matches!(node.stage, Stage::Suspended | Stage::Before);
+        let is_up = has_wires && !pair.has_parted();
         let wires = is_up.then_some((pair.sessions(), node.epoch, of));
         let before = std::mem::replace(&mut self.joined[peer], wires);
         if before == wires {

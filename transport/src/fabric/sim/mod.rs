@@ -1,8 +1,8 @@
 //! The simulated fabric: sessions of two nodes or more, a clock and a seed.
 //!
-//! A [`Simulation`] joins the pure engine state of two nodes by two wires that delay,
-//! cut and stall what passes, and lets an application on each side open, publish,
-//! hold, acknowledge and close as the seed has it. Rules:
+//! A [`Simulation`] has two nodes meet by the handshakes of the bootstrap, joins their pure
+//! engine state by wires that delay, cut and stall what passes, and lets an application on each
+//! side open, publish, hold, acknowledge and close as the seed has it. Rules:
 //!
 //! 1. Everything is drawn from one seed: the [options](SimOptions), the faults and what the
 //!    applications do. The same seed makes the same run, frame by frame, and
@@ -23,14 +23,19 @@ mod fault;
 mod hub;
 mod ledger;
 mod lender;
+mod lines;
+mod machine;
+mod meeting;
 mod memory;
 mod node;
 mod options;
 mod pair;
+mod party;
 mod random;
 mod receiver;
 mod sender;
 mod simulation;
+mod terms;
 mod wire;
 
 #[cfg(test)]
@@ -41,7 +46,7 @@ mod tests;
 pub use campaign::{Campaign, Totals, Until};
 pub use coverage::Coverage;
 pub use fault::{Fault, Faults};
-pub use options::{Crash, SimOptions};
+pub use options::{Crash, MeetingCut, SimOptions};
 pub use simulation::{Simulation, Summary, Violation};
 
 /// One of the two nodes.

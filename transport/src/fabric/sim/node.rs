@@ -10,7 +10,6 @@ use std::collections::BTreeMap;
 
 use super::{
     Checked, Coverage, Fault, Faults, Side,
-    connection::Terms,
     coverage::pair_of,
     ensure,
     ledger::Ledger,
@@ -86,6 +85,8 @@ pub(super) enum Stage {
     Suspended,
     /// It has new ones, and the peer has not said what it knows.
     Resuming,
+    /// It has no session yet, and nothing happens to it.
+    Before,
 }
 
 /// Frames over the wires of one epoch, and what they cost.
@@ -122,6 +123,8 @@ pub(super) struct Counts {
     pub(super) resumed: u64,
     /// Records that went out again.
     pub(super) replayed: u64,
+    /// Handshakes behind which the first frames had come already.
+    pub(super) leftovers: u64,
     /// What the application and the engine did to it.
     pub(super) faults: Faults,
     pub(super) coverage: Coverage,
@@ -129,22 +132,17 @@ pub(super) struct Counts {
 
 impl Node {
     pub(super) fn new(side: Side, options: &SimOptions, random: Random) -> Self {
-        let wires = Terms::first(options).of(side);
-        let config = SessionConfig {
-            carriage: wires.carriage,
-            dialed: side == Side::Left,
-            our_credit: wires.our_credit,
-            peer_credit: wires.peer_credit,
-            max_channels: options.max_channels,
-            data_in_band: options.data_in_band,
-            writes: wires.writes,
-            immediate: wires.immediate,
-            resumes: true,
+        let wires = WireTerms {
+            carriage: options.carriage,
+            our_credit: 0,
+            peer_credit: 0,
+            writes: false,
+            immediate: false,
         };
         Self {
             side,
             options: options.clone(),
-            session: Session::new(config),
+            session: Session::new(config(side, options, wires)),
             senders: BTreeMap::new(),
             receivers: BTreeMap::new(),
             wanted: Vec::new(),
@@ -152,7 +150,7 @@ impl Node {
             life: Life::Up,
             has_heard_goodbye: false,
             epoch: 0,
-            stage: Stage::Live,
+            stage: Stage::Before,
             wires,
             is_behind: false,
             inbound: wires::Inbound::default(),
@@ -171,6 +169,21 @@ impl Node {
     }
 
     // ---- What wires do ---------------------------------------------------------------
+
+    /// Its session begins, over these wires.
+    pub(super) fn begin(&mut self, wires: WireTerms) {
+        self.session = Session::new(config(self.side, &self.options, wires));
+        self.wires = wires;
+        self.stage = Stage::Live;
+    }
+
+    /// So many bytes went out before those of the session, and these have come behind the
+    /// peer's last words of the handshake.
+    pub(super) fn take_over(&mut self, written: u64, leftover: Vec<u8>) {
+        self.counts.leftovers += u64::from(!leftover.is_empty());
+        self.outbound = wires::Outbound::behind(written);
+        self.inbound = wires::Inbound::beginning_with(leftover);
+    }
 
     /// The wires are broken, and what has come over them is all that comes.
     pub(super) fn suspend(&mut self, inbound: &mut Wire) {
@@ -528,5 +541,19 @@ impl Node {
             "a queue has grown beyond its bound: {footprint:?} with {limit} channels"
         );
         Ok(())
+    }
+}
+
+fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
+    SessionConfig {
+        carriage: wires.carriage,
+        dialed: side == Side::Left,
+        our_credit: wires.our_credit,
+        peer_credit: wires.peer_credit,
+        max_channels: options.max_channels,
+        data_in_band: options.data_in_band,
+        writes: wires.writes,
+        immediate: wires.immediate,
+        resumes: true,
     }
 }

@@ -34,20 +34,33 @@ pub struct SimOptions {
     pub break_at: Option<u64>,
     /// How often it breaks.
     pub break_per_mille: u64,
-    /// How often new wires break at once.
+    /// How often new wires break at once, at any byte of the handshake or before both sides have
+    /// said what they know.
     pub break_again_per_mille: u64,
+    /// One breaks behind this byte of a handshake.
+    pub meeting_cut: Option<MeetingCut>,
     /// How long a side may take to notice, at most.
     pub notice_steps: u64,
-    /// How long there are no new wires, at most.
+    /// How long nobody dials, at most.
     pub redial_steps: u64,
-    /// How often the first new ones are given up, and come late.
+    /// How long a handshake may take at each side, by its clock.
+    pub handshake_steps: [u64; 2],
+    /// How many attempts are given up, and come late.
     pub late_per_mille: u64,
-    /// How often there are none at all.
+    /// How often somebody calls at the side that listens who knows no secret.
+    pub stranger_per_mille: u64,
+    /// How many attempts to go on with a session are answered by such a one.
+    pub impostor_per_mille: u64,
+    /// How often a queue pair, a device or a Unix socket cannot be had, or is slow to come.
+    pub errand_fails_per_mille: u64,
+    /// How often nobody dials at all.
     pub outage_per_mille: u64,
     /// How long a side waits for new wires before the session is over, by its own clock.
     pub patience_steps: u64,
-    /// New wires may be a stream where the first ones are buffers, with so much credit.
+    /// Wires may be a stream where buffers are chosen first, with so much credit.
     pub fails_over: Option<u64>,
+    /// And buffers again behind that.
+    pub fails_back: bool,
 
     // The engines.
     /// How often one stands still.
@@ -137,6 +150,15 @@ pub struct Crash {
     pub step: u64,
 }
 
+/// The break of one meeting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MeetingCut {
+    /// The number of the attempt; that of the first is 0.
+    pub meeting: u64,
+    /// Behind so many bytes, both ways together.
+    pub byte: usize,
+}
+
 impl SimOptions {
     /// The options that belong to `seed`.
     #[must_use]
@@ -171,7 +193,7 @@ impl SimOptions {
         });
         let spare = random.pick(&[1, 1, 2, 8]);
         Self {
-            delay_steps: random.pick(&[0, 1, 5, 50]),
+            delay_steps: random.pick(&[0, 0, 1, 1, 5, 5, 50]),
             piece_bytes: random.pick(&[16, 100, 1000, 30_000, 1 << 17]),
             wire_bytes: random.pick(&[256, 1 << 12, 1 << 16, 1 << 18]),
             peers,
@@ -203,7 +225,7 @@ impl SimOptions {
             writes: random.chance(500),
             immediate: random.chance(500),
             break_at: None,
-            break_per_mille: random.pick(&[0, 1, 5, 30]),
+            break_per_mille: random.pick(&[0, 1, 5, 20]),
             break_again_per_mille: random.pick(&[0, 100, 500]),
             notice_steps: random.pick(&[0, 5, 100]),
             redial_steps: random.pick(&[0, 5, 100]),
@@ -219,7 +241,13 @@ impl SimOptions {
             malform_per_mille: random.pick(&[0, 0, 1]),
             pause_per_mille: random.pick(&[0, 0, 5]),
             pause_steps: random.pick(&[10, 300]),
-            late_per_mille: random.pick(&[0, 100]),
+            late_per_mille: random.pick(&[0, 200]),
+            meeting_cut: None,
+            handshake_steps: [(); 2].map(|()| random.pick(&[200, 500])),
+            stranger_per_mille: random.pick(&[0, 2]),
+            impostor_per_mille: random.pick(&[0, 50]),
+            errand_fails_per_mille: random.pick(&[0, 100]),
+            fails_back: random.chance(500),
             large_bytes: random.pick(&[0, 1 << 16, 1 << 20]),
         }
     }

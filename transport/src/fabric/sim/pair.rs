@@ -1,6 +1,11 @@
-//! Two nodes and the connection between them, over as many sessions as it takes: when one is
-//! over, by goodbye or by death, another begins.
+//! Two nodes and the connections between them, over as many sessions as it takes: when one is
+//! over, by goodbye, by death or by a verdict, another begins.
+//!
+//! A session is over at each side when that side knows. What a side knew stays as it is until
+//! the other side's session is over as well, which is compared with it.
 #![forbid(unsafe_code)]
+
+mod wires;
 
 use super::{
     Checked, Coverage, Fault, Faults, Side,
@@ -14,7 +19,7 @@ use super::{
 };
 use crate::engine::{
     carriage::Carriage, channel_window::ChannelWindow, control::Role,
-    reserved_buffer::reserved_buffers, session::is_newer_epoch,
+    reserved_buffer::reserved_buffers,
 };
 
 /// Both sides of a connection.
@@ -26,12 +31,10 @@ pub(super) struct Pair {
     left: Place,
     right: Place,
     connection: Connection,
-    /// How many sessions were over.
+    /// How many sessions were over at both sides.
     sessions: u64,
-    /// The side that died, until it begins anew.
-    dead: Option<Side>,
-    /// When a side that has no wires any more hears that the session is over.
-    verdict: Option<u64>,
+    /// The side that died, and when it runs anew.
+    dead: Option<(Side, u64)>,
     is_healed: bool,
     faults: Faults,
 }
@@ -44,10 +47,26 @@ pub(super) struct Place {
     /// How far its clock is ahead.
     ahead: u64,
     stopped_until: u64,
+    /// The name of its session, once it has one.
+    session: [u8; 16],
+    /// The number of the connection that it has joined; 0 before the first.
+    joined: u64,
     /// When it noticed that its wires are broken, by its clock.
     suspended_at: Option<u64>,
-    /// Its session is over, in order, and it has wires no more.
+    /// Its session is over, and it has wires no more.
     is_over: bool,
+}
+
+impl Place {
+    /// Whether it has a session.
+    fn is_up(&self) -> bool {
+        self.node.stage != Stage::Before && !self.is_over
+    }
+
+    /// Whether it waits for other wires.
+    fn is_suspended(&self) -> bool {
+        self.node.stage == Stage::Suspended && !self.is_over
+    }
 }
 
 /// A rule that was broken, and by which side.
@@ -64,6 +83,8 @@ impl Pair {
             ),
             ahead: 0,
             stopped_until: 0,
+            session: [0; 16],
+            joined: 0,
             suspended_at: None,
             is_over: false,
         };
@@ -76,7 +97,6 @@ impl Pair {
             ledger: Ledger::default(),
             sessions: 0,
             dead: None,
-            verdict: None,
             is_healed: false,
             faults: Faults::default(),
             options: options.clone(),
@@ -87,7 +107,7 @@ impl Pair {
     pub(super) fn step(&mut self, now: u64) -> Result<(), Broken> {
         self.disturb(now);
         for side in [Side::Left, Side::Right] {
-            if !self.is_still(side, now) {
+            if !self.is_still(side, now) && self.place(side).is_up() {
                 self.on(side, |place, ledger| {
                     place.application.act(now, &mut place.node, ledger)
                 })?;
@@ -101,9 +121,9 @@ impl Pair {
             self.on(side, |place, _| place.node.mishear())?;
         }
         if mishears && self.dead.is_none() || self.has_parted() {
-            self.begin_anew();
+            self.begin_anew(now);
         }
-        self.end_if_lost(now)
+        self.give_up_if_lost(now)
     }
 
     /// The same without faults, and of programs that finish what they have; whether anything
@@ -111,7 +131,7 @@ impl Pair {
     pub(super) fn finish(&mut self, now: u64) -> Result<bool, Broken> {
         let mut any = false;
         for side in [Side::Left, Side::Right] {
-            if self.dead != Some(side) {
+            if self.place(side).is_up() {
                 self.on(side, |place, _| {
                     any |= place.application.finish(&mut place.node);
                     Ok(())
@@ -120,10 +140,13 @@ impl Pair {
             any |= self.turn(side, now)?;
         }
         self.check_credit()?;
-        self.end_if_lost(now)?;
+        if self.left.is_over && self.right.is_over {
+            self.begin_anew(now);
+        }
         // The last completions come when everything else has.
         any |= self.left.node.is_writing() || self.right.node.is_writing();
-        let rests = self.has_parted() || self.is_live() && self.connection.is_empty();
+        let has_parted = self.has_parted() && !self.left.is_over && !self.right.is_over;
+        let rests = has_parted || self.is_live() && self.connection.is_empty(self.left.joined);
         Ok(any || !rests)
     }
 
@@ -132,8 +155,8 @@ impl Pair {
         if self.is_still(side, now) {
             return Ok(false);
         }
-        let mut moved = self.look_after_wires(side, now).map_err(of(side))?;
-        let peer_epoch = self.place(side.other()).node.epoch;
+        let mut moved = self.look_after_wires(side, now)?;
+        let peer_joined = self.place(side.other()).joined;
         let Self {
             left,
             right,
@@ -147,11 +170,14 @@ impl Pair {
         };
         let node = &mut place.node;
         let mut turn = || {
+            if place.is_over || node.stage == Stage::Before {
+                return Ok(moved);
+            }
             if node.stage == Stage::Suspended {
                 node.idle(ledger)?;
-            } else if !place.is_over {
-                let (inbound, outbound) = connection.wires(side, node.epoch);
-                node.is_behind = node.epoch < peer_epoch;
+            } else {
+                let (inbound, outbound) = connection.wires(side, place.joined);
+                node.is_behind = place.joined < peer_joined;
                 moved |= node.receive(now, inbound, ledger)?;
                 moved |= node.transmit(now, outbound, ledger)?;
             }
@@ -163,75 +189,26 @@ impl Pair {
 
     // ---- The connection --------------------------------------------------------------
 
-    /// A side notices that its wires are broken, or joins new ones. Whether it did.
-    fn look_after_wires(&mut self, side: Side, now: u64) -> Checked<bool> {
-        let are_here = self.dead.is_none() && !self.left.is_over && !self.right.is_over;
-        if side == Side::Left && are_here {
-            self.connection.redial(now);
-        }
-        let Self {
-            connection,
-            ledger,
-            left,
-            right,
-            ..
-        } = self;
-        let (place, other) = match side {
-            Side::Left => (left, right),
-            Side::Right => (right, left),
-        };
-        let epoch = place.node.epoch;
-        if are_here && connection.is_to_join(side, epoch, now) {
-            if place.node.stage != Stage::Suspended {
-                place.node.suspend(connection.wires(side, epoch).0);
-            }
-            place.suspended_at = None;
-            let terms = connection.terms();
-            let wires = terms.of(side);
-            place.node.join(connection.epoch(), wires, ledger)?;
-            if let Some(lender) = &mut place.application.lender {
-                lender.begin_anew(terms.credit - wires.our_credit);
-            }
-            connection.forget_before(place.node.epoch.min(other.node.epoch));
-            return Ok(true);
-        }
-        let late = match (side, are_here) {
-            (Side::Right, true) => connection.take_late(epoch, now),
-            _ => None,
-        };
-        if let Some(late) = late.filter(|&late| is_newer_epoch(late, epoch)) {
-            place.node.join(late, connection.terms().of(side), ledger)?;
-            return Ok(true);
-        }
-        let is_up = place.node.stage != Stage::Suspended && !place.is_over;
-        if !is_up || !connection.is_to_notice(side, epoch, now) {
-            return Ok(false);
-        }
-        if place.node.has_parted() {
-            place.is_over = true;
-            if other.node.epoch > epoch {
-                // Where the other side has new ones, it is refused.
-                connection.break_newest(now, 0);
-            }
-        } else {
-            place.node.suspend(connection.wires(side, epoch).0);
-            place.suspended_at = Some(now + place.ahead);
-            if side == Side::Left {
-                connection.dial(now);
-            }
-        }
-        Ok(true)
+    fn clocks(&self, now: u64) -> [u64; 2] {
+        [now + self.left.ahead, now + self.right.ahead]
     }
 
     /// Whether both sides have the newest wires and know of each other.
     fn is_live(&self) -> bool {
-        let epoch = self.connection.epoch();
-        let is_live = |node: &Node| node.epoch == epoch && node.stage == Stage::Live;
-        self.connection.is_whole() && is_live(&self.left.node) && is_live(&self.right.node)
+        let number = self.left.joined;
+        let is_live = |place: &Place| place.is_up() && place.node.stage == Stage::Live;
+        number == self.right.joined
+            && is_live(&self.left)
+            && is_live(&self.right)
+            && self.connection.is_whole(number)
+    }
+
+    fn is_dead(&self, side: Side) -> bool {
+        self.dead.is_some_and(|(dead, _)| dead == side)
     }
 
     fn is_still(&self, side: Side, now: u64) -> bool {
-        self.dead == Some(side) || !self.is_healed && self.place(side).stopped_until > now
+        self.is_dead(side) || !self.is_healed && self.place(side).stopped_until > now
     }
 
     // ---- Faults ----------------------------------------------------------------------
@@ -239,13 +216,16 @@ impl Pair {
     fn disturb(&mut self, now: u64) {
         if let Some(crash) = self.options.crash.filter(|crash| crash.step == now) {
             self.faults.count(Fault::Crash, true);
-            self.dead = Some(crash.side);
-            self.connection.break_newest(now, 0);
+            let after = self.random.below(self.options.redial_steps + 1);
+            self.dead = Some((crash.side, now + after));
+            self.connection.dies(crash.side, now);
         }
+        self.run_anew(now);
         let is_live = self.is_live();
         if self.dead.is_none() {
             let is_writing = self.left.node.is_writing() || self.right.node.is_writing();
-            self.connection.step(now, is_live, is_writing);
+            let clocks = self.clocks(now);
+            self.connection.step(now, clocks, is_live, is_writing);
         }
         for side in [Side::Left, Side::Right] {
             let stops = self.random.chance(self.options.stop_per_mille);
@@ -269,6 +249,10 @@ impl Pair {
     pub(super) fn heal(&mut self) {
         self.is_healed = true;
         self.connection.heal();
+        if let Some((_, at)) = &mut self.dead {
+            *at = 0;
+        }
+        self.run_anew(0);
     }
 
     // ---- The end of a session --------------------------------------------------------
@@ -279,37 +263,36 @@ impl Pair {
         self.dead.is_none() && has_parted(&self.left) && has_parted(&self.right)
     }
 
-    /// A session is over without a goodbye when a side waited too long for new wires, or has
-    /// none and the other side is dead or has parted. What it knows then has to be true.
-    fn end_if_lost(&mut self, now: u64) -> Result<(), Broken> {
-        let mut gave_up = false;
+    /// A side gives its session up that has waited too long for other wires.
+    fn give_up_if_lost(&mut self, now: u64) -> Result<(), Broken> {
         for side in [Side::Left, Side::Right] {
             let place = self.place(side);
             let waits = |at: u64| now + place.ahead - at > self.options.patience_steps;
-            let may_give_up = !self.is_healed && !self.is_still(side, now);
-            gave_up |= may_give_up && place.suspended_at.is_some_and(waits);
-        }
-        let has_no_peer = |side: Side| {
-            let is_gone = self.dead == Some(side.other()) || self.place(side.other()).is_over;
-            is_gone && self.place(side).suspended_at.is_some()
-        };
-        let is_refused = has_no_peer(Side::Left) || has_no_peer(Side::Right);
-        let survivor_parted = self
-            .dead
-            .is_some_and(|dead| self.place(dead.other()).is_over);
-        if is_refused && self.verdict.is_none() {
-            let after = self.random.below(self.options.redial_steps + 1);
-            self.verdict = Some(now + after);
-        }
-        let is_known = self.is_healed || self.verdict.is_some_and(|verdict| verdict <= now);
-        if gave_up || survivor_parted || is_refused && is_known {
-            self.faults.count(Fault::Outage, gave_up);
-            for side in [Side::Left, Side::Right] {
-                self.check_last_words(side).map_err(of(side))?;
+            let gives_up = place.is_suspended() && place.suspended_at.is_some_and(waits);
+            if gives_up && !self.is_still(side, now) {
+                self.faults.count(Fault::Outage, true);
+                self.session_is_over(side, now)?;
             }
-            self.begin_anew();
         }
         Ok(())
+    }
+
+    /// A side's session is over without a goodbye. What it knows then has to be true.
+    fn session_is_over(&mut self, side: Side, now: u64) -> Result<(), Broken> {
+        self.check_last_words(side).map_err(of(side))?;
+        self.place_mut(side).is_over = true;
+        self.connection.session_is_over(side, now);
+        Ok(())
+    }
+
+    /// The side that died runs anew, if it is time: its session is no more.
+    fn run_anew(&mut self, now: u64) {
+        if let Some((side, _)) = self.dead.take_if(|(_, at)| *at <= now) {
+            self.faults.count(Fault::Restart, true);
+            self.connection.restart(side, now);
+            let place = self.place_mut(side);
+            place.is_over = place.node.stage != Stage::Before;
+        }
     }
 
     /// What the errors of a side's senders would say when its session is over: all that was
@@ -332,11 +315,9 @@ impl Pair {
         Ok(())
     }
 
-    /// Another session, of the same programs or of new ones.
-    fn begin_anew(&mut self) {
-        self.faults.count(Fault::Restart, self.dead.is_some());
+    /// Both sides are without a session, of the same programs or of new ones.
+    fn begin_anew(&mut self, now: u64) {
         self.sessions += 1;
-        (self.dead, self.verdict) = (None, None);
         self.ledger = Ledger::default();
         for side in [Side::Left, Side::Right] {
             let (options, random) = (self.options.clone(), self.random.fork());
@@ -344,11 +325,10 @@ impl Pair {
             let before = std::mem::replace(&mut place.node, Node::new(side, &options, random));
             (place.node.counts, place.node.trace) = (before.counts, before.trace);
             (place.suspended_at, place.is_over) = (None, false);
-            if let Some(lender) = &mut place.application.lender {
-                lender.begin_anew(0);
-            }
+            let joined = std::mem::take(&mut place.joined);
+            self.connection.refuse(side, joined);
+            self.connection.session_is_over(side, now);
         }
-        self.connection.begin();
     }
 
     // ---- The end of a run ------------------------------------------------------------
@@ -473,7 +453,9 @@ impl Pair {
             let there = self.place(side.other());
             let arrived = &there.node.carried;
             let check = || {
-                let terms = self.connection.terms();
+                let Some(terms) = self.connection.terms(self.left.joined) else {
+                    return Ok(());
+                };
                 let Some(lender) = &there.application.lender else {
                     return Ok(());
                 };

@@ -50,6 +50,8 @@ pub struct Summary {
     pub resumed: u64,
     /// Records that went out again then.
     pub replayed: u64,
+    /// Handshakes behind which the first frames had come already.
+    pub leftovers: u64,
     /// Times that sending waited for credit.
     pub out_of_credit: u64,
     /// Records that went out alone.
@@ -266,6 +268,7 @@ impl Summary {
         self.returned += counts.returned;
         self.resumed += counts.resumed;
         self.replayed += counts.replayed;
+        self.leftovers += counts.leftovers;
         self.out_of_credit += counts.out_of_credit;
         self.lone += counts.lone;
         self.lone_in += counts.lone_in;

@@ -28,6 +28,7 @@ fn no_seed_breaks_a_rule() {
         sum.lone += run.lone;
         sum.lone_in += run.lone_in;
         sum.grants_waited += run.grants_waited;
+        sum.leftovers += run.leftovers;
     }
     // Rules that nothing tries to break hold by themselves.
     assert!(
@@ -42,6 +43,7 @@ fn no_seed_breaks_a_rule() {
     assert!(sum.out_of_credit > SEEDS, "{sum:?}");
     assert!(sum.lone > SEEDS && sum.lone_in > SEEDS, "{sum:?}");
     assert!(sum.grants_waited > SEEDS / 8, "{sum:?}");
+    assert!(sum.leftovers > SEEDS / 8, "{sum:?}");
 }
 
 #[test]
@@ -148,6 +150,53 @@ fn wires_may_break_at_every_step() {
         };
         finish(step, story(step / 40, options));
     }
+}
+
+/// The first meeting, or that of the first resumption, is cut behind every byte, whatever it is
+/// over: both sides end up in one session and epoch, and everything comes once.
+#[test]
+fn a_meeting_may_be_cut_behind_every_byte() {
+    let buffers = Carriage::Buffers {
+        bytes: LEAST_BUFFER_BYTES,
+    };
+    let (mut cut, mut one_sided, mut messages) = (0, 0, 0);
+    for (carriage, data_in_band) in [
+        (Carriage::Stream, true),
+        (Carriage::Stream, false),
+        (buffers, true),
+    ] {
+        for byte in 0..MOST_MEETING_BYTES {
+            for meeting in [0, 1] {
+                let options = SimOptions {
+                    carriage,
+                    data_in_band,
+                    credit: if carriage == buffers { 16 } else { 1 << 14 },
+                    meeting_cut: Some(MeetingCut { meeting, byte }),
+                    break_at: Some(100),
+                    delay_steps: 1,
+                    redial_steps: 5,
+                    busy_steps: 200,
+                    ..busy()
+                };
+                let run = finish(byte as u64, story(byte as u64, options));
+                let count = |kind| {
+                    let mut kinds = run.faults.by_kind();
+                    kinds
+                        .find(|(fault, _)| *fault == kind)
+                        .map_or(0, |(_, times)| times)
+                };
+                cut += count(Fault::MeetingCut);
+                one_sided += count(Fault::OneSided);
+                messages += run.messages;
+                assert!(run.resumed >= 2, "{run:?}");
+            }
+        }
+    }
+    assert!(
+        cut > 1500 && one_sided > 50,
+        "{cut} cut, {one_sided} at one side"
+    );
+    assert!(messages > 10_000, "{messages}");
 }
 
 /// Either side dies at every tenth step of its life.
@@ -390,6 +439,12 @@ fn busy() -> SimOptions {
         break_again_per_mille: 0,
         notice_steps: 20,
         redial_steps: 20,
+        meeting_cut: None,
+        handshake_steps: [5000; 2],
+        stranger_per_mille: 0,
+        impostor_per_mille: 0,
+        errand_fails_per_mille: 0,
+        fails_back: true,
         late_per_mille: 0,
         outage_per_mille: 0,
         patience_steps: 400,
@@ -416,3 +471,5 @@ fn finish(seed: u64, simulation: Simulation) -> Summary {
 }
 
 const SEEDS: u64 = 300;
+/// More than any handshake takes, both ways together.
+const MOST_MEETING_BYTES: usize = 480;

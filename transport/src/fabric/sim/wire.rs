@@ -17,8 +17,9 @@ pub(super) struct Wire {
     pieces: VecDeque<(u64, Vec<u8>)>,
     /// Bytes in `pieces`.
     held: usize,
-    /// Bytes that were read in all.
+    /// Bytes that were read in all, and written.
     read: u64,
+    written: u64,
     /// Nothing can be read before this step.
     stalled_until: u64,
     /// Broken, or the writer is gone: what is in the pipe is all there will be.
@@ -40,6 +41,7 @@ impl Wire {
             pieces: VecDeque::new(),
             held: 0,
             read: 0,
+            written: 0,
             stalled_until: 0,
             is_cut: false,
             capacity: options.wire_bytes,
@@ -62,10 +64,15 @@ impl Wire {
     }
 
     /// The wire breaks, or its writer dies: of what it had written a part arrives, up to any
-    /// byte, when it likes but not before `linger` steps, and nothing that it writes from now on.
-    pub(super) fn cut(&mut self, now: u64, linger: u64) {
+    /// byte, when it likes, and nothing that it writes from now on. What lingers comes as a
+    /// whole, but not before so many steps.
+    pub(super) fn cut(&mut self, now: u64, linger: Option<u64>) {
         self.is_cut = true;
-        self.stalled_until = now + linger + self.random.below(2 * self.delay_steps + 1);
+        let linger_steps = linger.unwrap_or(0);
+        self.stalled_until = now + linger_steps + self.random.below(2 * self.delay_steps + 1);
+        if linger.is_some() {
+            return;
+        }
         let kept = self.random.below(self.pieces.len() as u64 + 1) as usize;
         self.faults.count(Fault::Loss, kept < self.pieces.len());
         self.pieces.truncate(kept);
@@ -73,6 +80,24 @@ impl Wire {
             last.truncate(1 + self.random.below(last.len() as u64) as usize);
         }
         self.held = self.pieces.iter().map(|(_, bytes)| bytes.len()).sum();
+    }
+
+    /// The wire breaks, and nothing comes of what is on it.
+    pub(super) fn lose(&mut self) {
+        self.is_cut = true;
+        self.faults.count(Fault::Loss, !self.pieces.is_empty());
+        self.pieces.clear();
+        self.held = 0;
+    }
+
+    /// Its writer is done: what it had written arrives.
+    pub(super) fn close(&mut self) {
+        self.is_cut = true;
+    }
+
+    /// What is on its way comes at that step, and not before.
+    pub(super) fn hold(&mut self, until: u64) {
+        self.stalled_until = self.stalled_until.max(until);
     }
 
     /// Appends all that is on its way.
@@ -84,6 +109,11 @@ impl Wire {
     /// How many bytes have come to the other side, as far as the writer hears of that.
     pub(super) fn arrived(&self) -> u64 {
         if self.is_cut { 0 } else { self.read }
+    }
+
+    /// How many bytes were written.
+    pub(super) fn written(&self) -> u64 {
+        self.written
     }
 
     /// Whether nothing is on its way.
@@ -106,7 +136,20 @@ impl Wire {
             self.pieces.push_back((arrives, bytes[..taken].to_vec()));
             self.held += taken;
         }
+        self.written += taken as u64;
         taken
+    }
+
+    /// Takes as much of `bytes` as it has room for; returns how much.
+    pub(super) fn write_all(&mut self, now: u64, bytes: &[u8]) -> usize {
+        let mut written = 0;
+        while written < bytes.len() {
+            match self.write(now, &bytes[written..]) {
+                0 => break,
+                taken => written += taken,
+            }
+        }
+        written
     }
 
     /// Appends a part of what has arrived.

@@ -88,11 +88,4 @@ impl ConnectError {
     }
 }
 
-impl std::error::Error for ConnectError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        match &self.cause {
-            ConnectCause::Illegal(illegal) => Some(illegal),
-            ConnectCause::Refused(errno) => Some(errno),
-        }
-    }
-}
+impl std::error::Error for ConnectError {}

@@ -3,7 +3,8 @@
 //! The errno of a verb says little: `ENOMEM` is a limit on locked memory far more often
 //! than a lack of memory, and `EINVAL` is what a device says to any size it does not
 //! like. So each refusal is turned into what it means, while what was asked for and what
-//! the device allows are at hand, and says what an operator can do.
+//! the device allows are at hand, and says what an operator can do. The errno stands in the
+//! text, so `source()` does not give it once more (`r#source`).
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -43,7 +44,7 @@ pub enum VerbsError {
     )]
     NoKernelSupport {
         /// What the library said.
-        source: Errno,
+        r#source: Errno,
         /// What keeps this process from seeing them, if the kernel may have them.
         hidden: Option<String>,
     },
@@ -63,7 +64,7 @@ pub enum VerbsError {
     #[error("RDMA cannot be used: the list of devices was refused: {source}")]
     DeviceList {
         /// What the library said.
-        source: Errno,
+        r#source: Errno,
     },
     /// There are devices, but none of that name.
     #[error("there is no RDMA device {name:?}; there are: {}", list(present))]
@@ -79,7 +80,7 @@ pub enum VerbsError {
         /// The device.
         device: String,
         /// What the library said.
-        source: Errno,
+        r#source: Errno,
     },
     /// The inventory has the device, with what stands in the way of using it.
     #[error(transparent)]
@@ -186,6 +187,20 @@ pub enum VerbsError {
         /// The devices there are, with their interfaces.
         present: Vec<String>,
     },
+    /// There is no network interface of that name.
+    #[error(
+        "this machine has no network interface {netdev}; there are: {}; RDMA devices are at: {}",
+        list(present),
+        list(devices)
+    )]
+    NoSuchNetdev {
+        /// The interface asked for.
+        netdev: String,
+        /// The interfaces there are.
+        present: Vec<String>,
+        /// The devices there are, with their interfaces.
+        devices: Vec<String>,
+    },
     /// No network interface has an address.
     #[error("no network interface of this machine has the address {address}")]
     NoSuchAddress {
@@ -221,7 +236,7 @@ pub enum VerbsError {
         /// The soft limit.
         limit: u64,
         /// What the library said.
-        source: Errno,
+        r#source: Errno,
     },
     /// A queue could not be made, within all limits that are known of it.
     #[error(
@@ -241,7 +256,7 @@ pub enum VerbsError {
         /// The soft limit.
         limit: u64,
         /// What the library said.
-        source: Errno,
+        r#source: Errno,
     },
     /// A size or number beyond what the device has.
     #[error(
@@ -314,7 +329,7 @@ pub enum VerbsError {
         /// The verb.
         call: &'static str,
         /// What it said.
-        source: Errno,
+        r#source: Errno,
         /// What that means for the caller.
         consequence: &'static str,
     },

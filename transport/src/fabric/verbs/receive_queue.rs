@@ -292,7 +292,7 @@ pub struct PostError {
     /// How many of them, from the first on, were posted.
     pub accepted: u32,
     /// What the device said.
-    pub source: Errno,
+    pub r#source: Errno,
 }
 
 impl PostError {

@@ -96,6 +96,34 @@ fn a_receiver_that_goes_has_a_last_word() {
 }
 
 #[test]
+fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
+    let mut session = receiving();
+    for (end, name) in [(8, "second"), (9, "third")] {
+        session.open(Role::Receiver, name, spec()).unwrap();
+        deliver(&mut session, &open_with(end, Role::Sender, name, spec())).unwrap();
+    }
+    drain(&mut session);
+    for channel in [PEER, 8, 9] {
+        let one = frame(FrameKind::Records, channel, 1, None, &record(1, b""));
+        deliver(&mut session, &one).unwrap();
+    }
+    (1..=3).for_each(|end| session.close_receiver(end, &counters(1), CloseReason::Dropped));
+    let mut head = Vec::new();
+    for end in 1..=3 {
+        head.clear();
+        let frame = session.poll_transmit(&mut Ring::default(), 0, &mut head);
+        assert_eq!(frame, Some(Body::Inline));
+        let Some(Control::Close { end: closed, .. }) = control_of(&head) else {
+            panic!("{:?}", control_of(&head));
+        };
+        let Some(Event::Told { end: told, .. }) = session.poll_event() else {
+            panic!("end {end} is closed without a word");
+        };
+        assert_eq!((closed, told), (end, end));
+    }
+}
+
+#[test]
 fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
     let mut session = sending();
     session.announce_large(1, 1, 100);

@@ -67,6 +67,14 @@ pub(super) struct Outbound {
 }
 
 impl Outbound {
+    /// What goes out behind so many bytes.
+    pub(super) fn behind(bytes: u64) -> Self {
+        Self {
+            behind: bytes,
+            ..Self::default()
+        }
+    }
+
     /// Whether writes went out that are not known to be there.
     pub(super) fn has_writes(&self) -> bool {
         !self.writes.is_empty()
@@ -74,6 +82,14 @@ impl Outbound {
 }
 
 impl Inbound {
+    /// What comes in behind these bytes.
+    pub(super) fn beginning_with(bytes: Vec<u8>) -> Self {
+        Self {
+            bytes,
+            ..Self::default()
+        }
+    }
+
     /// Takes all that is on its way, as no node that is right does.
     pub(super) fn fill(&mut self, wire: &mut Wire) {
         wire.drain(&mut self.bytes);
@@ -473,7 +489,7 @@ impl Node {
     /// it or not, and is in order as far as it goes. What it believes then is not what is.
     pub(in crate::fabric::sim) fn mishear(&mut self) -> Checked {
         let mut frame = std::mem::take(&mut self.last_control);
-        if frame.is_empty() || self.stage == Stage::Suspended {
+        if frame.is_empty() || matches!(self.stage, Stage::Suspended | Stage::Before) {
             return Ok(());
         }
         for _ in 0..self.random.below(4) {

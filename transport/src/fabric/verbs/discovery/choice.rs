@@ -66,8 +66,8 @@ struct Candidate<'inventory> {
 }
 
 impl Inventory {
-    /// Chooses. `addresses` are those of this machine; only
-    /// [`Wish::Address`] asks for them.
+    /// Chooses. `addresses` are those of this machine; [`Wish::Address`] asks for them, and
+    /// who names a network interface that `/sys` does not show.
     ///
     /// # Errors
     /// [`VerbsError`]: nothing fits, with what there is.
@@ -75,7 +75,19 @@ impl Inventory {
         match wish {
             Wish::Address(address) => self.by_address(*address, addresses),
             Wish::Netdev(netdev) => {
-                self.by_netdev(netdev, None, &format!("{netdev} was asked for"))
+                let why = format!("{netdev} was asked for");
+                match self.by_netdev(netdev, None, &why) {
+                    Err(VerbsError::NoDeviceForNetdev { present, .. })
+                        if self.lacks_netdev(netdev, addresses) =>
+                    {
+                        Err(VerbsError::NoSuchNetdev {
+                            netdev: netdev.clone(),
+                            present: self.sysfs.all_netdevs(),
+                            devices: present,
+                        })
+                    }
+                    found => found,
+                }
             }
             Wish::Device {
                 name,
@@ -184,6 +196,14 @@ impl Inventory {
             parents: below,
             present: self.places(),
         })
+    }
+
+    /// Whether there is no such network interface, as far as can be known: `/sys` may be
+    /// hidden, or show those of another network namespace.
+    fn lacks_netdev(&self, netdev: &str, addresses: &[LocalAddress]) -> bool {
+        !self.sysfs.all_netdevs().is_empty()
+            && !self.sysfs.has_netdev(netdev)
+            && addresses.iter().all(|entry| entry.netdev != netdev)
     }
 
     /// By the GID that is this address, of an active port.

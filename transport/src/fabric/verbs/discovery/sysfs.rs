@@ -148,6 +148,14 @@ impl Sysfs {
         found
     }
 
+    /// The network interfaces of the machine, or of this network namespace.
+    pub(super) fn all_netdevs(&self) -> Vec<String> {
+        let mut found = names(&self.sys.join("class/net"));
+        // Beside them stand files, such as `bonding_masters`.
+        found.retain(|name| self.netdev(name).is_dir());
+        found
+    }
+
     /// A network interface's index.
     #[must_use]
     pub fn interface_index(&self, netdev: &str) -> Option<u32> {

@@ -280,6 +280,29 @@ fn an_interface_without_a_device_is_told_where_devices_are() {
 }
 
 #[test]
+fn an_interface_that_is_not_there_is_told_from_one_without_a_device() {
+    let (fake, tree) = machine();
+    tree.file("sys/class/net/bonding_masters", "");
+    let inventory = inventory(&fake, &tree);
+    let error = |name: &str, addresses: &[LocalAddress]| {
+        let error = inventory.choose(&netdev(name), addresses).unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(
+        error("mlx5_0", &[]),
+        "this machine has no network interface mlx5_0; there are: eth0, eth0.100, lo, v0; RDMA \
+         devices are at: mlx5_0 at eth0 and eth0.100, rxe0 at v0"
+    );
+    // One that has an address is there, whatever `/sys` shows.
+    let seen = LocalAddress {
+        netdev: "eth7".to_owned(),
+        address: address("203.0.113.7"),
+    };
+    assert!(error("eth7", &[seen]).starts_with("no RDMA device belongs to"));
+    assert!(error("lo", &[]).starts_with("no RDMA device belongs to"));
+}
+
+#[test]
 fn a_device_that_cannot_be_used_is_listed_with_its_reason() {
     let (fake, tree) = machine();
     fake.change("rxe0", |device| device.transport = Transport::Iwarp);

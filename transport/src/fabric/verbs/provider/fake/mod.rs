@@ -16,6 +16,7 @@ mod control;
 mod device;
 mod handle;
 mod hot;
+mod mask;
 mod world;
 
 use std::collections::BTreeMap;
@@ -28,6 +29,7 @@ use super::super::queue_pair_state::{AttributeMask, QueuePairAttributes};
 use super::{Provider, RawEvent};
 
 pub use device::{FakeClock, FakeDevice, FakeExtended, FakePort};
+pub use mask::Mask;
 
 use world::World;
 

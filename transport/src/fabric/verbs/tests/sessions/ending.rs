@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
+use crate::fabric::verbs::QueuePairState;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
 
@@ -81,6 +82,38 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert_eq!(consume_until_over(&mut receiver), 500);
     assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
     assert!(stage.nodes[1].session.is_gone());
+    assert_eq!(stage.fake.alive().get("queue pairs"), None);
+}
+
+#[test]
+fn who_closes_hears_the_peers_goodbye_and_goes_when_its_own_is_out() {
+    let stage = Stage::new();
+    let mut ends = [0, 1].map(|from| stage.open(from, &format!("from {from}"), WINDOW));
+    stage.settle();
+    for (sender, receiver) in &mut ends {
+        send(sender, 1, 100);
+        stage.settle();
+        assert_eq!(consume(receiver), 1);
+    }
+    stage.settle();
+    stage.fake.hold_sends(true);
+    for node in &stage.nodes {
+        node.runtime.begin_close();
+    }
+    stage.settle();
+    let failed = || {
+        let changes = stage.fake.modifications();
+        let mut states = changes.iter().map(|change| change.attributes.state);
+        states.any(|state| state == QueuePairState::Error)
+    };
+    // All that the first says arrives, its goodbye at last, and nothing of the second's.
+    stage.fake.release(stage.queue_pairs()[0], 100);
+    stage.settle();
+    assert!(!failed(), "the second's goodbye is flushed");
+    stage.fake.hold_sends(false);
+    stage.settle();
+    assert!(failed());
+    assert!(stage.nodes.iter().all(|node| node.session.is_gone()));
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
 }
 

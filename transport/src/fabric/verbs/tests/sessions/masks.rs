@@ -6,111 +6,12 @@ mod suite;
 use super::*;
 use crate::fabric::verbs::CompletionPolling;
 use crate::fabric::verbs::abi::{send_flags, wr_opcode};
-use crate::fabric::verbs::provider::fake::FakeDevice;
-
-/// What a device lacks, and with which settings it is used.
-struct Mask {
-    name: &'static str,
-    device: fn(&mut FakeDevice),
-    settings: fn(&mut SiteSettings),
-}
-
-const NOTHING: fn(&mut SiteSettings) = |_| ();
-/// Devices write to each other's memory, with immediate data where they can.
-const TRUST: fn(&mut SiteSettings) = |settings| settings.grants_memory = true;
-
-const MASKS: &[Mask] = &[
-    Mask {
-        name: "nothing is missing",
-        device: |_| (),
-        settings: NOTHING,
-    },
-    Mask {
-        name: "nothing is missing, and peers are trusted",
-        device: |_| (),
-        settings: TRUST,
-    },
-    Mask {
-        name: "no shared receive queue",
-        device: |device| device.attributes.max_shared_receive_queues = 0,
-        settings: NOTHING,
-    },
-    Mask {
-        name: "no inline data",
-        device: |device| device.max_inline_bytes = 0,
-        settings: NOTHING,
-    },
-    Mask {
-        name: "one piece",
-        device: |device| device.attributes.max_entries = 1,
-        settings: NOTHING,
-    },
-    Mask {
-        name: "two pieces",
-        device: |device| device.attributes.max_entries = 2,
-        settings: NOTHING,
-    },
-    Mask {
-        name: "tiny queues",
-        device: |device| {
-            device.attributes.max_queue_pair_requests = 65;
-            device.attributes.max_shared_receive_requests = 19;
-            device.attributes.max_completions = 160;
-        },
-        settings: |settings| {
-            settings.max_sessions = 2;
-            settings.receive_buffers = 19;
-            settings.held_buffers = 0;
-            settings.session_credit = 2;
-            settings.send_requests = 64;
-        },
-    },
-    Mask {
-        name: "no immediate data",
-        device: |device| device.has_immediate = false,
-        settings: TRUST,
-    },
-    Mask {
-        name: "a small MTU",
-        device: |device| device.ports[0].attributes.active_mtu = Mtu::Bytes256,
-        settings: NOTHING,
-    },
-    Mask {
-        name: "all of it",
-        device: |device| {
-            device.attributes.max_shared_receive_queues = 0;
-            device.attributes.max_entries = 1;
-            device.attributes.max_queue_pair_requests = 65;
-            device.max_inline_bytes = 0;
-            device.has_immediate = false;
-            device.ports[0].attributes.active_mtu = Mtu::Bytes256;
-        },
-        settings: |settings| {
-            settings.grants_memory = true;
-            settings.max_sessions = 2;
-            settings.receive_buffers = 20;
-            settings.held_buffers = 0;
-            settings.session_credit = 2;
-            settings.send_requests = 64;
-        },
-    },
-];
-
-const POLLINGS: [CompletionPolling; 3] = [
-    CompletionPolling::Plain,
-    CompletionPolling::Extended,
-    CompletionPolling::ExtendedOneByOne,
-];
+use crate::fabric::verbs::provider::fake::Mask;
 
 /// Each device, polled in each way.
 fn masked() -> impl Iterator<Item = (FakeProvider, SiteSettings, &'static Mask)> {
-    MASKS.iter().flat_map(|mask| {
-        // One by one is how the queue is asked, whatever else the device is like.
-        let pollings = match mask.name {
-            "nothing is missing" => &POLLINGS[..],
-            _ => &POLLINGS[..2],
-        };
-        pollings.iter().map(move |&polling| {
+    Mask::ALL.iter().flat_map(|mask| {
+        mask.pollings().iter().map(move |&polling| {
             println!("{}, {polling}", mask.name);
             let fake = one_device();
             fake.change(DEVICE, mask.device);
@@ -142,11 +43,11 @@ fn on_each(play: fn(&Stage)) {
 fn check_posted(stage: &Stage, mask: &Mask) {
     let posted = stage.fake.posted();
     let some = |flag| posted.iter().any(|send| send.flags & flag != 0);
-    if mask.name == "nothing is missing" {
+    if mask.name == "whole" {
         assert!(some(send_flags::INLINE));
         assert!(posted.iter().any(|send| send.entries.len() > 1));
     }
-    if mask.name == "no immediate data" {
+    if mask.name == "no-immediate" {
         let plain = |send: &crate::fabric::verbs::provider::fake::PostedSend| {
             send.opcode == wr_opcode::SEND || send.opcode == wr_opcode::RDMA_WRITE
         };

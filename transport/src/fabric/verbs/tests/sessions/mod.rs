@@ -35,7 +35,7 @@ use crate::engine::{control::ChannelSpec, message_version::MessageVersion};
 use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::DeviceKind;
 use crate::fabric::verbs::provider::fake::FakeProvider;
-use crate::fabric::verbs::{Mtu, PreparedPair, Site, SiteSettings, VerbsError};
+use crate::fabric::verbs::{PreparedPair, Site, SiteSettings, VerbsError};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {

@@ -1,32 +1,49 @@
-//! Where the processes meet: on loopback, or over a link that can be cut and disturbed.
+//! Where processes meet: on loopback, or over a link that can be cut and disturbed.
 //!
 //! The link is a veth pair whose far end lives in a network namespace of its own, with the
-//! hub. Nothing of it has a name: the namespace goes with the process that holds it, and the
-//! link with the namespace. In the guest of `cargo xtask vm --pair` there is one already,
-//! with an RDMA device at each end.
+//! process that listens. Nothing of it has a name: the namespace goes with the process that
+//! holds it, and the link with the namespace. In the guest of `cargo xtask vm --pair` there
+//! is one already, with an RDMA device at each end.
 #![forbid(unsafe_code)]
 
 use std::{
-    env, fs,
+    env,
+    fs::{self, File},
     io::{self, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    os::unix::process::CommandExt,
-    path::PathBuf,
+    os::{fd::AsFd, unix::process::CommandExt},
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
 };
 
-use ibex_harness::draw::Draw;
-use rustix::process::geteuid;
+use rustix::{
+    process::geteuid,
+    thread::{LinkNameSpaceType, move_into_link_name_space},
+};
 
-use crate::options::Carrier;
+use crate::draw::Draw;
 
-/// Where the hub is, how to get there, and what can be done on the way.
-pub(crate) struct Network {
-    pub(crate) hub_address: SocketAddr,
-    pub(crate) hub_namespace: Option<PathBuf>,
-    /// RDMA devices at the hub and at the senders.
-    pub(crate) hub_device: Option<String>,
-    pub(crate) sender_device: Option<String>,
+/// What carries what the processes say to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Medium {
+    /// Memory that they share, for which they have to be in one network namespace.
+    Memory,
+    /// A TCP connection.
+    Packets,
+    /// An RDMA device: the two of the guest, or the one that `IBEX_TEST_DEVICE` names.
+    Device,
+}
+
+/// Where the listening process is, how to get there, and what can be done on the way.
+pub struct Network {
+    /// Where it may listen: nobody has this port.
+    pub address: SocketAddr,
+    /// Where it has to live; see [`enter`].
+    pub far_namespace: Option<PathBuf>,
+    /// The RDMA device at its end,
+    pub far_device: Option<String>,
+    /// and at the end of those that connect.
+    pub near_device: Option<String>,
     link: Result<Link, String>,
 }
 
@@ -54,25 +71,30 @@ impl Drop for Holder {
 }
 
 impl Network {
-    pub(crate) fn of(carrier: Carrier, draw: &mut Draw) -> io::Result<Self> {
+    /// A link where the medium goes over one and this process may make it (see
+    /// [`move_away`]), loopback otherwise.
+    ///
+    /// # Errors
+    /// What the kernel says.
+    pub fn of(medium: Medium, draw: &mut Draw) -> io::Result<Self> {
         let device = env::var("IBEX_TEST_DEVICE").ok();
-        match carrier {
-            Carrier::Verbs if is_in_guest_with_link() => Self::of_the_guest(),
-            Carrier::Verbs => {
+        match medium {
+            Medium::Device if is_in_guest_with_link() => Self::of_the_guest(),
+            Medium::Device => {
                 let why = "both ends are on one device".to_owned();
                 Ok(Self {
-                    hub_device: device.clone(),
-                    sender_device: device,
+                    far_device: device.clone(),
+                    near_device: device,
                     ..Self::loopback(why, draw)?
                 })
             }
-            Carrier::Shm => Self::loopback("shared memory has none".to_owned(), draw),
-            Carrier::Tcp => match veth() {
+            Medium::Memory => Self::loopback("shared memory has none".to_owned(), draw),
+            Medium::Packets => match veth() {
                 Ok((link, namespace)) => Ok(Self {
-                    hub_address: (FAR, PORT).into(),
-                    hub_namespace: Some(namespace),
-                    hub_device: None,
-                    sender_device: None,
+                    address: (FAR, PORT).into(),
+                    far_namespace: Some(namespace),
+                    far_device: None,
+                    near_device: None,
                     link: Ok(link),
                 }),
                 Err(why) => Self::loopback(why.to_string(), draw),
@@ -82,17 +104,17 @@ impl Network {
 
     fn loopback(why: String, draw: &mut Draw) -> io::Result<Self> {
         // Below those that the kernel gives to whoever connects (ip_local_port_range), so
-        // that nobody has it while the hub is away.
+        // that nobody has it while the listening process is away.
         let port = (0..100).map(|_| draw.of(20_000..30_000) as u16);
         let mut free = port.filter(|port| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok());
         let port = free
             .next()
             .ok_or_else(|| io::Error::other("no port is free"))?;
         Ok(Self {
-            hub_address: (Ipv4Addr::LOCALHOST, port).into(),
-            hub_namespace: None,
-            hub_device: None,
-            sender_device: None,
+            address: (Ipv4Addr::LOCALHOST, port).into(),
+            far_namespace: None,
+            far_device: None,
+            near_device: None,
             link: Err(why),
         })
     }
@@ -108,21 +130,27 @@ impl Network {
             .map(|name| PathBuf::from(format!("/run/netns/{name}")));
         let ends = ends(there);
         Ok(Self {
-            hub_address: (FAR, PORT).into(),
-            hub_namespace: namespace,
-            hub_device: Some("rxe1".to_owned()),
-            sender_device: Some("rxe0".to_owned()),
+            address: (FAR, PORT).into(),
+            far_namespace: namespace,
+            far_device: Some("rxe1".to_owned()),
+            near_device: Some("rxe0".to_owned()),
             link: Ok(Link::new(ends, None)),
         })
     }
 
-    /// Whether it can be cut.
-    pub(crate) fn has_link(&self) -> Result<(), String> {
+    /// Whether there is a link, which can be cut.
+    ///
+    /// # Errors
+    /// Why there is none.
+    pub fn has_link(&self) -> Result<(), String> {
         self.link.as_ref().map(|_| ()).map_err(Clone::clone)
     }
 
     /// Whether its packets can be disturbed.
-    pub(crate) fn has_netem(&self) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// Why they cannot.
+    pub fn has_netem(&self) -> Result<(), String> {
         match &self.link {
             Ok(link) if link.has_netem => Ok(()),
             Ok(_) => Err("this kernel has no netem".to_owned()),
@@ -131,17 +159,26 @@ impl Network {
     }
 
     /// Nothing gets through any more.
-    pub(crate) fn cut(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the command says that does it.
+    pub fn cut(&self) -> io::Result<()> {
         self.set("down", "loss 100%")
     }
 
     /// Everything does again.
-    pub(crate) fn restore(&self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the command says that does it.
+    pub fn restore(&self) -> io::Result<()> {
         self.set("up", "")
     }
 
     /// Does that to packets, as netem says it.
-    pub(crate) fn disturb(&self, how: &str) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// What the command says that does it.
+    pub fn disturb(&self, how: &str) -> io::Result<()> {
         self.set("up", how)
     }
 
@@ -179,8 +216,8 @@ impl End {
 
 /// Has this program begin anew in a network namespace of its own, where a link disturbs
 /// nobody. It comes back if that cannot be had; then the run does without.
-pub(crate) fn move_away(carrier: Carrier) {
-    if carrier != Carrier::Tcp || !geteuid().is_root() || env::var_os(MOVED).is_some() {
+pub fn move_away(medium: Medium) {
+    if medium != Medium::Packets || !geteuid().is_root() || env::var_os(MOVED).is_some() {
         return;
     }
     if let Ok(program) = env::current_exe() {
@@ -190,8 +227,18 @@ pub(crate) fn move_away(carrier: Carrier) {
             .arg(program)
             .args(env::args_os().skip(1))
             .env(MOVED, "1");
-        eprintln!("soak: no network namespace: {}", command.exec());
+        eprintln!("no network namespace for a link: {}", command.exec());
     }
+}
+
+/// Moves this process, which has one thread yet, into a network namespace.
+///
+/// # Errors
+/// If there is none, or this process may not.
+pub fn enter(namespace: &Path) -> io::Result<()> {
+    let namespace = File::open(namespace)?;
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+    Ok(())
 }
 
 /// A pair of ends, the far one in another namespace.
@@ -261,7 +308,7 @@ const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 2);
 const PORT: u16 = 4100;
 
 /// Set where this program is in a namespace of its own.
-const MOVED: &str = "SOAK_NAMESPACE";
+const MOVED: &str = "HARNESS_NAMESPACE";
 
 /// Both ends of the pair; commands about the far one begin with `there`.
 fn ends(there: Vec<String>) -> [End; 2] {
@@ -276,3 +323,12 @@ fn ends(there: Vec<String>) -> [End; 2] {
         },
     ]
 }
+
+/// What netem may do to packets that get through.
+pub const DISTURBANCES: &[&str] = &[
+    "delay 1ms",
+    "loss 1%",
+    "delay 1ms reorder 25%",
+    "duplicate 5%",
+    "corrupt 1%",
+];

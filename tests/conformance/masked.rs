@@ -1,0 +1,106 @@
+//! The same scenarios with both sides in one process, over a device made of memory that
+//! lacks something.
+
+use std::collections::BTreeMap;
+
+use ibex::{Driver, Fabric};
+
+use crate::common::{
+    fake::FakeUse,
+    scenario::{Cell, Scenario, Span},
+};
+
+/// For each mask and way of polling, every scenario that can be played so.
+pub(crate) fn cells(scenarios: &[Scenario]) -> impl Iterator<Item = Cell> {
+    FakeUse::all().flat_map(move |fake| {
+        let is_played = move |scenario: &&Scenario| why_left_out(scenario, fake).is_none();
+        scenarios
+            .iter()
+            .filter(is_played)
+            .map(move |&scenario| Cell {
+                scenario,
+                fabric: Fabric::Verbs,
+                driver: match scenario.span {
+                    Span::EachFabric => Driver::default(),
+                    _ => Driver::Caller,
+                },
+                fake: Some(fake),
+            })
+    })
+}
+
+/// Says what is left out, and why.
+pub(crate) fn tell_left_out(scenarios: &[Scenario]) {
+    let mut left_out = BTreeMap::<_, Vec<_>>::new();
+    for scenario in scenarios {
+        let reason = FakeUse::all().find_map(|fake| why_left_out(scenario, fake));
+        if let Some(reason) = reason {
+            left_out.entry(reason).or_default().push(scenario.name);
+        }
+    }
+    for (reason, names) in left_out {
+        eprintln!("fake: left out where {reason}: {}", names.join(", "));
+    }
+}
+
+/// Why a scenario is not played there, if it is not.
+fn why_left_out(scenario: &Scenario, fake: FakeUse) -> Option<&'static str> {
+    if scenario.killed.is_some() {
+        return Some("a side is killed");
+    }
+    match scenario.span {
+        Span::EachDriver => return Some("it ends before a fabric is chosen"),
+        Span::EachFabricButVerbs => return Some("there are too few places over verbs"),
+        Span::Everywhere | Span::EachFabric | Span::EachFabricByCallers => {}
+    }
+    let is_in = |names: &[&str]| names.contains(&scenario.name);
+    if is_in(STOPPED) {
+        Some("a side is stopped")
+    } else if is_in(LIMITED) {
+        Some("a process has a limit")
+    } else if is_in(OF_SEVERAL_SESSIONS) && !fake.has_many_places() {
+        Some("a mask leaves two places for sessions")
+    } else {
+        None
+    }
+}
+
+const STOPPED: &[&str] = &[
+    "close_reports_twice",
+    "close_in_two_threads",
+    "close_with_a_stopped_peer",
+    "computes_for_a_minute",
+    "stopped_under_load",
+];
+
+const LIMITED: &[&str] = &[
+    "no_descriptor_for_a_session",
+    "no_descriptor_for_an_end",
+    "no_descriptor_for_a_ring",
+    "no_descriptor_to_receive_with",
+    "no_memory_to_receive_with",
+    "no_memory_to_gather_with",
+];
+
+/// At a time, in one node.
+const OF_SEVERAL_SESSIONS: &[&str] = &[
+    "acceptor_falls_silent",
+    "connecting_to_each_other",
+    "connecting_to_oneself",
+    "dialer_falls_silent",
+    "fan_in",
+    "fan_in_answers",
+    "fan_in_counts",
+    "fan_in_of_the_silent",
+    "fan_in_rests",
+    "fan_in_tasks",
+    "fan_in_tasks_dropped",
+    "group",
+    "group_catches_up",
+    "group_drops_the_slow",
+    "group_full",
+    "group_quorum",
+    "group_tasks",
+    "sixteen_sessions",
+    "too_many_sessions_of_a_peer",
+];

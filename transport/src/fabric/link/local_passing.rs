@@ -1,0 +1,433 @@
+//! What goes over a shared-memory session's Unix socket: control segments, where an end's words
+//! are in them, rings and segments of large messages.
+//!
+//! What is wrong with a message ends the session; what the kernel refuses is tried again.
+
+use std::{
+    fmt,
+    os::fd::{AsFd, OwnedFd},
+    time::{Duration, Instant},
+};
+
+use super::{Link, ReceiveLink, local::Opening, silence::SenderSilence};
+use crate::{
+    channel::{
+        EndCause,
+        receive_end::{LargeArrival, LargePlace, Source},
+    },
+    driver::Context,
+    engine::{control::Role, id_map::IdMap, timer::Timer},
+    fabric::shm::{
+        FdSocketError, Incoming, Outgoing, PeerControlSegment, SegmentRefused,
+        message::{self, Message},
+    },
+};
+
+impl Link {
+    /// Passes what waits to be passed.
+    pub(super) fn flush_local(&mut self, context: &mut Context<'_>) {
+        let Some(local) = &mut self.local else { return };
+        while let Some((message, fd)) = local.outbox.front() {
+            match local
+                .socket
+                .send(message.encode().as_ref(), fd.as_ref().map(AsFd::as_fd))
+            {
+                Ok(Outgoing::Sent) => {
+                    local.outbox.pop_front();
+                }
+                Ok(Outgoing::End) => return,
+                Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
+                    let again = Instant::now() + PASS_AGAIN;
+                    return self.timers.set_sooner(Timer::Pass, again);
+                }
+                Err(error) => {
+                    let why = format!("passing a descriptor failed: {error}");
+                    return self.end_broken(EndCause::Refused { why }, context);
+                }
+            }
+        }
+    }
+
+    /// The handle of a sending end has made its ring.
+    pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
+        if let Some(local) = &mut self.local {
+            if local.rings_rest
+                && let Some(sender) = self.senders.get_mut(end)
+            {
+                sender.silence = Some(SenderSilence::new());
+            }
+            local
+                .outbox
+                .push_back((Message::Ring { end, capacity }, Some(fd)));
+        }
+    }
+
+    /// A sending end has given its ring up.
+    pub(super) fn pass_rest(&mut self, end: u32) {
+        if let Some(local) = &mut self.local {
+            local.outbox.push_back((Message::Rest { end }, None));
+        }
+    }
+
+    /// A message that is longer than its ring lies in a segment of its own.
+    pub(crate) fn pass_large(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        slot: u32,
+        length: u64,
+        capacity: u64,
+        fd: Option<OwnedFd>,
+    ) {
+        if let Some(local) = &mut self.local {
+            let message = Message::Large {
+                end,
+                sequence,
+                slot,
+                length,
+                capacity,
+            };
+            local.outbox.push_back((message, fd));
+        }
+    }
+
+    /// Something came over the Unix socket, or what was not possible is tried again.
+    pub(crate) fn look_at_unix(&mut self, context: &mut Context<'_>) {
+        self.receive_local(context);
+        self.flush_local(context);
+        if let Some(local) = &mut self.local
+            && local.has_goodbye
+            && !local.lacks_descriptor
+        {
+            local.has_goodbye = false;
+            self.peer_said_goodbye(context);
+        }
+    }
+
+    /// Takes in everything that the Unix socket has, as far as this process may open the
+    /// descriptors that come with it.
+    pub(super) fn receive_local(&mut self, context: &mut Context<'_>) {
+        loop {
+            let Some(local) = &mut self.local else { return };
+            let received = match local.socket.receive() {
+                Ok(Incoming::Message(received)) => received,
+                Ok(Incoming::WouldBlock | Incoming::End) => return,
+                Ok(Incoming::NotNow) => {
+                    if !std::mem::replace(&mut local.lacks_descriptor, true) {
+                        let peer = self.shared.peer().address;
+                        tracing::warn!(
+                            %peer,
+                            "this process is at its limit of open files, so what the peer passes \
+                             has to wait: close some, or raise the limit (ulimit -n)"
+                        );
+                    }
+                    let again = Instant::now() + PASS_AGAIN;
+                    return self.timers.set_sooner(Timer::Pass, again);
+                }
+                Err(error) => return self.finish_broken(cause_of(&error), context),
+            };
+            local.lacks_descriptor = false;
+            let handled = match Message::decode(received.bytes()) {
+                Ok(message) if message.attachment().allows(received.fd.is_some()) => {
+                    self.handle_local(message, received.fd, context)
+                }
+                Ok(_) => Err(broke("a descriptor is missing or too many")),
+                Err(malformed) => Err(broke(malformed)),
+            };
+            if let Err(cause) = handled {
+                return self.finish_broken(cause, context);
+            }
+        }
+    }
+
+    fn handle_local(
+        &mut self,
+        message: Message,
+        fd: Option<OwnedFd>,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        let Some(local) = &mut self.local else {
+            return Ok(());
+        };
+        match (message, fd) {
+            (Message::Hello { asymmetry }, Some(fd)) => {
+                if !asymmetry {
+                    self.shared.use_fences();
+                }
+                local.greeted = true;
+                self.shared.set_peer_bell(fd);
+                self.open_local(context);
+                Ok(())
+            }
+            (Message::Control { index }, Some(fd)) => self.take_control_segment(index, fd),
+            (
+                Message::End {
+                    end,
+                    role,
+                    segment,
+                    block,
+                },
+                _,
+            ) => {
+                let announced: usize = local.blocks.iter().map(IdMap::len).sum();
+                if announced >= MAX_SEGMENTS as usize * 256 {
+                    return Err(broke("too many channel ends are announced"));
+                }
+                let role = match role {
+                    message::Role::Sender => Role::Sender,
+                    message::Role::Receiver => Role::Receiver,
+                };
+                local.blocks[role as usize].insert(end, (segment, block));
+                self.open_local(context);
+                Ok(())
+            }
+            (message, fd) => self.handle_for_receiver(message, fd, context),
+        }
+    }
+
+    fn take_control_segment(&mut self, index: u32, fd: OwnedFd) -> Result<(), EndCause> {
+        let Some(local) = &mut self.local else {
+            return Ok(());
+        };
+        if index as usize != local.peer_segments.len() || index >= MAX_SEGMENTS {
+            return Err(broke(format_args!(
+                "control segment {index} is out of turn"
+            )));
+        }
+        let accepted = PeerControlSegment::accept(fd, local.sizes.bytes(index));
+        let segment = accepted.map_err(|refused| match refused {
+            SegmentRefused::Memory(error) => EndCause::Refused {
+                why: error.to_string(),
+            },
+            refused => broke(refused),
+        })?;
+        local.peer_segments.push(segment);
+        Ok(())
+    }
+
+    /// What the peer's sending end passes to ours that receives.
+    fn handle_for_receiver(
+        &mut self,
+        message: Message,
+        fd: Option<OwnedFd>,
+        context: &mut Context<'_>,
+    ) -> Result<(), EndCause> {
+        let (Message::Ring { end, .. } | Message::Rest { end } | Message::Large { end, .. }) =
+            message
+        else {
+            return Err(broke("a descriptor is missing"));
+        };
+        let rings_rest = self.local.as_ref().is_some_and(|local| local.rings_rest);
+        let receiver = match self.receiver_of(end) {
+            Counterpart::Here(receiver) => receiver,
+            Counterpart::Gone => return Ok(()),
+            Counterpart::NotYet => return self.keep_for_later(message, fd),
+        };
+        match (message, fd) {
+            (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
+            (Message::Rest { .. }, _) if rings_rest => {
+                if !std::mem::take(&mut receiver.has_ring) {
+                    return Err(broke("a ring is given up that never came"));
+                }
+                return receiver.end.ring_rests().map_err(broke);
+            }
+            (
+                Message::Large {
+                    sequence,
+                    slot,
+                    length,
+                    capacity,
+                    ..
+                },
+                fd,
+            ) => {
+                let arrival = LargeArrival {
+                    sequence,
+                    length: length as usize,
+                    time: 0,
+                    place: LargePlace::Segment { slot, capacity, fd },
+                };
+                take_large(receiver, arrival, capacity)?;
+            }
+            (Message::Rest { .. }, _) => {
+                return Err(broke("rings that rest were not agreed on"));
+            }
+            _ => return Err(broke("a descriptor is missing")),
+        }
+        receiver.end.waiters.take(&mut context.wakers);
+        Ok(())
+    }
+
+    /// Our receiving end that is paired with the peer's sending end.
+    fn receiver_of(&mut self, peer_end: u32) -> Counterpart<'_> {
+        let Some(end) = self.session.paired(Role::Sender, peer_end) else {
+            return Counterpart::NotYet;
+        };
+        match self.receivers.get_mut(end) {
+            Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,
+            Some(receiver) => Counterpart::Here(receiver),
+            None => Counterpart::Gone,
+        }
+    }
+
+    /// The two sockets are not ordered: what came before its channel's open waits for it.
+    fn keep_for_later(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), EndCause> {
+        if let Some(local) = &mut self.local {
+            if local.early.len() >= MAX_EARLY {
+                return Err(broke("too much came for channels that are not open"));
+            }
+            local.early.push_back((message, fd));
+        }
+        Ok(())
+    }
+
+    /// Opens channels of which everything is here.
+    pub(super) fn open_local(&mut self, context: &mut Context<'_>) {
+        let Some(local) = &mut self.local else { return };
+        if !local.greeted {
+            return;
+        }
+        let mut opened = false;
+        let mut at = 0;
+        while let Some(&Opening {
+            end,
+            role,
+            peer_end,
+            agreed,
+        }) = local.opening.get(at)
+        {
+            let blocks = &mut local.blocks[role.opposite() as usize];
+            let Some((segment, block)) = blocks.remove(peer_end) else {
+                at += 1;
+                continue;
+            };
+            local.opening.swap_remove(at);
+            let segment = local.peer_segments.get(segment as usize).cloned();
+            let found = match role {
+                Role::Sender => segment
+                    .and_then(|segment| segment.receiver_words(block))
+                    .zip(self.senders.get(end))
+                    .map(|(words, sender)| {
+                        let _ = sender.end.theirs.set(words);
+                        sender.end.state.open(agreed);
+                        sender.end.waiters.take(&mut context.wakers);
+                    }),
+                Role::Receiver => segment
+                    .and_then(|segment| segment.sender_words(block))
+                    .zip(self.receivers.get(end))
+                    .map(|(words, receiver)| {
+                        let _ = receiver.end.theirs.set(words);
+                        receiver.end.state.open(agreed);
+                        receiver.end.waiters.take(&mut context.wakers);
+                    }),
+            };
+            opened = true;
+            if found.is_none() {
+                tracing::debug!(
+                    end,
+                    "a channel's block does not exist, or its handle is gone"
+                );
+            }
+        }
+        if !opened {
+            return;
+        }
+        let early = std::mem::take(&mut local.early);
+        self.forget_openings();
+        // A peer that opened earlier may have asked, and rung for it, before we could see
+        // its words.
+        self.answer_asks(context);
+        for (message, fd) in early {
+            if let Err(cause) = self.handle_local(message, fd, context) {
+                return self.finish_broken(cause, context);
+            }
+        }
+    }
+}
+
+fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: OwnedFd) -> Result<(), EndCause> {
+    let agreed = receiver.end.state.agreed();
+    let agreed = agreed.map(|agreed| agreed.window.bytes);
+    if agreed != Some(capacity) || receiver.has_ring {
+        return Err(broke(format_args!(
+            "a ring of {capacity} bytes came, {agreed:?} are agreed"
+        )));
+    }
+    receiver.has_ring = true;
+    receiver.end.provide(Source::Ring { fd, capacity });
+    Ok(())
+}
+
+fn take_large(
+    receiver: &ReceiveLink,
+    arrival: LargeArrival,
+    capacity: u64,
+) -> Result<(), EndCause> {
+    let agreed = receiver.end.state.agreed();
+    let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
+    let length = arrival.length as u64;
+    if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
+        return Err(broke(format_args!(
+            "a message of {length} bytes came, the limit is {limit}"
+        )));
+    }
+    let mut large = receiver.end.large();
+    if large.len() > MAX_LARGE_WAITING {
+        return Err(broke("too many large messages are announced"));
+    }
+    large.push_back(arrival);
+    Ok(())
+}
+
+/// The peer broke the protocol.
+fn broke(what: impl fmt::Display) -> EndCause {
+    EndCause::lost(format!("it broke the protocol: {what}"))
+}
+
+fn cause_of(error: &FdSocketError) -> EndCause {
+    match error {
+        FdSocketError::Kernel { .. } => EndCause::Refused {
+            why: error.to_string(),
+        },
+        FdSocketError::TooManyDescriptors | FdSocketError::TooLong => broke(error),
+    }
+}
+
+/// A receiving end as seen from the peer's sending end.
+enum Counterpart<'a> {
+    Here(&'a mut ReceiveLink),
+    /// Its open has not come over the connection.
+    NotYet,
+    /// Its handle was dropped.
+    Gone,
+}
+
+/// Until the kernel is asked again to take what it had no memory or no place for, or to give
+/// what this process could not open.
+const PASS_AGAIN: Duration = Duration::from_millis(20);
+/// Descriptors that may wait for their channel's open.
+const MAX_EARLY: usize = 1024;
+/// Control segments that a peer may pass: up to 256 channel ends each.
+const MAX_SEGMENTS: u32 = 68;
+/// Large messages that may wait for their announcement in the ring to be reached.
+const MAX_LARGE_WAITING: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn what_the_kernel_refuses_is_not_blamed_on_the_peer() {
+        let source = io::ErrorKind::OutOfMemory.into();
+        let ours = cause_of(&FdSocketError::Kernel { source });
+        assert!(matches!(ours, EndCause::Refused { .. }), "{ours}");
+        let theirs = cause_of(&FdSocketError::TooLong);
+        assert!(matches!(theirs, EndCause::PeerGone { .. }), "{theirs}");
+        assert!(
+            theirs.to_string().contains("it broke the protocol"),
+            "{theirs}"
+        );
+    }
+}

@@ -1,0 +1,243 @@
+//! A handshake of the bootstrap's, whichever end it is.
+//!
+//! The machines differ in what they are told to do and how they are answered. Here they are
+//! all alike: what they want of a host is an [`Errand`], and what they come to is [`Met`] or
+//! an error.
+#![forbid(unsafe_code)]
+
+use std::time::Instant;
+
+use ibex_bootstrap::{
+    FabricKind, HandshakeError, Incarnation, NodeIdentity, Secret, Ticket, VerbsDevice,
+    handshake::{
+        AcceptorEvent, AcceptorPart, Agreement, DialerEvent, DialerPart, Handshake, Part,
+        ResumedSession, ResumerEvent, ResumerPart, Step,
+    },
+    message::VerbsEndpoint,
+};
+
+/// One end of a handshake.
+pub(super) trait Machine {
+    fn handle_bytes(&mut self, bytes: &[u8]);
+    fn handle_closed(&mut self);
+    fn handle_timeout(&mut self, now: Instant);
+    /// What came of an errand.
+    fn handle_answer(&mut self, answer: Answer);
+    /// A token that somebody presents at the Unix socket; whether it is the right one.
+    fn handle_token(&mut self, token: &Secret) -> bool;
+    fn poll_transmit(&mut self) -> Option<Vec<u8>>;
+    fn poll_told(&mut self) -> Option<Told>;
+    fn step(&self) -> Step;
+    fn into_leftover(self: Box<Self>) -> Vec<u8>;
+}
+
+/// What a machine tells its host.
+pub(super) enum Told {
+    /// It wants something done, and to be answered.
+    Errand(Errand),
+    /// What was done is to be undone, of which nothing is simulated.
+    Undo,
+    /// The handshake is over, and the connection is a session's.
+    Met(Met),
+    /// The handshake is over.
+    Failed(HandshakeError),
+}
+
+/// What a machine wants done.
+#[derive(Debug)]
+pub(super) enum Errand {
+    FindDevice,
+    PreparePair,
+    ConnectPair(VerbsEndpoint),
+    ListenUnix,
+    /// To present the token at the peer's Unix socket.
+    ConnectUnix(Secret),
+}
+
+/// What came of that.
+#[derive(Debug)]
+pub(super) enum Answer {
+    Device(Result<VerbsDevice, String>),
+    Prepared(Result<VerbsEndpoint, String>),
+    Connected(Result<(), String>),
+    Listening(Result<(), String>),
+    Unix(Result<(), String>),
+}
+
+/// What a handshake came to.
+#[derive(Clone, Debug)]
+pub(super) struct Met {
+    pub(super) session: [u8; 16],
+    /// The secret of a session that begins; none of one that goes on.
+    pub(super) secret: Option<Secret>,
+    /// 0 of a session that begins.
+    pub(super) epoch: u64,
+    pub(super) fabric: FabricKind,
+    /// Which run of which node began it with us.
+    peer: Option<(NodeIdentity, Incarnation)>,
+}
+
+/// What is an end's own.
+trait OwnPart: Part {
+    fn told(event: Self::Event) -> Told;
+
+    fn answer(machine: &mut Handshake<Self>, answer: Answer);
+
+    /// Only who listens has a token to compare with.
+    fn shows_token(_: &mut Handshake<Self>, _: &Secret) -> bool {
+        false
+    }
+}
+
+impl<P: OwnPart> Machine for Handshake<P> {
+    fn handle_bytes(&mut self, bytes: &[u8]) {
+        Handshake::handle_bytes(self, bytes);
+    }
+
+    fn handle_closed(&mut self) {
+        Handshake::handle_closed(self, None);
+    }
+
+    fn handle_timeout(&mut self, now: Instant) {
+        Handshake::handle_timeout(self, now);
+    }
+
+    fn handle_answer(&mut self, answer: Answer) {
+        P::answer(self, answer);
+    }
+
+    fn handle_token(&mut self, token: &Secret) -> bool {
+        P::shows_token(self, token)
+    }
+
+    fn poll_transmit(&mut self) -> Option<Vec<u8>> {
+        Handshake::poll_transmit(self)
+    }
+
+    fn poll_told(&mut self) -> Option<Told> {
+        self.poll_event().map(P::told)
+    }
+
+    fn step(&self) -> Step {
+        Handshake::step(self)
+    }
+
+    fn into_leftover(self: Box<Self>) -> Vec<u8> {
+        Handshake::into_leftover(*self)
+    }
+}
+
+impl OwnPart for DialerPart {
+    fn told(event: DialerEvent) -> Told {
+        match event {
+            DialerEvent::FindDevice => Told::Errand(Errand::FindDevice),
+            DialerEvent::PreparePair => Told::Errand(Errand::PreparePair),
+            DialerEvent::ConnectPair(theirs) => Told::Errand(Errand::ConnectPair(*theirs)),
+            DialerEvent::ConnectUnix { token, .. } => Told::Errand(Errand::ConnectUnix(token)),
+            DialerEvent::ClosePair => Told::Undo,
+            DialerEvent::Agreed(agreement) => Told::Met(Met::begins(&agreement)),
+            DialerEvent::Failed(error) => Told::Failed(error),
+        }
+    }
+
+    fn answer(machine: &mut Handshake<Self>, answer: Answer) {
+        match answer {
+            Answer::Device(found) => machine.handle_device(found),
+            Answer::Prepared(outcome) => machine.handle_prepared(outcome),
+            Answer::Connected(outcome) => machine.handle_connected(outcome),
+            Answer::Unix(outcome) => machine.handle_unix(outcome),
+            Answer::Listening(_) => unreachable!("who dials does not listen"),
+        }
+    }
+}
+
+impl OwnPart for ResumerPart {
+    fn told(event: ResumerEvent) -> Told {
+        match event {
+            ResumerEvent::PreparePair => Told::Errand(Errand::PreparePair),
+            ResumerEvent::ConnectPair(theirs) => Told::Errand(Errand::ConnectPair(*theirs)),
+            ResumerEvent::Resumed(session) => Told::Met(Met::goes_on(&session)),
+            ResumerEvent::Failed(error) => Told::Failed(error),
+        }
+    }
+
+    fn answer(machine: &mut Handshake<Self>, answer: Answer) {
+        match answer {
+            Answer::Prepared(outcome) => machine.handle_prepared(outcome),
+            Answer::Connected(outcome) => machine.handle_connected(outcome),
+            other => unreachable!("a session that goes on asks for no {other:?}"),
+        }
+    }
+}
+
+impl OwnPart for AcceptorPart {
+    fn told(event: AcceptorEvent) -> Told {
+        match event {
+            AcceptorEvent::FindDevice => Told::Errand(Errand::FindDevice),
+            AcceptorEvent::PreparePair => Told::Errand(Errand::PreparePair),
+            AcceptorEvent::ConnectPair(theirs) => Told::Errand(Errand::ConnectPair(*theirs)),
+            AcceptorEvent::ListenUnix { .. } => Told::Errand(Errand::ListenUnix),
+            AcceptorEvent::CloseUnix | AcceptorEvent::ClosePair => Told::Undo,
+            AcceptorEvent::Agreed(agreement) => Told::Met(Met::begins(&agreement)),
+            AcceptorEvent::Resumed(session) => Told::Met(Met::goes_on(&session)),
+            AcceptorEvent::Failed(error) => Told::Failed(error),
+        }
+    }
+
+    fn answer(machine: &mut Handshake<Self>, answer: Answer) {
+        match answer {
+            Answer::Device(found) => machine.handle_device(found),
+            Answer::Prepared(outcome) => machine.handle_prepared(outcome),
+            Answer::Connected(outcome) => machine.handle_connected(outcome),
+            Answer::Listening(outcome) => machine.handle_listening(outcome),
+            Answer::Unix(_) => unreachable!("who listens does not connect"),
+        }
+    }
+
+    fn shows_token(machine: &mut Handshake<Self>, token: &Secret) -> bool {
+        machine.handle_token(token.expose())
+    }
+}
+
+impl Met {
+    fn begins(agreement: &Agreement) -> Self {
+        Self {
+            session: agreement.session_id,
+            secret: Some(agreement.resume_secret.clone()),
+            epoch: 0,
+            fabric: agreement.fabric,
+            peer: Some((agreement.peer.identity, agreement.peer.incarnation)),
+        }
+    }
+
+    fn goes_on(session: &ResumedSession) -> Self {
+        Self {
+            session: session.session_id,
+            secret: None,
+            epoch: session.epoch,
+            fabric: session.fabric,
+            peer: None,
+        }
+    }
+
+    /// Whether both ends of a handshake came to the same.
+    pub(super) fn agrees_with(&self, other: &Self) -> bool {
+        self.session == other.session
+            && self.secret == other.secret
+            && self.epoch == other.epoch
+            && self.fabric == other.fabric
+    }
+
+    /// What shows the peer that a session which begins is ours.
+    pub(super) fn ticket(&self) -> Option<Ticket> {
+        let (peer, incarnation) = self.peer?;
+        Some(Ticket {
+            session_id: self.session,
+            secret: self.secret.clone()?,
+            peer,
+            incarnation,
+            epoch: self.epoch,
+            fabric: self.fabric,
+        })
+    }
+}

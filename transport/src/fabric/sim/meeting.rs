@@ -1,0 +1,307 @@
+//! The meeting of two handshakes over a pair of pipes.
+//!
+//! Rules:
+//!
+//! 1. Each end is a machine of the bootstrap's, which hears what comes out of its pipe, in the
+//!    pieces in which it comes, the end of the stream, and its own side's clock.
+//! 2. What the machines want done is done some steps later, or fails.
+//! 3. An end is over when its machine says so and its last words are on their way. What has
+//!    come behind the peer's last words is then the session's.
+#![forbid(unsafe_code)]
+
+use std::{fmt, time::Instant};
+
+use ibex_bootstrap::{
+    HandshakeError, Secret, VerbsDevice,
+    handshake::Step,
+    message::{GidType, Message, Resumed, VerbsEndpoint},
+};
+
+use super::{
+    Checked, Fault, Faults, Side, ensure,
+    machine::{Answer, Errand, Machine, Met, Told},
+    options::SimOptions,
+    party,
+    random::Random,
+    wire::Wire,
+};
+
+/// Both ends of a handshake.
+#[derive(Debug)]
+pub(super) struct Meeting {
+    random: Random,
+    /// By side; those that are over, or that nobody minds, are gone.
+    ends: [Option<End>; 2],
+    /// The queue pair that each end prepared last.
+    pairs: [Option<VerbsEndpoint>; 2],
+    /// What was presented at the Unix socket, until it is looked at.
+    presented: Option<Secret>,
+    /// Whether it was right, until that is heard.
+    welcomed: Option<bool>,
+
+    // The faults.
+    errand_steps: u64,
+    slow_errand_steps: u64,
+    errand_fails_per_mille: u64,
+    /// So many more bytes arrive, and then the connection breaks.
+    breaks_behind: Option<usize>,
+    /// The side that listens is somebody who proves what it cannot.
+    pub(super) has_impostor: bool,
+    /// What the side that dials has said.
+    said: Vec<u8>,
+    pub(super) faults: Faults,
+}
+
+struct End {
+    machine: Box<dyn Machine>,
+    outbox: Vec<u8>,
+    /// When it is done.
+    errand: Option<(u64, Errand)>,
+    over: Option<Result<Met, HandshakeError>>,
+}
+
+/// How an end is over.
+#[derive(Debug)]
+pub(super) struct Outcome {
+    pub(super) met: Result<Met, HandshakeError>,
+    /// What has come behind the handshake.
+    pub(super) leftover: Vec<u8>,
+}
+
+/// A side's part in a turn.
+pub(super) struct Turn<'a> {
+    pub(super) side: Side,
+    /// By the simulation's clock.
+    pub(super) now: u64,
+    /// By the side's own.
+    pub(super) clock: Instant,
+    pub(super) inbound: &'a mut Wire,
+    pub(super) outbound: &'a mut Wire,
+    /// Nothing more can come.
+    pub(super) has_ended: bool,
+}
+
+impl Meeting {
+    pub(super) fn new(
+        options: &SimOptions,
+        random: Random,
+        machines: [Option<Box<dyn Machine>>; 2],
+    ) -> Self {
+        Self {
+            random,
+            ends: machines.map(|machine| machine.map(End::new)),
+            pairs: [None, None],
+            presented: None,
+            welcomed: None,
+            errand_steps: options.delay_steps,
+            slow_errand_steps: options.handshake_steps[0],
+            errand_fails_per_mille: options.errand_fails_per_mille,
+            breaks_behind: None,
+            has_impostor: false,
+            said: Vec::new(),
+            faults: Faults::default(),
+        }
+    }
+
+    /// Breaks when so many bytes have arrived, both ways together.
+    pub(super) fn break_behind(&mut self, bytes: usize) {
+        self.breaks_behind = Some(bytes);
+    }
+
+    /// Whether that is so now; told once.
+    pub(super) fn is_to_break(&mut self) -> bool {
+        self.breaks_behind.take_if(|bytes| *bytes == 0).is_some()
+    }
+
+    /// No more faults.
+    pub(super) fn heal(&mut self) {
+        (self.errand_steps, self.errand_fails_per_mille) = (0, 0);
+        self.breaks_behind = None;
+    }
+
+    /// Whether a side minds it still.
+    pub(super) fn is_open(&self, side: Side) -> bool {
+        self.ends[side as usize].is_some()
+    }
+
+    /// A side minds it no more, and says nothing.
+    pub(super) fn leave(&mut self, side: Side) {
+        self.ends[side as usize] = None;
+    }
+
+    /// Whether the side that dials has asked for what it came for, and waits for the answer.
+    pub(super) fn awaits_last_word(&self) -> bool {
+        self.ends[Side::Left as usize].as_ref().is_some_and(|end| {
+            end.outbox.is_empty() && matches!(end.machine.step(), Step::Resumed | Step::Ready)
+        })
+    }
+
+    /// What the side that dials has said, for somebody to say it again.
+    pub(super) fn said(&self) -> &[u8] {
+        &self.said
+    }
+
+    /// A side's turn: hears, does and says what is due. How its end is over, if it is.
+    pub(super) fn turn(&mut self, turn: Turn<'_>) -> Checked<Option<Outcome>> {
+        let Turn {
+            side,
+            now,
+            clock,
+            inbound,
+            outbound,
+            has_ended,
+        } = turn;
+        let Some(mut end) = self.ends[side as usize].take() else {
+            return Ok(None);
+        };
+        end.machine.handle_timeout(clock);
+        let mut bytes = Vec::new();
+        inbound.read(now, &mut bytes);
+        if let Some(behind) = &mut self.breaks_behind {
+            bytes.truncate(*behind);
+            *behind -= bytes.len();
+        }
+        if !bytes.is_empty() {
+            end.machine.handle_bytes(&bytes);
+        }
+        if has_ended {
+            end.machine.handle_closed();
+        }
+        self.answer(side, now, &mut end)?;
+        self.hear(now, &mut end);
+        if self.has_impostor && side == Side::Right && matches!(end.over, Some(Err(_))) {
+            end.outbox.clear();
+            let proof = party::drawn(&mut self.random);
+            Message::Resumed(Resumed { proof }).write(&mut end.outbox);
+        }
+        let written = outbound.write_all(now, &end.outbox);
+        if side == Side::Left {
+            self.said.extend_from_slice(&end.outbox[..written]);
+        }
+        end.outbox.drain(..written);
+        let is_over = match &end.over {
+            None => false,
+            Some(Ok(_)) => end.outbox.is_empty(),
+            Some(Err(_)) => true,
+        };
+        if !is_over {
+            self.ends[side as usize] = Some(end);
+            return Ok(None);
+        }
+        let met = end.over.expect("it is over");
+        let is_late = matches!(
+            met,
+            Err(HandshakeError::Silent { .. } | HandshakeError::Slow { .. })
+        );
+        self.faults.count(Fault::Expired, is_late);
+        let leftover = end.machine.into_leftover();
+        Ok(Some(Outcome { met, leftover }))
+    }
+
+    /// Answers what is due.
+    fn answer(&mut self, side: Side, now: u64, end: &mut End) -> Checked {
+        if side == Side::Right
+            && let Some(token) = self.presented.take()
+        {
+            self.welcomed = Some(end.machine.handle_token(&token));
+        }
+        if side == Side::Left
+            && let Some(is_welcome) = self.welcomed.take()
+        {
+            ensure!(is_welcome, "the token that was told is not the right one");
+            end.machine.handle_answer(Answer::Unix(Ok(())));
+        }
+        let Some((_, errand)) = end.errand.take_if(|(due, _)| *due <= now) else {
+            return Ok(());
+        };
+        let outcome = match self.random.chance(self.errand_fails_per_mille) {
+            true => Err("it is simulated".to_owned()),
+            false => Ok(()),
+        };
+        self.faults.count(Fault::NoPair, outcome.is_err());
+        let answer = match errand {
+            Errand::FindDevice => Answer::Device(outcome.map(|()| VerbsDevice {
+                hardware: true,
+                name: "simulated".to_owned(),
+            })),
+            Errand::PreparePair => {
+                let prepared = outcome.map(|()| queue_pair(&mut self.random));
+                self.pairs[side as usize] = prepared.clone().ok();
+                Answer::Prepared(prepared)
+            }
+            Errand::ConnectPair(theirs) => {
+                ensure!(
+                    self.pairs[side.other() as usize].as_ref() == Some(&theirs),
+                    "a queue pair is connected to {theirs:?}, which is not the other side's"
+                );
+                Answer::Connected(outcome)
+            }
+            Errand::ListenUnix => Answer::Listening(outcome),
+            Errand::ConnectUnix(token) if outcome.is_ok() => {
+                self.presented = Some(token);
+                return Ok(());
+            }
+            Errand::ConnectUnix(_) => Answer::Unix(outcome),
+        };
+        end.machine.handle_answer(answer);
+        Ok(())
+    }
+
+    /// Takes what the machine has to tell.
+    fn hear(&mut self, now: u64, end: &mut End) {
+        while let Some(told) = end.machine.poll_told() {
+            match told {
+                Told::Errand(errand) => {
+                    // Now and then a device takes as long as anybody waits.
+                    let within = match self.random.chance(self.errand_fails_per_mille) {
+                        true => self.slow_errand_steps,
+                        false => self.errand_steps,
+                    };
+                    let due = now + self.random.below(within + 1);
+                    end.errand = Some((due, errand));
+                }
+                Told::Undo => {}
+                Told::Met(met) => end.over = Some(Ok(met)),
+                Told::Failed(error) => end.over = Some(Err(error)),
+            }
+        }
+        while let Some(bytes) = end.machine.poll_transmit() {
+            end.outbox.extend(bytes);
+        }
+    }
+}
+
+impl End {
+    fn new(machine: Box<dyn Machine>) -> Self {
+        Self {
+            machine,
+            outbox: Vec::new(),
+            errand: None,
+            over: None,
+        }
+    }
+}
+
+impl fmt::Debug for End {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "waits for {}", self.machine.step())
+    }
+}
+
+/// One that is told from others by its numbers.
+fn queue_pair(random: &mut Random) -> VerbsEndpoint {
+    VerbsEndpoint {
+        queue_pair: random.below(1 << 24) as u32,
+        packet_sequence: random.below(1 << 24) as u32,
+        lid: 0,
+        gid: party::drawn(random),
+        gid_type: GidType::RoceV2,
+        mtu_bytes: 1024,
+        max_inline_bytes: 220,
+        max_send_sge: 30,
+        max_receive_sge: 30,
+        receive_buffer_bytes: 4096,
+        credit: 64,
+        immediate: true,
+    }
+}

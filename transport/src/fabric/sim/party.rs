@@ -1,0 +1,209 @@
+//! A side as it presents itself when the two meet: its node, which run of it this is, and the
+//! session that the other side may come back for.
+#![forbid(unsafe_code)]
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Instant,
+};
+
+use ibex_bootstrap::{
+    FabricKind, HostHint, Local, NodeIdentity, Policy, Resumable, ResumableSessions, Secret,
+    Ticket, VerbsDevice, VerbsPair, VerbsSite,
+    handshake::{AcceptorEntropy, AcceptorHandshake, DialerHandshake, ResumerHandshake},
+    negotiate::End,
+};
+
+use super::{Side, machine::Machine, machine::Met, options::SimOptions, random::Random};
+use crate::engine::carriage::Carriage;
+
+/// A side's node.
+#[derive(Debug)]
+pub(super) struct Party {
+    local: Local,
+    sessions: Arc<Known>,
+    /// What its sessions may go on over.
+    fabrics: Vec<FabricKind>,
+    /// Whether one that went over to the connection may have a queue pair again.
+    fails_back: bool,
+}
+
+/// A side's time, and when a handshake that begins then has to be over.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock {
+    pub(super) now: Instant,
+    pub(super) deadline: Instant,
+}
+
+/// The session that the other side may come back for, by its name.
+#[derive(Debug, Default)]
+struct Known(Mutex<Option<([u8; 16], Resumable)>>);
+
+impl Known {
+    /// Nothing panics while it is locked.
+    fn lock(&self) -> MutexGuard<'_, Option<([u8; 16], Resumable)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl ResumableSessions for Known {
+    fn find(&self, session_id: &[u8; 16]) -> Option<Resumable> {
+        let known = self.lock();
+        let (id, session) = known.as_ref()?;
+        (id == session_id).then(|| session.clone())
+    }
+}
+
+impl Party {
+    pub(super) fn new(side: Side, options: &SimOptions, random: &mut Random) -> Self {
+        let identity = NodeIdentity([side as u8 + 1; 16]);
+        let sessions = Arc::new(Known::default());
+        let mut local = Local::new(identity, random.next());
+        local.resumable = Some(sessions.clone());
+        (local.shm, local.verbs) = (Policy::Forbid, Policy::Forbid);
+        let first = first_choice(options);
+        let mut fabrics = vec![first];
+        match first {
+            FabricKind::Tcp => {}
+            FabricKind::Shm => local.shm = Policy::Require,
+            FabricKind::Verbs => {
+                local.verbs_site = Some(Arc::new(Site));
+                (local.verbs, local.tcp) = match options.fails_over {
+                    Some(_) => (Policy::Auto, Policy::Auto),
+                    None => (Policy::Require, Policy::Forbid),
+                };
+                fabrics.extend(options.fails_over.map(|_| FabricKind::Tcp));
+            }
+        }
+        Self {
+            local,
+            sessions,
+            fabrics,
+            fails_back: options.fails_back,
+        }
+    }
+
+    /// Somebody in its place who knows of its session, and not the secret.
+    pub(super) fn impostor(&self, random: &mut Random) -> Self {
+        let mut known = self.sessions.lock().clone();
+        if let Some((_, session)) = &mut known {
+            session.secret = secret(random);
+        }
+        let sessions = Arc::new(Known(Mutex::new(known)));
+        let mut local = self.local.clone();
+        local.resumable = Some(sessions.clone());
+        Self {
+            local,
+            sessions,
+            fabrics: self.fabrics.clone(),
+            fails_back: self.fails_back,
+        }
+    }
+
+    /// Its process runs anew.
+    pub(super) fn restart(&mut self, random: &mut Random) {
+        self.local.incarnation = random.next();
+        self.forget();
+    }
+
+    // ---- Its session -----------------------------------------------------------------
+
+    /// A session has begun.
+    pub(super) fn enter(&mut self, id: [u8; 16], secret: Secret) {
+        let session = Resumable {
+            secret,
+            epoch: 0,
+            fabrics: self.fabrics.clone(),
+            reason: "it began otherwise".to_owned(),
+        };
+        *self.sessions.lock() = Some((id, session));
+    }
+
+    /// Its session goes on, as far as it is that one.
+    pub(super) fn goes_on(&mut self, met: &Met) {
+        let mut known = self.sessions.lock();
+        if let Some((_, session)) = known.as_mut().filter(|(id, _)| *id == met.session) {
+            session.epoch = session.epoch.max(met.epoch);
+            if met.fabric == FabricKind::Tcp && !self.fails_back {
+                session.fabrics = vec![FabricKind::Tcp];
+            }
+        }
+    }
+
+    /// Its session is over.
+    pub(super) fn forget(&mut self) {
+        *self.sessions.lock() = None;
+    }
+
+    // ---- Its ends of handshakes ------------------------------------------------------
+
+    pub(super) fn dial(&self, random: &mut Random, clock: Clock) -> Box<dyn Machine> {
+        let nonce = drawn(random);
+        let machine = DialerHandshake::new(&self.local, HOST, nonce, clock.now, clock.deadline);
+        Box::new(machine)
+    }
+
+    pub(super) fn resume(
+        &self,
+        ticket: Ticket,
+        random: &mut Random,
+        clock: Clock,
+    ) -> Box<dyn Machine> {
+        let nonce = drawn(random);
+        let machine = ResumerHandshake::new(&self.local, ticket, nonce, clock.now, clock.deadline);
+        Box::new(machine)
+    }
+
+    pub(super) fn accept(&self, random: &mut Random, clock: Clock) -> Box<dyn Machine> {
+        let entropy = AcceptorEntropy {
+            nonce: drawn(random),
+            unix_name: drawn(random),
+            token: secret(random),
+            session_id: drawn(random),
+            resume_secret: secret(random),
+        };
+        let machine = AcceptorHandshake::new(&self.local, HOST, entropy, clock.now, clock.deadline);
+        Box::new(machine)
+    }
+}
+
+/// What a session goes over if that can be had: buffers are a queue pair's, and where records
+/// go through memory that is not simulated that is shared memory.
+pub(super) fn first_choice(options: &SimOptions) -> FabricKind {
+    match (options.carriage, options.data_in_band) {
+        (Carriage::Buffers { .. }, _) => FabricKind::Verbs,
+        (Carriage::Stream, false) => FabricKind::Shm,
+        (Carriage::Stream, true) => FabricKind::Tcp,
+    }
+}
+
+pub(super) fn drawn<const BYTES: usize>(random: &mut Random) -> [u8; BYTES] {
+    [(); BYTES].map(|()| random.next() as u8)
+}
+
+pub(super) fn secret(random: &mut Random) -> Secret {
+    Secret::new(drawn(random))
+}
+
+/// Tells that a node has RDMA devices; handshakes ask the meeting for them.
+#[derive(Debug)]
+struct Site;
+
+impl VerbsSite for Site {
+    fn device(&self, _: IpAddr) -> Result<VerbsDevice, String> {
+        Err("the meeting has the devices".to_owned())
+    }
+
+    fn prepare(&self, _: IpAddr, _: IpAddr, _: End) -> Result<Box<dyn VerbsPair>, String> {
+        Err("the meeting has the queue pairs".to_owned())
+    }
+}
+
+/// Both sides are on it.
+const HOST: HostHint = HostHint {
+    boot_id: [1; 16],
+    pid: 1,
+    uid: 1,
+    pid_namespace: 1,
+};

@@ -1,0 +1,69 @@
+//! What the wires of an epoch are like.
+#![forbid(unsafe_code)]
+
+use ibex_bootstrap::FabricKind;
+
+use super::{Side, options::SimOptions, random::Random};
+use crate::engine::{carriage::Carriage, session::WireTerms};
+
+/// What both sides know of the wires that they join.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) carriage: Carriage,
+    /// What either side may let the other keep in flight.
+    pub(super) credit: u64,
+    /// What each side lends at first.
+    pub(super) lent: [u64; 2],
+    writes: bool,
+    immediate: bool,
+}
+
+impl Terms {
+    /// Those of a session's first wires over `fabric`.
+    pub(super) fn first(options: &SimOptions, fabric: FabricKind) -> Self {
+        let (carriage, credit) = match (fabric, options.fails_over) {
+            (FabricKind::Tcp, Some(credit)) => (Carriage::Stream, credit),
+            _ => (options.carriage, options.credit),
+        };
+        Self {
+            carriage,
+            credit,
+            lent: [credit, lent_at_first(options, credit)],
+            writes: options.writes,
+            // Only writes into buffers have it.
+            immediate: options.immediate && carriage != Carriage::Stream,
+        }
+    }
+
+    /// Those of wires over which a session goes on.
+    pub(super) fn next(options: &SimOptions, fabric: FabricKind, random: &mut Random) -> Self {
+        let first = Self::first(options, fabric);
+        let mut lend = || match random.below(3) {
+            0 => random.below(first.credit + 1),
+            1 => 0,
+            _ => first.credit,
+        };
+        let lent = [lend(), lent_at_first(options, lend())];
+        Self {
+            lent,
+            writes: first.writes && random.chance(700),
+            ..first
+        }
+    }
+
+    /// As a side's session takes them.
+    pub(super) fn of(&self, side: Side) -> WireTerms {
+        WireTerms {
+            carriage: self.carriage,
+            our_credit: self.lent[side as usize],
+            peer_credit: self.lent[side.other() as usize],
+            writes: self.writes,
+            immediate: self.immediate,
+        }
+    }
+}
+
+/// A broker lends when it hears of a session, and nothing before.
+fn lent_at_first(options: &SimOptions, credit: u64) -> u64 {
+    if options.peers > 1 { 0 } else { credit }
+}
