@@ -150,7 +150,10 @@ pub enum OpenFailure {
         limit: usize,
     },
     /// The session has ended, or is ending.
-    #[error("the session has ended; connect again")]
+    #[error(
+        "the session has ended, for the reason that the node's events tell; connect or accept \
+         again, with a node that has not been closed"
+    )]
     SessionOver,
     /// The kernel refused memory; the text says for what, and what would need less.
     #[error("{0}")]

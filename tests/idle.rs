@@ -108,7 +108,7 @@ fn watch_blocked(party: &mut Party) {
         }
         sender.close().unwrap();
     });
-    thread::sleep(Duration::from_secs(1));
+    thread::sleep(SETTLED);
     let before = Usage::of(own_pid());
     thread::sleep(WATCHED);
     let after = Usage::of(own_pid());
@@ -137,10 +137,11 @@ fn watch_unwanted(party: &mut Party) {
     kill_process(peer, Signal::CONT).expect("the peer can go on");
     party.meet();
     let sender = sending.join().unwrap();
-    thread::sleep(Duration::from_millis(500));
+    thread::sleep(SETTLED);
     let before = Usage::of(own_pid());
     thread::sleep(WATCHED);
     let after = Usage::of(own_pid());
+    party.meet();
     drop(sender);
     after.assert_idle_since(&before);
 }
@@ -154,7 +155,7 @@ fn close(party: &mut Party) {
     thread::sleep(Duration::from_millis(100));
     drop(receiver);
     party.meet();
-    thread::sleep(WATCHED + Duration::from_secs(1));
+    party.meet();
 }
 
 fn count(party: &mut Party) {
@@ -387,8 +388,8 @@ impl Thread {
 /// With their headers twice what fits into the window.
 const MESSAGES: u64 = 8000;
 const ECHOES: u64 = 10_000;
-/// Longer than anything spins, than the handshake's own deadlines, and than memory is given
-/// back.
+/// Longer than anything spins, than the handshake's own deadlines, than memory is given back,
+/// and than a ring takes to fill in a guest whose cores are shared.
 const SETTLED: Duration = Duration::from_secs(6);
 const WATCHED: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(60);

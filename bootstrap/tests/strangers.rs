@@ -131,7 +131,7 @@ fn nobody_there_is_an_error_after_the_timeout_and_not_before() {
         panic!("not Refused: {error}");
     };
     assert!(*waited + Duration::from_millis(10) >= timeout, "{waited:?}");
-    assert!(*attempts > 3, "{attempts} attempts");
+    assert!(*attempts > 1, "{attempts} attempts");
     assert!(last.contains("refused"), "{last}");
     let said = error.to_string();
     assert!(said.contains("nobody listens there"), "{said}");

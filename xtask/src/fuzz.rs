@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::failure::Failure;
 use crate::options::FuzzOptions;
-use crate::step::Step;
+use crate::step::{Step, side_by_side};
 use crate::tool::{self, CARGO_FUZZ, CLIPPY, CXX, Tool};
 use crate::watchdog::Watchdog;
 use crate::workspace;
@@ -22,10 +22,13 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     ] {
         Step::of_line(line).run(watchdog)?;
     }
-    for target in targets()? {
-        fuzz(&target, Some(STAGE_TIME), watchdog)?;
-    }
-    Ok(())
+    let steps = targets()?
+        .iter()
+        .map(|target| fuzz(target, Some(STAGE_TIME)))
+        .collect::<Result<Vec<_>, _>>()?;
+    // Each takes one core.
+    let (first, second) = steps.split_at(steps.len() / 2);
+    side_by_side([first, second], watchdog)
 }
 
 /// `cargo xtask fuzz`.
@@ -39,7 +42,7 @@ pub(crate) fn run(options: &FuzzOptions) -> Result<ExitCode, Failure> {
     }
     tool::prepare(&TOOLS.iter().collect::<Vec<_>>(), true);
     tool::check(TOOLS)?;
-    fuzz(&options.target, options.time, &Watchdog::patient())?;
+    fuzz(&options.target, options.time)?.run(&Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -50,7 +53,8 @@ pub(crate) fn write_corpus() -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn fuzz(target: &str, time: Option<Duration>, watchdog: &Watchdog) -> Result<(), Failure> {
+/// Hostile bytes for this target, for so long or without an end.
+fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
     // What the fuzzer finds goes into the first directory; the second is ours.
     let found = format!("fuzz/corpus-work/{target}");
     fs::create_dir_all(workspace::root().join(&found))
@@ -70,7 +74,7 @@ fn fuzz(target: &str, time: Option<Duration>, watchdog: &Watchdog) -> Result<(),
     if let Some(time) = time {
         step = step.arg(format!("-max_total_time={}", time.as_secs()));
     }
-    step.run(watchdog)
+    Ok(step)
 }
 
 /// The names of the targets.

@@ -11,6 +11,7 @@ mod instructions;
 mod mutants;
 mod options;
 mod process_tree;
+mod remarks;
 mod report;
 mod simulate;
 mod soak;

@@ -88,7 +88,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "fuzz",
         about: "each parser meets its corpus, then 10 s of hostile bytes",
-        budget: seconds(300),
+        budget: seconds(220),
         quick: false,
         tools: fuzz::TOOLS,
         work: Work::Function(fuzz::stage),

@@ -3,13 +3,15 @@
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::{self, IsTerminal};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::Duration;
-use std::{env, fmt, io};
+use std::{env, fmt};
 
 use crate::failure::Failure;
 use crate::process_tree;
+use crate::remarks::PassedOn;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
@@ -88,17 +90,18 @@ impl Step {
 
     /// Runs it; everything but success is a failure.
     pub(crate) fn run(&self, watchdog: &Watchdog) -> Result<(), Failure> {
-        let stdout = if self.aside {
-            io::stderr().into()
-        } else {
-            Stdio::inherit()
+        // On a terminal the command has the terminal.
+        let stdout = match (self.aside, io::stdout().is_terminal()) {
+            (true, _) => io::stderr().into(),
+            (false, true) => Stdio::inherit(),
+            (false, false) => Stdio::piped(),
         };
-        let status = self.run_to_end(watchdog, stdout)?;
+        let (status, passed_on) = self.run_to_end(watchdog, stdout)?;
+        let remarks = passed_on.map(PassedOn::of_failures).unwrap_or_default();
         if status.success() {
-            Ok(())
-        } else {
-            Err(Failure::new(format!("`{self}` failed: {status}")))
+            return Ok(());
         }
+        Err(Failure::new(format!("`{self}` failed: {status}{remarks}")))
     }
 
     /// Runs it and keeps its standard output.
@@ -108,7 +111,7 @@ impl Step {
         let path = workspace::target().join("xtask-captured");
         let unusable = |error| Failure::new(format!("{}: {error}", path.display()));
         let file = File::create(&path).map_err(unusable)?;
-        let status = self.run_to_end(watchdog, file.into())?;
+        let (status, _) = self.run_to_end(watchdog, file.into())?;
         let stdout = fs::read(&path).map_err(unusable)?;
         Ok(Captured {
             status,
@@ -141,22 +144,29 @@ impl Step {
         status.is_ok_and(|status| status.success())
     }
 
-    fn run_to_end(&self, watchdog: &Watchdog, stdout: Stdio) -> Result<ExitStatus, Failure> {
+    /// How it ended, and what it said if that was for us to pass on.
+    fn run_to_end(
+        &self,
+        watchdog: &Watchdog,
+        stdout: Stdio,
+    ) -> Result<(ExitStatus, Option<PassedOn>), Failure> {
         if self.named_aside {
             eprintln!("$ {self}");
         } else {
             println!("$ {self}");
         }
-        let child = self.command(stdout).spawn();
-        child
-            .and_then(|child| wait(child, watchdog))
-            .map_err(|error| Failure::new(format!("`{self}` cannot be run: {error}")))?
-            .ok_or_else(|| {
+        let impossible = |error| Failure::new(format!("`{self}` cannot be run: {error}"));
+        let mut child = self.command(stdout).spawn().map_err(impossible)?;
+        let passed_on = child.stdout.take().map(PassedOn::of);
+        match wait(child, watchdog).map_err(impossible)? {
+            Some(status) => Ok((status, passed_on)),
+            None => {
                 let seconds = watchdog.elapsed().as_secs();
-                Failure::new(format!(
+                Err(Failure::new(format!(
                     "`{self}` hung and was ended, {seconds} s into the stage"
-                ))
-            })
+                )))
+            }
+        }
     }
 
     fn command(&self, stdout: Stdio) -> Command {
@@ -173,6 +183,20 @@ impl Step {
             .stdin(Stdio::null())
             .stdout(stdout);
         command
+    }
+}
+
+/// Runs two lists of steps at once, and both to their ends, or to where each fails.
+pub(crate) fn side_by_side(lists: [&[Step]; 2], watchdog: &Watchdog) -> Result<(), Failure> {
+    let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(watchdog));
+    let [first, second] = lists;
+    let ends = thread::scope(|scope| {
+        let second = scope.spawn(|| run(second));
+        [run(first), second.join().expect("a list of steps ends")]
+    });
+    match ends {
+        [Err(one), Err(other)] => Err(Failure::new(format!("{one}; and {other}"))),
+        [one, other] => one.and(other),
     }
 }
 

@@ -3,13 +3,12 @@
 
 use std::env;
 use std::process::ExitCode;
-use std::thread;
 
 use crate::failure::Failure;
 use crate::instructions;
 use crate::options::BenchOptions;
 use crate::soak;
-use crate::step::Step;
+use crate::step::{Step, side_by_side};
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::watchdog::Watchdog;
 
@@ -53,23 +52,8 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
     second.extend(what_goes_wrong("2| ", watchdog)?);
+    // One guest leaves half of this machine idle, as its processors wait for each other.
     side_by_side([&first, &second], watchdog)
-}
-
-/// Runs two lists of steps at once, and both to their ends, or to where each fails.
-///
-/// One guest leaves half of this machine idle, as its processors wait for each other.
-fn side_by_side(lists: [&[Step]; 2], watchdog: &Watchdog) -> Result<(), Failure> {
-    let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(watchdog));
-    let [first, second] = lists;
-    let ends = thread::scope(|scope| {
-        let second = scope.spawn(|| run(second));
-        [run(first), second.join().expect("a list of steps ends")]
-    });
-    match ends {
-        [Err(one), Err(other)] => Err(Failure::new(format!("{one}; and {other}"))),
-        [one, other] => one.and(other),
-    }
 }
 
 /// Which device a node would take, and every fabric's figures side by side: the command for

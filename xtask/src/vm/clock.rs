@@ -78,7 +78,9 @@ mod tests {
     #[cfg(target_arch = "x86_64")]
     #[test]
     fn this_machine_ticks_as_fast_now_as_a_moment_later() {
-        let [first, second] = [(); 2].map(|()| ticks_per_millisecond().unwrap());
-        assert!(first.abs_diff(second) < first / 100, "{first} {second}");
+        // Somebody may set the clock meanwhile, but not each time.
+        let rates = [(); 5].map(|()| ticks_per_millisecond().unwrap());
+        let is_near = |pair: &[u64]| pair[0].abs_diff(pair[1]) < pair[0] / 100;
+        assert!(rates.windows(2).any(is_near), "{rates:?}");
     }
 }

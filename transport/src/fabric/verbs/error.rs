@@ -396,9 +396,10 @@ impl VerbsError {
         source: Errno,
     ) -> Self {
         // The kernel answers ENOMEM both for the limit and for a real lack; below the
-        // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c).
+        // limit it was a real lack (ib_umem_get, drivers/infiniband/core/umem.c). EPERM is its
+        // answer where the limit is 0 (can_do_mlock, mm/mlock.c).
         match (source, locked.limit_passed_by(bytes)) {
-            (Errno::NOMEM | Errno::AGAIN, Some(limit)) => Self::MemoryLock {
+            (Errno::NOMEM | Errno::AGAIN | Errno::PERM, Some(limit)) => Self::MemoryLock {
                 device: device.to_owned(),
                 bytes,
                 already: locked.pinned,
@@ -521,5 +522,15 @@ mod tests {
         for text in [text(4096, Errno::NOMEM), text(65_536, Errno::INVAL)] {
             assert!(text.contains("ibv_reg_mr failed"), "{text}");
         }
+        let none = LockedMemory {
+            pinned: 0,
+            limit: Some(0),
+        };
+        let text = VerbsError::registration("rxe0", 4096, none, Errno::PERM).to_string();
+        assert!(
+            text.contains("the limit on locked memory is 0 bytes"),
+            "{text}"
+        );
+        assert!(text.contains("`ulimit -l`"), "{text}");
     }
 }

@@ -607,7 +607,8 @@ fn another_queue_pair_is_as_good_where_no_memory_is_granted_or_no_queue_shared()
 
 #[test]
 fn where_no_queue_pair_is_to_be_had_it_goes_on_over_tcp_when_it_is_time() {
-    for after in [Duration::ZERO, Duration::from_millis(60)] {
+    // Long enough for a slow machine to ask once before.
+    for after in [Duration::ZERO, Duration::from_secs(1)] {
         let back = false;
         let ways = Ways::VerbsThenTcp { after, back };
         let mut test = Resuming::by(ways, one_device(), trusting());

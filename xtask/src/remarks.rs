@@ -1,0 +1,109 @@
+//! What a command says of tests that fail, kept while it is passed on: a run of an hour ends
+//! with it, so that nobody has to search.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+use std::time::Duration;
+
+/// A command's output on its way to ours.
+#[derive(Debug)]
+pub(crate) struct PassedOn {
+    kept: Receiver<Remarks>,
+}
+
+/// The last lines about failures.
+#[derive(Debug, Default)]
+struct Remarks {
+    lines: VecDeque<String>,
+    /// How many of the next lines belong to the last one.
+    belong: usize,
+}
+
+impl PassedOn {
+    /// Shows what comes as it comes.
+    pub(crate) fn of(mut output: impl Read + Send + 'static) -> Self {
+        let (keep, kept) = mpsc::channel();
+        thread::spawn(move || {
+            let mut remarks = Remarks::default();
+            let mut line = Vec::new();
+            let mut bytes = [0; 4096];
+            while let Ok(length @ 1..) = output.read(&mut bytes) {
+                let mut shown = io::stdout().lock();
+                // Who reads us may be gone; the command is not to hang for that.
+                let _ = shown
+                    .write_all(&bytes[..length])
+                    .and_then(|()| shown.flush());
+                for &byte in &bytes[..length] {
+                    if byte == b'\n' {
+                        remarks.hear(&String::from_utf8_lossy(&line));
+                        line.clear();
+                    } else {
+                        line.push(byte);
+                    }
+                }
+            }
+            // Who asked may have stopped waiting.
+            let _ = keep.send(remarks);
+        });
+        Self { kept }
+    }
+
+    /// What was said of failures, each line on one of its own, when the command has ended and
+    /// all that it printed has been shown.
+    pub(crate) fn of_failures(self) -> String {
+        // What outlives the command may hold its output open.
+        let remarks = self.kept.recv_timeout(PATIENCE).unwrap_or_default();
+        let lines = remarks.lines.iter().map(|line| format!("\n    {line}"));
+        lines.collect()
+    }
+}
+
+impl Remarks {
+    fn hear(&mut self, line: &str) {
+        let is_panic = line.contains("panicked at ");
+        if !is_panic && !line.contains("FAILED") && self.belong == 0 {
+            return;
+        }
+        self.belong = match is_panic {
+            true => LINES_OF_A_PANIC,
+            false => self.belong.saturating_sub(1),
+        };
+        if self.lines.len() == LINES_KEPT {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line.to_string());
+    }
+}
+
+const LINES_OF_A_PANIC: usize = 3;
+const LINES_KEPT: usize = 24;
+const PATIENCE: Duration = Duration::from_secs(2);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_fails_is_kept_with_what_it_said() {
+        let output = "running 2 tests\ntest one ... ok\ntest two ... FAILED\n\nfailures:\n\n\
+                      thread 'two' panicked at src/two.rs:2:2:\nassertion `left == right` failed\n  \
+                      left: 1\n right: 2\nnote: run with a backtrace\n";
+        let mut remarks = Remarks::default();
+        output.lines().for_each(|line| remarks.hear(line));
+        let kept = [
+            "test two ... FAILED",
+            "thread 'two' panicked at src/two.rs:2:2:",
+            "assertion `left == right` failed",
+            "  left: 1",
+            " right: 2",
+        ];
+        assert_eq!(remarks.lines, kept);
+        for number in 0..100 {
+            remarks.hear(&format!("test {number} ... FAILED"));
+        }
+        assert_eq!(remarks.lines.len(), LINES_KEPT);
+        assert_eq!(remarks.lines.back().unwrap(), "test 99 ... FAILED");
+    }
+}
