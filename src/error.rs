@@ -138,7 +138,10 @@ pub struct OpenError {
 #[non_exhaustive]
 pub enum OpenFailure {
     /// This node has this end already. A name may be used once in each direction.
-    #[error("it is open already; use or drop the first handle (a sender can be cloned)")]
+    #[error(
+        "it is open already; use or drop the first handle (a sender can be cloned; a fan-in has \
+         the receivers of its name)"
+    )]
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.
     #[error(

@@ -7,8 +7,8 @@ use std::{panic, thread, time::Duration};
 use counted::{Counted, Value};
 
 use ibex::{
-    Codec, EndCause, Fabric, Group, GroupSendError, LossReason, Node, Peer, Pod, Policy,
-    QuorumError, Raw, Receiver, SendError,
+    CloseReason, Codec, EndCause, Fabric, Group, GroupSendError, LossReason, Node, Peer, Pod,
+    Policy, QuorumError, Raw, Receiver, RecvError, SendError,
 };
 
 const LONG: Duration = Duration::from_secs(60);
@@ -250,6 +250,13 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
         "{ended}"
     );
     assert_eq!(group.members()[0].peer, ids[3].1);
+    // Who opens its end too late does not take nothing for all that there is.
+    let mut late: Receiver<[u8], Raw> = channel(silent).codec().receiver().expect("a receiver");
+    let error = late.recv().expect_err("it was dropped");
+    let RecvError::Disconnected(error) = error else {
+        panic!("{error}")
+    };
+    assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::NoRoom));
     drop(cast);
     let error = group.send(b"to nobody").expect_err("the node is closed");
     assert!(matches!(error, GroupSendError::NoMembers), "{error}");

@@ -270,7 +270,7 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
         again.to_string(),
         format!(
             "cannot open the sender of channel \"log\" with {}: it is open already; use or drop \
-             the first handle (a sender can be cloned)",
+             the first handle (a sender can be cloned; a fan-in has the receivers of its name)",
             peer.address()
         )
     );
@@ -299,8 +299,9 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
     assert_eq!(
         error.to_string(),
         format!(
-            "channel \"log\": {} did not open a receiver of this name within 20ms; check the \
-             name there, or wait longer (open_timeout is 10s)",
+            "channel \"log\": {} did not open a receiver of this name within 20ms; see that the \
+             program there opens it (a fan-in does when it is asked for what comes) and by this \
+             name, or wait longer (open_timeout is 10s)",
             peer.address()
         )
     );
@@ -316,7 +317,7 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
     assert!(
         error
             .to_string()
-            .ends_with("within 20ms; check the name there, or raise open_timeout")
+            .ends_with("comes) and by this name, or raise open_timeout")
     );
 }
 

@@ -42,8 +42,9 @@ mod member;
 /// another, or that has not opened its end within
 /// [`open_timeout`](GroupBuilder::open_timeout) is always dropped, by the call that notices,
 /// and the group goes on. [`next_lost`](Self::next_lost) tells of each member that was dropped.
-/// Its receiver, if it lives, gets what was sent to it and then the end, as at
-/// [`leave`](Self::leave).
+/// Its receiver, if it lives, gets what was sent to it, and then, if it was too slow or opened
+/// its end too late, no orderly end but [`RecvError::Disconnected`](crate::RecvError) with
+/// [`CloseReason::NoRoom`](crate::CloseReason): what it has is not all that there is.
 ///
 /// # Quorums
 ///

@@ -8,8 +8,8 @@ use std::{
 };
 
 use ibex::{
-    EndCause, Fabric, Group, GroupBuilder, GroupSendError, LossReason, MemberId, Node, Peer,
-    QuorumError, Raw, RecvError, WhenFull,
+    CloseReason, EndCause, Fabric, Group, GroupBuilder, GroupSendError, LossReason, MemberId, Node,
+    Peer, QuorumError, Raw, RecvError, WhenFull,
 };
 
 use crate::common::{
@@ -336,8 +336,15 @@ fn group_drops_the_slow(stage: &mut Stage) {
             let others: Vec<_> = others.collect();
             stage.hear("read", &node);
             for receiver in &mut slow {
-                // What it was sent, then the end as if it had left.
-                assert_eq!(receiver.iter().count() as u64, WINDOW);
+                // What it was sent, and that this is not all.
+                for sequence in 1..=WINDOW {
+                    payload::check(sequence, &receiver.recv().expect("it was sent"));
+                }
+                let Err(RecvError::Disconnected(error)) = receiver.recv() else {
+                    panic!("an orderly end")
+                };
+                assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::NoRoom));
+                assert_eq!(error.counts.received, WINDOW);
             }
             stage.tell("read");
             for other in others {

@@ -89,8 +89,8 @@ impl fmt::Display for EndCause {
             EndCause::PeerClosed(CloseReason::Corrupt) => {
                 f.write_str("the peer closed the channel: it got bytes that are no valid message")
             }
-            EndCause::PeerClosed(CloseReason::OutOfMemory) => {
-                f.write_str("the peer closed the channel: it has no memory for a message")
+            EndCause::PeerClosed(CloseReason::NoRoom) => {
+                f.write_str("the peer closed the channel: there was no room for a message")
             }
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
@@ -247,7 +247,7 @@ mod tests {
             CloseReason::Dropped,
             CloseReason::SlotLeaked,
             CloseReason::Corrupt,
-            CloseReason::OutOfMemory,
+            CloseReason::NoRoom,
         ];
         let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
         causes.extend([
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn no_receiver_is_told_to_send() {
         let causes = [
-            EndCause::PeerClosed(CloseReason::OutOfMemory),
+            EndCause::PeerClosed(CloseReason::NoRoom),
             EndCause::PeerClosed(CloseReason::SlotLeaked),
             EndCause::Goodbye,
             EndCause::NodeClosed,

@@ -112,7 +112,10 @@ impl fmt::Display for NotOpened {
             );
         }
         match &other_names[..] {
-            [] => f.write_str("check the name there, ")?,
+            [] => f.write_str(
+                "see that the program there opens it (a fan-in does when it is asked for what \
+                 comes) and by this name, ",
+            )?,
             // They are the peer's words, so they are escaped.
             [name] => write!(
                 f,

@@ -49,6 +49,8 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
+    /// Why the channel ends if this is its last handle.
+    parting: CloseReason,
 }
 
 /// Whether a reservation of a handle was made and neither published nor dropped.
@@ -66,7 +68,14 @@ impl SendHandle {
         Self {
             end,
             reserved: Reserved::No,
+            parting: CloseReason::Dropped,
         }
+    }
+
+    /// When this handle goes, and no other is left, the receiver gets what was sent and then
+    /// no orderly end, but an error: for more there was no room.
+    pub(super) fn part_for_want_of_room(&mut self) {
+        self.parting = CloseReason::NoRoom;
     }
 
     /// The session it belongs to.
@@ -277,6 +286,7 @@ impl Clone for SendHandle {
         Self {
             end: self.end.clone(),
             reserved: Reserved::No,
+            parting: CloseReason::Dropped,
         }
     }
 }
@@ -290,7 +300,7 @@ impl Drop for SendHandle {
         }
         self.end_if_leaked();
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end.close(CloseReason::Dropped);
+            self.end.close(self.parting);
         }
     }
 }

@@ -37,8 +37,9 @@ pub enum CloseReason {
     SlotLeaked,
     /// Bytes arrived that are no valid message.
     Corrupt,
-    /// Memory for a message could not be had.
-    OutOfMemory,
+    /// There was no room or memory for a message: a receiving end had none for what came, or a
+    /// group dropped a sending end that had none for what was to be sent.
+    NoRoom,
 }
 
 /// One control message.
@@ -227,7 +228,7 @@ impl Control {
                     CloseReason::Dropped => 0,
                     CloseReason::SlotLeaked => 1,
                     CloseReason::Corrupt => 2,
-                    CloseReason::OutOfMemory => 3,
+                    CloseReason::NoRoom => 3,
                 });
                 out.extend_from_slice(&final_sequence.to_le_bytes());
             }
@@ -333,7 +334,7 @@ impl Control {
                     0 => CloseReason::Dropped,
                     1 => CloseReason::SlotLeaked,
                     2 => CloseReason::Corrupt,
-                    3 => CloseReason::OutOfMemory,
+                    3 => CloseReason::NoRoom,
                     _ => {
                         return Err(MalformedControl {
                             what: "unknown reason of a close",

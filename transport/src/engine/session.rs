@@ -269,10 +269,11 @@ impl Session {
     }
 
     /// The last handle of a sending end is gone; its close follows message
-    /// `final_sequence`.
+    /// `final_sequence`. Of an end that closes again the first reason stands.
     pub fn close_sender(&mut self, end: u32, final_sequence: u64, reason: CloseReason) {
         if let Some(entry) = self.ends.get_mut(end) {
             entry.closed_here = true;
+            let reason = entry.closing.map_or(reason, |(_, first)| first);
             entry.closing = Some((final_sequence, reason));
             if let EndState::Sender(channel) = &mut entry.state {
                 channel.closing = entry.closing;

@@ -166,7 +166,11 @@ impl<P: Copy> SendGroup<P> {
 
     /// Drops a member that is not of use any more.
     fn lose(&mut self, index: usize, reason: LossReason) {
-        let member = self.take_out(index);
+        let mut member = self.take_out(index);
+        if let LossReason::Full(_) | LossReason::NotOpened(_) = reason {
+            // Its receiver is not to take what it got for all that there is.
+            member.handle.part_for_want_of_room();
+        }
         // In a fork of the process a thread that is not there may have the log.
         if !fork::is_child() {
             tracing::warn!(

@@ -298,7 +298,7 @@ impl Link {
         receiver.end.state.end(End::Cause(cause));
         receiver.end.waiters.take(&mut context.wakers);
         let counters = receiver.end.counters();
-        self.close_receiver(end, &counters, CloseReason::OutOfMemory);
+        self.close_receiver(end, &counters, CloseReason::NoRoom);
     }
 
     /// The last byte of a large message is in its place: nobody writes there any more.

@@ -124,6 +124,19 @@ fn receivers_that_go_at_once_have_their_last_words_with_their_closes() {
 }
 
 #[test]
+fn of_an_end_that_closes_again_the_first_reason_is_said() {
+    let mut session = sending();
+    session.close_sender(1, 0, CloseReason::SlotLeaked);
+    session.close_sender(1, 0, CloseReason::Dropped);
+    let (_, sent) = drain(&mut session);
+    let reason = CloseReason::SlotLeaked;
+    assert!(
+        matches!(sent[..], [Control::Close { end: 1, reason: said, .. }] if said == reason),
+        "{sent:?}"
+    );
+}
+
+#[test]
 fn a_close_waits_for_no_grant_of_a_receiver_that_has_gone() {
     let mut session = sending();
     session.announce_large(1, 1, 100);
