@@ -70,7 +70,7 @@ pub enum ListenError {
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
     /// The process cannot have another node: threads, descriptors or memory are lacking.
-    #[error("cannot start the node: {0}")]
+    #[error("cannot start the node: {_0}{step}", step = ibex_bootstrap::shortage_step(_0))]
     Environment(io::Error),
 }
 
@@ -88,7 +88,10 @@ pub enum ConnectError {
     #[error(transparent)]
     Dial(#[from] ibex_bootstrap::DialError),
     /// The session could not be set up on this side.
-    #[error("connected to {address}, but cannot set the session up: {source}")]
+    #[error(
+        "connected to {address}, but cannot set the session up: {source}{}",
+        ibex_bootstrap::shortage_step(source)
+    )]
     Environment {
         /// The peer.
         address: String,

@@ -9,6 +9,8 @@ use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use rustix::io::Errno;
+
 use crate::handshake::Step;
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
@@ -254,7 +256,10 @@ pub enum DialError {
         waited: Duration,
     },
     /// This machine could not do its part.
-    #[error("{address}: this process could not {action}: {source}")]
+    #[error(
+        "{address}: this process could not {action}: {source}{}",
+        shortage_step(source)
+    )]
     Environment {
         /// As it was given.
         address: String,
@@ -316,7 +321,10 @@ pub enum ResumeError {
         address: SocketAddr,
     },
     /// This machine could not do its part.
-    #[error("{address}: this process could not {action}: {source}")]
+    #[error(
+        "{address}: this process could not {action}: {source}{}",
+        shortage_step(source)
+    )]
     Environment {
         /// Where the peer was.
         address: SocketAddr,
@@ -388,7 +396,7 @@ pub enum Problem {
         max_pending: usize,
     },
     /// This machine could not do its part.
-    #[error("this process could not {action}: {source}")]
+    #[error("this process could not {action}: {source}{}", shortage_step(source))]
     Environment {
         /// What failed.
         action: &'static str,
@@ -433,10 +441,29 @@ impl ListenError {
             io::ErrorKind::InvalidInput if source.raw_os_error().is_none() => {
                 "give host:port, such as 127.0.0.1:7000"
             }
+            _ if is_short_of_descriptors(source) => MORE_DESCRIPTORS,
             _ => "choose another address or port",
         }
     }
 }
+
+/// What to do about the system's error behind its text, where this process lacks something.
+#[must_use]
+pub fn shortage_step(source: &io::Error) -> String {
+    match is_short_of_descriptors(source) {
+        true => format!("; {MORE_DESCRIPTORS}"),
+        false => String::new(),
+    }
+}
+
+fn is_short_of_descriptors(error: &io::Error) -> bool {
+    matches!(
+        Errno::from_io_error(error),
+        Some(Errno::MFILE | Errno::NFILE)
+    )
+}
+
+const MORE_DESCRIPTORS: &str = "raise the limit of open files (ulimit -n)";
 
 /// A time for people: to the millisecond, or to the microsecond below one.
 pub(crate) fn rounded(time: &Duration) -> Duration {
@@ -554,5 +581,7 @@ mod tests {
         assert_eq!(ListenError::next_step(&error), form);
         let refused = io::Error::from_raw_os_error(22); // EINVAL
         assert_ne!(ListenError::next_step(&refused), form);
+        let short = io::Error::from_raw_os_error(24); // EMFILE
+        assert_eq!(ListenError::next_step(&short), MORE_DESCRIPTORS);
     }
 }

@@ -43,7 +43,9 @@ mod places;
 mod resumption;
 mod verbs;
 
-pub use error::{DialError, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError};
+pub use error::{
+    DialError, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError, shortage_step,
+};
 pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};

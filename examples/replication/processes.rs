@@ -1,13 +1,14 @@
 //! The other processes: this program again, each with a role of its own.
 //!
-//! A process is started as `program --role JSON` and says what came of it in one line of
+//! A process is started as `program --role JSON` and says what becomes of it in lines of
 //! JSON on its standard output; whatever a person should see goes to standard error. None
 //! outlives its parent: the kernel kills it when the thread that started it ends.
 
 use std::{
     env,
+    io::{BufRead, BufReader},
     os::unix::process::parent_id,
-    process::{self, Child, Command, ExitCode, Stdio},
+    process::{self, Child, ChildStdout, Command, ExitCode, Stdio},
 };
 
 use ibex_harness::{Error, resources};
@@ -37,10 +38,26 @@ struct Start {
     role: Role,
 }
 
+/// What a replica says.
+#[derive(Serialize, Deserialize)]
+enum Said {
+    /// It has its log, and looks for its primary.
+    HasLog,
+    /// What came of it, at its end.
+    Report(Report),
+}
+
 /// Processes of one role each.
 pub(crate) struct Processes {
     roles: Vec<Role>,
-    children: Vec<Child>,
+    running: Vec<Running>,
+}
+
+/// A process that was started.
+struct Running {
+    child: Child,
+    output: BufReader<ChildStdout>,
+    has_log: bool,
 }
 
 impl Processes {
@@ -48,10 +65,10 @@ impl Processes {
     pub(crate) fn start(roles: Vec<Role>) -> Result<Processes, Error> {
         let mut processes = Processes {
             roles: Vec::new(),
-            children: Vec::new(),
+            running: Vec::new(),
         };
         for role in roles {
-            processes.children.push(spawn(&role)?);
+            processes.running.push(Running::start(&role)?);
             processes.roles.push(role);
         }
         Ok(processes)
@@ -59,46 +76,43 @@ impl Processes {
 
     /// Ends one as `kill -9` does, in the middle of whatever it does, and starts it again.
     pub(crate) fn kill_and_start(&mut self, index: usize) -> Result<(), Error> {
-        let child = &mut self.children[index];
+        let Running { child, .. } = &mut self.running[index];
         child
             .kill()
             .and_then(|()| child.wait())
             .map_err(Error::io("killing a replica"))?;
-        *child = spawn(&self.roles[index])?;
+        self.running[index] = Running::start(&self.roles[index])?;
         Ok(())
     }
 
     /// Stops one, until [`resume`](Self::resume).
     pub(crate) fn stop(&self, index: usize) -> Result<(), Error> {
-        signal(&self.children[index], Signal::STOP)
+        signal(&self.running[index].child, Signal::STOP)
     }
 
     /// Lets it go on.
     pub(crate) fn resume(&self, index: usize) -> Result<(), Error> {
-        signal(&self.children[index], Signal::CONT)
+        signal(&self.running[index].child, Signal::CONT)
     }
 
-    /// Lets one open no more files and sockets, until it is [relieved](Self::relieve).
-    pub(crate) fn starve(&self, index: usize) -> Result<(), Error> {
-        starve(&self.children[index])
+    /// Lets a replica open no more files and sockets, until it is [relieved](Self::relieve).
+    /// Waits until it has its log, without which it is none.
+    pub(crate) fn starve(&mut self, index: usize) -> Result<(), Error> {
+        self.running[index].wait_for_log()?;
+        starve(&self.running[index].child)
     }
 
     /// Lets it open what it likes again.
     pub(crate) fn relieve(&self, index: usize) -> Result<(), Error> {
-        relieve(&self.children[index])
+        relieve(&self.running[index].child)
     }
 
     /// An error if one of them has ended.
     pub(crate) fn check(&mut self) -> Result<(), Error> {
-        for child in &mut self.children {
-            let ended = child
-                .try_wait()
-                .map_err(Error::io("looking at a process"))?;
-            if let Some(status) = ended {
-                return Err(Error::PeerEnded {
-                    pid: child.id(),
-                    status: status.to_string(),
-                });
+        for running in &mut self.running {
+            let ended = running.child.try_wait();
+            if let Some(status) = ended.map_err(Error::io("looking at a process"))? {
+                return Err(running.ended(&status.to_string()));
             }
         }
         Ok(())
@@ -107,34 +121,71 @@ impl Processes {
     /// Waits until all have ended, and gives what the replicas among them reported.
     pub(crate) fn finish(mut self) -> Result<Vec<Report>, Error> {
         let mut reports = Vec::new();
-        for child in self.children.drain(..) {
-            let pid = child.id();
-            let output = child
-                .wait_with_output()
-                .map_err(Error::io("waiting for a process"))?;
-            if !output.status.success() {
-                let status = output.status.to_string();
-                return Err(Error::PeerEnded { pid, status });
+        for mut running in self.running.drain(..) {
+            while let Some(said) = running.hear()? {
+                if let Said::Report(report) = said {
+                    reports.push(report);
+                }
             }
-            let line = String::from_utf8_lossy(&output.stdout).into_owned();
-            if line.is_empty() {
-                continue;
+            let status = running.child.wait();
+            let status = status.map_err(Error::io("waiting for a process"))?;
+            if !status.success() {
+                return Err(running.ended(&status.to_string()));
             }
-            reports.push(
-                serde_json::from_str(&line).map_err(|source| Error::PeerSpoke {
-                    expected: "a replica's report",
-                    line,
-                    source,
-                })?,
-            );
         }
         Ok(reports)
     }
 }
 
+impl Running {
+    fn start(role: &Role) -> Result<Running, Error> {
+        let mut child = spawn_with(role, |command| {
+            command.stdin(Stdio::null());
+        })?;
+        let output = child.stdout.take().expect("it was asked for as a pipe");
+        Ok(Running {
+            child,
+            output: BufReader::new(output),
+            has_log: false,
+        })
+    }
+
+    fn wait_for_log(&mut self) -> Result<(), Error> {
+        while !self.has_log {
+            match self.hear()? {
+                Some(Said::HasLog) => self.has_log = true,
+                Some(Said::Report(_)) | None => return Err(self.ended("without a log")),
+            }
+        }
+        Ok(())
+    }
+
+    /// What it says next; none if it has ended.
+    fn hear(&mut self) -> Result<Option<Said>, Error> {
+        let mut line = String::new();
+        let read = self.output.read_line(&mut line);
+        if read.map_err(Error::io("listening to a process"))? == 0 {
+            return Ok(None);
+        }
+        let said = serde_json::from_str(&line).map_err(|source| Error::PeerSpoke {
+            expected: "what a replica says",
+            line,
+            source,
+        })?;
+        Ok(Some(said))
+    }
+
+    fn ended(&self, status: &str) -> Error {
+        Error::PeerEnded {
+            pid: self.child.id(),
+            status: status.to_owned(),
+        }
+    }
+}
+
 impl Drop for Processes {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for Running { child, .. } in &mut self.running {
             // Both fail only if it was already waited for.
             let _ = child.kill();
             let _ = child.wait();
@@ -168,13 +219,18 @@ fn run(start: &str) -> Result<(), Error> {
     }
     match role {
         Role::Replica(task) => {
-            let report = serde_json::to_string(&task.run()?).map_err(Error::subject)?;
-            println!("{report}");
-            Ok(())
+            let log = task.open_log()?;
+            say(&Said::HasLog)?;
+            say(&Said::Report(task.follow(log)?))
         }
         Role::Primary(serve) => serve.run(),
         Role::RawCopy(receive) => receive.run(),
     }
+}
+
+fn say(said: &Said) -> Result<(), Error> {
+    println!("{}", serde_json::to_string(said).map_err(Error::subject)?);
+    Ok(())
 }
 
 /// Sends a signal to a process.
@@ -190,12 +246,6 @@ pub(crate) fn starve(child: &Child) -> Result<(), Error> {
 /// Lets a process have as many descriptors as this one may.
 pub(crate) fn relieve(child: &Child) -> Result<(), Error> {
     resources::relieve(child).map_err(Error::io(LIMITING))
-}
-
-fn spawn(role: &Role) -> Result<Child, Error> {
-    spawn_with(role, |command| {
-        command.stdin(Stdio::null());
-    })
 }
 
 /// Starts one whose input, and whatever else is its own, `prepare` has said.

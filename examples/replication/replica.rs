@@ -66,9 +66,13 @@ pub(crate) struct Report {
 }
 
 impl Task {
+    /// Its log, as far as it is sound.
+    pub(crate) fn open_log(&self) -> Result<Log, Error> {
+        Log::open(self.log.clone()).map_err(Error::subject)
+    }
+
     /// Follows the primary until it has no more.
-    pub(crate) fn run(self) -> Result<Report, Error> {
-        let mut log = Log::open(self.log.clone()).map_err(Error::subject)?;
+    pub(crate) fn follow(self, mut log: Log) -> Result<Report, Error> {
         let joined_at = log.tip().end;
         let mut begun = None;
         let mut patience = Instant::now() + self.patience;

@@ -10,6 +10,7 @@
 mod guest;
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{
@@ -26,6 +27,7 @@ use ibex::{
     Receiver, Sender,
 };
 use ibex_harness::proxy::{Harm, Proxy};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Nothing here takes long; a guest under emulation may.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -160,6 +162,12 @@ fn told(takes: &str) -> Told {
 #[test]
 #[ignore = "run by the other tests, where they have taken something away"]
 fn a_node_where_something_is_missing() {
+    if std::env::var_os("IBEX_TEST_NO_DESCRIPTORS").is_some() {
+        look_without_descriptors();
+    }
+    if let Some(directory) = std::env::var_os("IBEX_TEST_HIDDEN") {
+        look_before_it_is_shown(&directory);
+    }
     let required = builder(Policy::Require).driver(Driver::Caller);
     match required.listen("127.0.0.1:0").build() {
         Ok(_) => println!("required| nothing is missing"),
@@ -176,6 +184,38 @@ fn a_node_where_something_is_missing() {
     println!("address| {}", server.local_addr().expect("it listens"));
     // Until whoever reads this is done.
     let _ = std::io::stdin().read_line(&mut String::new());
+}
+
+/// Has a node look for devices with no descriptor to spare, then with one, and so on until
+/// there are enough; what libibverbs does only once goes wrong in between.
+fn look_without_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    let open = std::fs::read_dir("/proc/self/fd").expect("a list").count() as u64;
+    let mut refusals = Vec::new();
+    for spare in 0..100 {
+        let current = Some(open + spare);
+        setrlimit(Resource::Nofile, Rlimit { current, ..limit }).expect("less may be had");
+        match builder(Policy::Require).driver(Driver::Caller).build() {
+            Ok(_) => break,
+            Err(error) => refusals.push(error.to_string()),
+        }
+    }
+    setrlimit(Resource::Nofile, limit).expect("it was so before");
+    println!("refused| {}", refusals.len());
+    for refusal in refusals {
+        assert!(refusal.contains("Too many open files"), "{refusal}");
+        assert!(refusal.contains("ulimit -n"), "{refusal}");
+    }
+}
+
+/// Has a node look for devices while something is mounted over `directory`, and takes that
+/// away.
+fn look_before_it_is_shown(directory: &OsStr) {
+    let refused = builder(Policy::Require).driver(Driver::Caller).build();
+    let refusal = refused.expect_err("something is missing").to_string();
+    assert!(refusal.contains("no provider library knows"), "{refusal}");
+    let shown = Command::new("umount").arg(directory).status();
+    assert!(shown.expect("it runs").success());
 }
 
 impl Told {
@@ -301,6 +341,20 @@ fn no_provider_library() {
         "{NO_DEVICE}; the kernel has rxe0, but no provider library knows them: install \
          ibverbs-providers"
     ));
+}
+
+#[test]
+fn no_descriptor_when_devices_are_first_listed() {
+    let Some(_guest) = guest() else { return };
+    told("export IBEX_TEST_NO_DESCRIPTORS=yes").assert_verbs();
+}
+
+#[test]
+fn drivers_that_are_installed_while_the_program_runs() {
+    let Some(_guest) = guest() else { return };
+    let hidden = "/etc/libibverbs.d";
+    let takes = format!("mount -t tmpfs none {hidden}\nexport IBEX_TEST_HIDDEN={hidden}");
+    told(&takes).assert_verbs();
 }
 
 #[test]

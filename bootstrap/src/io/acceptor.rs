@@ -286,7 +286,7 @@ impl Acceptor {
                 Err(error) if host::is_shortage(&error) => {
                     self.rest(now);
                     let problem = Problem::Environment {
-                        action: SHORT,
+                        action: "accept a connection, which stays queued for a moment",
                         source: error,
                     };
                     self.report(None, problem);
@@ -412,6 +412,3 @@ const MAX_FAILURES: usize = 64;
 
 /// How long to stop accepting when descriptors are short.
 const REST: Duration = Duration::from_millis(100);
-
-const SHORT: &str = "accept a connection, which stays queued for a moment; \
-                     raise the limit of open files (ulimit -n)";

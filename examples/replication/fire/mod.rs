@@ -209,17 +209,26 @@ impl Stage {
             }
             eprintln!("fire: {:.1} s: {fault:?}", begun.elapsed().as_secs_f64());
             self.inject(fault)?;
-            self.replicas.check()?;
-            self.primary.as_mut().map_or(Ok(()), Life::check)?;
+            self.check()?;
         }
     }
 
-    fn see_progress(&self) -> Result<(), Error> {
-        let acknowledged = || self.primary.as_ref().map_or(0, Life::acknowledged);
-        let before = acknowledged();
+    fn see_progress(&mut self) -> Result<(), Error> {
+        let before = self.acknowledged();
         wait_for("no record is acknowledged any more", || {
-            acknowledged() > before
+            self.check()?;
+            Ok(self.acknowledged() > before)
         })
+    }
+
+    fn acknowledged(&self) -> u64 {
+        self.primary.as_ref().map_or(0, Life::acknowledged)
+    }
+
+    /// An error if a process has ended.
+    fn check(&mut self) -> Result<(), Error> {
+        self.replicas.check()?;
+        self.primary.as_mut().map_or(Ok(()), Life::check)
     }
 
     fn inject(&mut self, fault: Fault) -> Result<(), Error> {
@@ -295,14 +304,11 @@ impl Stage {
     fn harm(&mut self, harm: Harm) -> Result<(), Error> {
         let time = Duration::from_millis(self.draw.of(20..500));
         // A moment ago all may have been killed.
-        wait_for(NO_CONNECTION, || self.proxy.harm_one(harm, time))?;
+        wait_for(NO_CONNECTION, || Ok(self.proxy.harm_one(harm, time)))?;
         self.harms += 1;
         wait_for(NO_CONNECTION, || {
-            HARMS
-                .map(|harm| self.proxy.harmed(harm))
-                .iter()
-                .sum::<u64>()
-                == self.harms
+            let harmed = HARMS.map(|harm| self.proxy.harmed(harm));
+            Ok(harmed.iter().sum::<u64>() == self.harms)
         })
     }
 
@@ -450,9 +456,12 @@ impl fmt::Display for Outcome {
     }
 }
 
-fn wait_for(problem: &'static str, mut is_done: impl FnMut() -> bool) -> Result<(), Error> {
+fn wait_for(
+    problem: &'static str,
+    mut is_done: impl FnMut() -> Result<bool, Error>,
+) -> Result<(), Error> {
     let patience = Instant::now() + PATIENCE;
-    while !is_done() {
+    while !is_done()? {
         if Instant::now() >= patience {
             return Err(Error::subject(problem));
         }

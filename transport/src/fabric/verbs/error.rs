@@ -61,7 +61,7 @@ pub enum VerbsError {
         hidden: Option<String>,
     },
     /// The list of devices was refused.
-    #[error("RDMA cannot be used: the list of devices was refused: {source}")]
+    #[error("RDMA cannot be used: the list of devices was refused: {source}{}", list_step(*source))]
     DeviceList {
         /// What the library said.
         r#source: Errno,
@@ -430,9 +430,19 @@ fn open_step(source: Errno) -> &'static str {
         Errno::OPNOTSUPP | Errno::NOSYS => {
             "its provider library is missing or too old for the kernel: install ibverbs-providers"
         }
+        Errno::MFILE | Errno::NFILE => MORE_FILES,
         _ => "see the kernel's log",
     }
 }
+
+fn list_step(source: Errno) -> String {
+    match source {
+        Errno::MFILE | Errno::NFILE => format!("; {MORE_FILES}"),
+        _ => String::new(),
+    }
+}
+
+const MORE_FILES: &str = "raise the limit of open files (ulimit -n)";
 
 fn list<T: fmt::Display>(items: &[T]) -> String {
     if items.is_empty() {

@@ -4,14 +4,18 @@
 //! of operations; for the data path that table's own entries are handed out, so that a
 //! call costs one indirection less than through a wrapper.
 
+mod drivers;
 mod extended_queue;
 
 use std::ffi::{CStr, c_int, c_void};
+use std::iter;
 use std::mem::{MaybeUninit, offset_of, size_of, transmute, zeroed};
 use std::os::fd::RawFd;
 use std::ptr::{self, NonNull};
+use std::sync::{PoisonError, RwLock};
 
 use rdma_sys as sys;
+use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
 use super::super::abi::{PollAttributes, RecvWr, SendWr, Sge, Wc};
@@ -52,8 +56,28 @@ impl Libibverbs {
         Ok(Self(()))
     }
 
-    /// Calls `found` with the device of that name while the list of devices exists.
+    /// The devices that there are drivers for.
+    fn listed() -> Result<Vec<DeviceEntry>, VerbsError> {
+        Self::with_devices(|devices| {
+            let entry = |device: &*mut sys::ibv_device| DeviceEntry {
+                name: device_name(*device),
+                file: device_file(*device),
+                // SAFETY: an entry of a list that exists.
+                transport: Transport::from_raw(unsafe { (**device).transport_type }),
+            };
+            devices.iter().map(entry).collect()
+        })
+    }
+
+    /// Loads drivers that could not be loaded before; whether there was one.
+    fn load_drivers() -> Result<bool, Errno> {
+        let _no_list = LISTS.write().unwrap_or_else(PoisonError::into_inner);
+        drivers::load_missing()
+    }
+
+    /// Calls `found` with the devices while the list of them exists.
     fn with_devices<R>(found: impl FnOnce(&[*mut sys::ibv_device]) -> R) -> Result<R, VerbsError> {
+        let _no_driver_comes = LISTS.read().unwrap_or_else(PoisonError::into_inner);
         let mut count: c_int = 0;
         clear_errno();
         // SAFETY: `count` is written to; the list is freed below.
@@ -82,17 +106,14 @@ impl sealed::Sealed for Libibverbs {}
 
 impl Provider for Libibverbs {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
-        Self::with_devices(|devices| {
-            devices
-                .iter()
-                .map(|device| DeviceEntry {
-                    name: device_name(*device),
-                    file: device_file(*device),
-                    // SAFETY: an entry of a list that exists.
-                    transport: Transport::from_raw(unsafe { (**device).transport_type }),
-                })
-                .collect()
-        })
+        let refused = |source| VerbsError::DeviceList { source };
+        // For want of them the library leaves devices out, or says that the kernel has no verbs.
+        has_descriptors_to_spare().map_err(refused)?;
+        let listed = Self::listed()?;
+        if drivers::may_be_missing(listed.len()) && Self::load_drivers().map_err(refused)? {
+            return Self::listed();
+        }
+        Ok(listed)
     }
 
     fn fork_status(&self) -> ForkStatus {
@@ -608,6 +629,13 @@ fn device_file(device: *mut sys::ibv_device) -> String {
     file.to_string_lossy().into_owned()
 }
 
+/// Whether as many can be had as a list of devices takes, drivers and all.
+fn has_descriptors_to_spare() -> Result<(), Errno> {
+    let open = || rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let spare: Result<Vec<_>, _> = iter::repeat_with(open).take(SPARE_DESCRIPTORS).collect();
+    spare.map(drop)
+}
+
 fn linker_reason() -> String {
     // SAFETY: loads the library that the bindings would have loaded, with the same flags,
     // to hear why they could not; the text is copied before another call can change it.
@@ -713,6 +741,11 @@ same_layout!(Wc, sys::ibv_wc {
 
 same_layout!(PollAttributes, sys::ibv_poll_cq_attr { comp_mask = comp_mask });
 const _: () = assert!(size_of::<sys::ibv_wc_status::Type>() == size_of::<u32>());
+
+/// Read while devices are listed, written while drivers are loaded.
+static LISTS: RwLock<()> = RwLock::new(());
+/// At most three are open at a time in rdma-core 60: a directory, one in it, and a file.
+const SPARE_DESCRIPTORS: usize = 4;
 
 #[cfg(test)]
 mod tests {
