@@ -220,7 +220,8 @@ pub enum TrySendError {
 }
 
 impl TrySendError {
-    /// Whether a later attempt may succeed.
+    /// Whether it was too early: there is no room yet, or the peer has not opened its end. A
+    /// lack of memory ([`SendError::Memory`]) may pass as well, and is not meant.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         matches!(self, TrySendError::Full | TrySendError::NotOpen)

@@ -15,7 +15,8 @@ use std::{
 
 use ::ibex::{
     Driver, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError,
-    RecvTimeoutError, Select, Selectable, Sender, Sequence, TryRecvError, UntilAcked, Wait,
+    RecvTimeoutError, Select, Selectable, SendError, Sender, Sequence, TryRecvError, TrySendError,
+    UntilAcked, Wait,
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
@@ -227,6 +228,8 @@ impl ReplicaLink for IbexReplica {
         let mut slot = match self.log.try_reserve(length) {
             Ok(slot) => slot,
             Err(full) if full.is_transient() => return Ok(false),
+            // There may be some for the next attempt.
+            Err(TrySendError::Failed(SendError::Memory(_))) => return Ok(false),
             Err(error) => return Err(Lost::because(error)),
         };
         let (header, records) = slot.split_at_mut(Batch::HEADER_BYTES);
@@ -254,7 +257,13 @@ impl ReplicaLink for IbexReplica {
         Ok(self.acknowledged)
     }
 
-    fn end(self) {
+    fn end(mut self) {
+        // A batch without records. If it cannot be said the replica is gone, and knows.
+        let last = Batch {
+            at: self.acknowledged,
+            records: &[],
+        };
+        let _ = self.log.send(&last.header());
         // Closing waits until the peer's engine has everything; whether its application has is
         // known by then from the counters.
         let _ = self.log.close();
@@ -269,6 +278,8 @@ pub(crate) struct IbexPrimary {
     log: Receiver<[u8], Raw>,
     /// Handed out, and not known to be durable.
     unacknowledged: Vec<Message<[u8], Raw>>,
+    /// Behind those, there will be nothing more.
+    is_complete: bool,
 }
 
 impl IbexPrimary {
@@ -291,6 +302,7 @@ impl IbexPrimary {
             waiting: setup.waiting,
             _node: node,
             unacknowledged: Vec::new(),
+            is_complete: false,
         })
     }
 
@@ -324,37 +336,46 @@ impl PrimaryLink for IbexPrimary {
         together: bool,
         take: &mut dyn FnMut(Batch<'_>) -> Result<(), Error>,
     ) -> Result<Received, Error> {
-        loop {
+        while !self.is_complete {
             let message = match self.log.try_recv() {
                 Ok(message) => message,
-                Err(TryRecvError::Failed(RecvError::Ended)) => {
-                    return Ok(match self.unacknowledged[..] {
-                        [] => Received::End,
-                        _ => Received::Batches,
-                    });
-                }
-                Err(TryRecvError::Failed(error)) => {
-                    return Ok(Received::Lost(Lost::because(error)));
-                }
+                // What else there is to say is said again.
                 Err(_) if !self.unacknowledged.is_empty() => return Ok(Received::Batches),
+                Err(TryRecvError::Failed(error)) => return Ok(Received::Lost(lost(error))),
                 Err(_) => match self.next(limit) {
                     Ok(Some(message)) => message,
                     Ok(None) => return Ok(Received::Nothing),
-                    Err(RecvError::Ended) => return Ok(Received::End),
-                    Err(error) => return Ok(Received::Lost(Lost::because(error))),
+                    Err(error) => return Ok(Received::Lost(lost(error))),
                 },
             };
-            take(Batch::parse(&message)?)?;
+            let batch = Batch::parse(&message)?;
+            if batch.records.is_empty() {
+                self.is_complete = true;
+                break;
+            }
+            take(batch)?;
             self.unacknowledged.push(message);
             if !together {
                 return Ok(Received::Batches);
             }
+        }
+        match self.unacknowledged[..] {
+            [] => Ok(Received::End),
+            _ => Ok(Received::Batches),
         }
     }
 
     fn acknowledge(&mut self) -> Result<(), Lost> {
         self.unacknowledged.drain(..).for_each(Message::ack);
         Ok(())
+    }
+}
+
+/// A channel that ends in order is not a log that does: the primary has left this replica out.
+fn lost(error: RecvError) -> Lost {
+    match error {
+        RecvError::Ended => Lost("it was left out by its primary".to_owned()),
+        error => Lost::because(error),
     }
 }
 
