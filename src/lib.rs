@@ -194,8 +194,8 @@ pub mod bootstrap {
 pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
 pub use ibex_transport::{
     channel::{
-        Counts, Disconnected, EndCause, LossReason, NoMessage, NotOpened, RecvError,
-        SchemaMismatch, SendError, StayedFull, WaitAckedError, WhenFull,
+        Counts, Disconnected, EndCause, LossReason, MessageTooLong, NoMessage, NotOpened,
+        RecvError, SchemaMismatch, SendError, StayedFull, WaitAckedError, WhenFull,
         stats::{ChannelState, ChannelStats},
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},

@@ -107,7 +107,7 @@ impl fmt::Debug for PeerId {
 /// A peer that closed its node, or whose process ended on this host, is *gone* at once. One whose
 /// connection broke is suspended, comes back or is given up; see
 /// [`Node`](crate::Node#when-a-connection-breaks).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Peer {
     session: Arc<SessionShared>,
     defaults: ChannelDefaults,
@@ -120,6 +120,16 @@ pub struct Incoming {
     pub name: String,
     /// The peer opened a sender; here it would be a receiver.
     pub peer_sends: bool,
+}
+
+impl fmt::Debug for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peer")
+            .field("id", &self.id())
+            .field("address", &self.address())
+            .field("fabric", &self.fabric())
+            .finish_non_exhaustive()
+    }
 }
 
 impl Peer {

@@ -1,6 +1,6 @@
 //! The receiving end of a typed channel.
 
-use std::{marker::PhantomData, time::Duration};
+use std::{fmt, marker::PhantomData, time::Duration};
 
 use ibex_codec::{Codec, Invalid};
 use ibex_transport::{
@@ -45,7 +45,6 @@ use crate::{
 ///     }
 /// }
 /// ```
-#[derive(Debug)]
 pub struct Receiver<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: ReceiveHandle,
     _message: PhantomData<fn(&T)>,
@@ -189,6 +188,12 @@ pub(crate) fn open<T: ?Sized, C: Codec<T>>(
 #[cold]
 fn corrupt(handle: &ReceiveHandle, raw: RawMessage, invalid: &Invalid) -> RecvError {
     handle.corrupt(&raw, &invalid.to_string())
+}
+
+impl<T: ?Sized, C> fmt::Debug for Receiver<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.fmt(f)
+    }
 }
 
 /// Iterates over a receiver's messages. See [`Receiver::iter`].

@@ -1,6 +1,7 @@
 //! The sending end of a typed channel.
 
 use std::{
+    fmt,
     marker::PhantomData,
     mem::MaybeUninit,
     ops::{Deref, DerefMut},
@@ -69,7 +70,6 @@ pub struct UntilAcked<'a> {
 /// all of the node's sessions and [reports](crate::CloseReport) what is not known to have
 /// arrived. A receiver that shall not take what it got for the whole has to be told in a message,
 /// as by a last one that is missing where the sender broke off.
-#[derive(Debug)]
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,
@@ -394,6 +394,12 @@ impl<T: WithLifetime> Sender<T, SerdeBorrowed> {
     }
 }
 
+impl<T: ?Sized, C> fmt::Debug for Sender<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.handle.fmt(f)
+    }
+}
+
 impl<T: ?Sized, C> Clone for Sender<T, C> {
     /// Another handle for the same end. From now on every handle takes turns with the
     /// others, also when there is one left.
@@ -409,7 +415,6 @@ impl<T: ?Sized, C> Clone for Sender<T, C> {
 /// Room for one message, to be built in place.
 ///
 /// The bytes are those of earlier messages until they are written.
-#[derive(Debug)]
 #[must_use = "dropping a reservation sends nothing"]
 pub struct Reservation<'a> {
     raw: RawReservation<'a>,
@@ -425,6 +430,14 @@ impl Reservation<'_> {
     #[inline(always)]
     pub fn send(self) -> Result<Sequence, SendError> {
         self.raw.publish()
+    }
+}
+
+impl fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("bytes", &self.len())
+            .finish_non_exhaustive()
     }
 }
 

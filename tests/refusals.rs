@@ -322,6 +322,41 @@ fn a_peer_that_does_not_open_its_end_in_time_is_named() {
 }
 
 #[test]
+fn handles_show_which_channel_they_are_of_and_whose() {
+    let (_node, _theirs, peer) = meet();
+    let sender = peer.sender::<u64>("log").expect("an end");
+    let receiver = peer.receiver::<u64>("log").expect("an end");
+    let (address, id) = (peer.address(), peer.id());
+    let shown = format!("{{ channel: \"log\", peer: {address}, .. }}");
+    assert_eq!(format!("{sender:?}"), format!("Sender {shown}"));
+    assert_eq!(format!("{receiver:?}"), format!("Receiver {shown}"));
+    assert_eq!(
+        format!("{peer:?}"),
+        format!(
+            "Peer {{ id: {id:?}, address: {address}, fabric: {:?}, .. }}",
+            peer.fabric()
+        )
+    );
+}
+
+#[test]
+fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let limited = |peer: &Peer| peer.channel("log").codec::<Raw>().max_message_bytes(1000);
+    let mut sender = limited(&peer).sender::<[u8]>().expect("an end");
+    let _receiver = limited(&theirs).receiver::<[u8]>().expect("an end");
+    let error = sender.send(&[0; 1001]).expect_err("above the limit");
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "channel \"log\" with {}: a message of 1001 bytes is above its limit of 1000, the \
+             smaller of both ends'; raise max_message_bytes at both, or send it in parts",
+            peer.address()
+        )
+    );
+}
+
+#[test]
 fn two_ends_of_one_kind_are_told_that_they_wait_for_each_other() {
     let (_node, (_listener, theirs), peer) = meet();
     let _other = theirs.sender::<u64>("log").expect("an end");

@@ -15,10 +15,14 @@ use crate::{PeerAt, Sequence};
 pub enum GroupSendError {
     /// Nobody has joined, or everybody is gone.
     #[error(
-        "nothing was sent: the group has no members; let peers join it, `next_lost` says who was \
-         dropped"
+        "group \"{channel}\": nothing was sent, as it has no members; let peers join it, `next_lost` \
+         says who was dropped"
     )]
-    NoMembers,
+    #[non_exhaustive]
+    NoMembers {
+        /// The name of the group's channels.
+        channel: String,
+    },
     /// A member's window is full, and the call does not wait, or not that long.
     #[error("sent to nobody: the window of {peer} is full, its receiver falls behind")]
     Full {
@@ -55,9 +59,11 @@ impl GroupSendError {
         )
     }
 
-    pub(super) fn of(failure: GroupFailure<PeerAt>) -> Self {
+    pub(super) fn of(channel: &str, failure: GroupFailure<PeerAt>) -> Self {
         match failure {
-            GroupFailure::NoMembers => GroupSendError::NoMembers,
+            GroupFailure::NoMembers => GroupSendError::NoMembers {
+                channel: channel.to_owned(),
+            },
             GroupFailure::Full(peer) => GroupSendError::Full { peer },
             GroupFailure::NotOpen(peer) => GroupSendError::NotOpen { peer },
             GroupFailure::Failed(peer, error) => GroupSendError::Failed { peer, error },

@@ -89,7 +89,7 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
         let sent = group
             .group
             .poll_send(context.waker(), C::size(value), encode);
-        sent.map_err(GroupSendError::of)
+        sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
     }
 }
 

@@ -323,7 +323,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
         let encode = Sender::<T, C>::encoder(value);
         self.group
             .send(C::size(value), patience, encode)
-            .map_err(GroupSendError::of)
+            .map_err(|failure| GroupSendError::of(self.template.name(), failure))
     }
 
     /// The last message's sequence; 0 before the first.

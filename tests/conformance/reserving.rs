@@ -83,7 +83,7 @@ fn full(stage: &mut Stage) {
             let too_long = sender
                 .reserve(1 << 30)
                 .expect_err("above the channel's limit");
-            assert!(matches!(too_long, SendError::TooLong { .. }), "{too_long}");
+            assert!(matches!(too_long, SendError::TooLong(_)), "{too_long}");
             stage.tell("full");
             // Waits for room.
             let sent = sender.reserve(8).expect("room").send();

@@ -2,6 +2,7 @@
 //! for the peer to open its own.
 
 use std::{
+    fmt,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +25,6 @@ use crate::{
 };
 
 /// The part of an end that does not depend on the direction.
-#[derive(Debug)]
 pub struct ChannelEnd {
     // Who it is.
     pub(crate) session: Arc<SessionShared>,
@@ -61,6 +61,20 @@ pub(super) enum Unopened {
     TimedOut(Box<NotOpened>),
     /// It will not open.
     Failed(Unusable),
+}
+
+/// What users are shown of a handle: which channel it is of, and whose.
+impl fmt::Debug for ChannelEnd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self.role {
+            Role::Sender => "Sender",
+            Role::Receiver => "Receiver",
+        };
+        f.debug_struct(name)
+            .field("channel", &self.name)
+            .field("peer", &self.session.peer().address)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ChannelEnd {

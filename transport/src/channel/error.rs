@@ -162,6 +162,25 @@ pub struct StayedFull {
     pub counts: Counts,
 }
 
+/// A message was not sent: it is above the channel's limit.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "channel \"{channel}\" with {peer}: a message of {} bytes is above its limit of {limit}, the \
+     smaller of both ends'; raise max_message_bytes at both, or send it in parts",
+    .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string())
+)]
+#[non_exhaustive]
+pub struct MessageTooLong {
+    /// The channel's name.
+    pub channel: String,
+    /// The peer, as an address.
+    pub peer: String,
+    /// The message's bytes, where known.
+    pub length: Option<u64>,
+    /// The limit, the smaller of both ends'.
+    pub limit: u64,
+}
+
 /// No message came before the caller's time was up.
 #[derive(Clone, thiserror::Error)]
 #[error(
@@ -189,19 +208,8 @@ pub enum SendError {
     #[error(transparent)]
     Mismatch(Box<SchemaMismatch>),
     /// The message is above the channel's limit. The channel goes on.
-    #[error(
-        "channel \"{channel}\": a message of {} bytes is above the channel's limit of {limit}; \
-         raise max_message_bytes at both ends, or send it in parts",
-        .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string())
-    )]
-    TooLong {
-        /// The channel's name.
-        channel: String,
-        /// The message's bytes, where known.
-        length: Option<u64>,
-        /// The limit, the smaller of both ends'.
-        limit: u64,
-    },
+    #[error(transparent)]
+    TooLong(Box<MessageTooLong>),
     /// The channel has ended.
     #[error(transparent)]
     Disconnected(Box<Disconnected>),
@@ -359,6 +367,7 @@ impl From<RecvError> for RecvFailure {
 crate::debug_as_display!(
     SchemaMismatch,
     NotOpened,
+    MessageTooLong,
     StayedFull,
     NoMessage,
     SendError,

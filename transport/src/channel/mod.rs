@@ -27,8 +27,8 @@ mod task;
 pub mod words;
 
 pub use error::{
-    Counts, Disconnected, EndCause, NoMessage, NotOpened, RecvError, RecvFailure, SchemaMismatch,
-    SendError, SendFailure, StayedFull, WaitAckedError,
+    Counts, Disconnected, EndCause, MessageTooLong, NoMessage, NotOpened, RecvError, RecvFailure,
+    SchemaMismatch, SendError, SendFailure, StayedFull, WaitAckedError,
 };
 pub use group::{
     GroupFailure, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes, WhenFull,

@@ -9,7 +9,7 @@ mod waiting;
 
 use std::sync::atomic::Ordering;
 use std::{
-    mem,
+    fmt, mem,
     os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
     sync::{Arc, PoisonError},
@@ -17,6 +17,7 @@ use std::{
 
 use self::frames::{Found, Frames};
 use super::{
+    channel_end::ChannelEnd,
     coarse_time::CoarseTime,
     error::{Counts, RecvError, RecvFailure},
     message::RawMessage,
@@ -40,7 +41,6 @@ use crate::{
 };
 
 /// A receiver's handle, without the message type.
-#[derive(Debug)]
 pub struct ReceiveHandle {
     end: Arc<ReceiveEnd>,
     cells: &'static CellBlock,
@@ -583,6 +583,12 @@ impl ReceiveHandle {
             sequence: message.sequence(),
             why: why.to_owned(),
         }
+    }
+}
+
+impl fmt::Debug for ReceiveHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ChannelEnd::fmt(&self.end, f)
     }
 }
 

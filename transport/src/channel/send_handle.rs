@@ -7,13 +7,15 @@
 
 use std::sync::atomic::Ordering;
 use std::{
+    fmt,
     mem::{self, ManuallyDrop, MaybeUninit},
     sync::Arc,
     thread,
 };
 
 use super::{
-    error::{Counts, EndCause, SendError, SendFailure, WaitAckedError},
+    channel_end::ChannelEnd,
+    error::{Counts, EndCause, MessageTooLong, SendError, SendFailure, WaitAckedError},
     reservation::RawReservation,
     send_end::SendEnd,
     send_producer::{LargePlace, SendProducer},
@@ -45,7 +47,6 @@ pub enum Abort {
 type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + 'a;
 
 /// A sender's handle, without the message type.
-#[derive(Debug)]
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
@@ -288,6 +289,12 @@ impl Clone for SendHandle {
             reserved: Reserved::No,
             parting: CloseReason::Dropped,
         }
+    }
+}
+
+impl fmt::Debug for SendHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        ChannelEnd::fmt(&self.end, f)
     }
 }
 
@@ -636,10 +643,11 @@ impl<'a> Entered<'a> {
             .state
             .agreed()
             .map_or(0, |agreed| agreed.max_message_bytes);
-        SendError::TooLong {
+        SendError::TooLong(Box::new(MessageTooLong {
             channel: self.end.name.to_string(),
+            peer: self.end.session.peer_name(),
             length,
             limit,
-        }
+        }))
     }
 }

@@ -124,7 +124,10 @@ impl<P: Copy> SendGroup<P> {
     pub fn join(&mut self, peer: P, mut handle: SendHandle) -> Result<u64, SendHandle> {
         assert!(
             Arc::ptr_eq(handle.session().runtime(), &self.runtime),
-            "a member is a peer of the group's own node"
+            "channel \"{}\": {} is a peer of another node than the group's: join one that this node \
+             accepted or connected to",
+            handle.name(),
+            handle.session().peer_name()
         );
         if handle.was_cloned() {
             return Err(handle);
