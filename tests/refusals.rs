@@ -344,7 +344,7 @@ fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
     let (_node, (_listener, theirs), peer) = meet();
     let limited = |peer: &Peer| peer.channel("log").codec::<Raw>().max_message_bytes(1000);
     let mut sender = limited(&peer).sender::<[u8]>().expect("an end");
-    let _receiver = limited(&theirs).receiver::<[u8]>().expect("an end");
+    let receiver = limited(&theirs).receiver::<[u8]>().expect("an end");
     let error = sender.send(&[0; 1001]).expect_err("above the limit");
     assert_eq!(
         error.to_string(),
@@ -354,6 +354,12 @@ fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
             peer.address()
         )
     );
+    assert!(error.spares_channel());
+    assert_eq!(sender.send(&[0; 1000]).expect("the channel goes on"), 1);
+    drop(receiver);
+    sender.wait_acked(1).expect_err("nobody receives any more");
+    let error = sender.send(&[0]).expect_err("the channel has ended");
+    assert!(!error.spares_channel());
 }
 
 #[test]

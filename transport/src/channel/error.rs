@@ -232,6 +232,17 @@ pub enum SendError {
     UsedAfterFork(#[from] UsedAfterFork),
 }
 
+impl SendError {
+    /// Whether the channel goes on: it was this message, or a lack that may pass.
+    #[must_use]
+    pub fn spares_channel(&self) -> bool {
+        matches!(
+            self,
+            SendError::TooLong(_) | SendError::Encode(_) | SendError::Memory(_) | SendError::Nested
+        )
+    }
+}
+
 /// How an attempt to send ended without sending.
 #[derive(Debug)]
 pub enum SendFailure {
