@@ -15,7 +15,7 @@ use std::ptr::{self, NonNull};
 use std::sync::{PoisonError, RwLock};
 
 use rdma_sys as sys;
-use rustix::fs::{Mode, OFlags};
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::Errno;
 
 use super::super::abi::{PollAttributes, RecvWr, SendWr, Sge, Wc};
@@ -631,7 +631,7 @@ fn device_file(device: *mut sys::ibv_device) -> String {
 
 /// Whether as many can be had as a list of devices takes, drivers and all.
 fn has_descriptors_to_spare() -> Result<(), Errno> {
-    let open = || rustix::fs::open("/dev/null", OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty());
+    let open = || eventfd(0, EventfdFlags::CLOEXEC);
     let spare: Result<Vec<_>, _> = iter::repeat_with(open).take(SPARE_DESCRIPTORS).collect();
     spare.map(drop)
 }
