@@ -65,7 +65,8 @@
 //! Per channel, messages arrive in order and exactly once while the session lives. An
 //! error that ends a channel comes after everything that arrived was handed out, and
 //! carries [counters](Counts): what was sent is exact, what was received and acknowledged
-//! is at least so much. A session [outlives its connection](Node#when-a-connection-breaks) and
+//! is at least so much. A sender that is dropped ends its channel in order, unless a panic
+//! drops it or it is [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks) and
 //! ends with its peer; connecting anew then, and sending again what was not acknowledged, is
 //! the application's part.
 //!

@@ -84,6 +84,7 @@ pub(crate) fn admission(
             knows_versions: info.features & features::CHANNEL_VERSIONS != 0,
             rests: info.features & features::RESTING_RINGS != 0,
             knows_writes: info.features & features::REMOTE_WRITES != 0,
+            knows_aborts: info.features & features::ABORTS != 0,
             fabric: peer::as_carried(fabric),
             reason,
         },

@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,8 +20,8 @@ use ibex_transport::{
 #[cfg(feature = "verbs")]
 use crate::rdma::NodeDevices;
 use crate::{
-    AcceptError, ConnectError, Environment, Events, ListenError, NodeBuilder, NodeStats, Peer,
-    PeerId, ToAddress, address,
+    AcceptError, CloseReason, ConnectError, Environment, Events, ListenError, NodeBuilder,
+    NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     listener::{Listener, admission},
@@ -77,7 +78,9 @@ use crate::{
 ///
 /// Every call that waits can be interrupted by [`close`](Self::close) from another
 /// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
-/// was sent is delivered; handles that outlive it get errors, messages stay valid.
+/// was sent is delivered; handles that outlive it get errors, messages stay valid. Receivers at
+/// peers get an orderly end, behind what was sent; if it is a panic that drops the node, they
+/// get an error instead, [`CloseReason::Aborted`], unless their sender was closed before.
 pub struct Node {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) dialers: Dialers,
@@ -442,6 +445,9 @@ impl Drop for Node {
             let kept = (runtime.clone(), dialers.clone(), resuming.clone());
             mem::forget((kept, local.clone()));
             return;
+        }
+        if thread::panicking() {
+            self.runtime.break_off(CloseReason::Aborted);
         }
         // Nobody is there to be told what was not delivered.
         let _ = self.close(self.settings.linger);

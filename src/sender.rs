@@ -17,6 +17,7 @@ use ibex_transport::{
 };
 
 use crate::{
+    CloseReason,
     error::{SendTimeoutError, TrySendError, send_error},
     message::DefaultCodec,
 };
@@ -58,18 +59,22 @@ pub struct UntilAcked<'a> {
 /// }   // the last clone goes: the channel ends in order
 /// ```
 ///
+/// # How the channel ends
+///
 /// Dropping the last clone ends the channel in order: the receiver gets everything that
 /// was sent, then `None`. It does not wait: what is on its way stays so without the handle.
 ///
-/// # What was sent is not taken back
+/// If a panic dropped any of the clones, or one was [aborted](Self::abort), that end is an
+/// error: the receiver gets everything that was sent, and hears that it is not all that there
+/// was to be. So does the drop of a [`Node`](crate::Node) by a panic, for every sender of the
+/// node that is left. A drop by `?`, or of a task that was cancelled, looks like any other: call
+/// `abort` there, or have the receiver wait for a last message.
 ///
-/// No call ends one channel and drops what it has sent and the receiver has not taken. On
-/// shared memory that lies with the peer already; elsewhere it is at most a window. What ends
-/// a channel before all is delivered, with an error at the other end, is the receiver that is
-/// dropped there, and [`Node::close`](crate::Node::close) with a time of zero here, which ends
-/// all of the node's sessions and [reports](crate::CloseReport) what is not known to have
-/// arrived. A receiver that shall not take what it got for the whole has to be told in a message,
-/// as by a last one that is missing where the sender broke off.
+/// What was sent is not taken back by any of this. On shared memory it lies with the peer
+/// already; elsewhere it is at most a window. What ends a channel before all is delivered is
+/// the receiver that is dropped there, and [`Node::close`](crate::Node::close) with a time of
+/// zero here, which ends all of the node's sessions and [reports](crate::CloseReport) what is
+/// not known to have arrived.
 #[repr(transparent)] // `of` relies on it
 pub struct Sender<T: ?Sized, C = DefaultCodec> {
     pub(crate) handle: SendHandle,
@@ -294,7 +299,42 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// As [`flush`](Self::flush). The handle is gone in any case.
     pub fn close(mut self) -> Result<(), WaitAckedError> {
+        self.handle.close();
         self.flush()
+    }
+
+    /// Gives up: the channel does not end in order. Its receiver gets what was sent, and then
+    /// [`RecvError::Disconnected`](crate::RecvError::Disconnected) with
+    /// [`CloseReason::Aborted`](crate::CloseReason::Aborted), at once, or, where the sender has
+    /// clones, when the last of them goes. Other channels go on, and this one may be opened
+    /// again. It does not wait.
+    ///
+    /// A sender that a panic drops says the same by itself.
+    ///
+    /// ```
+    /// use std::{error::Error, io::BufRead};
+    /// use ibex::{Raw, Sender};
+    ///
+    /// fn send_lines(to: &mut Sender<[u8], Raw>, from: impl BufRead) -> Result<(), Box<dyn Error>> {
+    ///     for line in from.lines() {
+    ///         to.send(line?.as_bytes())?;
+    ///     }
+    ///     Ok(())
+    /// }
+    ///
+    /// /// A receiver that gets an orderly end has all lines.
+    /// fn send_file(mut to: Sender<[u8], Raw>, file: impl BufRead) -> Result<(), Box<dyn Error>> {
+    ///     match send_lines(&mut to, file) {
+    ///         Ok(()) => Ok(to.close()?),
+    ///         Err(error) => {
+    ///             to.abort();
+    ///             Err(error)
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn abort(mut self) {
+        self.handle.break_off(CloseReason::Aborted);
     }
 }
 

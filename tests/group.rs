@@ -263,6 +263,29 @@ fn members_that_are_of_no_use_are_dropped_with_a_reason() {
 }
 
 #[test]
+fn a_group_that_gives_up_is_not_taken_for_one_that_has_said_all() {
+    let cast = Cast::new(&[Fabric::Shm, Fabric::Tcp]);
+    for aborts in [true, false] {
+        let (mut group, mut receivers) = cast.group::<[u8], Raw>("wal");
+        group.send(b"one of many").expect("sent");
+        match aborts {
+            true => group.abort(),
+            false => assert!(group.close().is_empty()),
+        }
+        for receiver in &mut receivers {
+            assert_eq!(&*receiver.recv().expect("a message"), b"one of many");
+            match receiver.recv().expect_err("nothing follows") {
+                RecvError::Disconnected(error) => {
+                    assert!(aborts);
+                    assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Aborted));
+                }
+                end => assert!(matches!(end, RecvError::Ended) && !aborts, "{end}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn who_is_gone_has_acknowledged_what_it_acknowledged() {
     for fabric in [Fabric::Shm, Fabric::Tcp] {
         let cast = Cast::new(&[fabric; 3]);

@@ -15,9 +15,9 @@ pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
     Joined(PeerAt),
     /// It sent a message.
     Message(PeerAt, Message<T, C>),
-    /// It has closed its sender, and everything was received.
+    /// It has closed its sender in order, and everything was received.
     Ended(PeerAt),
-    /// It is gone, or sends what is not valid, has another type, or its channel could not be
+    /// It is gone, or gave up, or sends what is not valid, has another type, or its channel could not be
     /// opened here. It goes on after an error that
     /// [spares the channel](RecvError::spares_channel).
     Lost(PeerAt, FanInError),

@@ -14,8 +14,8 @@ pub use self::{
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    Node, OpenError, Peer, PeerAt, Sender, Sequence, SettingError, message::DefaultCodec,
-    template::ChannelTemplate,
+    CloseReason, Node, OpenError, Peer, PeerAt, Sender, Sequence, SettingError,
+    message::DefaultCodec, template::ChannelTemplate,
 };
 
 mod error;
@@ -70,7 +70,7 @@ mod member;
 /// ```
 ///
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
-/// then `None`.
+/// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
 pub struct Group<T: ?Sized, C: Codec<T> = DefaultCodec> {
     group: SendGroup<PeerAt>,
     template: ChannelTemplate,
@@ -352,8 +352,14 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// Delivers what was sent to every member's engine, then ends all channels. Returns those
     /// that were lost and that nobody was told of.
     pub fn close(mut self) -> Vec<MemberLost> {
+        self.group.close();
         self.flush();
         std::iter::from_fn(|| self.next_lost()).collect()
+    }
+
+    /// Gives up: no member's channel ends in order. As [`Sender::abort`].
+    pub fn abort(mut self) {
+        self.group.break_off(CloseReason::Aborted);
     }
 
     // ---- Acknowledgements ------------------------------------------------------------

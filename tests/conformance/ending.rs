@@ -1,6 +1,6 @@
 //! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
 
-use std::{sync::mpsc, thread, time::Duration};
+use std::{panic, sync::mpsc, thread, time::Duration};
 
 use ibex::{
     AcceptError, CloseReason, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
@@ -24,6 +24,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("close_reports", close_reports),
     Scenario::new("close_with_a_stopped_peer", close_with_a_stopped_peer),
     Scenario::new("close_interrupts", close_interrupts),
+    Scenario::new("senders_give_up", senders_give_up),
+    Scenario::new("sending_node_dropped_by_a_panic", sending_node_panics),
     Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
     Scenario::new("sender_killed_in_a_large_message", sender_killed_in_large).kills(Side::Dialer),
     Scenario::new("receiver_killed", receiver_killed).kills(Side::Listener),
@@ -210,6 +212,96 @@ fn sending_node_first(stage: &mut Stage) {
             let mut back = sender(&peer, "back");
             assert_all_come(&mut out, 100);
             assert_left(send_until_refused(&mut back));
+        }
+    }
+}
+
+/// Panics in another thread, which drops `owned`; without a word to the terminal.
+fn drop_by_a_panic(owned: impl Send + 'static) {
+    let thread = thread::spawn(move || {
+        let _owned = owned;
+        panic::resume_unwind(Box::new("planned"));
+    });
+    thread.join().expect_err("it panics");
+}
+
+/// Closes its sender when it is dropped, as programs have it that clean up.
+struct ClosedOnDrop(Option<BytesSender>);
+
+impl Drop for ClosedOnDrop {
+    fn drop(&mut self) {
+        let sender = self.0.take().expect("it is dropped once");
+        sender.close().expect("delivered");
+    }
+}
+
+/// Takes `count` messages, and then an error that says that there was to be more.
+fn assert_given_up(receiver: &mut BytesReceiver, count: u64) {
+    let (last, end) = receive_to_the_end(receiver);
+    assert_eq!(last, count);
+    assert_eq!(
+        cause_of_recv(end.expect_err("not in order")),
+        EndCause::PeerClosed(CloseReason::Aborted)
+    );
+}
+
+/// Senders that are aborted, or dropped by a panic, are not taken for ones that have said all.
+/// What they sent comes, short and large; and the channel can be opened again.
+fn senders_give_up(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let size = |sequence| if sequence == 100 { 300_000 } else { 5000 };
+    match stage.side {
+        Side::Dialer => {
+            let sent = |name| {
+                let mut sender = sender(&peer, name);
+                send_all(&mut sender, 100, size);
+                sender
+            };
+            sent("aborted").abort();
+            drop_by_a_panic(sent("panicked"));
+            drop_by_a_panic(ClosedOnDrop(Some(sent("closed"))));
+            // Of several the last one to go ends the channel, and one that gave up counts.
+            let mut last = sender(&peer, "cloned");
+            drop_by_a_panic(last.clone());
+            send_all(&mut last, 100, size);
+            drop(last);
+            stage.hear("heard", &node);
+            drop(sent("aborted"));
+            stage.hear("done", &node);
+        }
+        Side::Listener => {
+            assert_given_up(&mut receiver(&peer, "aborted"), 100);
+            assert_given_up(&mut receiver(&peer, "panicked"), 100);
+            assert_all_come(&mut receiver(&peer, "closed"), 100);
+            assert_given_up(&mut receiver(&peer, "cloned"), 100);
+            assert!(!peer.is_gone());
+            stage.tell("heard");
+            assert_all_come(&mut receiver(&peer, "aborted"), 100);
+            stage.tell("done");
+        }
+    }
+}
+
+/// A node that a panic drops before its sender: everything arrives, and no orderly end.
+fn sending_node_panics(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut out = sender(&peer, "out");
+            let mut said = sender(&peer, "said");
+            send_all(&mut out, 100, |_| 5000);
+            send_all(&mut said, 100, |_| 5000);
+            drop(said);
+            drop_by_a_panic(node);
+            assert_eq!(
+                cause_of_send(out.send(b"late").expect_err("closed")),
+                EndCause::NodeClosed
+            );
+        }
+        Side::Listener => {
+            let (mut out, mut said) = (receiver(&peer, "out"), receiver(&peer, "said"));
+            assert_given_up(&mut out, 100);
+            assert_all_come(&mut said, 100);
         }
     }
 }

@@ -54,7 +54,7 @@ impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
         oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 5 },
+        newest: Version { major: 1, minor: 6 },
     };
 }
 
@@ -80,9 +80,13 @@ pub mod features {
     /// Such a session may get a queue pair again. Since 1.5; said with the bit before.
     pub const RESUME_VERBS: u64 = 1 << 4;
 
+    /// A channel may end as its sender gave up. Since 1.6; others hear that a reservation was
+    /// leaked, which has the same consequences.
+    pub const ABORTS: u64 = 1 << 5;
+
     /// What this crate knows.
     pub const SUPPORTED: u64 =
-        CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES | RESUME | RESUME_VERBS;
+        CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES | RESUME | RESUME_VERBS | ABORTS;
 }
 
 /// How a connection is protected after the Hellos.

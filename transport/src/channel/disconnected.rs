@@ -92,6 +92,9 @@ impl fmt::Display for EndCause {
             EndCause::PeerClosed(CloseReason::NoRoom) => {
                 f.write_str("the peer closed the channel: there was no room for a message")
             }
+            EndCause::PeerClosed(CloseReason::Aborted) => {
+                f.write_str("the peer gave up sending, or panicked, before it had sent all")
+            }
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
             EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
@@ -248,6 +251,7 @@ mod tests {
             CloseReason::SlotLeaked,
             CloseReason::Corrupt,
             CloseReason::NoRoom,
+            CloseReason::Aborted,
         ];
         let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
         causes.extend([
@@ -275,6 +279,7 @@ mod tests {
         let causes = [
             EndCause::PeerClosed(CloseReason::NoRoom),
             EndCause::PeerClosed(CloseReason::SlotLeaked),
+            EndCause::PeerClosed(CloseReason::Aborted),
             EndCause::Goodbye,
             EndCause::NodeClosed,
             EndCause::Memory("no memory".to_owned()),

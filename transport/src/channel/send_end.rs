@@ -28,6 +28,7 @@ use super::{
 };
 use crate::{
     driver::{Counter, Patience},
+    engine::control::CloseReason,
     fork,
     ring::{Arm, Asymmetry, BiasedLock, Released, WaitSlot, thread_waker},
 };
@@ -45,6 +46,9 @@ pub struct SendEnd {
     pub(crate) ours: OnceLock<Words<SenderWords>>,
     /// That somebody waits for room or news, for the peer to know (shm).
     pub(super) asking: Asking,
+
+    /// Why the channel does not end in order, if it was broken off.
+    broken_off: OnceLock<CloseReason>,
 
     // What handles write with, and who may touch it.
     pub(super) writing: UnsafeCell<Writing>,
@@ -95,6 +99,7 @@ impl SendEnd {
             theirs: OnceLock::new(),
             ours: OnceLock::new(),
             asking: Asking::default(),
+            broken_off: OnceLock::new(),
             writing: UnsafeCell::default(),
             bias: BiasedLock::new(),
             turnstile: Turnstile::default(),
@@ -123,6 +128,16 @@ impl SendEnd {
             released: theirs.released().0.min(sent),
             acknowledged: theirs.acknowledged().0.min(sent),
         }
+    }
+
+    /// The channel does not end in order, whenever it does. The first reason stands.
+    pub(crate) fn break_off(&self, reason: CloseReason) {
+        let _ = self.broken_off.set(reason);
+    }
+
+    /// Why the channel ends once nobody has a handle any more.
+    pub(crate) fn parting(&self) -> CloseReason {
+        *self.broken_off.get().unwrap_or(&CloseReason::Dropped)
     }
 
     /// Why the channel is over, as an error for the one who wanted to send.

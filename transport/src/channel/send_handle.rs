@@ -50,8 +50,8 @@ type Encoder<'a> = dyn FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort> + '
 pub struct SendHandle {
     pub(super) end: Arc<SendEnd>,
     pub(super) reserved: Reserved,
-    /// Why the channel ends if this is its last handle.
-    parting: CloseReason,
+    /// Whether it was said that nothing more comes from here.
+    is_closed: bool,
 }
 
 /// Whether a reservation of a handle was made and neither published nor dropped.
@@ -69,14 +69,20 @@ impl SendHandle {
         Self {
             end,
             reserved: Reserved::No,
-            parting: CloseReason::Dropped,
+            is_closed: false,
         }
     }
 
-    /// When this handle goes, and no other is left, the receiver gets what was sent and then
-    /// no orderly end, but an error: for more there was no room.
-    pub(super) fn part_for_want_of_room(&mut self) {
-        self.parting = CloseReason::NoRoom;
+    /// From here nothing more comes, and nothing is missing: even if the handle is dropped by
+    /// a panic, the channel may end in order.
+    pub fn close(&mut self) {
+        self.is_closed = true;
+    }
+
+    /// When the last handle goes, the receiver gets what was sent and then no orderly end, but
+    /// an error with this reason. The first reason stands.
+    pub fn break_off(&mut self, reason: CloseReason) {
+        self.end.break_off(reason);
     }
 
     /// The session it belongs to.
@@ -287,7 +293,7 @@ impl Clone for SendHandle {
         Self {
             end: self.end.clone(),
             reserved: Reserved::No,
-            parting: CloseReason::Dropped,
+            is_closed: false,
         }
     }
 }
@@ -306,8 +312,12 @@ impl Drop for SendHandle {
             return;
         }
         self.end_if_leaked();
+        if thread::panicking() && !self.is_closed {
+            // What it was to send is missing.
+            self.end.break_off(CloseReason::Aborted);
+        }
         if self.end.handles.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.end.close(self.parting);
+            self.end.close(self.end.parting());
         }
     }
 }

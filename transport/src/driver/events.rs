@@ -264,6 +264,7 @@ mod tests {
             knows_versions: true,
             rests: true,
             knows_writes: true,
+            knows_aborts: true,
         }
     }
 

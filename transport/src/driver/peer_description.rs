@@ -3,7 +3,7 @@
 
 use std::net::SocketAddr;
 
-use crate::fabric::Fabric;
+use crate::{engine::control::CloseReason, fabric::Fabric};
 
 /// Who the peer is and how it is reached.
 #[derive(Clone, Debug)]
@@ -22,8 +22,20 @@ pub struct PeerDescription {
     pub rests: bool,
     /// Whether it knows of memory that is granted to be written to (verbs).
     pub knows_writes: bool,
+    /// Whether it knows that a sender may give up.
+    pub knows_aborts: bool,
     /// What carries the data.
     pub fabric: Fabric,
     /// Why this fabric.
     pub reason: String,
+}
+
+impl PeerDescription {
+    /// The reason that the peer is told: that one, or the nearest that it knows.
+    pub(crate) fn hears_as(&self, reason: CloseReason) -> CloseReason {
+        match reason {
+            CloseReason::Aborted if !self.knows_aborts => CloseReason::SlotLeaked,
+            reason => reason,
+        }
+    }
 }

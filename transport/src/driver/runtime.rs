@@ -34,7 +34,10 @@ use super::{
 };
 use crate::{
     channel::{ReceiveHandle, SendHandle},
-    engine::{control::ChannelSpec, session::CannotOpen},
+    engine::{
+        control::{ChannelSpec, CloseReason},
+        session::CannotOpen,
+    },
     fabric::{
         link::{Link, LinkStats, RedialError, Redialing},
         shm::ControlSegments,
@@ -608,6 +611,12 @@ impl Runtime {
     #[must_use]
     pub fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
+    }
+
+    /// The program gives up what it was doing: channels that it has not closed do not end in
+    /// order, but with this reason.
+    pub fn break_off(&self, reason: CloseReason) {
+        self.with_engine(|engine, _| engine.break_off(reason));
     }
 
     /// Closes every channel and session in order: delivers what was sent, for up to

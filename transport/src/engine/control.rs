@@ -40,6 +40,8 @@ pub enum CloseReason {
     /// There was no room or memory for a message: a receiving end had none for what came, or a
     /// group dropped a sending end that had none for what was to be sent.
     NoRoom,
+    /// Whoever sent gave up: it said so, or panicked. There was more to come.
+    Aborted,
 }
 
 /// One control message.
@@ -229,6 +231,7 @@ impl Control {
                     CloseReason::SlotLeaked => 1,
                     CloseReason::Corrupt => 2,
                     CloseReason::NoRoom => 3,
+                    CloseReason::Aborted => 4,
                 });
                 out.extend_from_slice(&final_sequence.to_le_bytes());
             }
@@ -335,6 +338,7 @@ impl Control {
                     1 => CloseReason::SlotLeaked,
                     2 => CloseReason::Corrupt,
                     3 => CloseReason::NoRoom,
+                    4 => CloseReason::Aborted,
                     _ => {
                         return Err(MalformedControl {
                             what: "unknown reason of a close",

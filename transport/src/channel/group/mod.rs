@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     driver::{Looks, Patience, Runtime},
+    engine::control::CloseReason,
     fork::{self, UsedAfterFork},
 };
 
@@ -142,6 +143,18 @@ impl<P: Copy> SendGroup<P> {
         Ok(number)
     }
 
+    /// Nothing more comes, and nothing is missing: see [`SendHandle::close`].
+    pub fn close(&mut self) {
+        let members = self.members.iter_mut();
+        members.for_each(|member| member.handle.close());
+    }
+
+    /// No member's channel ends in order: see [`SendHandle::break_off`].
+    pub fn break_off(&mut self, reason: CloseReason) {
+        let members = self.members.iter_mut();
+        members.for_each(|member| member.handle.break_off(reason));
+    }
+
     /// Gives a member's end back. Nothing more is sent there.
     pub fn leave(&mut self, number: u64) -> Option<SendHandle> {
         let is_it = |member: &Member<P>| member.number == number;
@@ -172,7 +185,7 @@ impl<P: Copy> SendGroup<P> {
         let mut member = self.take_out(index);
         if let LossReason::Full(_) | LossReason::NotOpened(_) = reason {
             // Its receiver is not to take what it got for all that there is.
-            member.handle.part_for_want_of_room();
+            member.handle.break_off(CloseReason::NoRoom);
         }
         // In a fork of the process a thread that is not there may have the log.
         if !fork::is_child() {

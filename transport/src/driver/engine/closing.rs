@@ -6,7 +6,10 @@
 use std::{mem, time::Instant};
 
 use super::Engine;
-use crate::driver::{CloseReport, Context};
+use crate::{
+    driver::{CloseReport, Context},
+    engine::control::CloseReason,
+};
 
 /// Whether the node is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +29,11 @@ impl Closing {
 }
 
 impl Engine {
+    /// No sending end that is open now ends in order.
+    pub(crate) fn break_off(&self, reason: CloseReason) {
+        self.links.values().for_each(|link| link.break_off(reason));
+    }
+
     /// Ends every session in order; by `deadline` it is over in any case, or for ever if
     /// there is none. Said again, the earliest deadline counts.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {

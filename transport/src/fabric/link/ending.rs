@@ -14,8 +14,14 @@ use crate::{
 };
 
 impl Link {
-    /// Closes every end in order and says goodbye; over at `deadline`, if there is one, in
-    /// any case.
+    /// Its sending ends, whoever has their handles, do not end in order.
+    pub(crate) fn break_off(&self, reason: CloseReason) {
+        let ends = self.senders.values().map(|sender| &sender.end);
+        ends.for_each(|end| end.break_off(reason));
+    }
+
+    /// Closes every end, in order unless it was broken off, and says goodbye; over at
+    /// `deadline`, if there is one, in any case.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
         if self.phase != Phase::Up {
             return;
@@ -30,11 +36,15 @@ impl Link {
             if !sender.is_closed {
                 sender.is_closed = true;
                 let last = sender.end.sent.load(Ordering::Acquire);
-                if let Some(ours) = sender.end.ours.get() {
+                let reason = sender.end.parting();
+                if let Some(ours) = sender.end.ours.get()
+                    && reason == CloseReason::Dropped
+                {
                     ours.close(last);
                     self.shared.ring_peer();
                 }
-                self.session.close_sender(id, last, CloseReason::Dropped);
+                let reason = self.shared.peer().hears_as(reason);
+                self.session.close_sender(id, last, reason);
             }
             let sent = sender.end.sent.load(Ordering::Acquire);
             if self.local.is_none() && sent > sender.end.counts().received {

@@ -89,6 +89,7 @@ impl Link {
         if let Some(sender) = self.senders.get_mut(end) {
             sender.is_closed = true;
         }
+        let reason = self.shared.peer().hears_as(reason);
         self.session.close_sender(end, last, reason);
     }
 

@@ -322,8 +322,8 @@ impl Node {
             .filter(|sender| !sender.is_closed)
         {
             sender.is_closed = true;
-            self.session
-                .close_sender(end, sender.published, CloseReason::Dropped);
+            let reason = parting_after(sender.published);
+            self.session.close_sender(end, sender.published, reason);
         }
         self.handle_events(ledger)
     }
@@ -457,9 +457,13 @@ impl Node {
                     reason,
                     final_sequence,
                 } => {
+                    let expected = match self.receivers.contains_key(&end) {
+                        true => parting_after(final_sequence),
+                        false => CloseReason::Dropped,
+                    };
                     ensure!(
-                        reason == CloseReason::Dropped,
-                        "end {end} closes with {reason:?}"
+                        reason == expected,
+                        "end {end} closes with {reason:?} and not {expected:?}"
                     );
                     if let Some(sender) = self.senders.get_mut(&end) {
                         sender.is_over = true;
@@ -555,5 +559,13 @@ fn config(side: Side, options: &SimOptions, wires: WireTerms) -> SessionConfig {
         writes: wires.writes,
         immediate: wires.immediate,
         resumes: true,
+    }
+}
+
+/// Why a sender closes behind its last message: some give up.
+fn parting_after(last: u64) -> CloseReason {
+    match last % 5 {
+        3 => CloseReason::Aborted,
+        _ => CloseReason::Dropped,
     }
 }

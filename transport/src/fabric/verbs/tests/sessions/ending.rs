@@ -6,6 +6,7 @@ use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
+use crate::engine::control::CloseReason;
 use crate::fabric::verbs::QueuePairState;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
@@ -83,6 +84,26 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     assert!(matches!(receiver.poll(), Err(RecvError::Ended)));
     assert!(stage.nodes[1].session.is_gone());
     assert_eq!(stage.fake.alive().get("queue pairs"), None);
+}
+
+#[test]
+fn a_sender_that_gives_up_is_told_in_words_that_the_peer_knows() {
+    let reason_told = |knows_aborts| {
+        let settings = SiteSettings::default();
+        let stage = Stage::between(one_device(), settings, |peer| {
+            peer.knows_aborts = knows_aborts;
+        });
+        let (mut sender, mut receiver) = stage.channel("given up", WINDOW);
+        send(&mut sender, 1, 100);
+        sender.break_off(CloseReason::Aborted);
+        drop(sender);
+        stage.settle();
+        assert_eq!(consume_until_over(&mut receiver), 1);
+        cause(&mut receiver)
+    };
+    let closed = EndCause::PeerClosed;
+    assert_eq!(reason_told(true), closed(CloseReason::Aborted));
+    assert_eq!(reason_told(false), closed(CloseReason::SlotLeaked));
 }
 
 #[test]

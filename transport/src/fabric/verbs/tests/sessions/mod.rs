@@ -105,6 +105,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             knows_versions: true,
             rests: true,
             knows_writes: true,
+            knows_aborts: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
