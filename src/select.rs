@@ -1,4 +1,4 @@
-//! Waiting for the first of several receivers and acknowledgements.
+//! Waiting for the first of several receivers, fan-ins and acknowledgements.
 
 use std::time::Duration;
 
@@ -8,20 +8,21 @@ use ibex_transport::{
     driver::Patience,
 };
 
-use crate::{Receiver, UntilAcked, VersionedReceiver};
+use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 
-/// Waits for the first of several receivers and acknowledgements, of whatever types and
-/// fabrics.
+/// Waits for the first of several receivers, fan-ins and acknowledgements, of whatever types
+/// and fabrics.
 ///
 /// It says which one has something. A receiver's [`try_recv`](Receiver::try_recv) returns it
-/// without waiting: a message, the orderly end, or an error. With
-/// [`until_acked`](crate::Sender::until_acked) it is that a message is acknowledged, or never
+/// without waiting: a message, the orderly end, or an error. So does a fan-in's
+/// [`try_next`](FanIn::try_next). With [`until_acked`](crate::Sender::until_acked) it is that a message is acknowledged, or never
 /// will be, which [`wait_acked`](crate::Sender::wait_acked) then tells at once. Those that have
 /// something all the time get their turns one after the other, so none is starved.
 ///
 /// While it waits nothing is polled and no thread stands between: a message, an
 /// acknowledgement, an end or [`Node::close`](crate::Node::close) wakes it, at whichever of
-/// them. Tasks have their own `select!`, over [`recv_async`](Receiver::recv_async).
+/// them. Where callers turn the engine, one call in 64 that finds something at once runs a turn
+/// as well, so that what comes by turns has its turns beside what does not. Tasks have their own `select!`, over [`recv_async`](Receiver::recv_async).
 ///
 /// ```
 /// use ibex::{Raw, Receiver, RecvError, Select, TryRecvError};
@@ -49,18 +50,20 @@ pub struct Select {
     several: Several,
 }
 
-/// What [`Select`] can wait for: receivers, those of two versions included, and that a message
-/// [is acknowledged](crate::Sender::until_acked).
+/// What [`Select`] can wait for: receivers, those of two versions and of all peers included, and
+/// that a message [is acknowledged](crate::Sender::until_acked).
 pub trait Selectable: sealed::Sealed {}
 
 impl<T: ?Sized, C: Codec<T>> Selectable for Receiver<T, C> {}
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Selectable for VersionedReceiver<N, O, C> {}
 
+impl<T: ?Sized, C: Codec<T>> Selectable for FanIn<T, C> {}
+
 impl Selectable for UntilAcked<'_> {}
 
 mod sealed {
-    use super::{Awaited, Codec, Receiver, UntilAcked, VersionedReceiver};
+    use super::{Awaited, Codec, FanIn, Receiver, UntilAcked, VersionedReceiver};
 
     pub trait Sealed {
         fn awaited(&mut self) -> Awaited<'_>;
@@ -78,6 +81,12 @@ mod sealed {
         }
     }
 
+    impl<T: ?Sized, C: Codec<T>> Sealed for FanIn<T, C> {
+        fn awaited(&mut self) -> Awaited<'_> {
+            Awaited::OfAnyPeer(self)
+        }
+    }
+
     impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {
         fn awaited(&mut self) -> Awaited<'_> {
             Awaited::Message(&mut self.handle)
@@ -92,9 +101,9 @@ impl Select {
         Self::default()
     }
 
-    /// Waits until one of `ends` has something, and gives its index. A receiver that has ended
-    /// and a message that is acknowledged have something for ever: leave them out of the next
-    /// call.
+    /// Waits until one of `ends` has something, and gives its index. A receiver that has ended,
+    /// a fan-in whose node was closed and a message that is acknowledged have something for
+    /// ever: leave them out of the next call.
     ///
     /// A receiver whose peer has not opened its end is waited for without `open_timeout`; after
     /// as long [an event](crate::Event::NotOpened) and the log name the channel, and what the

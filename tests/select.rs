@@ -5,7 +5,7 @@ mod pair;
 
 use std::{thread, time::Duration};
 
-use ibex::{Fabric, Select};
+use ibex::{Driver, Fabric, FanIn, FanInEvent, Node, Pod, Policy, Select};
 use pair::{FABRICS, Pair};
 
 /// Each round both have something, so each has its turn: half of a million rounds.
@@ -77,6 +77,209 @@ fn who_waits_is_woken_by_either_and_by_time() {
             living.push(silent);
         }
     }
+}
+
+/// A fan-in has its turn beside a receiver, and its peers have theirs; whoever sleeps for both
+/// is woken by a message, by a peer that comes, and by the node that is closed.
+#[test]
+fn a_fan_in_is_waited_for_as_a_receiver_is() {
+    for fabrics in [FABRICS, [Fabric::Tcp; 2], [Fabric::Shm; 2]] {
+        let node = Node::listen("127.0.0.1:0").expect("a node");
+        let address = node.local_addr().expect("it listens");
+        let mut requests = node.fan_in("requests").codec::<Pod>().receiver::<u64>();
+        let requests = requests.as_mut().expect("a fan-in");
+        let client = |fabric| {
+            let builder = Node::builder().fabric(fabric, Policy::Require);
+            let node = builder.build().expect("a node");
+            let peer = node.connect(address).expect("a session");
+            let sender = peer.channel("requests").codec::<Pod>().sender::<u64>();
+            (sender.expect("a sender"), peer, node)
+        };
+        let mut select = Select::new();
+        let moment = Duration::from_millis(20);
+        assert_eq!(select.ready_timeout(&mut [requests], moment), None);
+
+        // Two that come while it is waited for them.
+        let mut clients = Vec::new();
+        for fabric in fabrics {
+            clients.push(thread::scope(|scope| {
+                let coming = scope.spawn(|| {
+                    thread::sleep(moment);
+                    client(fabric)
+                });
+                assert_eq!(select.ready(&mut [requests]), 0);
+                let joined = requests.try_next().expect("it is there");
+                assert!(matches!(joined, Some(FanInEvent::Joined(_))), "{joined:?}");
+                coming.join().expect("it comes")
+            }));
+        }
+        let commands = clients[0].1.channel("commands").codec::<Pod>();
+        let mut commander = commands.sender::<u64>().expect("a sender");
+        let here = node.accept().expect("a session");
+        let commands = here.channel("commands").codec::<Pod>();
+        let mut commands = commands.receiver::<u64>().expect("a receiver");
+
+        // Each of the three in turn wakes whoever sleeps.
+        let mut senders: Vec<_> = clients.iter_mut().map(|client| &mut client.0).collect();
+        senders.push(&mut commander);
+        let mut numbers = [0; 3];
+        for round in 0..30 {
+            let (sender, number) = (&mut senders[round % 3], &mut numbers[round % 3]);
+            *number += 1;
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(1));
+                    sender.send(number).expect("sent");
+                });
+                match select.ready(&mut [requests, &mut commands]) {
+                    0 => assert_eq!(number_of(requests), numbers_of(round)),
+                    _ => assert_eq!(*commands.recv().expect("it is there"), numbers_of(round)),
+                }
+            });
+        }
+
+        // All have something, so the fan-in has its turns beside the receiver, once it is told
+        // of who was silent.
+        for sender in &mut senders {
+            for number in 11..=10 + EACH {
+                sender.send(&number).expect("sent");
+            }
+            sender.flush().expect("delivered");
+        }
+        while select.try_ready(&mut [requests]).is_none() {
+            thread::yield_now();
+        }
+        let (mut of_all, mut of_one) = (0, 0);
+        while of_all + of_one < 3 * EACH {
+            match select.ready(&mut [requests, &mut commands]) {
+                0 => {
+                    of_all += 1;
+                    number_of(requests);
+                }
+                _ => {
+                    of_one += 1;
+                    assert_eq!(*commands.recv().expect("it is there"), 10 + of_one);
+                }
+            }
+            assert!(of_one < EACH || 3 * of_all >= 2 * EACH, "{of_all}");
+        }
+        assert_eq!((of_all, of_one), (2 * EACH, EACH));
+
+        // What a look has found is there for whoever asks without one.
+        clients[0].0.send(&1).expect("sent");
+        assert_eq!(select.ready(&mut [requests]), 0);
+        assert_eq!(select.ready(&mut [requests]), 0);
+        let found = requests.next_timeout(Duration::ZERO).expect("it is there");
+        assert!(
+            matches!(found, Some(FanInEvent::Message(_, _))),
+            "{found:?}"
+        );
+
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                thread::sleep(moment);
+                node.close(Duration::from_secs(60))
+            });
+            let mut gone = 0;
+            loop {
+                assert_eq!(select.ready(&mut [requests]), 0);
+                match requests.try_next().expect("it is there") {
+                    Some(FanInEvent::Lost(..)) => gone += 1,
+                    Some(other) => panic!("{other:?}"),
+                    None => break,
+                }
+            }
+            assert_eq!(gone, 2);
+        });
+    }
+}
+
+/// Where callers turn the engine, one that has something all the time without a turn does not
+/// keep what comes by turns from the others: neither in a select nor in a fan-in.
+#[test]
+fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
+    for is_fan_in in [true, false] {
+        let builder = Node::builder().driver(Driver::Caller).listen("127.0.0.1:0");
+        let node = builder.build().expect("a node");
+        let address = node.local_addr().expect("it listens");
+        let mut requests = node.fan_in("numbers").codec::<Pod>().receiver::<u64>();
+        let requests = requests.as_mut().expect("a fan-in");
+        let mut select = Select::new();
+
+        let mut clients = Vec::new();
+        let mut receivers = Vec::new();
+        for fabric in FABRICS {
+            let connecting = thread::spawn(move || {
+                let builder = Node::builder().fabric(fabric, Policy::Require);
+                let node = builder.build().expect("a node");
+                let peer = node.connect(address).expect("a session");
+                let numbers = peer.channel("numbers").codec::<Pod>();
+                let mut sender = numbers.sender::<u64>().expect("a sender");
+                sender.send(&0).expect("sent");
+                (sender, node)
+            });
+            if is_fan_in {
+                let joined = requests.next().expect("the node is open");
+                assert!(matches!(joined, FanInEvent::Joined(_)), "{joined:?}");
+                assert_eq!(number(requests.next()), 0);
+            } else {
+                let peer = node.accept().expect("a session");
+                let numbers = peer.channel("numbers").codec::<Pod>();
+                let mut receiver = numbers.receiver::<u64>().expect("a receiver");
+                assert_eq!(*receiver.recv().expect("sent"), 0);
+                receivers.push(receiver);
+            }
+            clients.push(connecting.join().expect("it connects"));
+        }
+        if is_fan_in {
+            // Until both are left alone.
+            for _ in 0..200 {
+                requests.try_next().expect_err("nothing comes");
+            }
+        }
+        let [(in_memory, _), (by_turns, _)] = &mut clients[..] else {
+            unreachable!("two")
+        };
+        (1..=EACH).for_each(|number| _ = in_memory.send(&number).expect("sent"));
+        let mut next = || match &mut receivers[..] {
+            [left, right] => match select.ready(&mut [&mut *left, &mut *right]) {
+                0 => *left.try_recv().expect("it is there"),
+                _ => *right.try_recv().expect("it is there"),
+            },
+            _ => number(requests.next()),
+        };
+        (1..10).for_each(|number| assert_eq!(next(), number));
+        // From here on the engine has something, and nobody waits for it.
+        by_turns.send(&u64::MAX).expect("sent");
+        thread::sleep(Duration::from_millis(50));
+        let place = (10..EACH).position(|_| next() == u64::MAX);
+        assert!(
+            place.is_some_and(|place| place < 200),
+            "{place:?}, fan-in: {is_fan_in}"
+        );
+        // Nobody turns it for its peers' goodbyes.
+        let _ = node.close(Duration::ZERO);
+    }
+}
+
+/// Of each of three.
+const EACH: u64 = 500;
+
+/// What a fan-in has, which is a message.
+fn number_of(requests: &mut FanIn<u64, Pod>) -> u64 {
+    number(requests.try_next().expect("it is there"))
+}
+
+fn number(event: Option<FanInEvent<u64, Pod>>) -> u64 {
+    match event {
+        Some(FanInEvent::Message(_, number)) => *number,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is sent in a round of three.
+fn numbers_of(round: usize) -> u64 {
+    round as u64 / 3 + 1
 }
 
 #[test]

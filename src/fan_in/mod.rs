@@ -12,7 +12,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::RecvError,
+    channel::{FOUND_PER_TURN, OfAnyPeer, RecvError},
     driver::{Condition, Gathering, SessionShared},
     fork,
 };
@@ -43,7 +43,7 @@ mod member;
 /// [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
 /// Dropping it ends them all. It opens an end, and takes a peer in, when it is called and not
 /// in between: a sender whose peer has a fan-in that nobody calls waits for its `open_timeout`.
-/// Peers need not be accepted.
+/// Peers need not be accepted. A [`Select`](crate::Select) waits for it beside other receivers.
 ///
 /// ```
 /// use ibex::{FanIn, FanInEvent, Raw, RecvError};
@@ -75,6 +75,8 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     /// Those that may have something, and whose turn it is.
     hot: Vec<usize>,
     turn: usize,
+    /// How often one of them had something.
+    found: u32,
     // What was told and not taken up yet.
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
@@ -178,6 +180,7 @@ impl<'a, C> FanInBuilder<'a, C> {
             in_memory: true,
             hot: Vec::new(),
             turn: 0,
+            found: 0,
             told: Vec::new(),
             sessions: VecDeque::new(),
             events: VecDeque::new(),
@@ -306,6 +309,10 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             };
             let found = self.look_at(number);
             if found.is_some() {
+                self.found = self.found.wrapping_add(1);
+                if self.found.is_multiple_of(FOUND_PER_TURN) {
+                    self.gathering.poll();
+                }
                 return found;
             }
         }
@@ -465,6 +472,31 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             .map_err(|_| NothingCame)
     }
 
+    /// What is there, or that nothing will be. Whoever is `about_to_sleep` leaves those that
+    /// are looked at in vain with their wakers.
+    fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<T, C>>> {
+        loop {
+            if let Some(event) = self.find() {
+                return Some(Some(event));
+            }
+            if self.is_over() {
+                return Some(None);
+            }
+            // One that told of itself for another reason is hot again, and would not tell.
+            if !about_to_sleep || !self.cool_all() {
+                return None;
+            }
+        }
+    }
+
+    fn keep_nothing_back(&self) {
+        for &number in &self.hot {
+            if let Some(member) = &self.members[number] {
+                member.handle.keep_nothing_back();
+            }
+        }
+    }
+
     /// Leaves all members alone until they tell. Returns whether one has something after all.
     fn cool_all(&mut self) -> bool {
         while !self.hot.is_empty() {
@@ -480,15 +512,14 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 /// The condition "something came, or nothing will".
 struct Something<'a, T: ?Sized, C: Codec<T>> {
     of: &'a mut FanIn<T, C>,
-    /// About to sleep: whoever is looked at in vain has to be left with its waker.
-    is_armed: bool,
+    about_to_sleep: bool,
 }
 
 impl<'a, T: ?Sized, C: Codec<T>> Something<'a, T, C> {
     fn new(of: &'a mut FanIn<T, C>) -> Self {
         Self {
             of,
-            is_armed: false,
+            about_to_sleep: false,
         }
     }
 }
@@ -497,35 +528,48 @@ impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
     type Output = Option<FanInEvent<T, C>>;
 
     fn look(&mut self) -> Option<Self::Output> {
-        loop {
-            if let Some(event) = self.of.find() {
-                return Some(Some(event));
-            }
-            if self.of.is_over() {
-                return Some(None);
-            }
-            // One that told of itself for another reason is hot again, and would not tell.
-            if !self.is_armed || !self.of.cool_all() {
-                return None;
-            }
-        }
+        self.of.look(self.about_to_sleep)
     }
 
     fn keep_nothing_back(&mut self) {
-        for &number in &self.of.hot {
-            if let Some(member) = &self.of.members[number] {
-                member.handle.keep_nothing_back();
-            }
-        }
+        self.of.keep_nothing_back();
     }
 
     fn arm(&mut self) {
-        self.is_armed = true;
+        self.about_to_sleep = true;
         self.of.cool_all();
     }
 
     fn disarm(&mut self) {
-        self.is_armed = false;
+        self.about_to_sleep = false;
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> OfAnyPeer for FanIn<T, C> {
+    fn gathering(&self) -> &Gathering {
+        &self.gathering
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.in_memory
+    }
+
+    fn is_there(&mut self, about_to_sleep: bool) -> bool {
+        let found = self.look(about_to_sleep);
+        let is_there = found.is_some();
+        // Whoever takes it finds it before everything else.
+        if let Some(event) = found.flatten() {
+            self.events.push_front(event);
+        }
+        is_there
+    }
+
+    fn leave_alone(&mut self) {
+        self.cool_all();
+    }
+
+    fn keep_nothing_back(&mut self) {
+        FanIn::keep_nothing_back(self);
     }
 }
 

@@ -3,18 +3,22 @@
 use std::{collections::BTreeMap, fs, task::Poll};
 
 use futures_util::StreamExt;
-use ibex::{Counts, FanIn, FanInEvent, Message, Node, Peer, PeerAt, Raw};
+use ibex::{
+    Counts, FanIn, FanInEvent, Message, Node, Peer, PeerAt, Raw, RecvError, Select, Selectable,
+    TryRecvError,
+};
 
 use crate::common::{
     payload,
     scenario::{Scenario, Side},
-    stage::{LONG, Stage, receiver, sender},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
     task,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("fan_in", fan_in),
     Scenario::new("fan_in_rests", fan_in_rests),
+    Scenario::new("fan_in_among_others", fan_in_among_others),
     Scenario::new("fan_in_of_the_silent", fan_in_of_the_silent),
     Scenario::new("fan_in_tasks", fan_in_tasks),
     Scenario::new("fan_in_tasks_dropped", fan_in_tasks_dropped),
@@ -137,6 +141,84 @@ fn fan_in_rests(stage: &mut Stage) {
                 }
             }
             assert_eq!(round, rounds);
+        }
+    }
+}
+
+/// Requests of all and the commands of one are waited for together; one of them comes at a
+/// time, while whoever waits is asleep.
+fn fan_in_among_others(stage: &mut Stage) {
+    let rounds = stage.count(200);
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let address = stage.hear_any();
+            let peers: Vec<_> = (0..NODES)
+                .map(|_| node.connect(&address).expect("a session"))
+                .collect();
+            let mut senders: Vec<_> = peers.iter().map(|peer| sender(peer, "up")).collect();
+            senders.push(sender(&peers[0], "commands"));
+            let mut answers = receiver(&peers[0], "answers");
+            for round in 0..rounds {
+                let number = (round * 7 % (NODES + 1)) as usize;
+                senders[number].send(&round.to_le_bytes()).expect("sent");
+                assert_eq!(*answers.recv().expect("an answer"), round.to_le_bytes());
+            }
+            stage.hear("nothing more comes", &node);
+            stage.rendezvous("all are done", &node);
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let mut requests = gather(&node);
+            let first = node.accept().expect("a peer");
+            let mut commands = receiver(&first, "commands");
+            let mut answers = sender(&first, "answers");
+            let mut select = Select::new();
+            let (mut round, mut joined) = (0u64, 0);
+            while round < rounds {
+                let message = match select.ready(&mut [&mut requests, &mut commands]) {
+                    0 => match requests.try_next().expect("it is there") {
+                        Some(FanInEvent::Message(_, message)) => message,
+                        Some(FanInEvent::Joined(_)) => {
+                            joined += 1;
+                            continue;
+                        }
+                        other => panic!("{other:?}"),
+                    },
+                    _ => commands.try_recv().expect("it is there"),
+                };
+                assert_eq!(*message, round.to_le_bytes());
+                round += 1;
+                answers.send(&message).expect("sent");
+            }
+            assert_eq!(joined, NODES);
+            let both = &mut [&mut requests as _, &mut commands as _];
+            assert_eq!(select.ready_timeout(both, MOMENT), None);
+            assert_eq!(select.try_ready(both), None);
+            stage.tell("nothing more comes");
+            stage.rendezvous("all are done", &node);
+            // What is left: five ends, and that the node was closed.
+            let (mut ended, mut commands_end) = (0, false);
+            while ended < NODES || !commands_end {
+                let mut ends: Vec<&mut dyn Selectable> = vec![&mut requests];
+                if !commands_end {
+                    ends.push(&mut commands);
+                }
+                match select.ready(&mut ends) {
+                    0 => match requests.try_next().expect("it is there") {
+                        Some(FanInEvent::Ended(_)) => ended += 1,
+                        other => panic!("{other:?}"),
+                    },
+                    _ => match commands.try_recv() {
+                        Err(TryRecvError::Failed(RecvError::Ended)) => commands_end = true,
+                        other => panic!("{other:?}"),
+                    },
+                }
+            }
+            let closing = node.close(LONG);
+            assert!(closing.undelivered.is_empty(), "{closing}");
+            assert_eq!(select.ready(&mut [&mut requests]), 0);
+            assert!(requests.try_next().expect("the end").is_none());
         }
     }
 }

@@ -37,5 +37,5 @@ pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
-pub use several::{Awaited, Ends, Several};
+pub use several::{Awaited, Ends, FOUND_PER_TURN, OfAnyPeer, Several};
 pub use task::TaskWait;

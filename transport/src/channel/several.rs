@@ -1,21 +1,27 @@
 //! Waiting at several ends at a time: which of them has what is waited for.
 //!
-//! A thread waits in one place, and ends have a place each. So each end gets a waker that
-//! tells that one place, when the thread is about to sleep; it takes them back when it is
-//! awake. Nothing is polled meanwhile, and nobody stands between.
+//! A thread waits in one place, and ends have a place each, as have all peers of a node
+//! together. So each gets a waker that tells that one place, when the thread is about to
+//! sleep; it takes them back when it is awake. Nothing is polled meanwhile, and nobody stands
+//! between.
 
 use std::{
+    fmt,
     sync::Arc,
     task::{Wake, Waker},
 };
 
 use super::{ReceiveHandle, SendHandle, TaskWait};
 use crate::{
-    driver::{Condition, Driver, Patience, SessionShared, TimedOut},
+    driver::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut},
     engine::control::Ask,
     fork,
     ring::WaitSlot,
 };
+
+/// Where callers turn the engine, one end that has something all the time keeps nothing from
+/// the others that a turn brings: one in so many calls that find something runs one.
+pub const FOUND_PER_TURN: u32 = 64;
 
 /// Several ends, by number.
 pub trait Ends {
@@ -32,18 +38,45 @@ pub enum Awaited<'a> {
     Message(&'a mut ReceiveHandle),
     /// The acknowledgement of message so and so, or that there will be none.
     Acknowledgement(&'a SendHandle, u64),
+    /// What comes of any peer of a node, or that nothing more will.
+    OfAnyPeer(&'a mut dyn OfAnyPeer),
+}
+
+/// What comes of any peer of a node, as one of several things that are waited for.
+pub trait OfAnyPeer: fmt::Debug {
+    /// Where it is told of peers.
+    fn gathering(&self) -> &Gathering;
+    /// Whether every peer writes this process's memory.
+    fn is_in_memory(&self) -> bool;
+    /// Whether something is there; it stays so until it is taken. Whoever looks may be
+    /// `about_to_sleep`: then those that are looked at in vain are left alone again.
+    fn is_there(&mut self, about_to_sleep: bool) -> bool;
+    /// Leaves all peers with their wakers. A look follows.
+    fn leave_alone(&mut self);
+    /// What costs nobody a frame is told now: see [`Condition::keep_nothing_back`].
+    fn keep_nothing_back(&mut self);
 }
 
 impl Awaited<'_> {
-    fn session(&self) -> &Arc<SessionShared> {
+    fn runtime(&self) -> &Arc<Runtime> {
         match self {
-            Self::Message(handle) => handle.session(),
-            Self::Acknowledgement(handle, _) => handle.session(),
+            Self::Message(handle) => handle.session().runtime(),
+            Self::Acknowledgement(handle, _) => handle.session().runtime(),
+            Self::OfAnyPeer(peers) => peers.gathering().runtime(),
         }
     }
 
-    fn is_there(&mut self) -> bool {
+    fn looks(&self) -> Looks {
         match self {
+            Self::Message(handle) => handle.session().looks(),
+            Self::Acknowledgement(handle, _) => handle.session().looks(),
+            Self::OfAnyPeer(peers) => Gathering::looks(peers.is_in_memory()),
+        }
+    }
+
+    fn is_there(&mut self, about_to_sleep: bool) -> bool {
+        match self {
+            Self::OfAnyPeer(peers) => peers.is_there(about_to_sleep),
             Self::Message(handle) => handle.is_ready(),
             Self::Acknowledgement(handle, sequence) => {
                 let ask = Ask::acknowledged(*sequence);
@@ -53,8 +86,10 @@ impl Awaited<'_> {
     }
 
     fn keep_nothing_back(&mut self) {
-        if let Self::Message(handle) = self {
-            handle.keep_nothing_back();
+        match self {
+            Self::Message(handle) => handle.keep_nothing_back(),
+            Self::Acknowledgement(..) => {}
+            Self::OfAnyPeer(peers) => peers.keep_nothing_back(),
         }
     }
 
@@ -73,6 +108,10 @@ impl Awaited<'_> {
         match self {
             Self::Message(handle) => handle.register(wait, waker),
             Self::Acknowledgement(handle, _) => handle.register(wait, waker),
+            Self::OfAnyPeer(peers) => {
+                peers.gathering().register(wait, waker);
+                peers.leave_alone();
+            }
         }
     }
 
@@ -80,6 +119,7 @@ impl Awaited<'_> {
         match self {
             Self::Message(handle) => handle.leave(wait),
             Self::Acknowledgement(handle, _) => handle.leave(wait),
+            Self::OfAnyPeer(peers) => peers.gathering().leave(wait),
         }
     }
 }
@@ -92,6 +132,8 @@ pub struct Several {
     waits: Vec<TaskWait>,
     /// The end to look at first.
     next: usize,
+    /// How often one had something at once.
+    found: u32,
 }
 
 /// Where the thread waits.
@@ -122,6 +164,7 @@ impl Several {
             waker,
             waits: Vec::new(),
             next: 0,
+            found: 0,
         }
     }
 
@@ -134,20 +177,22 @@ impl Several {
     pub fn ready(&mut self, ends: &mut dyn Ends, patience: Patience) -> Result<usize, TimedOut> {
         let count = ends.count();
         assert!(count > 0, "there is nothing to wait for");
-        if let Some(found) = self.look(ends) {
+        if let Some(found) = self.look(ends, false) {
+            self.found = self.found.wrapping_add(1);
+            if self.found.is_multiple_of(FOUND_PER_TURN) {
+                ends.end(found).runtime().poll_in_passing();
+            }
             return Ok(found);
         }
-        let session = ends.end(0).session().clone();
-        let runtime = session.runtime();
-        let mut looks = session.looks();
+        let first = ends.end(0);
+        let (runtime, mut looks) = (first.runtime().clone(), first.looks());
         for number in 1..count {
             let end = ends.end(number);
-            let other = end.session();
             assert!(
-                runtime.driver() == Driver::Threads || Arc::ptr_eq(other.runtime(), runtime),
+                runtime.driver() == Driver::Threads || Arc::ptr_eq(end.runtime(), &runtime),
                 "ends of several nodes, whose engines are turned by callers"
             );
-            looks = looks.max(other.looks());
+            looks = looks.max(end.looks());
         }
         for number in 0..count {
             if let Awaited::Message(handle) = ends.end(number) {
@@ -155,8 +200,8 @@ impl Several {
             }
         }
         let Patience::Until(deadline) = patience else {
-            session.poll();
-            return self.look(ends).ok_or(TimedOut);
+            runtime.poll_in_passing();
+            return self.look(ends, false).ok_or(TimedOut);
         };
         self.waits.resize_with(count, TaskWait::default);
         // No use in looking before engines elsewhere have heard of it.
@@ -169,15 +214,16 @@ impl Several {
             Ready {
                 several: self,
                 ends,
+                about_to_sleep: false,
             },
         )
     }
 
-    fn look(&mut self, ends: &mut dyn Ends) -> Option<usize> {
+    fn look(&mut self, ends: &mut dyn Ends, about_to_sleep: bool) -> Option<usize> {
         let count = ends.count();
         let found = (0..count)
             .map(|step| (self.next + step) % count)
-            .find(|&number| ends.end(number).is_there())?;
+            .find(|&number| ends.end(number).is_there(about_to_sleep))?;
         self.next = found + 1;
         Some(found)
     }
@@ -199,13 +245,14 @@ impl Default for Several {
 struct Ready<'a> {
     several: &'a mut Several,
     ends: &'a mut dyn Ends,
+    about_to_sleep: bool,
 }
 
 impl Condition for Ready<'_> {
     type Output = usize;
 
     fn look(&mut self) -> Option<usize> {
-        self.several.look(self.ends)
+        self.several.look(self.ends, self.about_to_sleep)
     }
 
     fn keep_nothing_back(&mut self) {
@@ -220,6 +267,7 @@ impl Condition for Ready<'_> {
     }
 
     fn arm(&mut self) {
+        self.about_to_sleep = true;
         let Several { waits, waker, .. } = self.several;
         for (number, wait) in waits.iter_mut().enumerate() {
             self.ends.end(number).register(wait, waker);
@@ -227,6 +275,7 @@ impl Condition for Ready<'_> {
     }
 
     fn disarm(&mut self) {
+        self.about_to_sleep = false;
         for (number, wait) in self.several.waits.iter_mut().enumerate() {
             self.ends.end(number).leave(wait);
         }

@@ -306,8 +306,7 @@ impl Gathering {
         if let Some(found) = condition.look() {
             return Poll::Ready(found);
         }
-        self.slot().register(waker);
-        wait.waker = Some(waker.clone());
+        self.register(wait, waker);
         self.poll();
         condition.arm();
         match condition.look() {
@@ -317,6 +316,12 @@ impl Gathering {
             }
             None => Poll::Pending,
         }
+    }
+
+    /// Leaves a waker for what members, sessions and the node tell. A look follows.
+    pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
+        self.slot().register(waker);
+        wait.waker = Some(waker.clone());
     }
 
     /// Takes back what a task left that waits no more.

@@ -93,6 +93,19 @@ impl Gathering {
         Arc::new(MemberWaker { told, member }).into()
     }
 
+    /// The node's.
+    pub(crate) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    /// What a call that waits looks at.
+    pub(crate) fn looks(in_memory: bool) -> Looks {
+        match in_memory {
+            true => Looks::Memory,
+            false => Looks::Socket,
+        }
+    }
+
     /// Where it waits.
     pub(crate) fn slot(&self) -> &WaitSlot {
         &self.told.slot
@@ -123,10 +136,7 @@ impl Gathering {
 
     /// Runs a turn, where callers do.
     pub fn poll(&self) {
-        if fork::is_child() {
-            return;
-        }
-        self.runtime.turn_in_passing(Runtime::poll);
+        self.runtime.poll_in_passing();
     }
 
     /// Waits until `condition` holds, which all members' wakers and sessions that come make
@@ -137,12 +147,8 @@ impl Gathering {
         in_memory: bool,
         condition: C,
     ) -> Result<C::Output, TimedOut> {
-        let looks = match in_memory {
-            true => Looks::Memory,
-            false => Looks::Socket,
-        };
         self.runtime
-            .wait(&self.told.slot, deadline, looks, condition)
+            .wait(&self.told.slot, deadline, Self::looks(in_memory), condition)
     }
 }
 

@@ -357,6 +357,13 @@ impl Runtime {
         }
     }
 
+    /// The same for who comes again at once. Nothing in a fork of the process.
+    pub(crate) fn poll_in_passing(&self) {
+        if !fork::is_child() {
+            self.turn_in_passing(Self::poll);
+        }
+    }
+
     /// A turn for who waits for what a completion brings: takes completions and what they
     /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
     /// does word that somebody left.

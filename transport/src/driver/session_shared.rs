@@ -346,7 +346,7 @@ impl SessionShared {
 
     /// Runs a turn where callers do.
     pub(crate) fn poll(&self) {
-        self.runtime.turn_in_passing(Runtime::poll);
+        self.runtime.poll_in_passing();
     }
 
     /// Lets out what was sent, where callers turn the engine and a device carries it.
