@@ -22,7 +22,8 @@ use crate::{FanIn, Receiver, UntilAcked, VersionedReceiver};
 /// While it waits nothing is polled and no thread stands between: a message, an
 /// acknowledgement, an end or [`Node::close`](crate::Node::close) wakes it, at whichever of
 /// them. Where callers turn the engine, one call in 64 that finds something at once runs a turn
-/// as well, so that what comes by turns has its turns beside what does not. Tasks have their own `select!`, over [`recv_async`](Receiver::recv_async).
+/// as well, so that what comes by turns has its turns beside what does not. Tasks have their own
+/// `select!`, over [`recv_async`](Receiver::recv_async).
 ///
 /// ```
 /// use ibex::{Raw, Receiver, RecvError, Select, TryRecvError};
