@@ -309,12 +309,20 @@ fn a_cut_shorter_than_the_devices_patience_loses_nothing() {
     let again = counted(&["completer_retry_err"]);
     let taking = thread::spawn(move || take(answers, 300));
     for number in 1..=300 {
+        let message = message(number);
         if number % 100 == 50 {
             disturb("loss 100%");
-            thread::sleep(Duration::from_millis(150));
-            disturb("");
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    thread::sleep(Duration::from_millis(150));
+                    disturb("");
+                });
+                // Into the cut, whatever has arrived before.
+                sender.send(&message).expect("sent");
+            });
+        } else {
+            sender.send(&message).expect("sent");
         }
-        sender.send(&message(number)).expect("sent");
     }
     sender.close().expect("delivered");
     taking.join().expect("all answers");
