@@ -4,7 +4,7 @@ use std::mem::ManuallyDrop;
 
 use super::{
     error::SendError,
-    send_handle::{Entered, Reserved, SendHandle},
+    send_handle::{Reserved, SendHandle},
 };
 use crate::fork;
 
@@ -25,19 +25,16 @@ impl RawReservation<'_> {
     /// The payload's bytes. What stands there before is left over from earlier messages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        let entered = ManuallyDrop::new(self.handle.reserved_entry());
-        match entered.producer() {
-            Some(producer) => producer.reserved_bytes(self.length),
-            None => &[],
-        }
+        let producer = self.handle.peek_reserved_producer();
+        producer.map_or(&[], |producer| producer.reserved(self.length))
     }
 
     /// The same, to be written.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        let entered = ManuallyDrop::new(self.handle.reserved_entry());
-        match entered.producer() {
-            Some(producer) => producer.reserved_bytes(self.length),
+        let length = self.length;
+        match self.handle.reserved_producer() {
+            Some(producer) => producer.reserved_mut(length),
             None => &mut [],
         }
     }
@@ -53,7 +50,7 @@ impl RawReservation<'_> {
         }
         let mut this = ManuallyDrop::new(self);
         let length = this.length;
-        let entered = this.handle.reserved_entry();
+        let mut entered = this.handle.reserved_entry();
         let sequence = entered.publish_reserved(length);
         drop(entered); // Leaves as `enter` came in.
         this.handle.reserved = Reserved::No;
@@ -68,22 +65,11 @@ impl Drop for RawReservation<'_> {
             return;
         }
         // Leaves as `enter` came in.
-        let entered = self.handle.reserved_entry();
+        let mut entered = self.handle.reserved_entry();
         if let Some(producer) = entered.producer() {
             producer.reserved_large = None;
         }
         drop(entered);
         self.handle.reserved = Reserved::No;
-    }
-}
-
-impl SendHandle {
-    /// What `enter` gave when the reservation was made and nobody took back since.
-    #[inline(always)]
-    fn reserved_entry(&self) -> Entered<'_> {
-        Entered {
-            end: &self.end,
-            in_turn: self.reserved == Reserved::InTurn,
-        }
     }
 }

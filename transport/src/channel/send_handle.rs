@@ -17,7 +17,7 @@ use super::{
     channel_end::ChannelEnd,
     error::{Counts, EndCause, MessageTooLong, SendError, SendFailure, WaitAckedError},
     reservation::RawReservation,
-    send_end::SendEnd,
+    send_end::{SendEnd, Writing},
     send_producer::{LargePlace, SendProducer},
     send_wait::Room,
     state::End,
@@ -116,16 +116,17 @@ impl SendHandle {
         patience: Patience,
         mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, SendFailure> {
-        let entered = self.enter(patience)?;
+        let mut entered = self.enter(patience)?;
+        let end = entered.end;
         if let Some(producer) = entered.producer()
             && producer.takes(size.unwrap_or(producer.typical))
-            && !entered.end.state.is_over()
+            && !end.state.is_over()
         {
             match encode(producer.slot()) {
                 Ok(length) if length as u64 <= producer.max_message_bytes => {
-                    return Ok(entered.publish(producer, RecordKind::Data, length));
+                    return Ok(end.publish(producer, RecordKind::Data, length));
                 }
-                Ok(length) => return Err(entered.too_long(Some(length as u64)).into()),
+                Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
                 Err(Abort::Overflow) => {}
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
             }
@@ -140,7 +141,7 @@ impl SendHandle {
         length: usize,
         patience: Patience,
     ) -> Result<RawReservation<'_>, SendFailure> {
-        let entered = self.enter(patience)?;
+        let mut entered = self.enter(patience)?;
         entered.place(length, patience)?;
         let in_turn = entered.in_turn;
         mem::forget(entered); // The reservation keeps what entering gave.
@@ -195,13 +196,38 @@ impl SendHandle {
         })
     }
 
+    /// What `enter` gave when the reservation was made and nobody took back since.
+    #[inline(always)]
+    pub(super) fn reserved_entry(&mut self) -> Entered<'_> {
+        Entered {
+            end: &self.end,
+            in_turn: self.reserved == Reserved::InTurn,
+        }
+    }
+
+    /// The producer of the reservation that is out.
+    #[inline(always)]
+    pub(super) fn reserved_producer(&mut self) -> Option<&mut SendProducer> {
+        debug_assert_ne!(self.reserved, Reserved::No);
+        // SAFETY: the reservation keeps the right to it (rule 4), and the handle, by which alone
+        // it is used, is borrowed exclusively.
+        unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
+    }
+
+    /// The same, to be looked at.
+    pub(super) fn peek_reserved_producer(&self) -> Option<&SendProducer> {
+        debug_assert_ne!(self.reserved, Reserved::No);
+        // SAFETY: as above; whoever has the handle borrowed only looks.
+        unsafe { (*self.end.writing.get()).producer.as_deref() }
+    }
+
     /// Gives the right back, if it was kept, with the place that was made meanwhile.
     #[inline]
     pub(super) fn let_go(&mut self) {
         if self.reserved == Reserved::No {
             return;
         }
-        let entered = ManuallyDrop::into_inner(self.hold());
+        let mut entered = ManuallyDrop::into_inner(self.hold());
         if let Some(producer) = entered.producer() {
             producer.reserved_large = None;
         }
@@ -340,90 +366,147 @@ impl Drop for Entered<'_> {
     }
 }
 
-impl<'a> Entered<'a> {
-    /// The producer, if the ring exists.
+impl Entered<'_> {
     #[inline(always)]
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "`Entered` is the exclusive right to it"
-    )]
-    pub(super) fn producer(&self) -> Option<&'a mut SendProducer> {
-        // SAFETY: exclusive by rule 1 or 2, for as long as this value lives; its methods
-        // never hold two of these references at a time across a call of this function.
-        unsafe { (*self.end.writing.get()).producer.as_deref_mut() }
+    fn writing(&mut self) -> &mut Writing {
+        // SAFETY: exclusive by rule 1, 2 or 4 for as long as this value lives, of which a handle
+        // makes no second one meanwhile, and borrowed from it exclusively.
+        unsafe { &mut *self.end.writing.get() }
     }
 
-    /// Publishes a payload that stands in the ring's slot.
+    /// The producer, if the ring exists.
     #[inline(always)]
-    pub(super) fn publish(
-        &self,
-        producer: &mut SendProducer,
-        kind: RecordKind,
-        length: usize,
-    ) -> u64 {
-        let sequence = producer.ring.publish(kind, length);
-        self.end.sent.store(sequence, Ordering::Release);
-        producer.typical = length;
-        let session = &self.end.session;
-        if producer
-            .doorbell
-            .is_due(&producer.theirs.armed, producer.asymmetry)
-        {
-            session.ring_for(self.end, producer.doorbell.generation());
+    pub(super) fn producer(&mut self) -> Option<&mut SendProducer> {
+        self.writing().producer.as_deref_mut()
+    }
+
+    /// The producer of an open channel; makes the ring at the first send.
+    pub(super) fn open_producer(
+        &mut self,
+        patience: Patience,
+    ) -> Result<&mut SendProducer, SendFailure> {
+        let end = self.end;
+        end.opened(patience)?;
+        let Writing { producer, before } = self.writing();
+        match producer {
+            Some(producer) => Ok(producer),
+            none => {
+                // What is refused now may be had by the next send.
+                let made = SendProducer::create(end, *before).map_err(SendError::Memory)?;
+                Ok(none.insert(Box::new(made)))
+            }
         }
-        producer.untransmitted += length;
-        if producer.untransmitted >= producer.transmit_at {
-            producer.untransmitted = 0;
-            session.transmit();
-        }
-        sequence
     }
 
     /// Publishes the reservation that is out.
     #[inline(always)]
-    pub(super) fn publish_reserved(&self, length: usize) -> u64 {
+    pub(super) fn publish_reserved(&mut self, length: usize) -> u64 {
+        let end = self.end;
         let Some(producer) = self.producer() else {
             unreachable!("a reservation has a producer")
         };
         match producer.reserved_large.take() {
-            None => self.publish(producer, RecordKind::Data, length),
-            Some(place) => self.publish_large(producer, place, length),
+            None => end.publish(producer, RecordKind::Data, length),
+            Some(place) => end.publish_large(producer, place, length),
         }
     }
 
     #[cold]
     #[inline(never)]
     fn send_slow(
-        &self,
+        &mut self,
         size: Option<usize>,
         patience: Patience,
         encode: &mut Encoder<'_>,
     ) -> Result<u64, SendFailure> {
+        let end = self.end;
         let producer = self.open_producer(patience)?;
-        if self.end.ours.get().is_none() {
+        if end.ours.get().is_none() {
             // The wires may be others than when the ring was made.
-            let carried = self.end.session.carrier.eager_bytes();
+            let carried = end.session.carrier.eager_bytes();
             producer.largest = producer.ring.largest().min(carried);
         }
         if let Some(length) = size.filter(|&length| length as u64 > producer.max_message_bytes) {
-            return Err(self.too_long(Some(length as u64)).into());
+            return Err(end.too_long(Some(length as u64)).into());
         }
         let mut wanted = size.unwrap_or(producer.typical);
         while wanted <= producer.largest {
-            self.wait_room(producer, wanted, patience)?;
+            end.wait_room(producer, wanted, patience)?;
             let slot = producer.slot();
             let room = slot.len();
             match encode(slot) {
                 Ok(length) if length as u64 > producer.max_message_bytes => {
-                    return Err(self.too_long(Some(length as u64)).into());
+                    return Err(end.too_long(Some(length as u64)).into());
                 }
-                Ok(length) => return Ok(self.publish(producer, RecordKind::Data, length)),
+                Ok(length) => return Ok(end.publish(producer, RecordKind::Data, length)),
                 Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
                 Err(Abort::Overflow) if room >= producer.largest => break,
                 Err(Abort::Overflow) => wanted = (room * 2).clamp(wanted + 1, producer.largest),
             }
         }
-        self.send_large(producer, size, patience, encode)
+        end.send_large(producer, size, patience, encode)
+    }
+
+    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
+    #[inline(always)]
+    pub(super) fn place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+        let end = self.end;
+        match self.producer() {
+            Some(producer)
+                if producer.takes(length)
+                    && length as u64 <= producer.max_message_bytes
+                    && !end.state.is_over() =>
+            {
+                Ok(())
+            }
+            _ => self.find_place(length, patience),
+        }
+    }
+
+    /// The same, waiting for it.
+    #[cold]
+    #[inline(never)]
+    fn find_place(&mut self, length: usize, patience: Patience) -> Result<(), SendFailure> {
+        let end = self.end;
+        let producer = self.open_producer(patience)?;
+        if length as u64 > producer.max_message_bytes {
+            return Err(end.too_long(Some(length as u64)).into());
+        }
+        if length <= producer.largest {
+            return end.wait_room(producer, length, patience);
+        }
+        if producer.has_place(length) {
+            return Ok(());
+        }
+        let place = end.large_place(producer, length, patience)?;
+        end.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
+        producer.reserved_large = Some(place);
+        Ok(())
+    }
+}
+
+/// What whoever has the right to the producer does with it.
+impl SendEnd {
+    /// Publishes a payload that stands in the ring's slot.
+    #[inline(always)]
+    fn publish(&self, producer: &mut SendProducer, kind: RecordKind, length: usize) -> u64 {
+        let sequence = producer.ring.publish(kind, length);
+        self.sent.store(sequence, Ordering::Release);
+        if kind == RecordKind::Data {
+            producer.typical = length;
+        }
+        if producer
+            .doorbell
+            .is_due(&producer.theirs.armed, producer.asymmetry)
+        {
+            self.session.ring_for(self, producer.doorbell.generation());
+        }
+        producer.untransmitted += length;
+        if producer.untransmitted >= producer.transmit_at {
+            producer.untransmitted = 0;
+            self.session.transmit();
+        }
+        sequence
     }
 
     /// A message that does not fit the ring: it gets memory of its own, and its
@@ -438,7 +521,7 @@ impl<'a> Entered<'a> {
         let limit = usize::try_from(producer.max_message_bytes).unwrap_or(usize::MAX);
         let mut room = size.unwrap_or(producer.largest * 2).min(limit);
         loop {
-            let place = self.large_place(producer, room, patience)?;
+            let mut place = self.large_place(producer, room, patience)?;
             match encode(&mut place.bytes(&mut producer.segments)[..room]) {
                 Ok(length) => {
                     self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
@@ -458,20 +541,20 @@ impl<'a> Entered<'a> {
         bytes: usize,
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
-        let is_shm = self.end.ours.get().is_some();
+        let is_shm = self.ours.get().is_some();
         let under_way = if is_shm && bytes <= SHORT_MESSAGE_BYTES {
             MESSAGE_SLOTS
-        } else if self.end.session.may_land(bytes) {
+        } else if self.session.may_land(bytes) {
             LANDINGS_UNDER_WAY
         } else {
             // One that has arrived is kept until the peer says so.
-            LARGE_PER_CHANNEL + usize::from(self.end.session.resumes && !is_shm)
+            LARGE_PER_CHANNEL + usize::from(self.session.resumes && !is_shm)
         };
         // The memory is free again when our own engine has sent it, or knows that it has
         // arrived, which nobody has to be asked for, or, where the peer reads it in place,
         // when the application has released it.
         self.wait_until(producer, patience, Ask::default(), |producer| {
-            producer.retire_large(self.end, is_shm);
+            producer.retire_large(self, is_shm);
             producer.large.len() < under_way
         })?;
         if is_shm {
@@ -479,7 +562,7 @@ impl<'a> Entered<'a> {
             let slot = slot.expect("fewer messages are under way than there are slots");
             Ok(LargePlace::Slot(slot.index()))
         } else {
-            let session = &self.end.session;
+            let session = &self.session;
             let lease = session.lease_large(bytes).map_err(SendError::Memory)?;
             Ok(LargePlace::Lease(lease))
         }
@@ -493,8 +576,8 @@ impl<'a> Entered<'a> {
         // The engine must know of the bytes before anyone can see the announcement.
         let (slot, announcement) = match place {
             LargePlace::Lease(lease) => {
-                let session = &self.end.session;
-                let landing = session.send_large(self.end.id, sequence, length, lease);
+                let session = &self.session;
+                let landing = session.send_large(self.id, sequence, length, lease);
                 let announcement = match landing {
                     None => LargeAnnouncement::in_chunks(length),
                     Some(landing) => LargeAnnouncement::in_landing(length, landing),
@@ -506,8 +589,8 @@ impl<'a> Entered<'a> {
                 let (capacity, fd) = (place.capacity(), place.announce());
                 let is_new = fd.is_some();
                 if is_new {
-                    let session = &self.end.session;
-                    session.pass_large(self.end.id, sequence, slot, length, capacity, fd);
+                    let session = &self.session;
+                    session.pass_large(self.id, sequence, slot, length, capacity, fd);
                 }
                 (slot, LargeAnnouncement::in_segment(length, slot, is_new))
             }
@@ -516,71 +599,15 @@ impl<'a> Entered<'a> {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
-        self.end.large_messages.add(1);
-        self.end.large_bytes.add(length as u64);
+        self.large_messages.add(1);
+        self.large_bytes.add(length as u64);
         // Its bytes count: the announcement goes out at once, and the answer comes while
         // the application is at the next message.
         producer.untransmitted += length;
-        let typical = producer.typical;
-        let published = self.publish(producer, RecordKind::Large, announcement.bytes().len());
-        producer.typical = typical;
-        published
-    }
-
-    /// Room in the ring, or memory of its own, for `length` bytes to be built in place.
-    #[inline(always)]
-    pub(super) fn place(&self, length: usize, patience: Patience) -> Result<(), SendFailure> {
-        match self.producer() {
-            Some(producer)
-                if producer.takes(length)
-                    && length as u64 <= producer.max_message_bytes
-                    && !self.end.state.is_over() =>
-            {
-                Ok(())
-            }
-            _ => self.find_place(length, patience),
-        }
-    }
-
-    /// The same, waiting for it.
-    #[cold]
-    #[inline(never)]
-    fn find_place(&self, length: usize, patience: Patience) -> Result<(), SendFailure> {
-        let producer = self.open_producer(patience)?;
-        if length as u64 > producer.max_message_bytes {
-            return Err(self.too_long(Some(length as u64)).into());
-        }
-        if length <= producer.largest {
-            self.wait_room(producer, length, patience)?;
-            return Ok(());
-        }
-        if producer.has_place(length) {
-            return Ok(());
-        }
-        let place = self.large_place(producer, length, patience)?;
-        self.wait_room(producer, LargeAnnouncement::MAX_BYTES, patience)?;
-        producer.reserved_large = Some(place);
-        Ok(())
+        self.publish(producer, RecordKind::Large, announcement.bytes().len())
     }
 
     // ---- Waiting ---------------------------------------------------------------------
-
-    /// The producer of an open channel; makes the ring at the first send.
-    pub(super) fn open_producer(
-        &self,
-        patience: Patience,
-    ) -> Result<&'a mut SendProducer, SendFailure> {
-        self.end.opened(patience)?;
-        if self.producer().is_none() {
-            // SAFETY: exclusive as in `producer`.
-            let before = unsafe { (*self.end.writing.get()).before };
-            // What is refused now may be had by the next send.
-            let producer = SendProducer::create(self.end, before).map_err(SendError::Memory)?;
-            // SAFETY: exclusive as in `producer`, and no reference to it is alive.
-            unsafe { (*self.end.writing.get()).producer = Some(Box::new(producer)) };
-        }
-        self.producer().ok_or_else(|| self.end.error().into())
-    }
 
     pub(super) fn wait_room(
         &self,
@@ -605,7 +632,7 @@ impl<'a> Entered<'a> {
         ask: Ask,
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
-        let (end, session) = (self.end, &self.end.session);
+        let (end, session) = (self, &self.session);
         // Whether a call has looked before it waits; each wait begins with a new question.
         let mut is_waiting = false;
         let answer = loop {
@@ -648,14 +675,11 @@ impl<'a> Entered<'a> {
     }
 
     pub(super) fn too_long(&self, length: Option<u64>) -> SendError {
-        let limit = self
-            .end
-            .state
-            .agreed()
-            .map_or(0, |agreed| agreed.max_message_bytes);
+        let agreed = self.state.agreed();
+        let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
         SendError::TooLong(Box::new(MessageTooLong {
-            channel: self.end.name.to_string(),
-            peer: self.end.session.peer_name(),
+            channel: self.name.to_string(),
+            peer: self.session.peer_name(),
             length,
             limit,
         }))

@@ -59,15 +59,27 @@ pub(super) enum LargePlace {
 
 impl LargePlace {
     pub(super) fn bytes<'p>(
-        &'p self,
+        &'p mut self,
         segments: &'p mut MessageSegmentPool,
     ) -> &'p mut [MaybeUninit<u8>] {
         match self {
-            // SAFETY: the lease's memory, exclusive as the producer with `segments` is.
+            // SAFETY: the lease's memory, which nobody else has before the lease goes to the
+            // engine with the message.
             LargePlace::Lease(lease) => unsafe {
                 slice::from_raw_parts_mut(lease.base().cast().as_ptr(), lease.capacity())
             },
             LargePlace::Slot(slot) => segments.slot(*slot).into_bytes(),
+        }
+    }
+
+    /// The same, to be read.
+    fn written<'p>(&'p self, segments: &'p MessageSegmentPool) -> &'p [MaybeUninit<u8>] {
+        match self {
+            // SAFETY: as in `bytes`; whoever has this value borrowed only reads.
+            LargePlace::Lease(lease) => unsafe {
+                slice::from_raw_parts(lease.base().cast().as_ptr(), lease.capacity())
+            },
+            LargePlace::Slot(slot) => segments.written(*slot),
         }
     }
 }
@@ -147,11 +159,11 @@ impl SendProducer {
         self.ring.refresh(Released { messages, position })
     }
 
-    /// The bytes of the reservation that is out. What stands there before is left over
-    /// from earlier messages.
+    /// The bytes of the reservation that is out, to be written. What stands there before is
+    /// left over from earlier messages.
     #[inline(always)]
-    pub(super) fn reserved_bytes(&mut self, length: usize) -> &mut [u8] {
-        let slot = match &self.reserved_large {
+    pub(super) fn reserved_mut(&mut self, length: usize) -> &mut [u8] {
+        let slot = match &mut self.reserved_large {
             None => self.ring.slot(),
             Some(place) => place.bytes(&mut self.segments),
         };
@@ -162,11 +174,18 @@ impl SendProducer {
         unsafe { &mut *(std::ptr::from_mut(slot) as *mut [u8]) }
     }
 
+    /// The same, to be read.
+    pub(super) fn reserved(&self, length: usize) -> &[u8] {
+        let written = self.written(length);
+        // SAFETY: as in `reserved_mut`.
+        unsafe { &*(std::ptr::from_ref(written) as *const [u8]) }
+    }
+
     /// Where a group's message is encoded or copied to: at least as much as there was a place
     /// made for.
     #[inline]
     pub(super) fn place_slot(&mut self) -> &mut [MaybeUninit<u8>] {
-        match &self.reserved_large {
+        match &mut self.reserved_large {
             None => up_to(self.largest, self.ring.slot()),
             Some(place) => place.bytes(&mut self.segments),
         }
@@ -174,17 +193,17 @@ impl SendProducer {
 
     /// What was written there.
     #[inline]
-    pub(super) fn written(&mut self, length: usize) -> &[MaybeUninit<u8>] {
+    pub(super) fn written(&self, length: usize) -> &[MaybeUninit<u8>] {
         match &self.reserved_large {
             None => self.ring.written(length),
-            Some(place) => &place.bytes(&mut self.segments)[..length],
+            Some(place) => &place.written(&self.segments)[..length],
         }
     }
 
     /// Whether there is memory of its own for a message of so much already.
-    pub(super) fn has_place(&mut self, length: usize) -> bool {
+    pub(super) fn has_place(&self, length: usize) -> bool {
         let place = self.reserved_large.as_ref();
-        place.is_some_and(|place| place.bytes(&mut self.segments).len() >= length)
+        place.is_some_and(|place| place.written(&self.segments).len() >= length)
     }
 
     /// Whether the ring takes a payload of `length` bytes now.

@@ -73,7 +73,8 @@ where
                 return Err(GroupFailure::NoMembers);
             };
             let peer = first.peer;
-            let entered = first.handle.hold();
+            let mut entered = first.handle.hold();
+            let end = entered.end;
             let Some(producer) = entered.producer() else {
                 unreachable!("a place has a producer")
             };
@@ -85,9 +86,9 @@ where
                     self.encoded = Some(length);
                     return Ok(length);
                 }
-                Ok(length) => entered.too_long(Some(length as u64)),
+                Ok(length) => end.too_long(Some(length as u64)),
                 Err(Abort::Failed(error)) => SendError::Encode(error),
-                Err(Abort::Overflow) if room as u64 >= limit => entered.too_long(None),
+                Err(Abort::Overflow) if room as u64 >= limit => end.too_long(None),
                 Err(Abort::Overflow) => {
                     self.wanted = more_room(room, wanted, producer.largest, limit);
                     continue;

@@ -153,11 +153,12 @@ impl<P: Copy> Member<P> {
     /// Looks whether there is room for a message of `length` bytes, if it goes into the ring.
     #[inline]
     pub(super) fn room(&mut self, length: usize) -> Result<(), SendFailure> {
-        let entered = self.handle.hold();
+        let mut entered = self.handle.hold();
+        let end = entered.end;
         let producer = entered.open_producer(Patience::None)?;
         match producer.takes(length) || length > producer.largest {
             true => Ok(()),
-            false => entered.wait_room(producer, length, Patience::None),
+            false => end.wait_room(producer, length, Patience::None),
         }
     }
 

@@ -150,6 +150,19 @@ impl MessageSegmentPool {
         MessageSlot { slot, index }
     }
 
+    /// All of the segment in such a slot, to be read.
+    ///
+    /// # Panics
+    /// If it is no such slot.
+    #[must_use]
+    pub fn written(&self, index: u32) -> &[MaybeUninit<u8>] {
+        let slot = &self.slots[index as usize];
+        let segment = slot.segment.as_ref().filter(|_| !slot.busy);
+        let (base, length) = segment.expect("the slot was taken").memory();
+        // SAFETY: as in `MessageSlot::into_bytes`; `&self` keeps anyone from writing there.
+        unsafe { slice::from_raw_parts(base.cast().as_ptr(), length) }
+    }
+
     /// The receiver has released the message in this slot (rule 2); returns
     /// whether one was on its way there.
     pub fn release(&mut self, index: u32) -> bool {

@@ -103,6 +103,8 @@ pub(super) struct Carried {
 pub(super) struct Counts {
     pub(super) opened: u64,
     pub(super) mismatched: u64,
+    /// Channels whose sender gave up.
+    pub(super) aborted: u64,
     pub(super) frames: u64,
     pub(super) handed_out: u64,
     pub(super) large: u64,
@@ -469,6 +471,7 @@ impl Node {
                         sender.is_over = true;
                     }
                     if let Some(receiver) = self.receivers.get_mut(&end) {
+                        self.counts.aborted += u64::from(reason == CloseReason::Aborted);
                         receiver.sender_closed(final_sequence, ledger)?;
                     }
                 }

@@ -32,6 +32,8 @@ pub struct Summary {
     pub opened: u64,
     /// Ends that found one that does not fit.
     pub mismatched: u64,
+    /// Channels whose sender gave up, as their receiver heard.
+    pub aborted: u64,
     /// Frames sent.
     pub frames: u64,
     /// Messages handed out.
@@ -259,6 +261,7 @@ impl Summary {
     fn add(&mut self, counts: &Counts) {
         self.opened += counts.opened;
         self.mismatched += counts.mismatched;
+        self.aborted += counts.aborted;
         self.frames += counts.frames;
         self.messages += counts.handed_out;
         self.large += counts.large;

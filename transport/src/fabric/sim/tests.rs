@@ -17,6 +17,7 @@ fn no_seed_breaks_a_rule() {
         let run = finish(seed, Simulation::new(seed));
         sum.opened += run.opened;
         sum.mismatched += run.mismatched;
+        sum.aborted += run.aborted;
         sum.messages += run.messages;
         sum.large += run.large;
         sum.written += run.written;
@@ -35,6 +36,7 @@ fn no_seed_breaks_a_rule() {
         sum.opened > 5 * SEEDS && sum.mismatched > SEEDS / 10,
         "{sum:?}"
     );
+    assert!(sum.aborted > SEEDS / 8, "{sum:?}");
     assert!(sum.messages > 50 * SEEDS && sum.large > SEEDS, "{sum:?}");
     assert!(sum.written > SEEDS / 8, "{sum:?}");
     assert!(sum.landed > SEEDS / 8, "{sum:?}");
