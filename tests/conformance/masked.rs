@@ -89,6 +89,7 @@ const OF_SEVERAL_SESSIONS: &[&str] = &[
     "connecting_to_oneself",
     "dialer_falls_silent",
     "fan_in",
+    "fan_in_among_others",
     "fan_in_answers",
     "fan_in_counts",
     "fan_in_of_the_silent",
