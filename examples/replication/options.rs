@@ -81,10 +81,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "record|group|MS", default_value = "group", value_parser = parse_fsync)]
     pub(crate) fsync: Fsync,
 
-    /// The most bytes of a segment.
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20,
+    /// The most bytes of a segment. Default: 16 MiB, or 448 KiB under --fire.
+    #[arg(long, value_name = "BYTES",
         value_parser = clap::value_parser!(u32).range(4096..=1 << 30))]
-    pub(crate) segment_bytes: u32,
+    segment_bytes: Option<u32>,
 
     /// Records that may be unacknowledged at a time.
     #[arg(long, value_name = "COUNT", default_value_t = 64,
@@ -103,9 +103,9 @@ pub(crate) struct Options {
     pub(crate) kills: Vec<Kill>,
 
     /// Run the primary and its replicas under fire for so many seconds: processes are killed,
-    /// stopped and left without descriptors, connections are cut, reset and stalled, the link
-    /// between them fails, and many come that say nothing. Logs are in files. Fails if an acknowledged record is missing
-    /// anywhere at the end.
+    /// stopped and left without descriptors, memory files and locked memory, connections are
+    /// cut, reset and stalled, the link between them fails, and many come that say nothing. Logs
+    /// are in files. Fails if an acknowledged record is missing anywhere at the end.
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400),
         conflicts_with_all = ["compare", "input", "records", "kills", "plot"])]
     pub(crate) fire: Option<u64>,
@@ -170,11 +170,12 @@ pub(crate) struct Kill {
 impl Options {
     /// What is wrong with options that are right one by one.
     pub(crate) fn check(&self) -> Result<(), String> {
-        if self.size as usize + HEADER_BYTES > self.segment_bytes as usize {
+        if self.record_bytes() + HEADER_BYTES > self.segment_bytes() {
             return Err(format!(
                 "a record of {} bytes and its header do not fit a segment of {}: raise \
                  --segment-bytes",
-                self.size, self.segment_bytes
+                self.size,
+                self.segment_bytes()
             ));
         }
         if self.compare && matches!(self.source(), Source::Stdin) {
@@ -222,6 +223,17 @@ impl Options {
     /// Bytes of a payload.
     pub(crate) fn record_bytes(&self) -> usize {
         self.size as usize
+    }
+
+    /// Bytes of a segment, at most.
+    pub(crate) fn segment_bytes(&self) -> usize {
+        match (self.segment_bytes, self.fire) {
+            (Some(bytes), _) => bytes as usize,
+            // Less than a ring has, so that memory files may be kept from growing, and more
+            // than goes through one, so that some pieces are large messages.
+            (None, Some(_)) => 448 << 10,
+            (None, None) => 16 << 20,
+        }
     }
 
     /// The transport of a run that compares nothing.

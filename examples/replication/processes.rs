@@ -12,7 +12,7 @@ use std::{
 };
 
 use ibex_harness::{Error, resources};
-use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
+use rustix::process::{Pid, Resource, Signal, kill_process, set_parent_process_death_signal};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -100,6 +100,16 @@ impl Processes {
     pub(crate) fn starve(&mut self, index: usize) -> Result<(), Error> {
         self.running[index].wait_for_log()?;
         starve(&self.running[index].child)
+    }
+
+    /// Limits something of one to `most`, or again to what this process itself may have.
+    pub(crate) fn limit(
+        &self,
+        index: usize,
+        resource: Resource,
+        most: Option<u64>,
+    ) -> Result<(), Error> {
+        limit(&self.running[index].child, resource, most)
     }
 
     /// Lets it open what it likes again.
@@ -238,6 +248,11 @@ pub(crate) fn signal(child: &Child, signal: Signal) -> Result<(), Error> {
     kill_process(Pid::from_child(child), signal).map_err(Error::io("sending a signal"))
 }
 
+/// Limits something of a process to `most`, or again to what this process itself may have.
+pub(crate) fn limit(child: &Child, resource: Resource, most: Option<u64>) -> Result<(), Error> {
+    resources::limit(child, resource, most).map_err(Error::io(LIMITING))
+}
+
 /// Lets a process have no more descriptors than it has open.
 pub(crate) fn starve(child: &Child) -> Result<(), Error> {
     resources::starve(child).map_err(Error::io(LIMITING))
@@ -262,5 +277,5 @@ pub(crate) fn spawn_with(role: &Role, prepare: impl FnOnce(&mut Command)) -> Res
     command.spawn().map_err(Error::io("starting a process"))
 }
 
-const LIMITING: &str = "limiting a process's descriptors";
+const LIMITING: &str = "limiting what a process may have";
 const ROLE_ARGUMENT: &str = "--role";

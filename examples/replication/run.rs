@@ -131,7 +131,7 @@ pub(crate) fn log_settings(options: &Options, directory: Option<PathBuf>) -> Log
     LogSettings {
         directory,
         fsync: options.fsync,
-        segment_bytes: options.segment_bytes as usize,
+        segment_bytes: options.segment_bytes(),
         // With a little for the headers.
         expected_bytes: options.source().records(record_bytes).unwrap_or(0)
             * (record_bytes as u64 + 64),

@@ -2,7 +2,10 @@
 
 use std::{fs, io, process::Child};
 
-use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+use rustix::{
+    process::{Pid, Resource, Rlimit, geteuid, getrlimit, prlimit, setrlimit},
+    thread::{CapabilitySet, remove_capability_from_bounding_set},
+};
 
 /// Limits something of a process to `most`, or again to what this process itself may have.
 ///
@@ -15,6 +18,31 @@ pub fn limit(process: &Child, resource: Resource, most: Option<u64>) -> io::Resu
         maximum: ours.maximum,
     };
     prlimit(Some(Pid::from_child(process)), resource, limit)?;
+    Ok(())
+}
+
+/// Has a file that is full to the limit (RLIMIT_FSIZE) be an error, for this process and those
+/// that it starts: the signal that comes with it, SIGXFSZ, kills who has no other wish.
+pub fn survive_full_files() {
+    // SAFETY: it installs no handler.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+}
+
+/// Has processes that this one starts, and its threads start, be held to their limit on locked
+/// memory, which this process's own becomes none for: root's are exempt otherwise. A process of
+/// another user is left what it has.
+///
+/// # Errors
+/// As of prctl(2) and setrlimit(2).
+pub fn hold_to_locked_memory() -> io::Result<()> {
+    if geteuid().is_root() {
+        let unlimited = Rlimit {
+            current: None,
+            maximum: None,
+        };
+        setrlimit(Resource::Memlock, unlimited)?;
+        remove_capability_from_bounding_set(CapabilitySet::IPC_LOCK)?;
+    }
     Ok(())
 }
 

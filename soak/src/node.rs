@@ -10,7 +10,7 @@ use std::{
 };
 
 use ibex::{Driver, Node, NodeBuilder, Policy};
-use ibex_harness::network;
+use ibex_harness::{network, resources};
 use rustix::process::{Resource, Rlimit, Signal, set_parent_process_death_signal, setrlimit};
 
 use crate::{fact::Feed, options::NodeOptions};
@@ -30,9 +30,7 @@ impl Life {
         if let Some(path) = &options.namespace {
             network::enter(path)?;
         }
-        // SAFETY: it installs no handler, and the process has no other thread yet. Past a
-        // limit on files (RLIMIT_FSIZE) there is an error then, and no signal that kills.
-        unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+        resources::survive_full_files();
         if let Some(bytes) = options.locked_bytes {
             let limit = Rlimit {
                 current: Some(bytes),

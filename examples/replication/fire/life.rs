@@ -15,7 +15,7 @@ use std::{
 };
 
 use ibex_harness::{Error, draw::Draw};
-use rustix::process::Signal;
+use rustix::process::{Resource, Signal};
 
 use super::{
     ledger::payload,
@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     log::Tip,
-    processes::{Role, relieve, signal, spawn_with, starve},
+    processes::{Role, limit, relieve, signal, spawn_with, starve},
 };
 
 /// A primary that lives.
@@ -116,6 +116,11 @@ impl Life {
     /// Lets it open no more files and sockets, until [`relieve`](Self::relieve).
     pub(super) fn starve(&self) -> Result<(), Error> {
         starve(&self.child)
+    }
+
+    /// Limits something of it to `most`, or again to what this process itself may have.
+    pub(super) fn limit(&self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
+        limit(&self.child, resource, most)
     }
 
     /// Lets it open what it likes again.

@@ -17,9 +17,11 @@ use std::{
 use ibex_harness::{
     Error,
     draw::Draw,
-    network::{self, DISTURBANCES, Network},
+    network::{self, DISTURBANCES, Medium, Network},
     proxy::{HARMS, Harm, Proxy},
+    resources,
 };
+use rustix::process::Resource;
 use serde::Serialize;
 
 use self::{
@@ -33,6 +35,7 @@ use crate::{
     processes::{Processes, Role},
     replica::{Report, Task, Transport},
     run::{Directories, log_settings},
+    transport::ibex,
 };
 
 /// What befalls them.
@@ -57,6 +60,11 @@ enum Fault {
     StarveReplica,
     /// or the primary.
     StarvePrimary,
+    /// The primary is killed and started, and for a while no file of anybody grows beyond a
+    /// segment of the log: those neither that rings and large messages are made of,
+    MemoryFiles,
+    /// or nobody may lock memory, which a device is to read and to write.
+    LockedMemory,
     /// Many connect to the primary at once, say nothing, and leave.
     Crowd,
     /// The link to the primary is cut and comes back.
@@ -65,7 +73,7 @@ enum Fault {
     DisturbLink,
 }
 
-const FAULTS: [Fault; 12] = [
+const FAULTS: [Fault; 14] = [
     Fault::KillReplica,
     Fault::StopReplica,
     Fault::KillPrimary,
@@ -75,6 +83,8 @@ const FAULTS: [Fault; 12] = [
     Fault::StallConnection,
     Fault::StarveReplica,
     Fault::StarvePrimary,
+    Fault::MemoryFiles,
+    Fault::LockedMemory,
     Fault::Crowd,
     Fault::CutLink,
     Fault::DisturbLink,
@@ -82,12 +92,22 @@ const FAULTS: [Fault; 12] = [
 
 impl Fault {
     /// Whether it can befall anybody here, or why not.
-    fn applies(self, network: &Network) -> Result<(), String> {
-        match self {
-            Fault::CutLink => network.has_link(),
-            Fault::DisturbLink => network.has_netem(),
-            _ => Ok(()),
-        }
+    fn applies(self, options: &Options, network: &Network) -> Result<(), String> {
+        let why = match self {
+            Fault::CutLink => return network.has_link(),
+            Fault::DisturbLink => return network.has_netem(),
+            Fault::MemoryFiles if options.transport() == TransportName::Sockets => {
+                "sockets have none"
+            }
+            Fault::MemoryFiles if options.segment_bytes() as u64 >= ibex::WINDOW_BYTES => {
+                "a segment of the log grows longer than a ring; lower --segment-bytes"
+            }
+            Fault::LockedMemory if options.medium() != Medium::Device => {
+                "only what an RDMA device reads and writes is locked"
+            }
+            _ => return Ok(()),
+        };
+        Err(why.to_owned())
     }
 }
 
@@ -95,6 +115,11 @@ impl Fault {
 pub(crate) fn run(options: &Options, seconds: u64) -> Result<bool, Error> {
     let medium = options.medium();
     network::move_away(medium);
+    resources::survive_full_files();
+    if medium == Medium::Device {
+        let held = resources::hold_to_locked_memory();
+        held.map_err(Error::io("being held to the limit on locked memory"))?;
+    }
     let seed = options.seed.unwrap_or_else(Draw::seed);
     eprintln!("fire: seed {seed}");
     let directories = Directories::make(options)?;
@@ -169,7 +194,7 @@ impl Stage {
         let roles = tasks.iter().cloned().map(Role::Replica).collect();
         let (mut faults, mut left_out) = (BTreeMap::new(), BTreeMap::new());
         for fault in FAULTS {
-            match fault.applies(&network) {
+            match fault.applies(options, &network) {
                 Ok(()) => drop(faults.insert(fault, 0)),
                 Err(why) => drop(left_out.insert(fault, why)),
             }
@@ -240,7 +265,7 @@ impl Stage {
                 self.pause(50..300);
                 self.replicas.resume(replica)?;
             }
-            Fault::KillPrimary => self.kill_primary()?,
+            Fault::KillPrimary => self.kill_primary(None)?,
             Fault::StopPrimary => {
                 self.primary.as_ref().map_or(Ok(()), Life::stop)?;
                 self.pause(50..300);
@@ -259,6 +284,11 @@ impl Stage {
                 self.pause(50..300);
                 self.primary.as_ref().map_or(Ok(()), Life::relieve)?;
             }
+            Fault::MemoryFiles => {
+                let most = self.serve.log.segment_bytes as u64;
+                self.withhold(Resource::Fsize, most)?;
+            }
+            Fault::LockedMemory => self.withhold(Resource::Memlock, LITTLE_LOCKED)?,
             Fault::CutLink => {
                 self.network.cut().map_err(Error::io(AT_THE_LINK))?;
                 self.pause(50..1000);
@@ -287,7 +317,26 @@ impl Stage {
         Ok(())
     }
 
-    fn kill_primary(&mut self) -> Result<(), Error> {
+    /// Kills the primary and starts it again, and gives nobody more than `most` of something
+    /// meanwhile and for a while: first replicas cannot come back, then the primary has no room
+    /// for them.
+    fn withhold(&mut self, resource: Resource, most: u64) -> Result<(), Error> {
+        self.limit_replicas(resource, Some(most))?;
+        self.kill_primary(Some((resource, most)))?;
+        self.pause(100..400);
+        self.limit_replicas(resource, None)?;
+        self.pause(100..400);
+        let primary = self.primary.as_ref();
+        primary.map_or(Ok(()), |primary| primary.limit(resource, None))
+    }
+
+    fn limit_replicas(&self, resource: Resource, most: Option<u64>) -> Result<(), Error> {
+        (0..self.tasks.len()).try_for_each(|replica| self.replicas.limit(replica, resource, most))
+    }
+
+    /// Kills the primary, and starts it again with a limit before replicas find it, if it is
+    /// to have one.
+    fn kill_primary(&mut self, limit: Option<(Resource, u64)>) -> Result<(), Error> {
         if let Some(primary) = self.primary.take() {
             self.past.push(primary.kill()?);
         }
@@ -295,6 +344,9 @@ impl Stage {
         let first = self.past.last().map_or(0, |past| past.given.end);
         let draw = Draw::new(self.draw.word());
         let primary = Life::start(&self.serve, first, draw)?;
+        if let Some((resource, most)) = limit {
+            primary.limit(resource, Some(most))?;
+        }
         self.proxy.set_target(primary.address);
         self.primary = Some(primary);
         Ok(())
@@ -472,6 +524,8 @@ fn wait_for(
 
 /// Connections at once, of somebody who has lost the way.
 const CROWD: usize = 200;
+/// Bytes; receive buffers alone are more.
+const LITTLE_LOCKED: u64 = 64 << 10;
 const AT_THE_LINK: &str = "doing something to the link";
 const NO_CONNECTION: &str = "no replica has a connection any more";
 /// For a connection or an acknowledgement to come, and for a replica to find its primary.

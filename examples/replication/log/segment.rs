@@ -3,14 +3,16 @@
 //!
 //! The last segment of a log is *active*: its bytes are in memory, so that appending is a
 //! copy, and replicas that keep up are served without a read. [`write_out`] brings what was
-//! appended since the last call to the file in one write; [`sync`] makes that durable.
+//! appended since the last call to the file in one write; [`sync`] makes that durable. The
+//! files of the others are opened to be read, and closed: a log may have more of them than a
+//! process may have open.
 //!
 //! [`write_out`]: Segment::write_out
 //! [`sync`]: Segment::sync
 
 use std::{
     fs::{self, File, OpenOptions},
-    io,
+    io, mem,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
     thread,
@@ -35,7 +37,8 @@ pub(crate) struct Segment {
 #[derive(Debug)]
 struct SegmentFile {
     path: PathBuf,
-    file: File,
+    /// Until the segment is sealed.
+    open: Option<File>,
     /// Bytes that were handed to the kernel, and bytes that the kernel has made durable.
     written: usize,
     synced: usize,
@@ -63,7 +66,7 @@ impl Segment {
     /// necessarily records.
     pub(crate) fn open(path: &Path, mut buffer: Vec<u8>) -> io::Result<Segment> {
         let base = base_of(path).ok_or_else(|| io::Error::other("not a segment's name"))?;
-        let file = OpenOptions::new().read(true).write(true).open(path)?;
+        let file = to_be_changed().open(path)?;
         let length = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
         if length > buffer.len() {
             return Err(io::Error::other(format!(
@@ -78,7 +81,7 @@ impl Segment {
             buffer,
             file: Some(SegmentFile {
                 path: path.to_owned(),
-                file,
+                open: Some(file),
                 written: length,
                 synced: 0,
             }),
@@ -121,11 +124,13 @@ impl Segment {
         let at = (from - self.base) as usize;
         let bytes = match &self.file {
             Some(file) if self.buffer.is_empty() => {
-                let mut header = [0; HEADER_BYTES];
-                file.file.read_exact_at(&mut header, at as u64)?;
-                let first = record::size_of_first(&header).unwrap_or_default();
-                scratch.resize(limit.max(first).min(self.used - at), 0);
-                file.file.read_exact_at(scratch, at as u64)?;
+                file.read_with(|file| {
+                    let mut header = [0; HEADER_BYTES];
+                    file.read_exact_at(&mut header, at as u64)?;
+                    let first = record::size_of_first(&header).unwrap_or_default();
+                    scratch.resize(limit.max(first).min(self.used - at), 0);
+                    file.read_exact_at(scratch, at as u64)
+                })?;
                 &scratch[..]
             }
             _ => &self.buffer[at..self.used],
@@ -138,7 +143,7 @@ impl Segment {
         match &self.file {
             Some(file) => {
                 scratch.resize(file.written, 0);
-                file.file.read_exact_at(scratch, 0)?;
+                file.read_with(|file| file.read_exact_at(scratch, 0))?;
                 Ok(scratch)
             }
             None => Ok(&self.buffer[..self.used]),
@@ -148,10 +153,11 @@ impl Segment {
     /// Writes what was appended since the last call.
     pub(crate) fn write_out(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file
+            && let Some(open) = &file.open
             && file.written < self.used
         {
             let new = &self.buffer[file.written..self.used];
-            file.file.write_all_at(new, file.written as u64)?;
+            open.write_all_at(new, file.written as u64)?;
             file.written = self.used;
         }
         Ok(())
@@ -160,9 +166,10 @@ impl Segment {
     /// Makes durable what was written.
     pub(crate) fn sync(&mut self) -> io::Result<()> {
         if let Some(file) = &mut self.file
+            && let Some(open) = &file.open
             && file.synced < file.written
         {
-            file.file.sync_data()?;
+            open.sync_data()?;
             file.synced = file.written;
         }
         Ok(())
@@ -173,20 +180,21 @@ impl Segment {
     pub(crate) fn seal(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.write_out()?;
         self.sync()?;
-        Ok(self
-            .file
-            .is_some()
-            .then(|| std::mem::take(&mut self.buffer)))
+        Ok(self.file.as_mut().map(|file| {
+            file.open = None;
+            mem::take(&mut self.buffer)
+        }))
     }
 
     /// Cuts off what is behind a log offset. The segment has to be active.
     pub(crate) fn truncate(&mut self, end: u64) -> io::Result<()> {
         self.used = (end - self.base) as usize;
         if let Some(file) = &mut self.file
+            && let Some(open) = &file.open
             && file.written > self.used
         {
-            file.file.set_len(self.used as u64)?;
-            file.file.sync_data()?;
+            open.set_len(self.used as u64)?;
+            open.sync_data()?;
             (file.written, file.synced) = (self.used, self.used);
         }
         Ok(())
@@ -203,9 +211,11 @@ impl Segment {
     /// Gets its bytes into memory, in `buffer`, so that it may be appended to again; what it
     /// has no use for comes back.
     pub(crate) fn reactivate(&mut self, mut buffer: Vec<u8>) -> io::Result<Option<Vec<u8>>> {
-        match &self.file {
+        match &mut self.file {
             Some(file) if self.buffer.is_empty() => {
-                file.file.read_exact_at(&mut buffer[..self.used], 0)?;
+                let opened = once_there_is_a_descriptor(|| to_be_changed().open(&file.path))?;
+                opened.read_exact_at(&mut buffer[..self.used], 0)?;
+                file.open = Some(opened);
                 self.buffer = buffer;
                 Ok(None)
             }
@@ -219,17 +229,28 @@ impl SegmentFile {
         let path = directory.join(format!("{base:020}.{EXTENSION}"));
         // The name is durable only with its directory.
         let directory = once_there_is_a_descriptor(|| File::open(directory))?;
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create_new(true);
-        let file = once_there_is_a_descriptor(|| options.open(&path))?;
+        let file = once_there_is_a_descriptor(|| to_be_changed().create_new(true).open(&path))?;
         directory.sync_all()?;
         Ok(SegmentFile {
             path,
-            file,
+            open: Some(file),
             written: 0,
             synced: 0,
         })
     }
+
+    fn read_with(&self, read: impl FnOnce(&File) -> io::Result<()>) -> io::Result<()> {
+        match &self.open {
+            Some(file) => read(file),
+            None => read(&once_there_is_a_descriptor(|| File::open(&self.path))?),
+        }
+    }
+}
+
+fn to_be_changed() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.read(true).write(true);
+    options
 }
 
 /// Opens something, and waits for a while where the process or the system has no descriptor

@@ -28,6 +28,14 @@ impl Directory {
     fn files(&self) -> Vec<PathBuf> {
         segment::files_in(&self.0).unwrap()
     }
+
+    /// How many of its files this process has open.
+    fn open_files(&self) -> usize {
+        let open = fs::read_dir("/proc/self/fd").unwrap();
+        // Other tests close theirs meanwhile.
+        let paths = open.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
+        paths.filter(|path| path.starts_with(&self.0)).count()
+    }
 }
 
 impl Drop for Directory {
@@ -122,6 +130,27 @@ fn no_record_straddles_two_segments() {
     // Pieces end where segments do.
     assert_eq!(log.records(0, 10_000).unwrap().len(), 1000);
     assert_eq!(log.records(900, 10_000).unwrap().len(), 100);
+}
+
+#[test]
+fn a_log_of_many_segments_has_one_file_open() {
+    let directory = Directory::new();
+    let mut log = directory.log();
+    fill(&mut log, 95);
+    assert_eq!((directory.files().len(), directory.open_files()), (10, 1));
+    let all = contents(&mut log, 350);
+    drop(log);
+    let mut log = directory.log();
+    assert!(contents(&mut log, 350) == all);
+    // Back to where a segment that was closed goes on.
+    let mut other = open(None);
+    fill(&mut other, 43);
+    log.append_records(4300, &[]).unwrap();
+    assert_eq!(log.tip(), other.tip());
+    fill(&mut log, 3);
+    fill(&mut other, 3);
+    assert_eq!((directory.files().len(), directory.open_files()), (5, 1));
+    assert_eq!(log.read_back().unwrap(), other.tip());
 }
 
 #[test]

@@ -383,7 +383,7 @@ fn lost(error: RecvError) -> Lost {
 /// which is there anyway. More than are outstanding.
 const WINDOW_MESSAGES: u64 = 8;
 /// So many fit, of records of 4 KiB, and what they are copied through stays in a core's cache.
-const WINDOW_BYTES: u64 = 512 << 10;
+pub(crate) const WINDOW_BYTES: u64 = 512 << 10;
 /// Under `Driver::Caller`, publishing so much runs a turn of the engine.
 const TRANSMITTED_BYTES: usize = 32 << 10;
 /// How often who may have come is looked for, while nothing is under way.

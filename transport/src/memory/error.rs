@@ -50,6 +50,10 @@ impl MemoryError {
             Some(Errno::MFILE | Errno::NFILE) => {
                 "raise the limit of open files (ulimit -n)".to_owned()
             }
+            Some(Errno::FBIG) => format!(
+                "{}, or raise the limit of a file's size (ulimit -f)",
+                self.what.saving()
+            ),
             Some(Errno::NOSYS | Errno::PERM | Errno::ACCESS) => format!(
                 "let the sandbox (seccomp, vm.memfd_noexec) allow {}, or choose another fabric",
                 self.step
@@ -151,6 +155,7 @@ mod tests {
             MemoryError::new(MemoryUse::LargeMessage, 1, "memfd_create", errno).to_string()
         };
         assert!(text(Errno::MFILE).ends_with("raise the limit of open files (ulimit -n)"));
+        assert!(text(Errno::FBIG).ends_with("a file's size (ulimit -f)"));
         assert!(text(Errno::NOSYS).contains("allow memfd_create"));
         assert!(text(Errno::IO).ends_with("send shorter messages"));
     }

@@ -79,8 +79,18 @@ impl Link {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> bool {
-        if self.phase != Phase::Up || self.broken.is_some() {
+        if self.broken.is_some() {
             return false;
+        }
+        match self.phase {
+            Phase::Up => {}
+            // It goes as a whole, unless the peer's host says nothing any more.
+            Phase::Closing => {
+                let goes_on = self.look_for_answers(tools, context);
+                self.settle(tools, context);
+                return goes_on;
+            }
+            Phase::PeerClosed | Phase::Gone => return false,
         }
         let mut goes_on = self.rest_senders(context);
         for receiver in self.receivers.values_mut() {
