@@ -4,6 +4,7 @@
 use std::{
     env,
     process::Command,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -27,6 +28,11 @@ fn is_inside(test: &str) -> bool {
     };
     let unshared = |program: &mut Command| program.status().is_ok_and(|status| status.success());
     if !unshared(Command::new("unshare").args(as_user).arg("true")) {
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(
+            !is_root,
+            "root has network namespaces, by util-linux's unshare"
+        );
         println!("no network namespace is to be had here, so nothing is tested");
         return false;
     }
@@ -153,6 +159,63 @@ fn a_black_hole_that_stays_ends_the_session_at_both_ends_for_good() {
     assert_eq!(*receiver.recv().unwrap(), 4);
 }
 
+/// Nothing is on its way, so that only an answer to nothing can fail to come.
+#[test]
+fn an_end_that_only_receives_notices_by_keepalive() {
+    if !is_inside("an_end_that_only_receives_notices_by_keepalive") {
+        return;
+    }
+    let there = builder().listen("127.0.0.1:0").build().unwrap();
+    let here = builder().build().unwrap();
+    let peer = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&0).unwrap();
+    receiver.recv().unwrap().ack();
+    sender.wait_acked(1).unwrap();
+    let mut events = there.events();
+    assert!(matches!(next(&mut events), Event::Connected { .. }));
+    // What is silent tells so, and gives its memory back.
+    thread::sleep(Duration::from_secs(4));
+    lo("down");
+    let since = Instant::now();
+    let told = events.next_timeout(4 * KEEPALIVE).expect("an event");
+    assert!(matches!(told, Event::Suspended { .. }), "{told}");
+    // The last answer was some seconds ago.
+    assert!(since.elapsed() >= KEEPALIVE / 2, "{:?}", since.elapsed());
+    lo("up");
+    sender.send(&1).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    assert!(peer.stats().resumes == 1 && other.stats().resumes == 1);
+}
+
+/// A node that is closed waits for its peer as it does otherwise, and no longer.
+#[test]
+fn a_node_that_is_being_closed_notices_a_black_hole() {
+    if !is_inside("a_node_that_is_being_closed_notices_a_black_hole") {
+        return;
+    }
+    let there = builder().listen("127.0.0.1:0").build().unwrap();
+    let here = builder().session_timeout(VERDICT).build().unwrap();
+    let peer = here.connect(there.local_addr().unwrap()).unwrap();
+    let other = there.accept().unwrap();
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&0).unwrap();
+    sender.flush().unwrap();
+    lo("down");
+    sender.send(&1).unwrap();
+    let since = Instant::now();
+    let report = here.close(Duration::MAX);
+    assert!(since.elapsed() >= NOTICE);
+    assert!(since.elapsed() < Duration::from_secs(20));
+    assert_eq!(report.undelivered.len(), 1, "{report}");
+    drop(receiver);
+}
+
+/// When a silent network is noticed where nothing is under way.
+const KEEPALIVE: Duration = Duration::from_secs(19);
 /// When a silent network is noticed.
 const NOTICE: Duration = Duration::from_secs(1);
 /// When it is given up, from then.

@@ -272,6 +272,83 @@ fn whoever_comes_back_too_late_is_refused() {
     }
 }
 
+/// Whoever accepted cannot dial, and learns it from whoever comes with that identity.
+#[test]
+fn a_peer_that_runs_anew_is_gone_for_certain() {
+    let known = || builder(Fabric::Tcp).identity([7; 16]);
+    let (here, peer, cable, there, other) = join(known(), builder(Fabric::Tcp));
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&1).unwrap();
+    sender.flush().unwrap();
+    cable.cut_for_good();
+    wait_until(|| other.is_suspended());
+    let began = Instant::now();
+    let anew = known().build().unwrap();
+    let after = anew.connect(there.local_addr().unwrap()).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+        panic!("nothing else was sent");
+    };
+    let EndCause::PeerGone { why, certain: true } = &end.cause else {
+        panic!("{end}")
+    };
+    assert!(why.contains("anew"), "{end}");
+    assert!(began.elapsed() < LONG && other.is_gone());
+    // The new one has a session of its own.
+    let now = there.accept().unwrap();
+    let mut sender = after.sender::<u64>("numbers").unwrap();
+    let mut receiver = now.receiver::<u64>("numbers").unwrap();
+    sender.send(&2).unwrap();
+    assert_eq!(*receiver.recv().unwrap(), 2);
+    drop(here);
+}
+
+/// The kernel tells of a process on the same host, whether there is a connection or none.
+#[test]
+fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
+    const DIALS: &str = "DIALS_AND_WAITS_TO_BE_KILLED";
+    if let Some(address) = env::var_os(DIALS) {
+        let (fabric, address) = match address.to_str().unwrap().split_once(' ').unwrap() {
+            ("shm", address) => (Fabric::Shm, address),
+            (_, address) => (Fabric::Tcp, address),
+        };
+        let here = builder(fabric).build().unwrap();
+        let peer = here.connect(address).unwrap();
+        let mut sender = peer.sender::<u64>("numbers").unwrap();
+        sender.send(&1).unwrap();
+        // Until it is killed, or whoever was to is gone.
+        let _ = sender.wait_acked(2);
+        return;
+    }
+    for (fabric, name) in [(Fabric::Shm, "shm"), (Fabric::Tcp, "tcp")] {
+        let there = builder(fabric).build().unwrap();
+        let cable = Cable::to(there.local_addr().unwrap());
+        let test = "a_process_that_ends_while_there_is_no_connection_is_gone_for_certain";
+        let mut dialer = Command::new(env::current_exe().unwrap())
+            .args([test, "--exact"])
+            .env(DIALS, format!("{name} {}", cable.address))
+            .spawn()
+            .unwrap();
+        let other = there.accept().unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        assert_eq!(*receiver.recv().unwrap(), 1);
+        cable.cut_for_good();
+        wait_until(|| other.is_suspended());
+        let killed = Instant::now();
+        dialer.kill().unwrap();
+        let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+            panic!("nothing else was sent");
+        };
+        assert!(
+            matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
+            "{end}"
+        );
+        assert!(killed.elapsed() < LONG, "its session_timeout is longer");
+        dialer.wait().unwrap();
+    }
+}
+
 fn disconnection(waited: Result<(), WaitAckedError>) -> Disconnected {
     match waited {
         Err(WaitAckedError::Failed(SendError::Disconnected(end))) => *end,
