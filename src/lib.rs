@@ -167,7 +167,7 @@ pub use receiver::{Iter, Receiver};
 pub use select::{Select, Selectable};
 pub use sender::{Reservation, Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
-pub use stats::{NodeSession, NodeStats};
+pub use stats::{NodeSession, NodeStats, SessionState};
 pub use versions::{
     VersionedMessage, VersionedMessages, VersionedOpenedAsync, VersionedReceiver,
     VersionedRecvAsync, VersionedSender, Versions, VersionsBuilder,

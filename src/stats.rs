@@ -44,12 +44,25 @@ pub struct NodeSession {
     pub fabric: Fabric,
     /// How its completions are polled, and why so (verbs).
     pub completion_polling: Option<String>,
-    /// Whether it has not ended.
-    pub is_up: bool,
+    /// Whether it has a connection, waits for one, or has ended.
+    pub state: SessionState,
     /// What it counted.
     pub counters: SessionStats,
     /// Its channels, as far as this node has opened them.
     pub channels: Vec<ChannelStats>,
+}
+
+/// Where a session is in its life: see [`Node`](crate::Node#when-a-connection-breaks).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[non_exhaustive]
+pub enum SessionState {
+    /// It has a connection.
+    Up,
+    /// It has lost that and waits for another.
+    Suspended,
+    /// It has ended.
+    Gone,
 }
 
 impl NodeStats {
@@ -79,7 +92,11 @@ impl NodeSession {
             address: peer.address,
             fabric: fabric_of(link.session.fabric()),
             completion_polling: link.session.completion_polling(),
-            is_up: link.is_up,
+            state: match link.is_up {
+                false => SessionState::Gone,
+                true if link.session.is_suspended() => SessionState::Suspended,
+                true => SessionState::Up,
+            },
             counters: link.session.stats(),
             channels: link.channels,
         }
@@ -121,11 +138,15 @@ impl fmt::Display for NodeSession {
             address,
             fabric,
             completion_polling,
-            is_up,
+            state,
             counters,
             channels,
         } = self;
-        let state = if *is_up { "" } else { ", ended" };
+        let state = match state {
+            SessionState::Up => "",
+            SessionState::Suspended => ", suspended",
+            SessionState::Gone => ", gone",
+        };
         writeln!(f, "  peer {peer} at {address} over {fabric}{state}")?;
         write!(f, "   ")?;
         for (name, value) in numbers(counters) {

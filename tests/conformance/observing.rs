@@ -4,7 +4,7 @@ use std::{thread, time::Duration};
 
 use ibex::{
     ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role,
-    SendTimeoutError, TrySendError,
+    SendTimeoutError, SessionState, TrySendError,
 };
 
 use crate::common::{
@@ -107,7 +107,7 @@ fn channel_of(node: &Node, name: &str) -> ChannelStats {
     let [session] = &stats.sessions[..] else {
         panic!("one session: {stats:?}");
     };
-    assert!(session.is_up);
+    assert_eq!(session.state, SessionState::Up);
     let found = session.channels.iter().find(|channel| channel.name == name);
     found.unwrap_or_else(|| panic!("{name}: {stats}")).clone()
 }

@@ -18,7 +18,7 @@ use std::{
 use cable::Cable;
 use ibex::{
     Disconnected, Driver, EndCause, Event, Fabric, Node, NodeBuilder, Peer, Policy, Raw, RecvError,
-    RecvTimeoutError, SendError, WaitAckedError,
+    RecvTimeoutError, SendError, SessionState, WaitAckedError,
 };
 
 fn node(driver: Driver) -> Node {
@@ -283,6 +283,9 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     sender.flush().unwrap();
     cable.cut_for_good();
     wait_until(|| other.is_suspended());
+    let stats = there.stats();
+    assert_eq!(stats.sessions[0].state, SessionState::Suspended);
+    assert!(stats.to_string().contains(", suspended"), "{stats}");
     let began = Instant::now();
     let anew = known().build().unwrap();
     let after = anew.connect(there.local_addr().unwrap()).unwrap();
