@@ -37,13 +37,15 @@ use crate::{
 /// A session outlives its connection. When that breaks the session is
 /// *suspended*: senders go on until their windows are full, receivers with what has arrived,
 /// channels may be opened and closed, and calls that wait take longer; a call with a time-out
-/// keeps its word. The end that dialed dials again, at once and then with pauses that grow to a
-/// second, so the other end has to listen still. Then the session is *resumed*: what had not
-/// arrived is sent again, and each message comes once and in order. [`Node::events`] tells of
-/// both, [`Peer::stats`] counts them. One over verbs whose connection, queue pair or device
-/// breaks asks for another queue pair, and goes on over tcp if there is none within
-/// [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), of which an event tells too; there
-/// it stays, unless both nodes have it [go back](NodeBuilder::fail_back) at a later break.
+/// keeps its word. The end that dialed dials again, at once and then with pauses that grow to
+/// 1.5 s, so the other end has to listen still; 16 threads of a node do that for all of its
+/// sessions, and a host that says nothing holds one of them for up to 3 s. Then the session is
+/// *resumed*: what had not arrived is sent again, and each message comes once and in order.
+/// [`Node::events`] tells of both, [`Peer::stats`] counts them. One over verbs whose
+/// connection, queue pair or device breaks asks for another queue pair, and goes on over tcp
+/// if there is none within [`fail_over_after`](NodeBuilder::fail_over_after) (1 s), of which an
+/// event tells too; there it stays, unless both nodes have it
+/// [go back](NodeBuilder::fail_back) at a later break.
 ///
 /// A connection counts as broken when it ends or is reset, when the peer's host leaves what was
 /// sent to it unanswered for [`notice_timeout`](NodeBuilder::notice_timeout) (3 s), or, while

@@ -43,9 +43,10 @@
 //! | the policy forbids verbs | the policy of that node ([`Policy`](crate::Policy)) |
 //!
 //! A device that is removed under its sessions (`rdma link delete`, or its network interface
-//! goes) ends them and is closed a few seconds later, whatever handles and messages there
-//! are, and the next session takes what there is then. Under
-//! [`Driver::Caller`](crate::Driver::Caller) that happens in the program's calls.
+//! goes) is closed a few seconds later, whatever handles and messages there are. Its sessions
+//! leave it and go on over another queue pair, or over tcp where policies allow it, and the
+//! next session takes what there is then. Under [`Driver::Caller`](crate::Driver::Caller) that
+//! happens in the program's calls.
 //!
 //! Memory that a device uses is locked. A node takes 36 MiB with its first session over
 //! RDMA ([`RdmaSettings`] says what of), and users may usually lock 8 MiB in total. Raise

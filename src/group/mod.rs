@@ -46,6 +46,13 @@ mod member;
 /// its end too late, no orderly end but [`RecvError::Disconnected`](crate::RecvError) with
 /// [`CloseReason::NoRoom`](crate::CloseReason): what it has is not all that there is.
 ///
+/// A member whose session is *suspended*, as its [connection](Node#when-a-connection-breaks)
+/// was lost, is a member still. Its window fills, and then it is full as a slow one is: by
+/// [`WhenFull::DropAfter`] it is dropped when its time is up, and hears of it if its session
+/// goes on; by [`WhenFull::Wait`] sending waits until that does or is over, so for up to
+/// [`notice_timeout`](crate::NodeBuilder::notice_timeout) (19 s where nothing was under way to
+/// it) and [`session_timeout`](crate::NodeBuilder::session_timeout) behind that.
+///
 /// # Quorums
 ///
 /// [`wait_acked`](Self::wait_acked) waits until so many have acknowledged a message, whoever

@@ -361,10 +361,10 @@ impl RdmaSettings {
         self.with_time("timeout", timeout, range, ConnectionSettings::timeout)
     }
 
-    /// How often a packet is sent again before the session ends. Default and most: 6,
-    /// range 0 to 6. With `timeout` it says when a peer that is gone is noticed: after
-    /// `timeout * (retry_count + 1)`, by default 0.5 s, and up to four times that, since
-    /// devices may wait for longer. Fewer gives up on a link that is merely bad.
+    /// How often a packet is sent again before the queue pair fails and its session is
+    /// suspended. Default and most: 6, range 0 to 6. With `timeout` it says when a peer that is
+    /// gone is noticed: after `timeout * (retry_count + 1)`, by default 0.5 s, and up to four
+    /// times that, since devices may wait for longer. Fewer gives up on a link that is merely bad.
     pub fn retry_count(mut self, tries: u8) -> Self {
         self.note(SettingError::check_count(
             "retry_count",

@@ -225,7 +225,7 @@ impl Engine {
     }
 
     /// The machine is about to lose a device, which waits for us to close it, and may work
-    /// until then: what has arrived is handed out, and sessions end behind it.
+    /// until then: what has arrived is handed out, and sessions leave it behind that.
     pub(in crate::driver) fn device_was_removed(&mut self, site: &Arc<Site>) {
         let mut sites = self.sites.iter();
         let Some(at) = sites.position(|care| Arc::ptr_eq(&care.site, site)) else {
@@ -239,7 +239,7 @@ impl Engine {
         self.let_go_of_lost_sites();
     }
 
-    /// Ends every session of a site behind what has arrived for it.
+    /// Has every session of a site leave it behind what has arrived for it.
     fn cut_off(&mut self, at: usize, why: &str) {
         for session in self.sites[at].sessions.clone().into_values() {
             if let Some(link) = self.links.get_mut(session) {
