@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Node, Raw, Receiver, RecvError, Sender, TryRecvError};
+use ibex::{Driver, Node, Raw, Receiver, RecvError, Sender, TryRecvError};
 
 use crate::common::{
     scenario::{Scenario, Side},
@@ -15,6 +15,7 @@ use crate::common::{
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("first_after_rest", first_after_rest),
+    Scenario::new("rests_by_itself", rests_by_itself),
     Scenario::new("held_over_silence", held_over_silence),
     Scenario::new("now_and_then", now_and_then),
 ];
@@ -49,6 +50,42 @@ fn first_after_rest(stage: &mut Stage) {
                 }
                 rest(&node);
                 stage.rendezvous("at rest", &node);
+            }
+            assert_ended(receiver);
+        }
+    }
+}
+
+/// A send behind a rest makes another ring, which goes back although nobody makes any call
+/// after it.
+fn rests_by_itself(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let is_turned = stage.driver() == Driver::Caller;
+    let leave_alone = |time| match is_turned {
+        true => drive_for(&node, time),
+        false => thread::sleep(time),
+    };
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "seldom");
+            for _ in 0..2 {
+                sender.send(&[7; 64]).expect("sent");
+                let start = Instant::now();
+                while rings() > 0 {
+                    leave_alone(Duration::from_millis(100));
+                    assert!(start.elapsed() < LONG, "the ring stays");
+                }
+                // Whoever sleeps has nothing to wake up for.
+                leave_alone(SILENCE);
+            }
+            sender.close().expect("delivered");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "seldom");
+            for _ in 0..2 {
+                let message = receiver.recv().expect("a message");
+                assert_eq!(message[..], [7; 64]);
+                message.ack();
             }
             assert_ended(receiver);
         }

@@ -536,22 +536,33 @@ impl Engine {
             link.is_hot = !link.is_cold();
             link.is_hot
         });
-        let deadlines = self
-            .timed
-            .iter()
-            .filter_map(|&id| self.links.get(id)?.deadline());
-        let next = deadlines
-            .chain(self.control_deadline)
-            .chain(self.closing.deadline())
-            .chain(self.watch.next_look())
-            .chain(self.site_looks.next())
-            .min();
+        let next = self.deadline();
         self.note_time(now);
         if next.is_some_and(|next| next <= now) {
             None
         } else {
             Some(next)
         }
+    }
+
+    /// When there is something to do even if nothing happens.
+    fn deadline(&self) -> Option<Instant> {
+        let deadlines = self
+            .timed
+            .iter()
+            .filter_map(|&id| self.links.get(id)?.deadline());
+        deadlines
+            .chain(self.control_deadline)
+            .chain(self.closing.deadline())
+            .chain(self.watch.next_look())
+            .chain(self.site_looks.next())
+            .min()
+    }
+
+    /// Whether who sleeps now does so beyond a deadline that has come since.
+    pub(super) fn is_overslept(&self) -> bool {
+        self.deadline()
+            .is_some_and(|deadline| self.sleeps_until.is_none_or(|until| deadline < until))
     }
 
     // ---- Sessions --------------------------------------------------------------------

@@ -438,8 +438,12 @@ impl Runtime {
         let mut engine = self.engine.lock();
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
+        let is_overslept = self.engine.has_sleeper() && engine.is_overslept();
         drop(engine);
         self.wake(context);
+        if is_overslept {
+            self.rouse_leader();
+        }
         result
     }
 
