@@ -76,16 +76,15 @@ fn rests_by_itself(stage: &mut Stage) {
                     assert!(start.elapsed() < LONG, "the ring stays");
                 }
                 // Whoever sleeps has nothing to wake up for.
-                leave_alone(SILENCE);
+                leave_alone(SILENCE / 2);
             }
             sender.close().expect("delivered");
         }
         Side::Listener => {
             let mut receiver = receiver(&peer, "seldom");
             for _ in 0..2 {
-                let message = receiver.recv().expect("a message");
-                assert_eq!(message[..], [7; 64]);
-                message.ack();
+                // Dropped, not acknowledged.
+                assert_eq!(receiver.recv().expect("a message")[..], [7; 64]);
             }
             assert_ended(receiver);
         }

@@ -268,8 +268,17 @@ impl ReceiveChannel {
 
     /// Whether the sender waits for the application, not only for us.
     pub(super) fn waits_for_application(&self) -> bool {
-        self.ask.released > self.told.released
-            || (self.ask.acknowledged > self.told.acknowledged && !self.told.acknowledgement_ended)
+        self.ask.released > self.told.released || self.ask.acknowledged > self.settled()
+    }
+
+    /// What the sender was told of the messages that it asks to be acknowledged. Where
+    /// acknowledgement has ended they cannot be any more, and what it can still hear of them is
+    /// that they are released.
+    fn settled(&self) -> u64 {
+        match self.told.acknowledgement_ended {
+            true => self.told.released,
+            false => self.told.acknowledged,
+        }
     }
 
     /// Whether the sender waits for room in its window.
@@ -324,7 +333,7 @@ impl ReceiveChannel {
     fn is_asked_for_news(&self) -> bool {
         self.ask.received > self.told.received
             || self.ask.released > self.told.released
-            || self.ask.acknowledged > self.told.acknowledged
+            || self.ask.acknowledged > self.settled()
     }
 
     /// Whether there is news of what the sender waits for.
@@ -343,6 +352,8 @@ impl ReceiveChannel {
                 now.acknowledged,
             )
             || unanswered
+            || (self.told.acknowledgement_ended
+                && reached(self.ask.acknowledged, self.told.released, now.released))
     }
 
     /// Whether there is anything that the sender has not heard.

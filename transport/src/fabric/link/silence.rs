@@ -131,9 +131,8 @@ impl Link {
                 }
                 Finding::Needed { is_asked: false } => {
                     // Not for what is released, which a sender asks that waits for room: the
-                    // peer would watch it stall. Where acknowledgement has ended the answer
-                    // comes before the last guard goes, and the ring stays until there is
-                    // other news.
+                    // peer would watch it stall. Where acknowledgement has ended this is
+                    // answered when all of them are released.
                     let ask = Ask::acknowledged(sender.end.sent.load(Ordering::Acquire));
                     self.session.ask(id, ask);
                 }
