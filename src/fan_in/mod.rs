@@ -429,19 +429,19 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         let member = self.members[number].take()?;
         self.hot.retain(|hot| *hot != number);
         self.live -= 1;
-        match error {
-            RecvError::Ended => {
-                if !member.has_joined {
-                    // It opened and closed between two looks.
-                    self.events.push_back(FanInEvent::Ended(member.peer));
-                    return Some(FanInEvent::Joined(member.peer));
-                }
-                Some(FanInEvent::Ended(member.peer))
-            }
+        let came = member.has_joined || member.handle.is_open();
+        let event = match error {
+            RecvError::Ended => FanInEvent::Ended(member.peer),
             // Who never came is not missed, unless it came with another type.
-            RecvError::Disconnected(_) if !member.has_joined => None,
-            error => Some(FanInEvent::Lost(member.peer, error.into())),
+            RecvError::Disconnected(_) if !came => return None,
+            error => FanInEvent::Lost(member.peer, error.into()),
+        };
+        if came && !member.has_joined {
+            // It opened, and ended or gave up, between two looks.
+            self.events.push_back(event);
+            return Some(FanInEvent::Joined(member.peer));
         }
+        Some(event)
     }
 
     /// In a fork of the process all peers are lost, and nothing else comes.
