@@ -424,7 +424,6 @@ impl Engine {
         if !self.timed.iter().any(is_due) {
             return;
         }
-        let mut any_ended = false;
         let mut at = 0;
         while at < self.timed.len() {
             let session = self.timed[at];
@@ -433,23 +432,21 @@ impl Engine {
                 continue;
             };
             link.expire(now, &mut self.tools, context);
+            let report = link.take_credit_report();
+            report_credit(&mut self.broker, &mut self.sites, session, report);
             if link.has_left_site {
                 self.left_site(session, context);
-                any_ended = true;
                 at += 1;
             } else if link.is_finished() {
                 self.remove(session);
-                any_ended = true;
             } else if link.deadline().is_none() {
                 self.timed.swap_remove(at);
             } else {
                 at += 1;
             }
         }
-        if any_ended {
-            // Whoever waits for what they had would sleep on.
-            self.share_credit(context);
-        }
+        // Whoever waits for what a session had that has ended would sleep on.
+        self.share_credit(context);
     }
 
     /// The session is worth a look in every turn for a while.

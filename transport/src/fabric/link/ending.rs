@@ -153,8 +153,11 @@ impl Link {
         }
     }
 
+    /// Does what was to be done by `now`, and lets out what follows.
     pub(crate) fn expire(&mut self, now: Instant, tools: &mut Tools, context: &mut Context<'_>) {
+        let mut any = false;
         while let Some(timer) = self.timers.poll_expired(now) {
+            any = true;
             match timer {
                 Timer::Linger => self.finish(&EndCause::Goodbye, context),
                 Timer::Drain => {
@@ -167,6 +170,9 @@ impl Link {
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.give_up(context),
             }
+        }
+        if any {
+            self.settle(tools, context);
         }
     }
 
