@@ -66,6 +66,7 @@ fn why_left_out(scenario: &Scenario, fake: FakeUse) -> Option<&'static str> {
 }
 
 const STOPPED: &[&str] = &[
+    "abort_behind_a_full_socket",
     "close_reports_twice",
     "close_in_two_threads",
     "close_with_a_stopped_peer",
@@ -78,6 +79,7 @@ const LIMITED: &[&str] = &[
     "no_descriptor_for_an_end",
     "no_descriptor_for_a_ring",
     "no_descriptor_to_receive_with",
+    "no_descriptor_for_what_is_aborted",
     "no_memory_to_receive_with",
     "no_memory_to_gather_with",
 ];

@@ -4,8 +4,8 @@
 use std::{fs, thread, time::Duration};
 
 use ibex::{
-    Driver, Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw, RecvError,
-    RecvTimeoutError, SendError,
+    CloseReason, Driver, EndCause, Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw,
+    RecvError, RecvTimeoutError, SendError,
 };
 use rustix::{
     param::page_size,
@@ -15,7 +15,7 @@ use rustix::{
 use crate::{
     common::{
         scenario::{Scenario, Side},
-        stage::{LONG, MOMENT, Stage, receiver, sender},
+        stage::{BytesReceiver, LONG, MOMENT, Stage, receiver, sender},
     },
     limiting::{answer, converse},
 };
@@ -28,6 +28,11 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         "no_descriptor_to_receive_with",
         no_descriptor_to_receive_with,
     ),
+    Scenario::new(
+        "no_descriptor_for_what_is_aborted",
+        no_descriptor_for_what_is_aborted,
+    ),
+    Scenario::new("abort_behind_a_full_socket", abort_behind_a_full_socket),
     Scenario::new("no_memory_to_receive_with", no_memory_to_receive_with),
     Scenario::new("no_memory_to_gather_with", no_memory_to_gather_with),
 ];
@@ -201,6 +206,81 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
     assert!(receiver.next().expect("the end").is_none());
 }
 
+/// The same where their sender gives up behind them: what it sent is handed out, and then the
+/// error.
+fn no_descriptor_for_what_is_aborted(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let cases = [("first", 10), ("large", LARGE)];
+    for (name, length) in cases {
+        if stage.side == Side::Listener {
+            let mut sender = sender(&peer, name);
+            sender.opened(LONG).expect("opened");
+            if name == "large" {
+                // It has a ring already.
+                let last = sender.send(b"here").expect("sent");
+                sender.wait_acked(last).expect("acknowledged");
+            }
+            stage.hear("it has none", &node);
+            sender.send(&vec![7; length]).expect("sent");
+            sender.abort();
+            stage.tell("it is given up");
+            continue;
+        }
+        let mut receiver = receiver(&peer, name);
+        receiver.opened(LONG).expect("opened");
+        if name == "large" {
+            receiver.recv().expect("a message").ack();
+        }
+        limited(Resource::Nofile, 3, || {
+            stage.tell("it has none");
+            stage.hear("it is given up", &node);
+            if stage.fabric() == Fabric::Shm {
+                let early = receiver.recv_timeout(MOMENT);
+                assert!(
+                    matches!(early, Err(RecvTimeoutError::Timeout(_))),
+                    "{early:?}"
+                );
+            }
+        });
+        assert_given_up(&mut receiver, length);
+    }
+}
+
+/// Where the peer has taken nothing for so long that its socket is full, what is passed waits,
+/// and no end overtakes it.
+fn abort_behind_a_full_socket(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        let mut given_up = receiver(&peer, "wal");
+        given_up.opened(LONG).expect("opened");
+        stage.tell("it is open");
+        assert_given_up(&mut given_up, 10);
+        return receiver(&peer, "0").recv().expect("a message").ack();
+    }
+    let mut wal = sender(&peer, "wal");
+    wal.opened(LONG).expect("opened");
+    stage.hear("it is open", &node);
+    stage.stop_other();
+    let mut ends: Vec<_> = (0..MANY)
+        .map(|name| sender(&peer, &name.to_string()))
+        .collect();
+    wal.send(&[7; 10]).expect("sent");
+    wal.abort();
+    stage.resume_other();
+    let last = ends[0].send(b"it goes on").expect("sent");
+    ends[0].wait_acked(last).expect("acknowledged");
+}
+
+/// A message of `length` bytes comes, and then the error of a sender that gave up.
+fn assert_given_up(receiver: &mut BytesReceiver, length: usize) {
+    assert_eq!(receiver.recv().expect("a message").len(), length);
+    let error = receiver.next().expect_err("no orderly end");
+    let RecvError::Disconnected(error) = error else {
+        panic!("not a disconnection: {error}");
+    };
+    assert_eq!(error.cause, EndCause::PeerClosed(CloseReason::Aborted));
+}
+
 /// A receiving end for which the kernel refuses memory is not opened, and can be once it does
 /// not; neither a ring nor a large message that cannot be mapped is lost.
 fn no_memory_to_receive_with(stage: &mut Stage) {
@@ -296,6 +376,8 @@ fn without_memory<T>(act: impl FnOnce() -> T) -> T {
     limited(Resource::As, mapped + (1 << 20), act)
 }
 
+/// Ends of whose words more is passed than the socket takes.
+const MANY: usize = 600;
 /// A message that is longer than its ring.
 const LARGE: usize = 3 << 20;
 /// Longer than what is silent keeps its memory.

@@ -182,9 +182,9 @@ impl Link {
         let all = self.senders.values().chain(parting);
         all.filter_map(|sender| {
             let counts = sender.end.counts();
-            // shm: publishing is delivery while the peer lives.
-            let received = match self.local {
-                Some(_) if !self.is_lost => counts.sent,
+            // shm: publishing is delivery while the peer lives and has what it lies in.
+            let received = match &self.local {
+                Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => counts.sent,
                 _ => counts.received,
             };
             (received < counts.sent).then(|| Undelivered {

@@ -183,6 +183,10 @@ impl Link {
                 {
                     theirs.close(final_sequence);
                 }
+            } else if let Some(local) = &mut self.local
+                && local.lacks_descriptor
+            {
+                local.closed_behind.push((end, reason));
             } else {
                 receiver
                     .end
@@ -196,7 +200,7 @@ impl Link {
         }
     }
 
-    fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
+    pub(super) fn end_channel(&mut self, end: u32, why: End, context: &mut Context<'_>) {
         if let Some(sender) = self.senders.get(end) {
             sender.end.state.end(why.clone());
             sender.end.waiters.take(&mut context.wakers);

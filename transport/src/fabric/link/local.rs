@@ -20,7 +20,11 @@ use rustix::event::{
 use crate::{
     channel::words::{ReceiverWords, SenderWords, Words},
     driver::{PeerDescription, Wire},
-    engine::{control::Role, id_map::IdMap, session::Agreed},
+    engine::{
+        control::{CloseReason, Role},
+        id_map::IdMap,
+        session::Agreed,
+    },
     fabric::shm::{
         ControlBlock, ControlSegments, FdSocket, PeerControlSegment, Reader, SegmentShare, Sizes,
         message::{self, Message},
@@ -57,6 +61,8 @@ pub(super) struct LocalWires {
     pub(super) greeted: bool,
     /// What comes next needs a descriptor that this process may not open now.
     pub(super) lacks_descriptor: bool,
+    /// Ends that the peer has closed behind that, and not in order.
+    pub(super) closed_behind: Vec<(u32, CloseReason)>,
     /// The peer has said goodbye behind that.
     pub(super) has_goodbye: bool,
 }
@@ -109,6 +115,7 @@ impl LocalWires {
             early: VecDeque::new(),
             greeted: false,
             lacks_descriptor: false,
+            closed_behind: Vec::new(),
             has_goodbye: false,
         })
     }
@@ -118,11 +125,20 @@ impl LocalWires {
         let _ = epoll::delete(epoll, &self.socket);
     }
 
+    /// Whether what the socket did not take yet belongs to messages of sending end `end`.
+    pub(super) fn holds_back(&self, end: u32) -> bool {
+        self.outbox.iter().any(|(message, _)| match message {
+            Message::Ring { end: of, .. } | Message::Large { end: of, .. } => *of == end,
+            _ => false,
+        })
+    }
+
     /// Frees what its queues took, as far as nothing is in them.
     pub(super) fn rest(&mut self) {
         self.outbox.shrink_to_fit();
         self.opening.shrink_to_fit();
         self.early.shrink_to_fit();
+        self.closed_behind.shrink_to_fit();
         self.closed.shrink_to_fit();
         self.blocks.iter_mut().for_each(IdMap::shrink_to_fit);
     }

@@ -4,16 +4,17 @@
 //! What is wrong with a message ends the session; what the kernel refuses is tried again.
 
 use std::{
-    fmt,
+    fmt, mem,
     os::fd::{AsFd, OwnedFd},
     time::{Duration, Instant},
 };
 
-use super::{Link, ReceiveLink, local::Opening, silence::SenderSilence};
+use super::{Link, Phase, ReceiveLink, local::Opening, silence::SenderSilence};
 use crate::{
     channel::{
         EndCause,
         receive_end::{LargeArrival, LargePlace, Source},
+        state::End,
     },
     driver::Context,
     engine::{control::Role, id_map::IdMap, timer::Timer},
@@ -35,7 +36,11 @@ impl Link {
                 Ok(Outgoing::Sent) => {
                     local.outbox.pop_front();
                 }
-                Ok(Outgoing::End) => return,
+                Ok(Outgoing::End) => {
+                    // Nobody takes what is left, and frames wait for nothing.
+                    local.outbox.clear();
+                    return;
+                }
                 Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
                     let again = Instant::now() + PASS_AGAIN;
                     return self.timers.set_sooner(Timer::Pass, again);
@@ -46,6 +51,18 @@ impl Link {
                 }
             }
         }
+    }
+
+    /// Whether frames wait for what is to be passed: the peer shall have it before it hears of
+    /// an end, or of a goodbye, that comes behind it. One that has said goodbye itself has no
+    /// use for it.
+    pub(super) fn has_to_pass(&self) -> bool {
+        let is_wanted = matches!(self.phase, Phase::Up | Phase::Closing);
+        is_wanted
+            && self
+                .local
+                .as_ref()
+                .is_some_and(|local| !local.outbox.is_empty())
     }
 
     /// The handle of a sending end has made its ring.
@@ -105,15 +122,26 @@ impl Link {
     }
 
     /// Takes in everything that the Unix socket has, as far as this process may open the
-    /// descriptors that come with it.
+    /// descriptors that come with it, and then the ends that waited for it.
     pub(super) fn receive_local(&mut self, context: &mut Context<'_>) {
+        self.receive_passed(context);
+        let Some(local) = &mut self.local else { return };
+        if local.closed_behind.is_empty() || local.lacks_descriptor {
+            return;
+        }
+        for (end, reason) in mem::take(&mut local.closed_behind) {
+            self.end_channel(end, End::Cause(EndCause::PeerClosed(reason)), context);
+        }
+    }
+
+    fn receive_passed(&mut self, context: &mut Context<'_>) {
         loop {
             let Some(local) = &mut self.local else { return };
             let received = match local.socket.receive() {
                 Ok(Incoming::Message(received)) => received,
                 Ok(Incoming::WouldBlock | Incoming::End) => return,
                 Ok(Incoming::NotNow) => {
-                    if !std::mem::replace(&mut local.lacks_descriptor, true) {
+                    if !mem::replace(&mut local.lacks_descriptor, true) {
                         let peer = self.shared.peer().address;
                         tracing::warn!(
                             %peer,
@@ -226,7 +254,7 @@ impl Link {
         match (message, fd) {
             (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
             (Message::Rest { .. }, _) if rings_rest => {
-                if !std::mem::take(&mut receiver.has_ring) {
+                if !mem::take(&mut receiver.has_ring) {
                     return Err(broke("a ring is given up that never came"));
                 }
                 return receiver.end.ring_rests().map_err(broke);
@@ -332,7 +360,7 @@ impl Link {
         if !opened {
             return;
         }
-        let early = std::mem::take(&mut local.early);
+        let early = mem::take(&mut local.early);
         self.forget_openings();
         // A peer that opened earlier may have asked, and rung for it, before we could see
         // its words.

@@ -141,7 +141,7 @@ impl Link {
                 }
                 self.frames_are_gone(WHOLE_BATCH, context);
             }
-            if !self.build_batch() {
+            if self.has_to_pass() || !self.build_batch() {
                 break;
             }
         }
