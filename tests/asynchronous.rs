@@ -6,16 +6,21 @@ mod pair;
 use std::{
     future::Future,
     pin::{Pin, pin},
-    task::{Context, Poll, Waker},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+        mpsc,
+    },
+    task::{Context, Poll, Wake, Waker},
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use futures_util::{
     SinkExt, StreamExt,
-    future::{join, join_all},
+    future::{join, join_all, join3},
 };
-use ibex::{Fabric, Node, Pod, Raw, Receiver, Sender};
+use ibex::{Fabric, Message, Node, Pod, Raw, Receiver, Sender};
 use pair::{FABRICS, Pair};
 
 const MESSAGES: u64 = 2_000;
@@ -196,6 +201,176 @@ fn what_nothing_was_sent_for_is_there_at_once() {
         smol::block_on(group.flush_async());
         assert_eq!(group.members().len(), 1);
     }
+}
+
+/// Room comes and lets the last message go at once, so that only the acknowledgement, which
+/// the same task waits for by a clone, can wake it again.
+#[test]
+fn who_waits_for_acknowledgements_is_woken_behind_a_send_of_its_task() {
+    for fabric in FABRICS {
+        let (woken, waker) = count();
+        let pair = Pair::over(fabric);
+        let (mut sender, mut receiver) = narrow(&pair);
+        let mut acks = sender.clone();
+        for number in 1..=WINDOW {
+            sender.send(&number).expect("sent");
+        }
+        let mut acknowledged = pin!(acks.wait_acked_async(WINDOW + 1));
+        let mut sending = pin!(sender.send_async(&0));
+        assert!(poll(acknowledged.as_mut(), &waker).is_pending());
+        assert!(poll(sending.as_mut(), &waker).is_pending());
+        let mut held: Vec<_> = (0..WINDOW)
+            .map(|_| receiver.recv().expect("a message"))
+            .collect();
+        let before = woken.get();
+        held.remove(0).ack();
+        // Of the room it tells when it finds nothing.
+        receiver.try_recv().expect_err("nothing more");
+        woken.comes_beyond(before);
+        // It is polled once, however often it was woken.
+        thread::sleep(WHILE);
+        assert!(poll(acknowledged.as_mut(), &waker).is_pending());
+        let Poll::Ready(Ok(_)) = poll(sending.as_mut(), &waker) else {
+            panic!("there is room");
+        };
+        let before = woken.get();
+        held.push(receiver.recv().expect("a message"));
+        held.into_iter().for_each(Message::ack);
+        receiver.try_recv().expect_err("nothing more");
+        woken.comes_beyond(before);
+        smol::block_on(acknowledged).expect("all");
+    }
+}
+
+/// What one of them waits for comes first, and the other, polled before it, waits on.
+#[test]
+fn each_of_several_waits_of_a_task_is_woken() {
+    for fabric in FABRICS {
+        or_hangs(move || {
+            let pair = Pair::over(fabric);
+            let (mut sender, mut receiver) = narrow(&pair);
+            let (mut one, mut two) = (sender.clone(), sender.clone());
+            for number in 1..=WINDOW {
+                sender.send(&number).expect("sent");
+            }
+            let receiving = thread::spawn(move || {
+                for number in 1..=WINDOW {
+                    let message = receiver.recv().expect("a message");
+                    if number == WINDOW / 2 + 1 || number == WINDOW {
+                        thread::sleep(WHILE);
+                    }
+                    message.ack();
+                }
+                receiver
+            });
+            let (all, half, flushed) = smol::block_on(join3(
+                one.wait_acked_async(WINDOW),
+                two.wait_acked_async(WINDOW / 2),
+                sender.flush_async(),
+            ));
+            all.expect("acknowledged");
+            half.expect("acknowledged");
+            flushed.expect("delivered");
+            receiving.join().expect("it ends");
+        });
+    }
+}
+
+#[test]
+fn a_future_that_is_dropped_takes_no_other_of_its_task_along() {
+    let (woken, waker) = count();
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut sender, mut receiver) = narrow(&pair);
+        let mut acks = sender.clone();
+        let mut others = sender.clone();
+        for number in 1..=WINDOW {
+            sender.send(&number).expect("sent");
+        }
+        let mut waiting = pin!(acks.wait_acked_async(WINDOW));
+        assert!(poll(waiting.as_mut(), &waker).is_pending());
+        let mut other = Box::pin(others.wait_acked_async(WINDOW));
+        assert!(poll(other.as_mut(), &waker).is_pending());
+        let mut sending = Box::pin(sender.send_async(&0));
+        assert!(poll(sending.as_mut(), &waker).is_pending());
+        drop((other, sending));
+        let before = woken.get();
+        for _ in 1..=WINDOW {
+            receiver.recv().expect("a message").ack();
+        }
+        // Its counters are told when it gives up looking.
+        receiver.try_recv().expect_err("nothing more");
+        woken.comes_beyond(before);
+    }
+    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let mut accepting = pin!(listener.accept_async());
+    assert!(poll(accepting.as_mut(), &waker).is_pending());
+    let mut other = Box::pin(listener.accept_async());
+    assert!(poll(other.as_mut(), &waker).is_pending());
+    drop(other);
+    let before = woken.get();
+    let client = Node::client().expect("a node");
+    let _there = client.connect(address).expect("a session");
+    woken.comes_beyond(before);
+}
+
+/// Messages that there is room for in a narrow channel.
+const WINDOW: u64 = 8;
+/// Long enough for a task to fall asleep.
+const WHILE: Duration = Duration::from_millis(50);
+/// Longer than anything takes that ends.
+const LONG: Duration = Duration::from_secs(10);
+
+fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
+    let [there, here] = &pair.peers;
+    let sender = there.channel("narrow").codec::<Pod>();
+    let sender = sender.window_messages(WINDOW).sender();
+    let receiver = here.channel("narrow").codec::<Pod>().receiver();
+    (sender.expect("a sender"), receiver.expect("a receiver"))
+}
+
+/// On a thread of its own, so that what is never woken is told. (A time-out in the task would
+/// poll it again.)
+fn or_hangs(work: impl FnOnce() + Send + 'static) {
+    let (done, is_done) = mpsc::channel();
+    let worker = thread::spawn(move || {
+        work();
+        let _ = done.send(());
+    });
+    match is_done.recv_timeout(LONG) {
+        Err(mpsc::RecvTimeoutError::Timeout) => panic!("nobody wakes it"),
+        _ => worker.join().expect("it ends well"),
+    }
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Count {
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn comes_beyond(&self, before: u32) {
+        let begun = Instant::now();
+        while self.get() == before {
+            assert!(begun.elapsed() < LONG, "nobody wakes it");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn count() -> (Arc<Count>, Waker) {
+    let count = Arc::<Count>::default();
+    (count.clone(), count.into())
 }
 
 #[test]

@@ -290,15 +290,15 @@ impl SendEnd {
         loop {
             let (waker, parker) = thread_waker();
             // The turnstile wakes us when it is free, the end when the channel is over.
-            self.turnstile.waiters.register(&waker);
-            self.waiters.register(&waker);
+            let turn = self.turnstile.waiters.register(&waker);
+            let end = self.waiters.register(&waker);
             let entered = self.turnstile.try_enter().is_ok();
             let is_over = self.state.is_over();
             if !entered && !is_over {
                 parker.park(deadline);
             }
-            self.turnstile.waiters.deregister(&waker);
-            self.waiters.deregister(&waker);
+            self.turnstile.waiters.deregister(turn);
+            self.waiters.deregister(end);
             if entered {
                 return Ok(());
             }

@@ -11,14 +11,12 @@
 //! ```
 //!
 //! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models
-//! hold. A waker that was taken is used once; whoever is polled for another reason takes back
+//! hold. Several futures of one task may wait at one place, with one waker, and each takes back
+//! its own. A waker that was taken is used once; whoever is polled for another reason takes back
 //! what it left, and so does a future that is dropped. One that is leaked leaves a waker that
 //! is used once, and a question that is answered once.
 
-use std::{
-    mem,
-    task::{Poll, Waker},
-};
+use std::task::{Poll, Waker};
 
 use super::{
     Abort, RawMessage, ReceiveHandle, RecvError, RecvFailure, SendError, SendFailure, SendHandle,
@@ -28,14 +26,25 @@ use crate::{
     driver::{Condition, Gathering, Patience, Runtime},
     engine::control::Ask,
     fork,
+    ring::Ticket,
 };
 
 /// What a task left where it waits. Give it back to the same handle when the task ends.
 #[derive(Debug, Default)]
 pub struct TaskWait {
-    pub(super) waker: Option<Waker>,
+    /// Its waker at the end, or wherever it waits.
+    ticket: Option<Ticket>,
+    /// Its waker at the turnstile, where it wants to send.
+    turn: Option<Ticket>,
     /// What the peer was asked by way of its memory (shm).
     pub(super) asked: Option<Wish>,
+}
+
+impl TaskWait {
+    /// Whether a waker was left that was not taken back. It may have been used.
+    pub(super) fn is_left(&self) -> bool {
+        self.ticket.is_some()
+    }
 }
 
 impl ReceiveHandle {
@@ -78,8 +87,7 @@ impl ReceiveHandle {
 
     /// Leaves a waker for the next message, or the end. A look follows.
     pub(super) fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
-        self.end().waiters.register(waker);
-        wait.waker = Some(waker.clone());
+        self.end().waiters.renew(&mut wait.ticket, waker);
         self.arm();
     }
 
@@ -87,10 +95,9 @@ impl ReceiveHandle {
     pub fn leave(&mut self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
-            return mem::forget(mem::take(wait));
+            return *wait = TaskWait::default();
         }
-        if let Some(waker) = wait.waker.take() {
-            self.end().waiters.deregister(&waker);
+        if self.end().waiters.leave(&mut wait.ticket) {
             self.disarm();
         }
     }
@@ -124,7 +131,7 @@ impl SendHandle {
             return Poll::Ready(sent);
         }
         // Another handle may be inside, which no counter tells of.
-        self.end().turnstile.waiters.register(waker);
+        self.end().turnstile.waiters.renew(&mut wait.turn, waker);
         self.register_for_room(wait, waker);
         match settled_send(self.send(size, Patience::None, encode)) {
             Some(sent) => {
@@ -226,21 +233,18 @@ impl SendHandle {
 
     /// Leaves a waker for whatever the peer or the engine says. A look follows.
     pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.end().waiters.register(waker);
-        wait.waker = Some(waker.clone());
+        self.end().waiters.renew(&mut wait.ticket, waker);
     }
 
     /// Takes back what a task left that waits no more.
     pub fn leave(&self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
-            return mem::forget(mem::take(wait));
+            return *wait = TaskWait::default();
         }
         let end = self.end();
-        if let Some(waker) = wait.waker.take() {
-            end.waiters.deregister(&waker);
-            end.turnstile.waiters.deregister(&waker);
-        }
+        end.waiters.leave(&mut wait.ticket);
+        end.turnstile.waiters.leave(&mut wait.turn);
         if let Some(ours) = end.ours.get() {
             end.asking.give_up(ours, &mut wait.asked);
         }
@@ -272,8 +276,7 @@ impl Runtime {
         if found.is_ready() {
             return found;
         }
-        self.accept_waiters().register(waker);
-        wait.waker = Some(waker.clone());
+        self.accept_waiters().renew(&mut wait.ticket, waker);
         let found = look();
         if found.is_ready() {
             self.leave_accept(wait);
@@ -285,11 +288,9 @@ impl Runtime {
     pub fn leave_accept(&self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
-            return mem::forget(mem::take(wait));
+            return *wait = TaskWait::default();
         }
-        if let Some(waker) = wait.waker.take() {
-            self.accept_waiters().deregister(&waker);
-        }
+        self.accept_waiters().leave(&mut wait.ticket);
     }
 }
 
@@ -320,18 +321,15 @@ impl Gathering {
 
     /// Leaves a waker for what members, sessions and the node tell. A look follows.
     pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.slot().register(waker);
-        wait.waker = Some(waker.clone());
+        self.slot().renew(&mut wait.ticket, waker);
     }
 
     /// Takes back what a task left that waits no more.
     pub fn leave(&self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
-            return mem::forget(mem::take(wait));
+            return *wait = TaskWait::default();
         }
-        if let Some(waker) = wait.waker.take() {
-            self.slot().deregister(&waker);
-        }
+        self.slot().leave(&mut wait.ticket);
     }
 }

@@ -178,7 +178,7 @@ impl Runtime {
         Wakers::prepare();
         loop {
             let (waker, parker) = thread_waker();
-            slot.register(&waker);
+            let ticket = slot.register(&waker);
             condition.ask();
             condition.arm();
             let found = match condition.look() {
@@ -189,7 +189,7 @@ impl Runtime {
                 }
             };
             condition.disarm();
-            slot.deregister(&waker);
+            slot.deregister(ticket);
             if let Some(output) = found.or_else(|| condition.look()) {
                 self.engine.pass_on();
                 return Ok(output);

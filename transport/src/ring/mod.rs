@@ -43,5 +43,5 @@ pub use producer::{Misbehaved, Producer, Released};
 pub use release::{Advance, Prefix};
 pub use returns::Returns;
 pub use rung::Rung;
-pub use waiter::WaitSlot;
+pub use waiter::{Ticket, WaitSlot};
 pub use wakers::Wakers;

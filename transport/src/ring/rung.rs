@@ -168,7 +168,7 @@ mod models {
                 thread::spawn(move || channel.hear())
             };
             let woken = std::sync::Arc::new(Woken::default());
-            channel.waiters.register(&woken.clone().into());
+            let _ticket = channel.waiters.register(&woken.clone().into());
             Arm::new().arm(&channel.armed, Asymmetry::Fence);
             let seen = channel.published.load(Ordering::Acquire) == 1;
             publisher.join().unwrap();

@@ -13,6 +13,11 @@
 //! before their reads, so either the second look finds it or `is_waiting` says
 //! yes. Model: loom_registered_or_seen.
 //!
+//! Each registration is an entry of its own, also where wakers are the same: futures of one
+//! task share a waker, and one that is done, or dropped, must not take along what another
+//! waits by. So a waiter gets a ticket, by which it takes back its entry and no other, and
+//! takes it back before it registers again, so that there are no more entries than waiters.
+//!
 //! Wakers are foreign code, so an engine takes them under its lock and calls
 //! them after it.
 
@@ -28,7 +33,21 @@ pub struct WaitSlot {
     /// 1 while there are wakers, written under their lock.
     waiting: AtomicU32,
     asymmetry: Asymmetry,
-    wakers: Mutex<Vec<Waker>>,
+    entries: Mutex<Entries>,
+}
+
+/// A waiter's claim to the entry it left in a slot. It is of no use in another slot, nor
+/// once the waker was taken.
+#[derive(Debug)]
+#[must_use = "by it the entry is taken back"]
+pub struct Ticket(u64);
+
+#[derive(Debug)]
+struct Entries {
+    /// How many tickets there were: the next one's number.
+    issued: u64,
+    /// Under the numbers of their tickets.
+    wakers: Vec<(u64, Waker)>,
 }
 
 impl WaitSlot {
@@ -44,39 +63,56 @@ impl WaitSlot {
         Self {
             waiting: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
-            wakers: Mutex::new(Vec::with_capacity(waiters)),
+            entries: Mutex::new(Entries {
+                issued: 0,
+                wakers: Vec::with_capacity(waiters),
+            }),
         }
     }
 
     /// Leaves a waker. The caller must look again now and may sleep only if
     /// what it waits for is still not there.
-    ///
-    /// A waker that is here already stays the only one of its kind.
-    pub fn register(&self, waker: &Waker) {
-        let mut wakers = self.wakers();
-        if !wakers.iter().any(|known| known.will_wake(waker)) {
-            wakers.push(waker.clone());
-        }
+    pub fn register(&self, waker: &Waker) -> Ticket {
+        let mut entries = self.entries();
+        let number = entries.issued;
+        entries.issued += 1;
+        entries.wakers.push((number, waker.clone()));
         self.waiting.store(1, Ordering::Relaxed);
-        drop(wakers);
+        drop(entries);
         self.asymmetry.heavy_here();
+        Ticket(number)
     }
 
     /// Makes room for a waker, so that the first to wait meets no allocator.
     pub fn prepare(&self) {
-        self.wakers().reserve(1);
+        self.entries().wakers.reserve(1);
     }
 
     /// Takes a waker back that is not needed any more. It may be on its way.
-    pub fn deregister(&self, waker: &Waker) {
-        let mut wakers = self.wakers();
-        let mine = wakers.iter().position(|known| known.will_wake(waker));
-        let waker = mine.map(|index| wakers.swap_remove(index));
+    pub fn deregister(&self, ticket: Ticket) {
+        let Ticket(mine) = ticket;
+        let mut entries = self.entries();
+        let index = entries
+            .wakers
+            .iter()
+            .position(|&(number, _)| number == mine);
+        let entry = index.map(|index| entries.wakers.swap_remove(index));
         self.waiting
-            .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
-        drop(wakers);
+            .store(u32::from(!entries.wakers.is_empty()), Ordering::Relaxed);
+        drop(entries);
         // Dropping is foreign code too.
-        drop(waker);
+        drop(entry);
+    }
+
+    /// Takes back what `held` is the ticket of, if it is one. Returns whether it was.
+    pub fn leave(&self, held: &mut Option<Ticket>) -> bool {
+        held.take().map(|ticket| self.deregister(ticket)).is_some()
+    }
+
+    /// Registers in the place of what `held` is the ticket of, if it is one.
+    pub fn renew(&self, held: &mut Option<Ticket>, waker: &Waker) {
+        self.leave(held);
+        *held = Some(self.register(waker));
     }
 
     /// Whether somebody waits: ask after making true what may be waited for.
@@ -97,8 +133,8 @@ impl WaitSlot {
     }
 
     fn take_all(&self, into: &mut Wakers) {
-        let mut wakers = self.wakers();
-        into.append(&mut wakers);
+        let mut entries = self.entries();
+        into.extend(entries.wakers.drain(..).map(|(_, waker)| waker));
         self.waiting.store(0, Ordering::Relaxed);
     }
 
@@ -108,7 +144,7 @@ impl WaitSlot {
             return;
         }
         // Not those that register again while they are woken.
-        let count = self.wakers().len();
+        let count = self.entries().wakers.len();
         for _ in 0..count {
             self.wake_first();
         }
@@ -121,18 +157,19 @@ impl WaitSlot {
     }
 
     fn wake_first(&self) -> bool {
-        let mut wakers = self.wakers();
+        let mut entries = self.entries();
+        let wakers = &mut entries.wakers;
         let first = (!wakers.is_empty()).then(|| wakers.remove(0));
         self.waiting
             .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
-        drop(wakers);
-        first.map(Waker::wake).is_some()
+        drop(entries);
+        first.map(|(_, waker)| waker.wake()).is_some()
     }
 
-    fn wakers(&self) -> MutexGuard<'_, Vec<Waker>> {
-        // Under this lock foreign code clones and compares wakers. If that
-        // panics the list is whole all the same.
-        self.wakers.lock().unwrap_or_else(PoisonError::into_inner)
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        // Under this lock foreign code clones wakers. If that panics the list is
+        // whole all the same.
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -166,19 +203,21 @@ mod tests {
 
     #[cfg(not(loom))]
     #[test]
-    fn each_waker_is_kept_and_woken_once() {
+    fn each_registration_is_woken_once() {
         let slot = super::WaitSlot::new();
         let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
         let waker = one.clone().into();
-        slot.register(&waker);
-        slot.register(&waker);
-        slot.register(&two.clone().into());
+        let _tickets = [
+            slot.register(&waker),
+            slot.register(&waker),
+            slot.register(&two.clone().into()),
+        ];
         assert!(slot.is_waiting());
 
         slot.wake_all();
         assert!(!slot.is_waiting());
         slot.wake_all();
-        assert_eq!((one.get(), two.get()), (1, 1));
+        assert_eq!((one.get(), two.get()), (2, 1));
     }
 
     #[cfg(not(loom))]
@@ -186,11 +225,9 @@ mod tests {
     fn taken_wakers_are_the_takers_and_deregistered_ones_nobodys() {
         let slot = super::WaitSlot::new();
         let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
-        let waker = one.clone().into();
-        slot.register(&waker);
-        slot.register(&two.clone().into());
-        slot.deregister(&waker);
-        slot.deregister(&waker);
+        let gone = slot.register(&one.clone().into());
+        let _stays = slot.register(&two.clone().into());
+        slot.deregister(gone);
         assert!(slot.is_waiting());
 
         let mut wakers = super::Wakers::new();
@@ -200,6 +237,30 @@ mod tests {
         assert_eq!((one.get(), two.get()), (0, 1));
     }
 
+    /// Both were taken, one waits again, and the other, which does not, has the older ticket.
+    #[cfg(not(loom))]
+    #[test]
+    fn who_leaves_takes_back_its_own_of_equal_wakers() {
+        let slot = super::WaitSlot::new();
+        let count = Arc::new(Count::default());
+        let waker = count.clone().into();
+        let (mut one, mut two) = (None, None);
+        slot.renew(&mut one, &waker);
+        slot.renew(&mut two, &waker);
+        slot.take(&mut super::Wakers::new());
+        slot.renew(&mut one, &waker);
+        assert!(slot.leave(&mut two));
+        assert!(!slot.leave(&mut two));
+        assert!(slot.is_waiting());
+        // It is one waiter, however often it is polled.
+        slot.renew(&mut one, &waker);
+        slot.wake_all();
+        assert_eq!(count.get(), 1);
+        slot.renew(&mut one, &waker);
+        assert!(slot.leave(&mut one));
+        assert!(!slot.is_waiting());
+    }
+
     #[cfg(not(loom))]
     #[test]
     fn who_registers_while_being_woken_waits_for_the_next_time() {
@@ -207,11 +268,11 @@ mod tests {
         impl Wake for Again {
             fn wake(self: Arc<Self>) {
                 self.1.fetch_add(1, Ordering::Relaxed);
-                self.0.register(&self.clone().into());
+                let _ticket = self.0.register(&self.clone().into());
             }
         }
         let again = Arc::new(Again(super::WaitSlot::new(), AtomicU32::new(0)));
-        again.0.register(&again.clone().into());
+        let _ticket = again.0.register(&again.clone().into());
         again.0.wake_all();
         again.0.wake_all();
         assert_eq!(again.1.load(Ordering::Relaxed), 2);
@@ -241,7 +302,7 @@ mod models {
                 })
             };
             let woken = std::sync::Arc::new(Count::default());
-            slot.register(&woken.clone().into());
+            let _ticket = slot.register(&woken.clone().into());
             let seen = published.load(Ordering::Acquire) == 1;
             publisher.join().unwrap();
             assert!(seen || woken.get() == 1, "asleep for ever");

@@ -52,12 +52,12 @@ impl Wakers {
     }
 
     /// Takes over all of `wakers`.
-    pub(super) fn append(&mut self, wakers: &mut Vec<Waker>) {
+    pub(super) fn extend(&mut self, wakers: impl Iterator<Item = Waker>) {
         if self.is_untouched() {
             // While the thread's locals are destroyed there is none.
             self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());
         }
-        self.0.append(wakers);
+        self.0.extend(wakers);
     }
 
     /// Calls all of them; for who holds no lock.

@@ -225,24 +225,24 @@ impl<E> Leadership<E> {
     /// Sleeps until the seat is vacant, or `waker` is used for another reason; `park` sleeps
     /// until then. Whoever followed leads, or [passes the seat on](Self::pass_on).
     pub fn follow(&self, waker: &Waker, ring: impl FnOnce(), park: impl FnOnce()) {
-        self.followers.register(waker);
+        let ticket = self.followers.register(waker);
         self.claim(ring);
         // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
         if is_mutant("followed_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
-        self.followers.deregister(waker);
+        self.followers.deregister(ticket);
     }
 
     /// Sleeps like a follower until nobody else leads and nobody follows, or `waker` is used
     /// for another reason; for the keeper.
     pub fn stand_by(&self, waker: &Waker, park: impl FnOnce()) {
-        self.standby.register(waker);
+        let ticket = self.standby.register(waker);
         // LEAVE, as in `follow`.
         if is_mutant("stood_by_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
-        self.standby.deregister(waker);
+        self.standby.deregister(ticket);
     }
 
     /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
@@ -394,9 +394,11 @@ mod tests {
                 .map(|count| count.0.load(Ordering::Relaxed))
         };
         let lead = leadership.try_lead();
-        leadership.standby.register(&wakers[2]);
-        leadership.followers.register(&wakers[0]);
-        leadership.followers.register(&wakers[1]);
+        let _tickets = [
+            leadership.standby.register(&wakers[2]),
+            leadership.followers.register(&wakers[0]),
+            leadership.followers.register(&wakers[1]),
+        ];
         leadership.pass_on();
         assert_eq!(counts(), [0, 0, 0]);
         drop(lead);

@@ -200,7 +200,7 @@ where
     fn watch(&mut self, waker: &Waker) -> bool {
         let mut any = false;
         for member in &mut self.group.members {
-            if member.is_lacking && member.wait.waker.is_none() {
+            if member.is_lacking && !member.wait.is_left() {
                 member.handle.register_for_room(&mut member.wait, waker);
                 any = true;
             }

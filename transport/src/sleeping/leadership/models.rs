@@ -221,11 +221,11 @@ fn loom_woken_whoever_leads() {
             ..Woken::default()
         });
         let waker = woken.clone().into();
-        node.waiters.register(&waker);
+        let ticket = node.waiters.register(&waker);
         if !node.arrived.load(Ordering::Acquire) {
             node.lead(&woken);
         }
-        node.waiters.deregister(&waker);
+        node.waiters.deregister(ticket);
         other.join().unwrap();
     });
 }
