@@ -1,10 +1,16 @@
 //! Ends: in order and in every order, by closing, by killing, and in the middle of a call.
 
-use std::{panic, sync::mpsc, thread, time::Duration};
+use std::{
+    panic,
+    sync::{Barrier, mpsc},
+    thread,
+    time::Duration,
+};
 
 use ibex::{
-    AcceptError, CloseReason, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
+    AcceptError, CloseReason, Codec, Disconnected, EndCause, Fabric, Raw, RecvError, SendError,
     TryRecvError, TrySendError, WaitAckedError,
+    codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
 };
 
 use crate::common::{
@@ -24,6 +30,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("close_reports", close_reports),
     Scenario::new("close_with_a_stopped_peer", close_with_a_stopped_peer),
     Scenario::new("close_interrupts", close_interrupts),
+    Scenario::new("close_in_the_middle_of_a_send", close_in_a_send),
     Scenario::new("senders_give_up", senders_give_up),
     Scenario::new("sending_node_dropped_by_a_panic", sending_node_panics),
     Scenario::new("sender_killed", sender_killed).kills(Side::Dialer),
@@ -498,6 +505,82 @@ fn close_interrupts(stage: &mut Stage) {
         node.accept_timeout(LONG),
         Err(AcceptError::Closed)
     ));
+}
+
+/// A node is closed while a thread builds a message that its call then says is sent: it comes,
+/// and then the orderly end.
+fn close_in_a_send(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let channel = peer.channel("out").codec::<Gated>();
+    if stage.side == Side::Listener {
+        let mut out = channel.receiver::<[u8]>().expect("a receiver");
+        let silent = sender(&peer, "silent");
+        for sequence in 1..=2 {
+            let message = out.recv().expect("a message");
+            assert_eq!(message.sequence(), sequence);
+            message.ack();
+        }
+        assert!(out.next().expect("an orderly end").is_none());
+        return drop(silent);
+    }
+    let mut out = channel.sender::<[u8]>().expect("a sender");
+    let mut silent = receiver(&peer, "silent");
+    silent.opened(LONG).expect("the peer opens");
+    out.send(b"here").expect("sent");
+    // Its receiver waits at the end of what is sent.
+    out.wait_acked(1).expect("acknowledged");
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || out.send(GATED).map(|sequence| (sequence, out)));
+        GATE.wait();
+        let closing = scope.spawn(|| node.close(LONG));
+        // Whoever waits is told that the node closes.
+        let error = silent.recv().expect_err("nobody sends");
+        assert_eq!(cause_of_recv(error), EndCause::NodeClosed);
+        GATE.wait();
+        let (sequence, _out) = sending.join().expect("no panic").expect("sent");
+        assert_eq!(sequence, 2);
+        let report = closing.join().expect("no panic");
+        assert!(report.undelivered.is_empty(), "{report}");
+    });
+}
+
+/// A codec of bytes that stops at a gate in the middle of one message.
+enum Gated {}
+
+const GATED: &[u8] = b"behind the gate";
+static GATE: Barrier = Barrier::new(2);
+
+impl Codec<[u8]> for Gated {
+    type View = [u8];
+    type Held = ();
+
+    fn alignment() -> usize {
+        8
+    }
+
+    fn schema() -> SchemaInfo {
+        SchemaInfo::of::<[u8]>("gated", &[])
+    }
+
+    fn size(value: &[u8]) -> Option<usize> {
+        Some(value.len())
+    }
+
+    fn encode(value: &[u8], slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        if value == GATED {
+            GATE.wait();
+            GATE.wait();
+        }
+        Ok(slot.write(value)?)
+    }
+
+    fn open(_: &[u8]) -> Result<(), Invalid> {
+        Ok(())
+    }
+
+    unsafe fn view<'a>((): &'a (), payload: &'a [u8]) -> &'a [u8] {
+        payload
+    }
 }
 
 /// `kill -9` of the sender in mid-stream: everything that arrived is handed out, in order,

@@ -271,7 +271,7 @@ impl ReceiveHandle {
             return self.end_of_stream();
         }
         let Some(found) = self.find()? else {
-            if closed_at == Some(self.handed_out) {
+            if closed_at.is_some_and(|last| last <= self.handed_out) {
                 return Err(RecvError::Ended);
             }
             return if over {
@@ -310,7 +310,7 @@ impl ReceiveHandle {
             return self.end_of_stream().is_err();
         }
         match self.find() {
-            Ok(None) => over || closed_at == Some(self.handed_out),
+            Ok(None) => over || closed_at.is_some_and(|last| last <= self.handed_out),
             Ok(Some(found)) => {
                 self.has_cell() && (over || self.is_whole(&found, self.handed_out + 1))
             }

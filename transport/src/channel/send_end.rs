@@ -312,8 +312,8 @@ impl SendEnd {
     }
 }
 
-/// The engine's wish to take back what a silent sender writes with (rule 3); dropping it
-/// lets handles in again.
+/// The engine's wish to take back what a silent sender writes with (rule 3), or to know that
+/// nobody publishes in an end that is over; dropping it lets handles in again.
 #[must_use = "behind a heavy barrier it may be taken"]
 pub(crate) struct Claim<'a>(&'a SendEnd);
 
@@ -328,13 +328,18 @@ impl SendEnd {
 }
 
 impl Claim<'_> {
+    /// Whether no handle is inside, behind the heavy barrier.
+    pub(crate) fn is_alone(&self) -> bool {
+        self.0.bias.is_left()
+    }
+
     /// What the handles write with, if none is inside and all that they published has been
     /// released. The next send makes another, which goes on behind it.
     pub(crate) fn take(self) -> Option<Rested> {
-        let end = self.0;
-        if !end.bias.is_left() {
+        if !self.is_alone() {
             return None;
         }
+        let end = self.0;
         // SAFETY: rule 3; the claim lives to the end of this function.
         let writing = unsafe { &mut *end.writing.get() };
         let producer = writing.producer.as_mut()?;

@@ -9,6 +9,8 @@ use std::time::Instant;
 pub enum Timer {
     /// A closing session gives its last bytes and the peer's goodbye until then.
     Linger,
+    /// Whether threads have left the senders of a closing session is looked at again then.
+    Leave,
     /// A queue pair on its way out is given up then.
     Drain,
     /// Senders that wait for room are looked at again then.
@@ -26,8 +28,9 @@ pub enum Timer {
     Verdict,
 }
 
-const TIMERS: [Timer; 8] = [
+const TIMERS: [Timer; 9] = [
     Timer::Linger,
+    Timer::Leave,
     Timer::Drain,
     Timer::Stall,
     Timer::Open,

@@ -5,12 +5,13 @@ use std::time::{Duration, Instant};
 
 use super::{Link, Parting, Phase};
 use crate::{
-    channel::{EndCause, state::End},
+    channel::{EndCause, send_end::Claim, state::End},
     driver::{Context, Tools, Undelivered, What},
     engine::{
         control::{Ask, CloseReason},
         timer::Timer,
     },
+    ring::Asymmetry,
 };
 
 impl Link {
@@ -30,32 +31,76 @@ impl Link {
         if let Some(deadline) = deadline {
             self.timers.set(Timer::Linger, deadline);
         }
-        for (id, sender) in self.senders.iter_mut() {
+        for sender in self.senders.values_mut() {
+            // OVER: from here on no handle gets in.
             sender.end.state.end(End::Cause(EndCause::NodeClosed));
             sender.end.waiters.take(&mut context.wakers);
-            if !sender.is_closed {
-                sender.is_closed = true;
-                let last = sender.end.sent.load(Ordering::Acquire);
-                let reason = sender.end.parting();
-                if let Some(ours) = sender.end.ours.get()
-                    && reason == CloseReason::Dropped
-                {
-                    ours.close(last);
-                    self.shared.ring_peer();
-                }
-                let reason = self.shared.peer().hears_as(reason);
-                self.session.close_sender(id, last, reason);
-            }
-            let sent = sender.end.sent.load(Ordering::Acquire);
-            if self.local.is_none() && sent > sender.end.counts().received {
-                self.session.ask(id, Ask::received(sent));
-            }
+            sender.is_ending = true;
         }
         for receiver in self.receivers.values() {
             receiver.end.state.end(End::Cause(EndCause::NodeClosed));
             receiver.end.waiters.take(&mut context.wakers);
         }
+        self.leaving_until = Some(Instant::now() + LEAVING_TIMEOUT);
+        self.end_senders();
+        // It goes out behind the closes of all senders.
         self.session.say_goodbye();
+    }
+
+    /// Ends the senders of a link that closes behind their last message. A handle that has got
+    /// in before may yet publish one: it is waited for, for as long as nothing but a message
+    /// that is being built takes.
+    fn end_senders(&mut self) {
+        let senders = self.senders.iter().filter(|(_, sender)| sender.is_ending);
+        let ending: Vec<_> = senders
+            .map(|(id, sender)| (id, sender.end.clone()))
+            .collect();
+        if ending.is_empty() {
+            return;
+        }
+        let claims: Vec<_> = ending.iter().map(|(_, end)| end.claim()).collect();
+        // Of all claims at once: who is not seen inside sees OVER.
+        Asymmetry::of_process().heavy_here();
+        let now = Instant::now();
+        let is_late = self.leaving_until.is_none_or(|until| until <= now);
+        let mut is_busy = false;
+        for ((id, _), claim) in ending.iter().zip(claims) {
+            if is_late || claim.as_ref().is_some_and(Claim::is_alone) {
+                self.end_sender(*id);
+            } else {
+                is_busy = true;
+            }
+        }
+        if is_busy {
+            self.timers.set(Timer::Leave, now + LOOK_AGAIN);
+        }
+    }
+
+    /// Ends the sender behind what is sent by now.
+    fn end_sender(&mut self, id: u32) {
+        let Some(sender) = self.senders.get_mut(id) else {
+            return;
+        };
+        sender.is_ending = false;
+        let last = sender.end.sent.load(Ordering::Acquire);
+        if !sender.is_closed {
+            let reason = sender.end.parting();
+            if reason == CloseReason::Dropped {
+                sender.close_in_order(last, &self.shared);
+            }
+            sender.is_closed = true;
+            let reason = self.shared.peer().hears_as(reason);
+            self.session.close_sender(id, last, reason);
+        }
+        if self.local.is_none() && last > sender.end.counts().received {
+            self.session.ask(id, Ask::received(last));
+        }
+    }
+
+    /// The same for all, whoever is inside: there is no time left.
+    fn end_senders_now(&mut self) {
+        self.leaving_until = None;
+        self.end_senders();
     }
 
     /// The peer has sent its last frame: what we could send nobody would read.
@@ -87,6 +132,7 @@ impl Link {
             }
             Phase::Closing => {
                 // Ours may still wait for credit, and the peer waits for it.
+                self.end_senders_now();
                 self.phase = Phase::PeerClosed;
                 let latest = Instant::now() + GOODBYE_TIMEOUT;
                 self.timers.set_sooner(Timer::Linger, latest);
@@ -121,6 +167,7 @@ impl Link {
     }
 
     pub(super) fn finish(&mut self, cause: &EndCause, context: &mut Context<'_>) {
+        self.end_senders_now();
         self.phase = Phase::Gone;
         self.stop_waiting();
         // First: whoever is told may connect again at once.
@@ -160,6 +207,7 @@ impl Link {
             any = true;
             match timer {
                 Timer::Linger => self.finish(&EndCause::Goodbye, context),
+                Timer::Leave => self.end_senders(),
                 Timer::Drain => {
                     self.look_at_teardown(now, tools, context);
                 }
@@ -184,7 +232,10 @@ impl Link {
             let counts = sender.end.counts();
             // shm: publishing is delivery while the peer lives and has what it lies in.
             let received = match &self.local {
-                Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => counts.sent,
+                Some(local) if !self.is_lost && !local.holds_back(sender.end.id) => {
+                    // What came behind the end that the peer was told nobody takes.
+                    sender.ended_at.unwrap_or(counts.sent).max(counts.received)
+                }
                 _ => counts.received,
             };
             (received < counts.sent).then(|| Undelivered {
@@ -198,5 +249,9 @@ impl Link {
     }
 }
 
+/// How long a closing node waits for a thread in the middle of a send.
+const LEAVING_TIMEOUT: Duration = Duration::from_secs(1);
+/// Until it looks again whether that has left.
+const LOOK_AGAIN: Duration = Duration::from_millis(1);
 /// How long the answer to a goodbye may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);

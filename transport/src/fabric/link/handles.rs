@@ -88,6 +88,10 @@ impl Link {
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
         if let Some(sender) = self.senders.get_mut(end) {
             sender.is_closed = true;
+            // The handle found the end over, and has said nothing.
+            if std::mem::take(&mut sender.is_ending) && reason == CloseReason::Dropped {
+                sender.close_in_order(last, &self.shared);
+            }
         }
         let reason = self.shared.peer().hears_as(reason);
         self.session.close_sender(end, last, reason);

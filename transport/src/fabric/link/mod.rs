@@ -109,6 +109,8 @@ pub(crate) struct Link {
     /// Its queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
     timers: TimerTable,
+    /// As it closes: until then handles that are inside are waited for.
+    leaving_until: Option<Instant>,
     /// Of the node's sessions; given up when this one is over.
     place: Option<Box<dyn Any + Send>>,
     /// It is turned in every turn of the engine: for so many more, if nothing moves.
@@ -221,6 +223,7 @@ impl Link {
             rewiring: rewiring.map(|terms| Box::new(Rewiring::new(terms, fabric))),
             has_left_site: false,
             timers: TimerTable::default(),
+            leaving_until: None,
             place: Some(place),
             is_hot: false,
             heat: 0,

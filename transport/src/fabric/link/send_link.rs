@@ -9,6 +9,7 @@ use crate::{
         send_end::SendEnd,
         words::{ReceiverWords, Words},
     },
+    driver::SessionShared,
     engine::{
         id_map::IdMap,
         landing::LandingId,
@@ -33,6 +34,10 @@ pub(super) struct SendLink {
     pub(super) large: VecDeque<LargeOut>,
     /// No handle publishes any more.
     pub(super) is_closed: bool,
+    /// The node closes it, and has not said behind which message: a handle may be inside.
+    pub(super) is_ending: bool,
+    /// The last message that the peer was told of (shm).
+    pub(super) ended_at: Option<u64>,
     /// What the peer's words said when handles were last woken (shm).
     pub(super) seen: Option<(u64, u64, bool)>,
     /// The handles have a ring, which is wanted back when they are silent.
@@ -68,8 +73,19 @@ impl SendLink {
             ring: None,
             large: VecDeque::new(),
             is_closed: false,
+            is_ending: false,
+            ended_at: None,
             seen: None,
             silence: None,
+        }
+    }
+
+    /// Says to a peer that reads the ring itself that the end is behind message `last`.
+    pub(super) fn close_in_order(&mut self, last: u64, shared: &SessionShared) {
+        if let Some(ours) = self.end.ours.get() {
+            ours.close(last);
+            self.ended_at = Some(last);
+            shared.ring_peer();
         }
     }
 
