@@ -57,10 +57,11 @@ use crate::{
 ///
 /// A session is over when a peer says goodbye, as a node that is closed does; when it is known
 /// that its process has ended, on the same host by the kernel's word and on another when it
-/// answers anew under the same [identity](NodeBuilder::identity); when it says that it has no such session any more; or when it has not come
-/// back within [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end
-/// takes it up again. Its handles hand out everything that arrived, and then an error with
-/// counters, whose [cause](crate::EndCause::PeerGone) says whether the end is certain.
+/// answers anew under the same [identity](NodeBuilder::identity); when it says that it has no
+/// such session any more; or when it has not come back within
+/// [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end takes it up
+/// again. Its handles hand out everything that arrived, and then an error with counters, whose
+/// [cause](crate::EndCause::PeerGone) says whether the end is certain.
 ///
 /// # Fork
 ///
@@ -408,7 +409,9 @@ impl Node {
 
     /// Ends every channel and session in order, waiting for up to `timeout`
     /// ([`Duration::MAX`]: for ever) until what was sent is delivered, and says what was
-    /// not. Calls that wait in other threads return with errors.
+    /// not. Calls that wait in other threads return with errors; one that is in the middle of a
+    /// send, or a reservation that is held, is waited for, up to a second, so that what it says
+    /// is sent comes before the end.
     ///
     /// Closing again returns the report of the first call. While that is still under way
     /// in another thread it is waited for, and the earlier of the two deadlines counts for
