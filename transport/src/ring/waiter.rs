@@ -50,6 +50,16 @@ struct Entries {
     wakers: Vec<(u64, Waker)>,
 }
 
+impl Entries {
+    /// Makes room for one more. Most ends have one waiter at most, and there are many ends.
+    fn reserve(&mut self) {
+        match self.wakers.capacity() {
+            0 => self.wakers.reserve_exact(1),
+            _ => self.wakers.reserve(1),
+        }
+    }
+}
+
 impl WaitSlot {
     /// Nobody waits.
     #[must_use]
@@ -76,6 +86,7 @@ impl WaitSlot {
         let mut entries = self.entries();
         let number = entries.issued;
         entries.issued += 1;
+        entries.reserve();
         entries.wakers.push((number, waker.clone()));
         self.waiting.store(1, Ordering::Relaxed);
         drop(entries);
@@ -85,7 +96,7 @@ impl WaitSlot {
 
     /// Makes room for a waker, so that the first to wait meets no allocator.
     pub fn prepare(&self) {
-        self.entries().wakers.reserve(1);
+        self.entries().reserve();
     }
 
     /// Takes a waker back that is not needed any more. It may be on its way.
