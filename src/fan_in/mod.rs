@@ -311,7 +311,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
             if found.is_some() {
                 self.found = self.found.wrapping_add(1);
                 if self.found.is_multiple_of(FOUND_PER_TURN) {
-                    self.gathering.poll();
+                    self.gathering.look_around();
                 }
                 return found;
             }

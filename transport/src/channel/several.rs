@@ -180,7 +180,7 @@ impl Several {
         if let Some(found) = self.look(ends, false) {
             self.found = self.found.wrapping_add(1);
             if self.found.is_multiple_of(FOUND_PER_TURN) {
-                ends.end(found).runtime().poll_in_passing();
+                ends.end(found).runtime().look_around();
             }
             return Ok(found);
         }

@@ -139,6 +139,11 @@ impl Gathering {
         self.runtime.poll_in_passing();
     }
 
+    /// The same for who has found something so often that others may long wait for one.
+    pub fn look_around(&self) {
+        self.runtime.look_around();
+    }
+
     /// Waits until `condition` holds, which all members' wakers and sessions that come make
     /// look again. `in_memory` says that every member's peer writes this process's memory.
     pub fn wait<C: Condition>(

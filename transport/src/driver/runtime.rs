@@ -364,6 +364,12 @@ impl Runtime {
         }
     }
 
+    /// The same for who has found something so often that others may long wait for a turn: it
+    /// asks epoll too, since those need not be hot.
+    pub(crate) fn look_around(&self) {
+        self.turn_in_passing(Self::poll_ready);
+    }
+
     /// A turn for who waits for what a completion brings: takes completions and what they
     /// lead to, and so comes by sooner again. Everything else takes [`poll`](Self::poll), as
     /// does word that somebody left.
