@@ -210,6 +210,14 @@ impl Session {
 
     // ---- What local handles want -------------------------------------------------
 
+    /// A spec to open an end with: the one that an end has already, where one is equal. The
+    /// many channels of a session are mostly of a few types.
+    pub fn share_spec(&self, spec: ChannelSpec) -> Arc<ChannelSpec> {
+        let mut of_ends = self.ends.values().map(|end| &end.spec);
+        let equal = of_ends.find(|of_end| ***of_end == spec).cloned();
+        equal.unwrap_or_else(|| Arc::new(spec))
+    }
+
     /// Opens a local end and announces it. Poll transmissions and events afterwards.
     pub fn open(
         &mut self,

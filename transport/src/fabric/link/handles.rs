@@ -29,7 +29,7 @@ impl Link {
         context: &mut Context<'_>,
     ) -> Result<Arc<SendEnd>, CannotOpen> {
         let block = self.prepare_open(context)?;
-        let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
+        let (name, spec) = (Arc::<str>::from(name), self.session.share_spec(spec));
         let id = self
             .session
             .open(Role::Sender, name.clone(), spec.clone())?;
@@ -55,7 +55,7 @@ impl Link {
         let block = self.prepare_open(context)?;
         let cells = CellBlock::lease(spec.window.messages as usize, context.runtime.bell())
             .map_err(refused)?;
-        let (name, spec) = (Arc::<str>::from(name), Arc::new(spec));
+        let (name, spec) = (Arc::<str>::from(name), self.session.share_spec(spec));
         let id = self
             .session
             .open(Role::Receiver, name.clone(), spec.clone())?;
