@@ -204,6 +204,9 @@ fn no_descriptor_to_receive_with(stage: &mut Stage) {
         message.ack();
     }
     assert!(receiver.next().expect("the end").is_none());
+    if stage.driver() != Driver::Threads {
+        stage.hear("it is closed", &node);
+    }
 }
 
 /// The same where their sender gives up behind them: what it sent is handed out, and then the
