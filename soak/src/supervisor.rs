@@ -4,6 +4,7 @@
 use std::{
     collections::BTreeMap,
     io,
+    net::TcpStream,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -299,6 +300,7 @@ impl Stage {
             Fault::CutConnection => return Ok(self.harm(Harm::Cut)),
             Fault::StallConnection => return Ok(self.harm(Harm::Stall)),
             Fault::Descriptors => {
+                self.await_hub()?;
                 self.hub.starve()?;
                 self.pause(50..800);
                 self.hub.relieve()?;
@@ -330,6 +332,23 @@ impl Stage {
             }
         }
         Ok(1)
+    }
+
+    /// Until the hub listens: a program that is only being loaded cannot do without descriptors.
+    fn await_hub(&mut self) -> io::Result<()> {
+        let deadline = Instant::now() + PATIENCE;
+        while let Err(error) = TcpStream::connect_timeout(&self.network.address, PATIENCE) {
+            self.hub.check()?;
+            if Instant::now() > deadline {
+                let why = format!(
+                    "the hub does not listen at {}: {error}",
+                    self.network.address
+                );
+                return Err(io::Error::other(why));
+            }
+            thread::sleep(KILL_PAUSE);
+        }
+        Ok(())
     }
 
     /// A sender, or behind them the hub.
@@ -408,5 +427,5 @@ const KILLS: u64 = 10;
 const KILL_PAUSE: Duration = Duration::from_millis(100);
 /// So many of these pauses are enough for a session to go on.
 const LOOKS: u32 = 30;
-/// For a connection to come.
+/// For a connection to come, or the hub.
 const PATIENCE: Duration = Duration::from_secs(60);

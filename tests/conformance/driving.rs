@@ -369,7 +369,8 @@ fn sent_behind_the_last_wait(stage: &mut Stage) {
 /// comes when it sleeps: in a call, and in an event loop that begins only then.
 fn asleep_after_busy_polling(stage: &mut Stage) {
     const BUSY: u64 = 500;
-    let rounds = stage.count(20);
+    // One for either way to wait at least.
+    let rounds = stage.count(20).max(2);
     let (node, peer) = stage.meet();
     match stage.side {
         Side::Dialer => {
