@@ -269,7 +269,7 @@ impl<C> ChannelBuilder<C> {
 }
 
 /// The message types that an end knows.
-pub(crate) struct Offer {
+pub struct Offer {
     pub(crate) newest: MessageVersion,
     pub(crate) older: Vec<MessageVersion>,
 }

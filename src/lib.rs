@@ -153,11 +153,12 @@ pub use error::{
 pub use events::{Event, Events};
 pub use fan_in::{
     FanIn, FanInBuilder, FanInError, FanInEvent, FanInEvents, FanInNextAsync, FanInPeer,
-    NothingCame,
+    FanInVersionsBuilder, NothingCame, VersionedFanIn, VersionedFanInEvent,
 };
 pub use group::{
     FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
-    GroupSendError, MemberId, MemberLost, QuorumAsync, QuorumError, QuorumLack,
+    GroupSendError, GroupVersionsBuilder, MemberId, MemberLost, QuorumAsync, QuorumError,
+    QuorumLack, VersionedGroup, VersionedGroupSendAsync,
 };
 pub use message::Message;
 pub use node::Node;
@@ -169,8 +170,8 @@ pub use sender::{Reservation, Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats, SessionState};
 pub use versions::{
-    VersionedMessage, VersionedMessages, VersionedOpenedAsync, VersionedReceiver,
-    VersionedRecvAsync, VersionedSender, Versions, VersionsBuilder,
+    AndOlder, KnownVersions, OneVersion, VersionedMessage, VersionedMessages, VersionedOpenedAsync,
+    VersionedReceiver, VersionedRecvAsync, VersionedSender, Versions, VersionsBuilder,
 };
 
 #[doc(no_inline)]

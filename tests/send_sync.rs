@@ -10,8 +10,8 @@ use ibex::{
     MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerAt,
     PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
     SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
-    TryRecvError, TrySendError, VersionedMessage, VersionedReceiver, VersionedSender,
-    WaitAckedError,
+    TryRecvError, TrySendError, VersionedFanIn, VersionedFanInEvent, VersionedGroup,
+    VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
 };
 
 #[ibex::message]
@@ -69,8 +69,10 @@ fn handles_move_between_threads() {
     is_send::<VersionedReceiver<Entry, u64>>();
     is_send::<Group<Entry>>();
     is_static::<Group<Entry>>();
+    is_send::<VersionedGroup<Entry, u64>>();
     is_send::<FanIn<Entry>>();
     is_static::<FanIn<Entry>>();
+    is_send::<VersionedFanIn<Entry, u64>>();
     is_send::<Select>();
     is_send::<Events>();
     is_clone::<Events>();
@@ -106,6 +108,7 @@ fn messages_go_where_they_like() {
     is_static::<VersionedMessage<Entry, u64>>();
     is_send::<Message<u64, Pod>>();
     is_send::<FanInEvent<Entry>>();
+    is_send::<VersionedFanInEvent<Entry, u64>>();
     is_send::<Message<String, Serde>>();
     is_sync::<Message<String, Serde>>();
     is_not!(Cloned: Clone, Message<Entry>);

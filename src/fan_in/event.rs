@@ -2,19 +2,18 @@
 
 use std::fmt;
 
-use ibex_codec::Codec;
 use ibex_transport::channel::RecvError;
 
 #[allow(unused_imports, reason = "the documentation speaks of it")]
 use super::FanIn;
-use crate::{Message, OpenError, PeerAt, message::DefaultCodec};
+use crate::{KnownVersions, OneVersion, OpenError, PeerAt, message::DefaultCodec};
 
 /// What came of whom. See [`FanIn::next`].
-pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub enum FanInEvent<T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersion> {
     /// A peer has opened its sender. One with several sessions joins once for each.
     Joined(PeerAt),
     /// It sent a message.
-    Message(PeerAt, Message<T, C>),
+    Message(PeerAt, V::Message),
     /// It has closed its sender in order, and everything was received.
     Ended(PeerAt),
     /// It is gone, or gave up, or sends what is not valid, has another type, or its channel could not be
@@ -23,12 +22,12 @@ pub enum FanInEvent<T: ?Sized, C: Codec<T> = DefaultCodec> {
     Lost(PeerAt, FanInError),
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvent<T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> fmt::Debug for FanInEvent<T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Joined(peer) => f.debug_tuple("Joined").field(peer).finish(),
             Self::Message(peer, message) => {
-                let sequence = message.sequence();
+                let sequence = V::sequence(message);
                 f.debug_tuple("Message")
                     .field(peer)
                     .field(&sequence)

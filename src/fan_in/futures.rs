@@ -8,28 +8,27 @@ use std::{
 };
 
 use futures_core::{FusedStream, Stream};
-use ibex_codec::Codec;
 use ibex_transport::channel::TaskWait;
 
 use super::{FanIn, FanInEvent, Something};
-use crate::message::DefaultCodec;
+use crate::{KnownVersions, OneVersion, message::DefaultCodec};
 
 /// What comes next of any peer. See [`FanIn::next_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct FanInNextAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    fan_in: &'a mut FanIn<T, C>,
+pub struct FanInNextAsync<'a, T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersion> {
+    fan_in: &'a mut FanIn<T, C, V>,
     wait: TaskWait,
 }
 
 /// What comes of all peers, as a stream. See [`FanIn::stream`].
 #[must_use = "a stream does nothing unless it is polled"]
-pub struct FanInEvents<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    fan_in: &'a mut FanIn<T, C>,
+pub struct FanInEvents<'a, T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersion> {
+    fan_in: &'a mut FanIn<T, C, V>,
     wait: TaskWait,
     is_over: bool,
 }
 
-impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     /// What comes next, of whichever peer, for a task; `None` when the node was closed and
     /// everything was received.
     ///
@@ -52,7 +51,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     ///     bytes
     /// }
     /// ```
-    pub fn next_async(&mut self) -> FanInNextAsync<'_, T, C> {
+    pub fn next_async(&mut self) -> FanInNextAsync<'_, T, C, V> {
         FanInNextAsync {
             fan_in: self,
             wait: TaskWait::default(),
@@ -60,7 +59,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// The events until the node is closed, as a stream. Dropping it loses none.
-    pub fn stream(&mut self) -> FanInEvents<'_, T, C> {
+    pub fn stream(&mut self) -> FanInEvents<'_, T, C, V> {
         FanInEvents {
             fan_in: self,
             wait: TaskWait::default(),
@@ -72,14 +71,14 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         &mut self,
         wait: &mut TaskWait,
         context: &mut Context<'_>,
-    ) -> Poll<Option<FanInEvent<T, C>>> {
+    ) -> Poll<Option<FanInEvent<T, C, V>>> {
         let gathering = self.gathering.clone();
         gathering.poll_until(wait, context.waker(), Something::new(self))
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Future for FanInNextAsync<'_, T, C> {
-    type Output = Option<FanInEvent<T, C>>;
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Future for FanInNextAsync<'_, T, C, V> {
+    type Output = Option<FanInEvent<T, C, V>>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
@@ -87,14 +86,14 @@ impl<T: ?Sized, C: Codec<T>> Future for FanInNextAsync<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for FanInNextAsync<'_, T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Drop for FanInNextAsync<'_, T, C, V> {
     fn drop(&mut self) {
         self.fan_in.gathering.leave(&mut self.wait);
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Stream for FanInEvents<'_, T, C> {
-    type Item = FanInEvent<T, C>;
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Stream for FanInEvents<'_, T, C, V> {
+    type Item = FanInEvent<T, C, V>;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let this = self.get_mut();
@@ -104,25 +103,25 @@ impl<T: ?Sized, C: Codec<T>> Stream for FanInEvents<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> FusedStream for FanInEvents<'_, T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> FusedStream for FanInEvents<'_, T, C, V> {
     fn is_terminated(&self) -> bool {
         self.is_over
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for FanInEvents<'_, T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Drop for FanInEvents<'_, T, C, V> {
     fn drop(&mut self) {
         self.fan_in.gathering.leave(&mut self.wait);
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInNextAsync<'_, T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> fmt::Debug for FanInNextAsync<'_, T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FanInNextAsync").field(&self.fan_in).finish()
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanInEvents<'_, T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> fmt::Debug for FanInEvents<'_, T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("FanInEvents").field(&self.fan_in).finish()
     }

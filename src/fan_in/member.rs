@@ -2,11 +2,10 @@
 
 use std::task::Waker;
 
-use ibex_codec::Codec;
 use ibex_transport::channel::{RawMessage, ReceiveHandle, TaskWait};
 
 use super::FanInEvent;
-use crate::{Counts, PeerAt, receiver};
+use crate::{Counts, KnownVersions, PeerAt};
 
 /// A peer that has joined a [`FanIn`](crate::FanIn), and how far its channel came.
 #[derive(Clone, Debug)]
@@ -34,6 +33,8 @@ pub(super) struct Member {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
+    /// Which of two versions was settled, once a message has come.
+    is_newer: Option<bool>,
 
     // Whether it may have something.
     pub(super) is_hot: bool,
@@ -52,6 +53,7 @@ impl Member {
             peer,
             handle,
             has_joined: false,
+            is_newer: None,
             is_hot: true,
             silent: 0,
             wait: TaskWait::default(),
@@ -71,9 +73,13 @@ impl Member {
 
     /// What it sent.
     #[inline]
-    pub(super) fn sent<T: ?Sized, C: Codec<T>>(&mut self, raw: RawMessage) -> FanInEvent<T, C> {
+    pub(super) fn sent<T, C, V>(&mut self, raw: RawMessage) -> FanInEvent<T, C, V>
+    where
+        T: ?Sized,
+        V: KnownVersions<T, C>,
+    {
         self.silent = 0;
-        match receiver::open(&self.handle, raw) {
+        match V::open(&self.handle, raw, &mut self.is_newer) {
             Ok(message) => FanInEvent::Message(self.peer, message),
             Err(error) => FanInEvent::Lost(self.peer, error.into()),
         }

@@ -24,8 +24,8 @@ pub use self::{
     member::FanInPeer,
 };
 use crate::{
-    Node, OpenFailure, Peer, PeerAt, Receiver, SettingError, channel_defaults::ChannelDefaults,
-    message::DefaultCodec, template::ChannelTemplate,
+    AndOlder, KnownVersions, Node, OneVersion, OpenFailure, Peer, PeerAt, SettingError,
+    channel_defaults::ChannelDefaults, message::DefaultCodec, template::ChannelTemplate,
 };
 
 mod event;
@@ -62,7 +62,7 @@ mod member;
 ///     bytes
 /// }
 /// ```
-pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub struct FanIn<T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersion> {
     template: ChannelTemplate,
     /// Of other channels with its peers.
     defaults: ChannelDefaults,
@@ -80,7 +80,7 @@ pub struct FanIn<T: ?Sized, C: Codec<T> = DefaultCodec> {
     // What was told and not taken up yet.
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
-    events: VecDeque<FanInEvent<T, C>>,
+    events: VecDeque<FanInEvent<T, C, V>>,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -92,6 +92,21 @@ pub struct FanInBuilder<'a, C = DefaultCodec> {
     node: &'a Node,
     template: ChannelTemplate,
     _codec: PhantomData<fn() -> C>,
+}
+
+/// A [`FanIn`] whose ends know two versions of the message type. Made by
+/// [`FanInBuilder::versions`].
+pub type VersionedFanIn<N, O, C = DefaultCodec> = FanIn<N, C, AndOlder<O>>;
+
+/// What comes of a [`VersionedFanIn`].
+pub type VersionedFanInEvent<N, O, C = DefaultCodec> = FanInEvent<N, C, AndOlder<O>>;
+
+/// Opens a [`FanIn`] that knows two versions of its message type. Made by
+/// [`FanInBuilder::versions`], behind its settings and codec.
+#[must_use = "a builder does nothing until `receiver`"]
+pub struct FanInVersionsBuilder<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
+    fan_in: FanInBuilder<'a, C>,
+    _versions: PhantomData<fn(&N, &O)>,
 }
 
 /// Looks at a peer that has nothing before it is left alone until it tells.
@@ -171,6 +186,50 @@ impl<'a, C> FanInBuilder<'a, C> {
     where
         C: Codec<T>,
     {
+        self.open()
+    }
+
+    /// For ends that know two versions of the message type, newer and older: peers are updated
+    /// one after the other, and each sends its own. See [`Versions`](crate::Versions).
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::{FanInEvent, Node, Versions};
+    ///
+    /// #[ibex::message]
+    /// struct RequestV1 { key: u64 }
+    ///
+    /// #[ibex::message]
+    /// struct RequestV2 { key: u64, limit: u32 }
+    ///
+    /// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let requests = node.fan_in("requests").versions::<RequestV2, RequestV1>();
+    ///     let mut requests = requests.receiver()?;
+    ///     while let Some(event) = requests.next() {
+    ///         if let FanInEvent::Message(peer, request) = event {
+    ///             match &request {
+    ///                 Versions::Newer(one) => println!("{peer}: {}, {} at most", one.key, one.limit),
+    ///                 Versions::Older(one) => println!("{peer}: {}", one.key),
+    ///             }
+    ///             request.ack();
+    ///         }
+    ///     }
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    pub fn versions<N: ?Sized, O: ?Sized>(self) -> FanInVersionsBuilder<'a, N, O, C>
+    where
+        C: Codec<N> + Codec<O>,
+    {
+        FanInVersionsBuilder {
+            fan_in: self,
+            _versions: PhantomData,
+        }
+    }
+
+    fn open<T: ?Sized, V: KnownVersions<T, C>>(self) -> Result<FanIn<T, C, V>, SettingError> {
         Ok(FanIn {
             template: self.template.checked()?,
             defaults: self.node.channel_defaults(),
@@ -190,7 +249,19 @@ impl<'a, C> FanInBuilder<'a, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> FanInVersionsBuilder<'_, N, O, C> {
+    /// Opens the receiving end with every peer that is there, and with those that come.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting is out of its range. Two versions that do not differ are told
+    /// of each peer, as [`FanInEvent::Lost`].
+    pub fn receiver(self) -> Result<VersionedFanIn<N, O, C>, SettingError> {
+        self.fan_in.open()
+    }
+}
+
+impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     /// What comes next, of whichever peer; `None` when the node was closed and everything was
     /// received. Waits while nothing is there; a message, a peer that comes or goes, or
     /// [`Node::close`] wakes it.
@@ -200,7 +271,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
         clippy::should_implement_trait,
         reason = "an iterator could not be asked for counters between two events"
     )]
-    pub fn next(&mut self) -> Option<FanInEvent<T, C>> {
+    pub fn next(&mut self) -> Option<FanInEvent<T, C, V>> {
         match self.find() {
             Some(event) => Some(event),
             None => self.wait(None).unwrap_or(None),
@@ -215,7 +286,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     pub fn next_timeout(
         &mut self,
         timeout: Duration,
-    ) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+    ) -> Result<Option<FanInEvent<T, C, V>>, NothingCame> {
         match self.find() {
             Some(event) => Ok(Some(event)),
             None => self.wait(Instant::now().checked_add(timeout)),
@@ -228,7 +299,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     /// # Errors
     ///
     /// [`NothingCame`] if nothing is there.
-    pub fn try_next(&mut self) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+    pub fn try_next(&mut self) -> Result<Option<FanInEvent<T, C, V>>, NothingCame> {
         if let Some(event) = self.find() {
             return Ok(Some(event));
         }
@@ -290,7 +361,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     // ---- Looking ---------------------------------------------------------------------
 
-    fn find(&mut self) -> Option<FanInEvent<T, C>> {
+    fn find(&mut self) -> Option<FanInEvent<T, C, V>> {
         if fork::is_child() {
             return self.find_after_fork();
         }
@@ -320,7 +391,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// One look at a hot member; the next one has its turn then.
-    fn look_at(&mut self, number: usize) -> Option<FanInEvent<T, C>> {
+    fn look_at(&mut self, number: usize) -> Option<FanInEvent<T, C, V>> {
         let Some(member) = self.members[number].as_mut() else {
             self.hot.swap_remove(self.turn);
             return None;
@@ -346,7 +417,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// Leaves a hot member alone until it tells, unless it has something after all.
-    fn cool(&mut self, at: usize) -> Option<FanInEvent<T, C>> {
+    fn cool(&mut self, at: usize) -> Option<FanInEvent<T, C, V>> {
         let number = self.hot[at];
         let Some(member) = self.members[number].as_mut() else {
             self.hot.swap_remove(at);
@@ -396,10 +467,10 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     /// Opens the channel with a peer.
     fn join(&mut self, session: Arc<SessionShared>) {
         let peer = PeerAt::of(session.peer());
-        let channel = self.template.over(&session).codec::<C>();
-        let opened: Result<Receiver<T, C>, _> = channel.receiver();
-        let handle = match opened {
-            Ok(receiver) => receiver.handle,
+        let channel = self.template.over(&session);
+        let offer = V::offer(channel.peer_knows_versions());
+        let handle = match channel.open_receiver(offer) {
+            Ok(handle) => handle,
             // It came and went without a message: nobody has joined.
             Err(error) if matches!(error.reason, OpenFailure::SessionOver) => return,
             Err(error) => {
@@ -420,7 +491,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
     }
 
     /// A member is at its end, unless it can be received from later.
-    fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<T, C>> {
+    fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<T, C, V>> {
         if error.spares_channel() {
             self.turn += 1;
             let peer = self.members[number].as_ref()?.peer;
@@ -446,7 +517,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     /// In a fork of the process all peers are lost, and nothing else comes.
     #[cold]
-    fn find_after_fork(&mut self) -> Option<FanInEvent<T, C>> {
+    fn find_after_fork(&mut self) -> Option<FanInEvent<T, C, V>> {
         if self.live > 0 {
             self.live = 0;
             self.hot.clear();
@@ -465,7 +536,10 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     // ---- Waiting ---------------------------------------------------------------------
 
-    fn wait(&mut self, deadline: Option<Instant>) -> Result<Option<FanInEvent<T, C>>, NothingCame> {
+    fn wait(
+        &mut self,
+        deadline: Option<Instant>,
+    ) -> Result<Option<FanInEvent<T, C, V>>, NothingCame> {
         let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
         gathering
             .wait(deadline, in_memory, Something::new(self))
@@ -474,7 +548,7 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 
     /// What is there, or that nothing will be. Whoever is `about_to_sleep` leaves those that
     /// are looked at in vain with their wakers.
-    fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<T, C>>> {
+    fn look(&mut self, about_to_sleep: bool) -> Option<Option<FanInEvent<T, C, V>>> {
         loop {
             if let Some(event) = self.find() {
                 return Some(Some(event));
@@ -510,13 +584,13 @@ impl<T: ?Sized, C: Codec<T>> FanIn<T, C> {
 }
 
 /// The condition "something came, or nothing will".
-struct Something<'a, T: ?Sized, C: Codec<T>> {
-    of: &'a mut FanIn<T, C>,
+struct Something<'a, T: ?Sized, C, V: KnownVersions<T, C>> {
+    of: &'a mut FanIn<T, C, V>,
     about_to_sleep: bool,
 }
 
-impl<'a, T: ?Sized, C: Codec<T>> Something<'a, T, C> {
-    fn new(of: &'a mut FanIn<T, C>) -> Self {
+impl<'a, T: ?Sized, C, V: KnownVersions<T, C>> Something<'a, T, C, V> {
+    fn new(of: &'a mut FanIn<T, C, V>) -> Self {
         Self {
             of,
             about_to_sleep: false,
@@ -524,8 +598,8 @@ impl<'a, T: ?Sized, C: Codec<T>> Something<'a, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
-    type Output = Option<FanInEvent<T, C>>;
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Condition for Something<'_, T, C, V> {
+    type Output = Option<FanInEvent<T, C, V>>;
 
     fn look(&mut self) -> Option<Self::Output> {
         self.of.look(self.about_to_sleep)
@@ -545,7 +619,7 @@ impl<T: ?Sized, C: Codec<T>> Condition for Something<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> OfAnyPeer for FanIn<T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> OfAnyPeer for FanIn<T, C, V> {
     fn gathering(&self) -> &Gathering {
         &self.gathering
     }
@@ -573,7 +647,7 @@ impl<T: ?Sized, C: Codec<T>> OfAnyPeer for FanIn<T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for FanIn<T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Drop for FanIn<T, C, V> {
     fn drop(&mut self) {
         for member in self.members.iter_mut().flatten() {
             member.handle.leave(&mut member.wait);
@@ -581,11 +655,18 @@ impl<T: ?Sized, C: Codec<T>> Drop for FanIn<T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for FanIn<T, C> {
+impl<T: ?Sized, C, V: KnownVersions<T, C>> fmt::Debug for FanIn<T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FanIn")
             .field("channel", &self.template.name())
             .field("peers", &self.live)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<N: ?Sized, O: ?Sized, C> fmt::Debug for FanInVersionsBuilder<'_, N, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FanInVersionsBuilder")
             .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,7 @@
 //! A group's waiting calls for tasks.
 
 use std::{
+    borrow::Borrow,
     fmt,
     future::Future,
     pin::Pin,
@@ -9,28 +10,39 @@ use std::{
 
 use ibex_codec::Codec;
 
-use super::{Group, GroupSendError, QuorumError};
-use crate::{Sender, Sequence, message::DefaultCodec};
+use super::{
+    Group, GroupSendError, QuorumError, VersionedGroup,
+    encoding::{Either, Single},
+};
+use crate::{OneVersion, Sequence, message::DefaultCodec};
 
 /// A message on its way into a group. See [`Group::send_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct GroupSendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub struct GroupSendAsync<'a, T: ?Sized, C = DefaultCodec> {
     group: &'a mut Group<T, C>,
     value: &'a T,
 }
 
+/// A message on its way into a group of two versions. See
+/// [`VersionedGroup::send_async`](VersionedGroup#method.send_async-1).
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct VersionedGroupSendAsync<'a, N: ?Sized, O: ?Sized, C, F, B> {
+    group: &'a mut VersionedGroup<N, O, C>,
+    message: Either<'a, N, O, C, F, B>,
+}
+
 /// Waits for a quorum. See [`Group::wait_acked_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct QuorumAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    group: &'a mut Group<T, C>,
+pub struct QuorumAsync<'a, T: ?Sized, C = DefaultCodec, V = OneVersion> {
+    group: &'a mut Group<T, C, V>,
     sequence: Sequence,
     quorum: usize,
 }
 
 /// Waits until all members' engines have everything. See [`Group::flush_async`].
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct GroupFlushAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
-    group: &'a mut Group<T, C>,
+pub struct GroupFlushAsync<'a, T: ?Sized, C = DefaultCodec, V = OneVersion> {
+    group: &'a mut Group<T, C, V>,
 }
 
 impl<T: ?Sized, C: Codec<T>> Group<T, C> {
@@ -48,7 +60,33 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     pub fn send_async<'a>(&'a mut self, value: &'a T) -> GroupSendAsync<'a, T, C> {
         GroupSendAsync { group: self, value }
     }
+}
 
+/// A group of two versions.
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedGroup<N, O, C> {
+    /// Sends a message, for a task, as [`Group::send_async`]; each member gets the version that
+    /// it has. `older` is as for `send`, and is called once whatever the future is polled.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`].
+    pub fn send_async<'a, F, B>(
+        &'a mut self,
+        value: &'a N,
+        older: F,
+    ) -> VersionedGroupSendAsync<'a, N, O, C, F, B>
+    where
+        F: FnOnce(&N) -> B,
+        B: Borrow<O>,
+    {
+        VersionedGroupSendAsync {
+            group: self,
+            message: Either::new(value, older),
+        }
+    }
+}
+
+impl<T: ?Sized, C, V> Group<T, C, V> {
     /// Waits until every member's engine holds everything that was sent, for a task. Those that
     /// end before are dropped. It asks all of them and is woken by each; dropping the future
     /// takes the questions back.
@@ -62,7 +100,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///     Ok(())
     /// }
     /// ```
-    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C> {
+    pub fn flush_async(&mut self) -> GroupFlushAsync<'_, T, C, V> {
         GroupFlushAsync { group: self }
     }
 
@@ -71,7 +109,11 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// # Errors
     ///
     /// As [`wait_acked`](Self::wait_acked).
-    pub fn wait_acked_async(&mut self, sequence: Sequence, quorum: usize) -> QuorumAsync<'_, T, C> {
+    pub fn wait_acked_async(
+        &mut self,
+        sequence: Sequence,
+        quorum: usize,
+    ) -> QuorumAsync<'_, T, C, V> {
         QuorumAsync {
             group: self,
             sequence,
@@ -85,15 +127,33 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupSendAsync<'_, T, C> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { group, value } = self.get_mut();
-        let encode = Sender::<T, C>::encoder(value);
-        let sent = group
-            .group
-            .poll_send(context.waker(), C::size(value), encode);
+        let mut message = Single::<T, C>::new(value);
+        let sent = group.group.poll_send(context.waker(), &mut message);
         sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Future for QuorumAsync<'_, T, C> {
+// Nothing of it is pinned.
+impl<N: ?Sized, O: ?Sized, C, F, B> Unpin for VersionedGroupSendAsync<'_, N, O, C, F, B> {}
+
+impl<N, O, C, F, B> Future for VersionedGroupSendAsync<'_, N, O, C, F, B>
+where
+    N: ?Sized,
+    O: ?Sized,
+    C: Codec<N> + Codec<O>,
+    F: FnOnce(&N) -> B,
+    B: Borrow<O>,
+{
+    type Output = Result<Sequence, GroupSendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { group, message } = self.get_mut();
+        let sent = group.group.poll_send(context.waker(), message);
+        sent.map_err(|failure| GroupSendError::of(group.template.name(), failure))
+    }
+}
+
+impl<T: ?Sized, C, V> Future for QuorumAsync<'_, T, C, V> {
     type Output = Result<(), QuorumError>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -106,7 +166,7 @@ impl<T: ?Sized, C: Codec<T>> Future for QuorumAsync<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Future for GroupFlushAsync<'_, T, C> {
+impl<T: ?Sized, C, V> Future for GroupFlushAsync<'_, T, C, V> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
@@ -116,31 +176,45 @@ impl<T: ?Sized, C: Codec<T>> Future for GroupFlushAsync<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for GroupSendAsync<'_, T, C> {
+impl<T: ?Sized, C> Drop for GroupSendAsync<'_, T, C> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for QuorumAsync<'_, T, C> {
+impl<N: ?Sized, O: ?Sized, C, F, B> Drop for VersionedGroupSendAsync<'_, N, O, C, F, B> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Drop for GroupFlushAsync<'_, T, C> {
+impl<T: ?Sized, C, V> Drop for QuorumAsync<'_, T, C, V> {
     fn drop(&mut self) {
         self.group.group.leave_waits();
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for GroupSendAsync<'_, T, C> {
+impl<T: ?Sized, C, V> Drop for GroupFlushAsync<'_, T, C, V> {
+    fn drop(&mut self) {
+        self.group.group.leave_waits();
+    }
+}
+
+impl<T: ?Sized, C> fmt::Debug for GroupSendAsync<'_, T, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GroupSendAsync").field(&self.group).finish()
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for QuorumAsync<'_, T, C> {
+impl<N: ?Sized, O: ?Sized, C, F, B> fmt::Debug for VersionedGroupSendAsync<'_, N, O, C, F, B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("VersionedGroupSendAsync")
+            .field(&self.group)
+            .finish()
+    }
+}
+
+impl<T: ?Sized, C, V> fmt::Debug for QuorumAsync<'_, T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuorumAsync")
             .field("group", &self.group)
@@ -150,7 +224,7 @@ impl<T: ?Sized, C: Codec<T>> fmt::Debug for QuorumAsync<'_, T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for GroupFlushAsync<'_, T, C> {
+impl<T: ?Sized, C, V> fmt::Debug for GroupFlushAsync<'_, T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("GroupFlushAsync").field(&self.group).finish()
     }

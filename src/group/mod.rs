@@ -10,17 +10,19 @@ use ibex_transport::{
 
 pub use self::{
     error::{FlushTimeout, GroupSendError, QuorumError, QuorumLack},
-    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync},
+    futures::{GroupFlushAsync, GroupSendAsync, QuorumAsync, VersionedGroupSendAsync},
     member::{GroupMember, MemberId, MemberLost},
 };
 use crate::{
-    CloseReason, Node, OpenError, Peer, PeerAt, Sender, Sequence, SettingError,
-    message::DefaultCodec, template::ChannelTemplate,
+    AndOlder, CloseReason, KnownVersions, Node, OneVersion, OpenError, Peer, PeerAt, Sequence,
+    SettingError, message::DefaultCodec, template::ChannelTemplate,
 };
 
+mod encoding;
 mod error;
 mod futures;
 mod member;
+mod sending;
 
 /// Sends the same messages to several peers, on a channel with each.
 ///
@@ -78,12 +80,16 @@ mod member;
 ///
 /// Dropping it ends all channels in order: each receiver gets everything that was sent to it,
 /// then `None`; or an error, if a panic drops it, or [`abort`](Self::abort).
-pub struct Group<T: ?Sized, C: Codec<T> = DefaultCodec> {
+pub struct Group<T: ?Sized, C = DefaultCodec, V = OneVersion> {
     group: SendGroup<PeerAt>,
     template: ChannelTemplate,
     _message: PhantomData<fn(&T)>,
-    _codec: PhantomData<fn() -> C>,
+    _codec: PhantomData<fn() -> (C, V)>,
 }
+
+/// A [`Group`] whose ends know two versions of the message type. Made by
+/// [`GroupBuilder::versions`].
+pub type VersionedGroup<N, O, C = DefaultCodec> = Group<N, C, AndOlder<O>>;
 
 /// Settings of a [`Group`]. Made by [`Node::group`], ends in [`sender`](Self::sender).
 #[derive(Debug)]
@@ -93,6 +99,14 @@ pub struct GroupBuilder<'a, C = DefaultCodec> {
     template: ChannelTemplate,
     when_full: WhenFull,
     _codec: PhantomData<fn() -> C>,
+}
+
+/// Makes a [`Group`] that knows two versions of its message type. Made by
+/// [`GroupBuilder::versions`], behind its settings and codec.
+#[must_use = "a builder does nothing until `sender`"]
+pub struct GroupVersionsBuilder<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
+    group: GroupBuilder<'a, C>,
+    _versions: PhantomData<fn(&N, &O)>,
 }
 
 impl Node {
@@ -185,6 +199,47 @@ impl<'a, C> GroupBuilder<'a, C> {
     where
         C: Codec<T>,
     {
+        self.open()
+    }
+
+    /// For ends that know two versions of the message type, newer and older: members are updated
+    /// one after the other, and each is sent its own. See [`Versions`].
+    ///
+    /// ```
+    /// # #[cfg(feature = "rkyv")]
+    /// # mod example {
+    /// use ibex::{Node, Peer};
+    ///
+    /// #[ibex::message]
+    /// struct EntryV1 { offset: u64 }
+    ///
+    /// #[ibex::message]
+    /// struct EntryV2 { offset: u64, term: u64 }
+    ///
+    /// fn replicate(node: &Node, replicas: &[Peer]) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let mut log = node.group("wal").versions::<EntryV2, EntryV1>().sender()?;
+    ///     for replica in replicas {
+    ///         log.join(replica)?;
+    ///     }
+    ///     let entry = EntryV2 { offset: 0, term: 7 };
+    ///     // Made once, and only if a replica runs the older program.
+    ///     let sequence = log.send(&entry, |entry| EntryV1 { offset: entry.offset })?;
+    ///     log.wait_acked(sequence, 2)?;
+    ///     Ok(())
+    /// }
+    /// # }
+    /// ```
+    pub fn versions<N: ?Sized, O: ?Sized>(self) -> GroupVersionsBuilder<'a, N, O, C>
+    where
+        C: Codec<N> + Codec<O>,
+    {
+        GroupVersionsBuilder {
+            group: self,
+            _versions: PhantomData,
+        }
+    }
+
+    fn open<T: ?Sized, V>(self) -> Result<Group<T, C, V>, SettingError> {
         Ok(Group {
             template: self.template.checked()?,
             group: SendGroup::new(&self.node.runtime, self.when_full),
@@ -194,7 +249,19 @@ impl<'a, C> GroupBuilder<'a, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> Group<T, C> {
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> GroupVersionsBuilder<'_, N, O, C> {
+    /// A group that nobody has joined.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting is out of its range. A name or types that cannot be had are
+    /// told by [`join`](Group::join).
+    pub fn sender(self) -> Result<VersionedGroup<N, O, C>, SettingError> {
+        self.group.open()
+    }
+}
+
+impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     // ---- Members ---------------------------------------------------------------------
 
     /// Opens the sending end with a peer, which gets every message from the next one on.
@@ -211,62 +278,16 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     ///
     /// If it is a peer of another node.
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
-        let channel = self.template.over(peer.session()).codec::<C>();
-        let sender: Sender<T, C> = channel.sender()?;
-        let Ok(member) = self.group.join(peer.at(), sender.handle) else {
+        let channel = self.template.over(peer.session());
+        let handle = channel.open_sender(V::offer(channel.peer_knows_versions()))?;
+        let Ok(member) = self.group.join(peer.at(), handle) else {
             unreachable!("a new end has no clone")
         };
         Ok(MemberId(member))
     }
+}
 
-    /// Takes an end in that may have been sent to, whatever its channel's name and settings: its
-    /// peer gets what is still on its way to it and then every message of the group from the
-    /// next one on. So a peer that comes late is sent what it lacks first, and one that
-    /// [has left](Self::leave) comes back.
-    ///
-    /// What was sent before counts in no [`GroupMember::counts`] and no quorum: who acknowledges
-    /// a message later that it got as a member before has not acknowledged it to the group. One
-    /// that it drops unacknowledged ends its acknowledgements, though, as on any channel.
-    ///
-    /// ```
-    /// use ibex::{Group, MemberId, Peer, Raw};
-    ///
-    /// type Error = Box<dyn std::error::Error>;
-    ///
-    /// fn catch_up(
-    ///     log: &mut Group<[u8], Raw>,
-    ///     entries: &[Vec<u8>],
-    ///     late: &Peer,
-    /// ) -> Result<MemberId, Error> {
-    ///     let mut alone = late.channel("wal").codec::<Raw>().sender::<[u8]>()?;
-    ///     for entry in entries {
-    ///         alone.send(entry)?;
-    ///     }
-    ///     log.join_sender(alone).map_err(|_| "it was cloned".into())
-    /// }
-    /// ```
-    ///
-    /// # Errors
-    ///
-    /// The sender, if it was ever cloned: clones take turns, and a group waits for nobody's.
-    ///
-    /// # Panics
-    ///
-    /// If its peer is one of another node.
-    pub fn join_sender(&mut self, sender: Sender<T, C>) -> Result<MemberId, Sender<T, C>> {
-        let peer = PeerAt::of(sender.handle.session().peer());
-        let joined = self.group.join(peer, sender.handle);
-        joined.map(MemberId).map_err(Sender::new)
-    }
-
-    /// Takes a member out and gives its sender back: what comes after the group's last message
-    /// can be sent to it alone, and dropping it ends the channel in order. Its sequences go on
-    /// with its own count, and [`join_sender`](Self::join_sender) takes it back. `None` if it is
-    /// no member any more.
-    pub fn leave(&mut self, member: MemberId) -> Option<Sender<T, C>> {
-        self.group.leave(member.0).map(Sender::new)
-    }
-
+impl<T: ?Sized, C, V> Group<T, C, V> {
     /// The members as they are now, in the order of joining. One that is gone is listed until
     /// a call has noticed.
     #[must_use]
@@ -281,57 +302,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
         Some(MemberLost::of(parted, reason))
     }
 
-    // ---- Sending ---------------------------------------------------------------------
-
-    /// Sends a message to all members; waits while the window of one is full (but see
-    /// [`GroupBuilder::when_full`]), or its end not open yet. Returns the message's place in
-    /// the group.
-    ///
-    /// It is encoded once, into the first member's window, and copied to the others'. One that
-    /// is longer than half of a window gets memory of its own at each member, as it does on a
-    /// channel: its bytes are then there once per member until each has taken it. Where its
-    /// length is not known before, encoding such a message is begun several times.
-    ///
-    /// # Errors
-    ///
-    /// [`GroupSendError::NoMembers`] or [`GroupSendError::Failed`]; nothing was sent to
-    /// anyone then. Members may have been dropped all the same.
-    #[inline]
-    pub fn send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, Patience::FOREVER)
-    }
-
-    /// Sends a message if every member has room for it now.
-    ///
-    /// # Errors
-    ///
-    /// [`GroupSendError::Full`] or [`GroupSendError::NotOpen`], with a member that it is so
-    /// of, while it may work later; else as [`send`](Self::send). Nothing was sent to anyone.
-    #[inline]
-    pub fn try_send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, Patience::None)
-    }
-
-    /// Sends a message, waiting for up to `timeout`.
-    ///
-    /// # Errors
-    ///
-    /// As [`try_send`](Self::try_send), when the time is up.
-    pub fn send_timeout(
-        &mut self,
-        value: &T,
-        timeout: Duration,
-    ) -> Result<Sequence, GroupSendError> {
-        self.send_with(value, Patience::at_most(timeout))
-    }
-
-    #[inline]
-    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, GroupSendError> {
-        let encode = Sender::<T, C>::encoder(value);
-        self.group
-            .send(C::size(value), patience, encode)
-            .map_err(|failure| GroupSendError::of(self.template.name(), failure))
-    }
+    // ---- Progress --------------------------------------------------------------------
 
     /// The last message's sequence; 0 before the first.
     #[must_use]
@@ -418,12 +389,19 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     }
 }
 
-impl<T: ?Sized, C: Codec<T>> fmt::Debug for Group<T, C> {
+impl<T: ?Sized, C, V> fmt::Debug for Group<T, C, V> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Group")
             .field("channel", &self.template.name())
             .field("members", &self.group.members().count())
             .field("sent", &self.sent())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<N: ?Sized, O: ?Sized, C> fmt::Debug for GroupVersionsBuilder<'_, N, O, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("GroupVersionsBuilder")
             .finish_non_exhaustive()
     }
 }

@@ -9,17 +9,19 @@ use ibex_transport::{
     driver::Patience,
 };
 
-pub use self::futures::{VersionedMessages, VersionedOpenedAsync, VersionedRecvAsync};
+pub(crate) use self::known::fingerprint;
+pub use self::{
+    futures::{VersionedMessages, VersionedOpenedAsync, VersionedRecvAsync},
+    known::{AndOlder, KnownVersions, OneVersion},
+};
 use crate::{
     ChannelBuilder, Message, OpenError, OpenFailure, Receiver, RecvTimeoutError, SendTimeoutError,
-    Sender, Sequence, TryRecvError,
-    channel_builder::{Offer, message_version},
-    error::recv_error,
+    Sender, Sequence, TryRecvError, channel_builder::Offer, error::recv_error,
     message::DefaultCodec,
-    receiver,
 };
 
 mod futures;
+mod known;
 
 /// Something of the newer version or of the older: a message, or an end of a channel.
 ///
@@ -81,6 +83,11 @@ mod futures;
 /// When nobody runs the older program any more, the next release drops `versions` and opens
 /// with the newer type alone, or names it the older of the next two. Each end that is opened
 /// knows two; a program that knows V3 and V2 shares V2 with one that knows V2 and V1.
+///
+/// A [`FanIn`](crate::FanIn) and a [`Group`](crate::Group) have such ends too, one with each of
+/// their peers, which may be of either release:
+/// [`FanInBuilder::versions`](crate::FanInBuilder::versions),
+/// [`GroupBuilder::versions`](crate::GroupBuilder::versions).
 ///
 /// # What is settled, and when
 ///
@@ -151,11 +158,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
     pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
         let handle = self.channel.open_sender(self.offer())?;
-        Ok(VersionedSender {
-            handle,
-            newer: fingerprint::<N, C>(),
-            _versions: PhantomData,
-        })
+        Ok(VersionedSender::new(handle))
     }
 
     /// Opens the receiving end: announces it and returns, as
@@ -175,20 +178,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     }
 
     fn offer(&self) -> Result<Offer, OpenFailure> {
-        let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
-        if newer.fingerprint == older.fingerprint {
-            let schema = newer.schema;
-            return Err(OpenFailure::SameVersions { schema });
-        }
-        if !self.channel.peer_knows_versions() {
-            // It would refuse the list. Of one alone the older is the better guess: whose
-            // library is older runs the older program.
-            return Ok(Offer::of_one(older));
-        }
-        Ok(Offer {
-            newest: newer,
-            older: vec![older],
-        })
+        let peer_knows_versions = self.channel.peer_knows_versions();
+        <AndOlder<O> as KnownVersions<N, C>>::offer(peer_knows_versions)
     }
 }
 
@@ -196,12 +187,20 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
 ///
 /// Dropping it ends the channel, as dropping a [`Sender`] does.
 pub struct VersionedSender<N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    handle: SendHandle,
+    pub(crate) handle: SendHandle,
     newer: [u8; 16],
     _versions: PhantomData<fn(&N, &O, C)>,
 }
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
+    pub(crate) fn new(handle: SendHandle) -> Self {
+        Self {
+            handle,
+            newer: fingerprint::<N, C>(),
+            _versions: PhantomData,
+        }
+    }
+
     /// The sender of the version that was settled. Waits until the peer has opened its end,
     /// for up to `timeout` and not beyond `open_timeout`; from then on it answers at once and
     /// with the same version, so it may be called for each message.
@@ -386,20 +385,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
 
     #[inline]
     fn open(&mut self, raw: RawMessage) -> Result<VersionedMessage<N, O, C>, RecvError> {
-        let (handle, newer) = (&self.handle, self.newer);
-        let is_newer = self
-            .is_newer
-            .get_or_insert_with(|| handle.settled() == Some(newer));
-        Ok(if *is_newer {
-            Versions::Newer(receiver::open(handle, raw)?)
-        } else {
-            Versions::Older(receiver::open(handle, raw)?)
-        })
+        <AndOlder<O> as KnownVersions<N, C>>::open(&self.handle, raw, &mut self.is_newer)
     }
-}
-
-fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
-    C::schema().fingerprint.0
 }
 
 impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionsBuilder<N, O, C> {

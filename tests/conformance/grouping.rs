@@ -47,7 +47,7 @@ fn settings<'a>(node: &'a Node, name: &str) -> GroupBuilder<'a, Raw> {
 }
 
 /// The members' nodes, one after the other, each with its session.
-fn member_nodes(stage: &mut Stage) -> Vec<(Node, Peer)> {
+pub(super) fn member_nodes(stage: &mut Stage) -> Vec<(Node, Peer)> {
     let mut nodes = Vec::new();
     for _ in 0..MEMBERS {
         let node = stage.listen();
@@ -58,7 +58,7 @@ fn member_nodes(stage: &mut Stage) -> Vec<(Node, Peer)> {
     nodes
 }
 
-fn sending_node(stage: &mut Stage) -> (Node, Vec<Peer>) {
+pub(super) fn sending_node(stage: &mut Stage) -> (Node, Vec<Peer>) {
     let node = stage.builder().build().expect("a node");
     let peers = (0..MEMBERS).map(|_| stage.dial(&node)).collect();
     (node, peers)

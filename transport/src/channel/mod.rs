@@ -31,7 +31,8 @@ pub use error::{
     SchemaMismatch, SendError, SendFailure, StayedFull, WaitAckedError,
 };
 pub use group::{
-    GroupFailure, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes, WhenFull,
+    GroupFailure, GroupMessage, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes,
+    WhenFull,
 };
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;

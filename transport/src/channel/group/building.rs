@@ -1,42 +1,38 @@
-//! A message on its way into a group: encoded in the first member's place, copied to the
-//! others', published at all.
+//! A message on its way into a group: encoded in one member's place, copied to those of the
+//! others that have its version, published at all.
 
 use std::{
-    mem::MaybeUninit,
     task::Waker,
     time::{Duration, Instant},
 };
 
-use super::{GroupFailure, SendGroup};
+use super::{GroupFailure, GroupMessage, MOST_VERSIONS, SendGroup, member::Member};
 use crate::{
     channel::{Abort, SendError},
     driver::{Condition, Patience, TimedOut},
 };
 
 /// A message that is being built. Dropping it gives back what it took.
-pub(super) struct Building<'g, P: Copy, E> {
+pub(super) struct Building<'g, P: Copy, M> {
     group: &'g mut SendGroup<P>,
-    encode: E,
-    /// Bytes to make places for: the message's length where it is known.
-    wanted: usize,
-    /// How long it is, once it stands in the first member's place.
-    encoded: Option<usize>,
+    message: &'g mut M,
+    /// Bytes to make places for, once a member has that version: the message's length where it
+    /// is known.
+    wanted: [Option<usize>; MOST_VERSIONS],
+    /// How long it is, once it stands in the place of the first member that has that version.
+    encoded: [Option<usize>; MOST_VERSIONS],
     /// Until when members may take to open their ends.
     open_by: Option<Instant>,
 }
 
-impl<'g, P, E> Building<'g, P, E>
-where
-    P: Copy,
-    E: FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-{
+impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
     #[inline]
-    pub(super) fn new(group: &'g mut SendGroup<P>, size: Option<usize>, encode: E) -> Self {
+    pub(super) fn new(group: &'g mut SendGroup<P>, message: &'g mut M) -> Self {
         Self {
-            wanted: size.unwrap_or(group.typical),
             group,
-            encode,
-            encoded: None,
+            message,
+            wanted: [None; MOST_VERSIONS],
+            encoded: [None; MOST_VERSIONS],
             open_by: None,
         }
     }
@@ -45,33 +41,65 @@ where
     /// the next attempt.
     #[inline]
     pub(super) fn attempt(&mut self) -> Result<u64, GroupFailure<P>> {
-        let length = match self.encoded {
-            Some(length) => length,
-            None => self.encode()?,
-        };
-        self.group
-            .look_at_all(self.open_by, |index, member| match index {
-                // The first one's is taken.
-                0 => Ok(()),
-                _ => member.place(length),
-            })?;
-        Ok(self.publish(length))
+        for version in 0..M::VERSIONS {
+            if self.encoded[version].is_none() {
+                self.encode(version)?;
+            }
+        }
+        let Self {
+            group,
+            message,
+            encoded,
+            ..
+        } = self;
+        group.look_at_all(self.open_by, |_, member| {
+            if member.has_message {
+                return Ok(());
+            }
+            match encoded[member.version_of(*message)?] {
+                Some(length) => member.place(length),
+                None => unreachable!("each member's version was encoded"),
+            }
+        })?;
+        Ok(self.publish())
     }
 
-    /// Encodes it in the first member's place, when the others have room as well, as far as
-    /// that is known: an encoder shall not run for nothing each time that a group is full.
+    /// Encodes a version in the place of the first member that has it, if one does, when the
+    /// others have room as well, as far as that is known: an encoder shall not run for nothing
+    /// each time that a group is full.
     #[inline]
-    fn encode(&mut self) -> Result<usize, GroupFailure<P>> {
+    fn encode(&mut self, version: usize) -> Result<(), GroupFailure<P>> {
         loop {
-            let wanted = self.wanted;
-            self.group
-                .look_at_all(self.open_by, |index, member| match index {
-                    0 => member.place(wanted),
-                    _ => member.room(wanted),
-                })?;
-            let Some(first) = self.group.members.first_mut() else {
-                return Err(GroupFailure::NoMembers);
+            let Self {
+                group,
+                message,
+                wanted,
+                encoded,
+                ..
+            } = self;
+            let typical = group.typical;
+            let mut first = None;
+            group.look_at_all(self.open_by, |index, member| {
+                let has = member.version_of(*message)?;
+                if member.has_message {
+                    return Ok(());
+                }
+                let wanted =
+                    *wanted[has].get_or_insert_with(|| message.size(has).unwrap_or(typical[has]));
+                if has == version && first.is_none() {
+                    member.place(wanted)?;
+                    first = Some(index);
+                    return Ok(());
+                }
+                member.room(encoded[has].unwrap_or(wanted))
+            })?;
+            let Some(first) = first else {
+                return match self.group.members.is_empty() {
+                    true => Err(GroupFailure::NoMembers),
+                    false => Ok(()),
+                };
             };
+            let first = &mut self.group.members[first];
             let peer = first.peer;
             let mut entered = first.handle.hold();
             let end = entered.end;
@@ -81,16 +109,19 @@ where
             let limit = producer.max_message_bytes;
             let slot = producer.place_slot();
             let room = slot.len();
-            let refusal = match (self.encode)(slot) {
+            let refusal = match self.message.encode(version, slot) {
                 Ok(length) if length as u64 <= limit => {
-                    self.encoded = Some(length);
-                    return Ok(length);
+                    first.has_message = true;
+                    self.encoded[version] = Some(length);
+                    return Ok(());
                 }
                 Ok(length) => end.too_long(Some(length as u64)),
                 Err(Abort::Failed(error)) => SendError::Encode(error),
                 Err(Abort::Overflow) if room as u64 >= limit => end.too_long(None),
                 Err(Abort::Overflow) => {
-                    self.wanted = more_room(room, wanted, producer.largest, limit);
+                    let wanted = &mut self.wanted[version];
+                    let before = wanted.unwrap_or_default();
+                    *wanted = Some(more_room(room, before, producer.largest, limit));
                     continue;
                 }
             };
@@ -99,26 +130,36 @@ where
     }
 
     #[inline]
-    fn publish(&mut self, length: usize) -> u64 {
-        let members = &mut self.group.members[..];
-        if let Some((first, others)) = members.split_first_mut()
-            && let Some(producer) = first.handle.hold().producer()
-        {
-            if producer.reserved_large.is_none() {
-                self.group.typical = length;
-            }
-            let bytes = producer.written(length);
-            for member in others {
-                if let Some(producer) = member.handle.hold().producer() {
-                    producer.place_slot()[..length].copy_from_slice(bytes);
+    fn publish(&mut self) -> u64 {
+        let Self { group, encoded, .. } = self;
+        for (version, length) in encoded.iter().enumerate() {
+            let Some(length) = *length else { continue };
+            let leads = |member: &Member<P>| member.has_message && member.version == version;
+            let Some(first) = group.members.iter().position(leads) else {
+                continue;
+            };
+            // All others that have the version come behind it.
+            if let Some((first, others)) = group.members[first..].split_first_mut()
+                && let Some(producer) = first.handle.hold().producer()
+            {
+                if producer.reserved_large.is_none() {
+                    group.typical[version] = length;
+                }
+                let bytes = producer.written(length);
+                for member in others.iter_mut().filter(|one| one.version == version) {
+                    if let Some(producer) = member.handle.hold().producer() {
+                        producer.place_slot()[..length].copy_from_slice(bytes);
+                    }
                 }
             }
         }
-        for member in members {
-            member.handle.hold().publish_reserved(length);
+        for member in &mut group.members {
+            if let Some(length) = encoded[member.version] {
+                member.handle.hold().publish_reserved(length);
+            }
         }
-        self.group.sequence += 1;
-        self.group.sequence
+        group.sequence += 1;
+        group.sequence
     }
 
     // ---- Waiting ---------------------------------------------------------------------
@@ -209,26 +250,23 @@ where
     }
 }
 
-impl<P: Copy, E> Drop for Building<'_, P, E> {
+impl<P: Copy, M> Drop for Building<'_, P, M> {
     #[inline]
     fn drop(&mut self) {
         for member in &mut self.group.members {
+            member.has_message = false;
             member.handle.let_go();
         }
     }
 }
 
 /// The condition "every member has a place, and the message is sent".
-struct Placed<'b, 'g, P: Copy, E> {
-    building: &'b mut Building<'g, P, E>,
+struct Placed<'b, 'g, P: Copy, M> {
+    building: &'b mut Building<'g, P, M>,
     is_armed: bool,
 }
 
-impl<P, E> Condition for Placed<'_, '_, P, E>
-where
-    P: Copy,
-    E: FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
-{
+impl<P: Copy, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     type Output = Result<u64, GroupFailure<P>>;
 
     fn look(&mut self) -> Option<Self::Output> {

@@ -5,7 +5,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{GroupFailure, WhenFull};
+use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
     channel::{
         Counts, Disconnected, NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle,
@@ -25,6 +25,12 @@ pub(super) struct Member<P> {
     pub(super) joined: u64,
     /// Its own last message before it joined.
     own_joined: u64,
+
+    // What it is sent.
+    /// The version of messages that it has, once a message was on its way to it.
+    pub(super) version: usize,
+    /// What is on its way stands encoded in its place.
+    pub(super) has_message: bool,
 
     // What it keeps whoever sends waiting with.
     /// It had no place for a message when it was looked at last.
@@ -101,6 +107,8 @@ impl<P: Copy> Member<P> {
             own_joined: handle.last_sequence(),
             handle,
             joined,
+            version: 0,
+            has_message: false,
             is_lacking: false,
             full_since: None,
             wait: TaskWait::default(),
@@ -143,6 +151,26 @@ impl<P: Copy> Member<P> {
     }
 
     // ---- Places for a message --------------------------------------------------------
+
+    /// Which version of a message it has, once it is open.
+    #[inline]
+    pub(super) fn version_of(&mut self, message: &impl GroupMessage) -> Result<usize, SendFailure> {
+        self.version = self.look_for_version(message)?;
+        Ok(self.version)
+    }
+
+    #[inline]
+    fn look_for_version<M: GroupMessage>(&mut self, message: &M) -> Result<usize, SendFailure> {
+        if M::VERSIONS == 1 {
+            return Ok(0);
+        }
+        if self.handle.settled().is_none() {
+            // It says why.
+            self.room(0)?;
+        }
+        let settled = self.handle.settled().ok_or(SendFailure::NotOpen)?;
+        Ok(message.version(settled))
+    }
 
     /// Makes a place for a message of `length` bytes, if there is room.
     #[inline]

@@ -1,0 +1,205 @@
+//! What a group is sent, of one version and of two.
+
+use std::{borrow::Borrow, time::Duration};
+
+use ibex_codec::Codec;
+use ibex_transport::{channel::GroupMessage, driver::Patience};
+
+use super::{
+    Group, GroupSendError, MemberId, VersionedGroup,
+    encoding::{Either, Single},
+};
+use crate::{PeerAt, Sender, Sequence, VersionedSender};
+
+impl<T: ?Sized, C: Codec<T>> Group<T, C> {
+    /// Takes an end in that may have been sent to, whatever its channel's name and settings: its
+    /// peer gets what is still on its way to it and then every message of the group from the
+    /// next one on. So a peer that comes late is sent what it lacks first, and one that
+    /// [has left](Self::leave) comes back.
+    ///
+    /// What was sent before counts in no [`GroupMember::counts`] and no quorum: who acknowledges
+    /// a message later that it got as a member before has not acknowledged it to the group. One
+    /// that it drops unacknowledged ends its acknowledgements, though, as on any channel.
+    ///
+    /// ```
+    /// use ibex::{Group, MemberId, Peer, Raw};
+    ///
+    /// type Error = Box<dyn std::error::Error>;
+    ///
+    /// fn catch_up(
+    ///     log: &mut Group<[u8], Raw>,
+    ///     entries: &[Vec<u8>],
+    ///     late: &Peer,
+    /// ) -> Result<MemberId, Error> {
+    ///     let mut alone = late.channel("wal").codec::<Raw>().sender::<[u8]>()?;
+    ///     for entry in entries {
+    ///         alone.send(entry)?;
+    ///     }
+    ///     log.join_sender(alone).map_err(|_| "it was cloned".into())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The sender, if it was ever cloned: clones take turns, and a group waits for nobody's.
+    ///
+    /// # Panics
+    ///
+    /// If its peer is one of another node.
+    pub fn join_sender(&mut self, sender: Sender<T, C>) -> Result<MemberId, Sender<T, C>> {
+        let peer = PeerAt::of(sender.handle.session().peer());
+        let joined = self.group.join(peer, sender.handle);
+        joined.map(MemberId).map_err(Sender::new)
+    }
+
+    /// Takes a member out and gives its sender back: what comes after the group's last message
+    /// can be sent to it alone, and dropping it ends the channel in order. Its sequences go on
+    /// with its own count, and [`join_sender`](Self::join_sender) takes it back. `None` if it is
+    /// no member any more.
+    pub fn leave(&mut self, member: MemberId) -> Option<Sender<T, C>> {
+        self.group.leave(member.0).map(Sender::new)
+    }
+
+    // ---- Sending ---------------------------------------------------------------------
+
+    /// Sends a message to all members; waits while the window of one is full (but see
+    /// [`GroupBuilder::when_full`]), or its end not open yet. Returns the message's place in
+    /// the group.
+    ///
+    /// It is encoded once, into the first member's window, and copied to the others'. One that
+    /// is longer than half of a window gets memory of its own at each member, as it does on a
+    /// channel: its bytes are then there once per member until each has taken it. Where its
+    /// length is not known before, encoding such a message is begun several times.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupSendError::NoMembers`] or [`GroupSendError::Failed`]; nothing was sent to
+    /// anyone then. Members may have been dropped all the same.
+    #[inline]
+    pub fn send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::FOREVER)
+    }
+
+    /// Sends a message if every member has room for it now.
+    ///
+    /// # Errors
+    ///
+    /// [`GroupSendError::Full`] or [`GroupSendError::NotOpen`], with a member that it is so
+    /// of, while it may work later; else as [`send`](Self::send). Nothing was sent to anyone.
+    #[inline]
+    pub fn try_send(&mut self, value: &T) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::None)
+    }
+
+    /// Sends a message, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`try_send`](Self::try_send), when the time is up.
+    pub fn send_timeout(
+        &mut self,
+        value: &T,
+        timeout: Duration,
+    ) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, Patience::at_most(timeout))
+    }
+
+    #[inline]
+    fn send_with(&mut self, value: &T, patience: Patience) -> Result<Sequence, GroupSendError> {
+        self.put(&mut Single::<T, C>::new(value), patience)
+    }
+}
+
+/// A group of two versions.
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedGroup<N, O, C> {
+    /// Takes an end in, as [`Group::join_sender`].
+    ///
+    /// # Errors
+    ///
+    /// The sender, if it is a clone.
+    ///
+    /// # Panics
+    ///
+    /// If its peer is one of another node.
+    #[allow(clippy::type_complexity, reason = "an alias would hide what it gives")]
+    pub fn join_sender(
+        &mut self,
+        sender: VersionedSender<N, O, C>,
+    ) -> Result<MemberId, VersionedSender<N, O, C>> {
+        let peer = PeerAt::of(sender.handle.session().peer());
+        let joined = self.group.join(peer, sender.handle);
+        joined.map(MemberId).map_err(VersionedSender::new)
+    }
+
+    /// Takes a member out and gives its sender back, as [`Group::leave`].
+    pub fn leave(&mut self, member: MemberId) -> Option<VersionedSender<N, O, C>> {
+        self.group.leave(member.0).map(VersionedSender::new)
+    }
+
+    /// Sends a message to all members, each in the version that it has; waits as
+    /// [`Group::send`].
+    ///
+    /// `older` makes the older version of it. It is called once if a member has that version,
+    /// and else not at all. Each version is encoded once.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::send`]. A version that cannot be encoded is sent to nobody, nor is the other.
+    pub fn send<B: Borrow<O>>(
+        &mut self,
+        value: &N,
+        older: impl FnOnce(&N) -> B,
+    ) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, older, Patience::FOREVER)
+    }
+
+    /// Sends a message if every member has room for it now.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::try_send`].
+    pub fn try_send<B: Borrow<O>>(
+        &mut self,
+        value: &N,
+        older: impl FnOnce(&N) -> B,
+    ) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, older, Patience::None)
+    }
+
+    /// Sends a message, waiting for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`Group::try_send`], when the time is up.
+    pub fn send_timeout<B: Borrow<O>>(
+        &mut self,
+        value: &N,
+        older: impl FnOnce(&N) -> B,
+        timeout: Duration,
+    ) -> Result<Sequence, GroupSendError> {
+        self.send_with(value, older, Patience::at_most(timeout))
+    }
+
+    #[inline]
+    fn send_with<B: Borrow<O>>(
+        &mut self,
+        value: &N,
+        older: impl FnOnce(&N) -> B,
+        patience: Patience,
+    ) -> Result<Sequence, GroupSendError> {
+        self.put(&mut Either::<N, O, C, _, B>::new(value, older), patience)
+    }
+}
+
+impl<T: ?Sized, C, V> Group<T, C, V> {
+    #[inline]
+    fn put(
+        &mut self,
+        message: &mut impl GroupMessage,
+        patience: Patience,
+    ) -> Result<Sequence, GroupSendError> {
+        self.group
+            .send(message, patience)
+            .map_err(|failure| GroupSendError::of(self.template.name(), failure))
+    }
+}
