@@ -108,6 +108,15 @@ struct Answer {
     waker: Option<Waker>,
 }
 
+/// A session that nobody has taken becomes none.
+impl Drop for Answer {
+    fn drop(&mut self) {
+        if let Some(Ok(admission)) = self.outcome.take() {
+            admission.abandon();
+        }
+    }
+}
+
 impl Node {
     /// Connects to the node that listens on `address`, for a task. It begins with the first
     /// poll.

@@ -79,8 +79,12 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// What a new session needs for that, if both ends can, and may.
-    pub(crate) fn terms(&self, established: &Established) -> Option<(RewiringTerms, Registered)> {
+    /// What a new session needs for that, if both ends can, and may. The end that was dialed is
+    /// found by the other when that dials again.
+    pub(crate) fn terms(
+        &self,
+        established: &Established,
+    ) -> Option<(RewiringTerms, Option<Registered>)> {
         let peer = &established.peer;
         if peer.features & features::RESUME == 0 {
             return None;
@@ -108,7 +112,9 @@ impl Resuming {
             ways,
             process: peer.pid.or(peer.stated_pid),
         };
-        Some((terms, self.sessions.enter(id, session)))
+        let is_found = !established.is_dialer;
+        let registered = is_found.then(|| self.sessions.enter(id, session));
+        Some((terms, registered))
     }
 
     /// A session's newest connection, which somebody who dialed made.

@@ -6,12 +6,14 @@ mod limits;
 use std::{
     collections::BTreeSet,
     env, fs,
+    future::Future,
     io::{self, Read},
     process::{Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Waker},
     thread,
     time::{Duration, Instant},
 };
@@ -306,6 +308,80 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     sender.send(&2).unwrap();
     assert_eq!(*receiver.recv().unwrap(), 2);
     drop(here);
+}
+
+/// It is known to have ended before the end that it has left behind notices that.
+#[test]
+fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
+    let known = || builder(Fabric::Tcp).identity([7; 16]);
+    let (here, peer, cable, there, other) = join(known(), builder(Fabric::Tcp));
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    sender.send(&1).unwrap();
+    sender.flush().unwrap();
+    let anew = known().build().unwrap();
+    let after = anew.connect(there.local_addr().unwrap()).unwrap();
+    let now = there.accept().unwrap();
+    assert!(!other.is_gone(), "what works goes on");
+    cable.cut_for_good();
+    assert_eq!(*receiver.recv().unwrap(), 1);
+    let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+        panic!("nothing else was sent");
+    };
+    let EndCause::PeerGone { why, certain: true } = &end.cause else {
+        panic!("{end}")
+    };
+    assert!(why.contains("anew"), "{end}");
+    assert!(!now.is_gone() && !after.is_gone());
+    drop(here);
+}
+
+/// Both of its ends have one name and are found all the same.
+#[test]
+fn a_session_of_a_node_with_itself_goes_on() {
+    for driver in [Driver::Threads, Driver::Caller] {
+        let node = node(driver);
+        let cable = Cable::to(node.local_addr().unwrap());
+        let peer = node.connect(cable.address).unwrap();
+        let other = node.accept().unwrap();
+        let mut sender = peer.sender::<u64>("numbers").unwrap();
+        let mut receiver = other.receiver::<u64>("numbers").unwrap();
+        for number in 0..4 {
+            sender.send(&number).unwrap();
+            assert_eq!(*receiver.recv_timeout(LONG).unwrap(), number);
+            cable.cut();
+            wait_until(|| {
+                node.poll();
+                peer.stats().resumes > number && other.stats().resumes > number
+            });
+        }
+        // Either may go first.
+        drop(sender);
+        assert!(receiver.next().unwrap().is_none());
+    }
+}
+
+/// The peer has a session by then, and would wait for its other end to come back.
+#[test]
+fn a_connection_that_nobody_takes_leaves_no_session_behind() {
+    for fabric in [Fabric::Tcp, Fabric::Shm] {
+        let here = node_over(fabric, Driver::Threads);
+        let there = node_over(fabric, Driver::Threads);
+        let mut connecting = Box::pin(here.connect_async(there.local_addr().unwrap()));
+        let mut context = Context::from_waker(Waker::noop());
+        assert!(connecting.as_mut().poll(&mut context).is_pending());
+        let other = there.accept().unwrap();
+        // Its outcome is there, and dropped with it; or it comes later and is dropped then.
+        thread::sleep(Duration::from_millis(if fabric == Fabric::Tcp {
+            100
+        } else {
+            0
+        }));
+        drop(connecting);
+        let began = Instant::now();
+        wait_until(|| other.is_gone());
+        assert!(began.elapsed() < LONG);
+    }
 }
 
 /// The kernel tells of a process on the same host, whether there is a connection or none.

@@ -582,6 +582,7 @@ impl Engine {
         context: &mut Context<'_>,
     ) -> io::Result<Arc<SessionShared>> {
         if self.closing != Closing::No {
+            admission.abandon();
             return Err(io::Error::other("the node is closing"));
         }
         let id = self.next_session;

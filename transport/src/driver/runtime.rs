@@ -516,7 +516,7 @@ impl Runtime {
             let is_over = || runtime.with_engine(|engine, _| engine.is_over(session));
             let outcome = dialer.redial(attempt, &is_over);
             runtime.with_engine(|engine, context| match outcome {
-                Ok(wires) => engine.resume(wires, context),
+                Ok(wires) => engine.resume_session(session, wires, context),
                 Err(error) => {
                     engine.on_link(session, context, |link, context| match error {
                         RedialError::NotYet(why) => link.redial_failed(attempt.epoch, &why),

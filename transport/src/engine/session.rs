@@ -420,6 +420,12 @@ impl Session {
         self.paired[role as usize].get(peer_end).copied()
     }
 
+    /// Whether the peer has announced its end `peer_end`, which may be over.
+    #[must_use]
+    pub fn has_heard_of(&self, peer_end: u32) -> bool {
+        peer_end <= self.newest_peer_end
+    }
+
     /// Whether the sender of receiving end `end` waits for its application.
     #[must_use]
     pub fn is_asked(&self, end: u32) -> bool {

@@ -5,7 +5,10 @@ use std::{any::Any, net::TcpStream, os::fd::OwnedFd};
 
 use crate::{
     driver::PeerDescription,
-    fabric::{link::RewiringTerms, verbs::PreparedPair},
+    fabric::{
+        link::{RewiringTerms, say_last_word},
+        verbs::PreparedPair,
+    },
 };
 
 /// A finished handshake, ready to become a session.
@@ -29,4 +32,14 @@ pub struct Admission {
     pub rewiring: Option<RewiringTerms>,
     /// Whatever is to be dropped when the session is over.
     pub place: Box<dyn Any + Send>,
+}
+
+impl Admission {
+    /// Becomes no session. The peer has one, and would wait for this end to come back: it is told,
+    /// where frames go over the connection.
+    pub fn abandon(self) {
+        if self.rewiring.is_some() && self.rdma.is_none() {
+            say_last_word(&self.stream);
+        }
+    }
 }

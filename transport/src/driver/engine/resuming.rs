@@ -13,15 +13,27 @@ use crate::{
 };
 
 impl Engine {
-    /// A session goes on over another connection.
+    /// The peer of a session has dialed it once more. Of a session of the node with itself the
+    /// other end has dialed.
     pub(crate) fn resume(&mut self, wires: Reconnection, context: &mut Context<'_>) {
-        let is_named = |link: &Link| link.is_named(&wires.session);
-        let named = self.links.values().find(|link| is_named(link));
-        let Some((session, has_left_site)) = named.map(|link| (link.id(), link.has_left_site))
-        else {
+        let is_meant = |link: &Link| link.is_named(&wires.session) && !link.dials();
+        let named = self.links.values().find(|link| is_meant(link));
+        if let Some(session) = named.map(|link| link.id()) {
+            self.resume_session(session, wires, context);
+        }
+    }
+
+    /// A session goes on over another connection.
+    pub(crate) fn resume_session(
+        &mut self,
+        session: u64,
+        wires: Reconnection,
+        context: &mut Context<'_>,
+    ) {
+        let Some(link) = self.links.get(session) else {
             return;
         };
-        if has_left_site {
+        if link.has_left_site {
             // Or it would leave the site of the new queue pair.
             self.left_site(session, context);
         }
@@ -72,7 +84,7 @@ impl Engine {
         let next = link.take_next_wires();
         self.leaves_site(session);
         if let Some(wires) = next {
-            self.resume(wires, context);
+            self.resume_session(session, wires, context);
         }
         if self
             .links
@@ -83,21 +95,18 @@ impl Engine {
         }
     }
 
-    /// Of sessions whose peer is known to have ended, since it runs anew, none waits for it.
+    /// Of sessions whose peer is known to have ended, since it runs anew, none waits for it; nor
+    /// will one whose connection is not known to be broken yet.
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
         let is_before = |link: &Link| {
             let before = link.peer();
             before.identity == peer.identity && before.incarnation != peer.incarnation
         };
-        let sessions: Vec<u64> = self
-            .links
-            .values()
-            .filter(|link| link.is_broken_off() && is_before(link))
-            .map(|link| link.id())
-            .collect();
+        let links = self.links.values().filter(|link| is_before(link));
+        let sessions: Vec<u64> = links.map(|link| link.id()).collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
-                link.is_certainly_gone("it runs anew", context);
+                link.peer_runs_anew(context)
             });
         }
     }

@@ -289,7 +289,12 @@ impl Link {
     /// Our receiving end that is paired with the peer's sending end.
     fn receiver_of(&mut self, peer_end: u32) -> Counterpart<'_> {
         let Some(end) = self.session.paired(Role::Sender, peer_end) else {
-            return Counterpart::NotYet;
+            // Of one that we have heard of only what is over by now is in no pair: the peer
+            // passes nothing before it has heard of ours, which we knew before.
+            return match self.session.has_heard_of(peer_end) {
+                true => Counterpart::Gone,
+                false => Counterpart::NotYet,
+            };
         };
         match self.receivers.get_mut(end) {
             Some(receiver) if receiver.end.state.is_pending() => Counterpart::NotYet,

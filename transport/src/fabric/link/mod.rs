@@ -39,16 +39,8 @@ mod suspended;
 mod ways;
 mod wires;
 
-use std::{
-    any::Any,
-    io::{self, Write},
-    net::TcpStream,
-    os::fd::OwnedFd,
-    sync::Arc,
-    time::Instant,
-};
+use std::{any::Any, io, net::TcpStream, os::fd::OwnedFd, sync::Arc, time::Instant};
 
-pub(crate) use self::redial::Redialing;
 pub use self::{
     reconnection::Reconnection,
     redial::{Attempt, Redial, RedialError},
@@ -56,6 +48,7 @@ pub use self::{
     stats::LinkStats,
     ways::Ways,
 };
+pub(crate) use self::{redial::Redialing, suspended::say_last_word};
 
 use self::{
     in_epoll::Membership, local::LocalWires, parting::Parting, receive_link::ReceiveLink,
@@ -187,7 +180,7 @@ impl Link {
             Err(refused) => {
                 if is_stream && resumes {
                     // The peer has the session, and would wait for this end to come back.
-                    let _ = (&tcp).write(&Session::last_word());
+                    say_last_word(&tcp);
                 }
                 return Err(refused);
             }

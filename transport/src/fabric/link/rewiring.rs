@@ -21,11 +21,13 @@ pub(super) struct Rewiring {
     /// What carries the data, as far as was told.
     pub(super) fabric: Fabric,
 
-    // What is wrong with them.
+    // What is wrong with them, or with the peer.
     /// When a look found first that the peer's kernel does not answer.
     pub(super) unanswered_since: Option<Instant>,
     /// Since they broke, until both ends go on.
     pub(super) outage: Option<Outage>,
+    /// The peer has come as another process, while these wires were not known to be broken.
+    pub(super) peer_runs_anew: bool,
 }
 
 impl Rewiring {
@@ -38,6 +40,7 @@ impl Rewiring {
             fabric,
             unanswered_since: None,
             outage: None,
+            peer_runs_anew: false,
         }
     }
 }

@@ -14,7 +14,7 @@
 use std::{
     io::{self, Write},
     mem,
-    net::Shutdown,
+    net::{Shutdown, TcpStream},
     time::{Duration, Instant},
 };
 
@@ -68,6 +68,12 @@ impl Link {
         }
     }
 
+    /// Whether this end dials when the wires break.
+    pub(crate) fn dials(&self) -> bool {
+        let rewiring = self.rewiring.as_ref();
+        rewiring.is_some_and(|rewiring| rewiring.terms.redial.is_some())
+    }
+
     /// Whether it is the session of that name.
     pub(crate) fn is_named(&self, session: &[u8; 16]) -> bool {
         self.rewiring
@@ -103,7 +109,10 @@ impl Link {
         tools: &mut Tools,
         context: &mut Context<'_>,
     ) -> bool {
-        let Some(rewiring) = self.rewiring.as_mut().filter(|one| one.outage.is_none()) else {
+        if self.is_suspended() {
+            return false;
+        }
+        let Some(rewiring) = &mut self.rewiring else {
             return false;
         };
         let Some(unanswered) = unanswered_for(&self.tcp) else {
@@ -162,9 +171,13 @@ impl Link {
             );
             let process = PeerProcess::find(rewiring.terms.process);
             let has_ended = matches!(process, PeerProcess::Ended);
+            let runs_anew = rewiring.peer_runs_anew;
             rewiring.outage = Some(Outage::new(now, cause, process));
             if has_ended {
                 return self.process_has_ended(context);
+            }
+            if runs_anew {
+                return self.is_certainly_gone(RUNS_ANEW, context);
             }
             self.timers.set(Timer::Notice, now + GRACE);
             let timeout = context.runtime.session_timeout();
@@ -213,6 +226,16 @@ impl Link {
         self.is_certainly_gone(why, context);
     }
 
+    /// The peer has come as another process. What works goes on all the same: two that run at
+    /// once may have been given one identity.
+    pub(crate) fn peer_runs_anew(&mut self, context: &mut Context<'_>) {
+        if self.is_broken_off() {
+            self.is_certainly_gone(RUNS_ANEW, context);
+        } else if let Some(rewiring) = &mut self.rewiring {
+            rewiring.peer_runs_anew = true;
+        }
+    }
+
     /// The peer cannot come back.
     pub(crate) fn is_certainly_gone(&mut self, why: &str, context: &mut Context<'_>) {
         if self.phase == Phase::Gone {
@@ -238,8 +261,7 @@ impl Link {
             && !is_in_order
             && stream.outbound.is_empty()
         {
-            // What does not arrive is found out later, by a time-out.
-            let _ = (&self.tcp).write(&Session::last_word());
+            say_last_word(&self.tcp);
         }
     }
 
@@ -439,5 +461,13 @@ impl Link {
     }
 }
 
+/// Tells the peer of a session that this end does not come back.
+pub(crate) fn say_last_word(mut stream: &TcpStream) {
+    // What does not arrive is found out later, by a time-out.
+    let _ = stream.write(&Session::last_word());
+}
+
+/// Why a peer cannot come back that has come as another process.
+const RUNS_ANEW: &str = "it runs anew";
 /// How long a break may be one that the end of a process is.
 const GRACE: Duration = Duration::from_millis(50);
