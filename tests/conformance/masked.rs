@@ -80,6 +80,7 @@ const LIMITED: &[&str] = &[
     "no_descriptor_for_a_ring",
     "no_descriptor_to_receive_with",
     "no_descriptor_for_what_is_aborted",
+    "no_descriptor_for_what_is_forgotten",
     "no_memory_to_receive_with",
     "no_memory_to_gather_with",
 ];

@@ -1,7 +1,10 @@
 //! What the kernel refuses a process, descriptors and memory, is told as an error of the call
 //! that needed it; nothing is lost or taken, and the call succeeds once there is some.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs, thread,
+    time::{Duration, Instant},
+};
 
 use ibex::{
     CloseReason, Driver, EndCause, Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw,
@@ -31,6 +34,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new(
         "no_descriptor_for_what_is_aborted",
         no_descriptor_for_what_is_aborted,
+    ),
+    Scenario::new(
+        "no_descriptor_for_what_is_forgotten",
+        no_descriptor_for_what_is_forgotten,
     ),
     Scenario::new("abort_behind_a_full_socket", abort_behind_a_full_socket),
     Scenario::new("no_memory_to_receive_with", no_memory_to_receive_with),
@@ -247,6 +254,59 @@ fn no_descriptor_for_what_is_aborted(stage: &mut Stage) {
         });
         assert_given_up(&mut receiver, length);
     }
+}
+
+/// A ring that can be taken only when its channel is over at both ends goes with it: nothing of it
+/// stays with the receiving process.
+fn no_descriptor_for_what_is_forgotten(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    if stage.side == Side::Listener {
+        for name in ["first", "second", "third"] {
+            let mut sender = sender(&peer, name);
+            sender.opened(LONG).expect("opened");
+            stage.hear("it has none", &node);
+            sender.send(b"nobody takes it").expect("sent");
+            stage.tell("it is sent");
+            stage.hear("it is dropped", &node);
+            while sender.try_send(b"nor this").is_ok() {
+                node.poll();
+            }
+            drop(sender);
+            node.poll();
+            stage.tell("it is over");
+        }
+        return stage.hear("done", &node);
+    }
+    let descriptors = || fs::read_dir("/proc/self/fd").expect("procfs").count();
+    let mut left = Vec::new();
+    for name in ["first", "second", "third"] {
+        let mut receiver = receiver(&peer, name);
+        receiver.opened(LONG).expect("opened");
+        limited(Resource::Nofile, 3, || {
+            stage.tell("it has none");
+            stage.hear("it is sent", &node);
+            drop(receiver);
+            node.poll();
+            stage.tell("it is dropped");
+            stage.hear("it is over", &node);
+            // Until the sender's close is in.
+            let until = Instant::now() + MOMENT;
+            while Instant::now() < until {
+                node.poll();
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        // By then the ring has been passed once more to who may take it.
+        let until = Instant::now() + 5 * MOMENT;
+        while Instant::now() < until {
+            node.poll();
+            thread::sleep(Duration::from_millis(1));
+        }
+        left.push(descriptors());
+    }
+    // The session's own, and none for each of them.
+    assert_eq!(left, [left[0]; 3]);
+    stage.tell("done");
 }
 
 /// Where the peer has taken nothing for so long that its socket is full, what is passed waits,
