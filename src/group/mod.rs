@@ -203,7 +203,7 @@ impl<'a, C> GroupBuilder<'a, C> {
     }
 
     /// For ends that know two versions of the message type, newer and older: members are updated
-    /// one after the other, and each is sent its own. See [`Versions`].
+    /// one after the other, and each is sent its own. See [`Versions`](crate::Versions).
     ///
     /// ```
     /// # #[cfg(feature = "rkyv")]
@@ -335,7 +335,7 @@ impl<T: ?Sized, C, V> Group<T, C, V> {
         std::iter::from_fn(|| self.next_lost()).collect()
     }
 
-    /// Gives up: no member's channel ends in order. As [`Sender::abort`].
+    /// Gives up: no member's channel ends in order. As [`Sender::abort`](crate::Sender::abort).
     pub fn abort(mut self) {
         self.group.break_off(CloseReason::Aborted);
     }

@@ -17,7 +17,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     /// next one on. So a peer that comes late is sent what it lacks first, and one that
     /// [has left](Self::leave) comes back.
     ///
-    /// What was sent before counts in no [`GroupMember::counts`] and no quorum: who acknowledges
+    /// What was sent before counts in no [`GroupMember::counts`](super::GroupMember::counts) and no quorum: who acknowledges
     /// a message later that it got as a member before has not acknowledged it to the group. One
     /// that it drops unacknowledged ends its acknowledgements, though, as on any channel.
     ///
@@ -63,7 +63,7 @@ impl<T: ?Sized, C: Codec<T>> Group<T, C> {
     // ---- Sending ---------------------------------------------------------------------
 
     /// Sends a message to all members; waits while the window of one is full (but see
-    /// [`GroupBuilder::when_full`]), or its end not open yet. Returns the message's place in
+    /// [`GroupBuilder::when_full`](super::GroupBuilder::when_full)), or its end not open yet. Returns the message's place in
     /// the group.
     ///
     /// It is encoded once, into the first member's window, and copied to the others'. One that

@@ -106,7 +106,7 @@ impl Engine {
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
-                link.peer_runs_anew(context)
+                link.peer_runs_anew(context);
             });
         }
     }
