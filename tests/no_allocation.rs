@@ -125,7 +125,9 @@ fn proof<T: ?Sized + 'static, C: Codec<T> + 'static>(
 ) -> Proof {
     let here = move |party: &mut Party| {
         let (here, there) = receiving_side::<T, C>(party, traffic, value());
-        verdict(here, there).unwrap();
+        if let Err(why) = verdict(here, there) {
+            panic!("{why}: {:?}", party.peer.stats());
+        }
     };
     let there = move |party: &mut Party| {
         sending_side::<T, C>(party, traffic, value(), || ());
