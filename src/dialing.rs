@@ -11,6 +11,7 @@ use std::{
     fmt,
     future::Future,
     io, mem,
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -76,7 +77,9 @@ impl Dialers {
                 return;
             };
             drop(queue);
-            job();
+            // Wakers run in it, which are foreign. One that panics has said so, and those who wait
+            // for the next job are not to blame.
+            let _ = panic::catch_unwind(AssertUnwindSafe(job));
         }
     }
 }
@@ -215,4 +218,23 @@ impl fmt::Debug for ConnectAsync<'_> {
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn a_job_that_panics_takes_no_thread_with_it() {
+        let dialers = Dialers::new(1);
+        let (tell, told) = channel();
+        dialers
+            .run(Box::new(|| panic!("as a waker may")))
+            .expect("a thread");
+        dialers
+            .run(Box::new(move || tell.send(()).expect("it is awaited")))
+            .expect("a thread");
+        told.recv().expect("the second job is done");
+    }
 }

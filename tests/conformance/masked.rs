@@ -75,6 +75,7 @@ const STOPPED: &[&str] = &[
 ];
 
 const LIMITED: &[&str] = &[
+    "closed_before_it_accepts",
     "no_descriptor_for_a_session",
     "no_descriptor_for_an_end",
     "no_descriptor_for_a_ring",

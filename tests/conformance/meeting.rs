@@ -1,6 +1,7 @@
 //! Nodes meet, or say precisely why they do not.
 
 use std::{
+    fs,
     io::{Read, Write},
     net::{TcpListener, TcpStream},
     time::Duration,
@@ -11,7 +12,7 @@ use ibex::{AcceptError, ConnectError, Fabric, ListenError, Node, NodeBuilder, Po
 use crate::common::{
     payload,
     scenario::{Scenario, Side, Span},
-    stage::{MOMENT, Stage, receiver, sender},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -25,6 +26,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("open_to_other_hosts", open_to_other_hosts).on(Span::EachDriver),
     Scenario::new("accepting_nobody", accepting_nobody).on(Span::EachDriver),
     Scenario::new("connecting_interrupted", interrupted).on(Span::EachDriver),
+    Scenario::new("closed_before_it_accepts", closed_before_it_accepts),
 ];
 
 /// Two nodes that want nothing special choose by the place of the peer, and say why; what
@@ -336,4 +338,32 @@ fn interrupted(stage: &mut Stage) {
             .to_string();
         assert!(said.contains("closing"), "{said}");
     });
+}
+
+/// A node that goes with sessions that nobody has accepted leaves nothing of them.
+fn closed_before_it_accepts(stage: &mut Stage) {
+    const NODES: usize = 4;
+    let mut left = Vec::new();
+    for _ in 0..NODES {
+        if stage.is_dialer() {
+            let node = stage.builder().build().expect("a node");
+            let peer = stage.dial(&node);
+            stage.tell("it is connected");
+            stage.hear("it is closed", &node);
+            assert!(node.close(LONG).undelivered.is_empty());
+            drop(peer);
+            continue;
+        }
+        let node = stage.listen();
+        stage.hear("it is connected", &node);
+        while node.stats().sessions.is_empty() {
+            node.poll();
+        }
+        drop(node);
+        stage.tell("it is closed");
+        left.push(fs::read_dir("/proc/self/fd").expect("procfs").count());
+    }
+    if !stage.is_dialer() {
+        assert_eq!(left, [left[0]; NODES], "descriptors are left behind");
+    }
 }

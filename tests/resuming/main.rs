@@ -384,6 +384,34 @@ fn a_connection_that_nobody_takes_leaves_no_session_behind() {
     }
 }
 
+/// What is behind a goodbye, and a connection that breaks behind it, is no failure of the peer's.
+#[test]
+fn who_closes_in_no_time_is_heard_to_close() {
+    let here = node(Driver::Caller);
+    let there = node(Driver::Threads);
+    let mut events = here.events();
+    let address = here.local_addr().unwrap();
+    let (other, peer) = thread::scope(|scope| {
+        let connecting = scope.spawn(|| there.connect(address).unwrap());
+        let other = here.accept().unwrap();
+        (other, connecting.join().unwrap())
+    });
+    let mut sender = peer.sender::<u64>("numbers").unwrap();
+    let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    while sender.try_send(&1).is_err() {
+        here.poll();
+    }
+    let _ = there.close(Duration::ZERO);
+    loop {
+        if let Event::Gone { cause, .. } = events.next_timeout(LONG).unwrap() {
+            assert!(matches!(cause, EndCause::Goodbye), "{cause}");
+            break;
+        }
+    }
+    assert!(other.is_gone());
+    while receiver.try_recv().is_ok() {}
+}
+
 /// The kernel tells of a process on the same host, whether there is a connection or none.
 #[test]
 fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {

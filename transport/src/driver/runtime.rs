@@ -686,6 +686,9 @@ impl Runtime {
             let _ = thread.join();
         }
         self.control_thread.stop();
+        // Nobody accepts them any more, and each holds this.
+        let unaccepted = mem::take(&mut *lock(&self.accepted));
+        drop(unaccepted);
         orphans::sweep();
         report
     }

@@ -235,17 +235,18 @@ impl SendChannel {
         Some(replayed)
     }
 
-    /// What it waits for and has not been told.
+    /// What it waits for and has not been told. Where acknowledgement has ended, the answer is
+    /// what is released.
     pub(super) fn unanswered(&self) -> Ask {
         let unless_reached = |target: u64, told: u64| if target > told { target } else { 0 };
-        let acknowledged = match self.counters.acknowledgement_ended {
-            true => 0,
-            false => unless_reached(self.asked.acknowledged, self.counters.acknowledged),
+        let settled = match self.counters.acknowledgement_ended {
+            true => self.counters.released,
+            false => self.counters.acknowledged,
         };
         Ask {
             received: unless_reached(self.asked.received, self.counters.received),
             released: unless_reached(self.asked.released, self.counters.released),
-            acknowledged,
+            acknowledged: unless_reached(self.asked.acknowledged, settled),
         }
     }
 }

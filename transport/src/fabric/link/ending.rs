@@ -161,7 +161,9 @@ impl Link {
         self.is_lost = true;
         let cause = match self.phase {
             Phase::Closing => EndCause::NodeClosed,
-            _ => cause,
+            // It said so before.
+            Phase::PeerClosed => EndCause::Goodbye,
+            Phase::Up | Phase::Gone => cause,
         };
         self.finish(&cause, context);
     }
@@ -176,7 +178,7 @@ impl Link {
             self.tell(What::Gone { cause }, context);
         }
         self.end_all(cause, context);
-        self.say_last_word(cause);
+        self.say_last_word();
         let _ = self.tcp.shutdown(std::net::Shutdown::Both);
         self.leave_pair();
     }

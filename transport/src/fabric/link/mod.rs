@@ -223,8 +223,7 @@ impl Link {
             is_watched: false,
         };
         if let Err(refused) = link.join_epoll(&tools.epoll) {
-            let why = refused.to_string();
-            link.say_last_word(&EndCause::Refused { why });
+            link.say_last_word();
             return Err(refused);
         }
         Ok(link)

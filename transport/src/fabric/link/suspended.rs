@@ -253,12 +253,11 @@ impl Link {
     }
 
     /// The session is over, and the peer would wait for this end to come back: tells it, if
-    /// that can be said at once.
-    pub(super) fn say_last_word(&mut self, cause: &EndCause) {
-        let is_in_order = *cause == EndCause::Goodbye && self.session.said_goodbye();
+    /// that can be said at once and no goodbye has told it before.
+    pub(super) fn say_last_word(&mut self) {
         if let Wires::Stream(stream) = &self.wires
             && self.rewiring.is_some()
-            && !is_in_order
+            && !self.session.said_goodbye()
             && stream.outbound.is_empty()
         {
             say_last_word(&self.tcp);
@@ -352,6 +351,8 @@ impl Link {
         if !is_newer_epoch(wires.epoch, rewiring.epoch.max(next)) {
             return Ok(false);
         }
+        // It knows the session's secret, so it is the process that has it.
+        rewiring.peer_runs_anew = false;
         if !is_suspended {
             // The peer has noticed first; what was on its way to us comes again.
             let cause = EndCause::lost("it has lost the connection, and made another");

@@ -138,6 +138,29 @@ fn a_question_is_asked_again_until_it_is_answered() {
     assert_eq!(drain(&mut session).1, [asks]);
 }
 
+/// Who drops messages acknowledges none of them, and may yet release them.
+#[test]
+fn a_question_that_what_is_released_answers_is_asked_again() {
+    let mut session = sent_three();
+    let ended = |released| KnownReceiver {
+        counters: Counters {
+            acknowledgement_ended: true,
+            ..receiver(3, released).counters
+        },
+        ..receiver(3, released)
+    };
+    session.ask(1, Ask::acknowledged(3));
+    drain(&mut session);
+    for (released, asked) in [(1, 1), (3, 0)] {
+        break_wires(&mut session);
+        deliver(&mut session, &known(1, false, Some(ended(released)))).unwrap();
+        deliver(&mut session, &resumed(1)).unwrap();
+        let said = drain(&mut session).1;
+        let asks = said.iter().filter(|one| matches!(one, Control::Ask { .. }));
+        assert_eq!(asks.count(), asked, "{released} are released: {said:?}");
+    }
+}
+
 #[test]
 fn a_close_that_was_lost_is_said_again_and_one_that_was_heard_is_not() {
     for heard_close in [false, true] {
