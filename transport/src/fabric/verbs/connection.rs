@@ -392,7 +392,10 @@ impl RemoteEndpoint {
         Self {
             queue_pair,
             first_sequence,
-            lid: local.attributes.lid,
+            lid: match local.attributes.link_layer {
+                LinkLayer::Ethernet => 0,
+                _ => local.attributes.lid,
+            },
             gid: local.gid.gid,
             gid_type: local.gid.gid_type,
             mtu: local.attributes.active_mtu,

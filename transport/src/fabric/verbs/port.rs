@@ -17,7 +17,8 @@ pub struct PortAttributes {
     pub gid_table_len: u32,
     /// Slots of the P_Key table.
     pub pkey_table_len: u16,
-    /// The local identifier that the subnet manager gave; 0 on Ethernet.
+    /// The local identifier that the subnet manager gave; on Ethernet, where there is none, 0 by
+    /// most drivers and 1 by irdma.
     pub lid: u16,
     /// The longest message.
     pub max_message_bytes: u32,

@@ -114,3 +114,13 @@ fn a_sender_that_only_tries_hears_of_a_release_that_an_idle_receiver_kept_back()
         assert!(receiver.receive(Patience::None).is_err());
     }
 }
+
+/// The peer takes an end with a LID for one on InfiniBand.
+#[test]
+fn an_ethernet_port_with_a_lid_tells_none() {
+    let mut device = soft_roce();
+    device.ports[0].attributes.lid = 1;
+    let fake = FakeProvider::new(vec![device]);
+    let site = open_site(&fake, settings());
+    assert_eq!(site.prepare(true).unwrap().endpoint().pair.lid, 0);
+}
