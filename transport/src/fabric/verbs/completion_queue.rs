@@ -21,6 +21,7 @@ use super::completion_channel::CompletionChannel;
 use super::completion_polling::CompletionPolling;
 use super::device::{Asked, Context, Device, new_tag};
 use super::device_clock::DeviceClock;
+use super::drain_lock::DrainLock;
 use super::error::VerbsError;
 use super::provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
@@ -51,6 +52,8 @@ pub(super) struct Completions {
     /// alone; atomic because `drop` may run elsewhere.
     unacknowledged: AtomicU32,
     channel: Option<CompletionChannel>,
+    /// Where its library takes no lock.
+    drain_lock: Option<DrainLock>,
     pub(super) context: Arc<Context>,
 }
 
@@ -131,6 +134,7 @@ impl CompletionQueue {
                 tag,
                 unacknowledged: AtomicU32::new(0),
                 channel,
+                drain_lock: matches!(polling, Polling::Batches(_)).then(DrainLock::default),
                 context: Arc::clone(context),
             }),
             polling,
@@ -192,7 +196,12 @@ impl CompletionQueue {
             return Ok(&[]);
         };
         // SAFETY: the queue is alive while `inner` is.
-        match unsafe { polling.poll(into) } {
+        let mut poll = || unsafe { polling.poll(into) };
+        let polled = match &self.inner.drain_lock {
+            Some(lock) => lock.while_draining(poll),
+            None => poll(),
+        };
+        match polled {
             Ok(found) => Ok(&into[..found]),
             Err(errno) => Err(self.lost("ibv_start_poll", errno)),
         }
@@ -333,6 +342,14 @@ fn extended(device: &Device, init: &ExtendedInit, kind: CompletionPolling) -> Ma
 }
 
 impl Completions {
+    /// Does what changes the queue from outside, as destroying does what completes into it.
+    pub(super) fn while_undrained<T>(&self, act: impl FnOnce() -> T) -> T {
+        match &self.drain_lock {
+            Some(lock) => lock.while_undrained(act),
+            None => act(),
+        }
+    }
+
     fn acknowledge(&self, events: u32) {
         if events > 0 {
             // SAFETY: the queue is alive, and so many events were taken from its channel.

@@ -40,6 +40,7 @@ mod connection;
 pub mod device;
 mod device_clock;
 pub mod discovery;
+mod drain_lock;
 pub mod error;
 mod fork_report;
 mod gid;

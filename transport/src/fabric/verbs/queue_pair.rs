@@ -190,8 +190,8 @@ impl QueuePairBuilder {
         let inner = Arc::new(Pair {
             handle: created.handle,
             shared: self.shared,
-            _send_completions: self.send_completions,
-            _receive_completions: self.receive_completions,
+            send_completions: self.send_completions,
+            receive_completions: self.receive_completions,
             domain: self.domain,
         });
         let receives = inner.shared.is_none().then(|| {
@@ -258,10 +258,9 @@ pub(super) struct Pair {
     pub(super) handle: PairHandle,
     shared: Option<Arc<SharedReceives>>,
     pub(super) domain: Arc<Domain>,
-
-    // Only kept alive.
-    _send_completions: Arc<Completions>,
-    _receive_completions: Arc<Completions>,
+    // Where it completes.
+    send_completions: Arc<Completions>,
+    receive_completions: Arc<Completions>,
 }
 
 impl QueuePair {
@@ -479,7 +478,13 @@ impl Drop for Pair {
         let context = &self.domain.context;
         // SAFETY: nothing is made from a queue pair but its own receive queue, which held
         // an `Arc` of it. What it was made from is held by fields, and goes after it.
-        if let Err(errno) = unsafe { context.provider().destroy_pair(self.handle) } {
+        let destroy = || unsafe { context.provider().destroy_pair(self.handle) };
+        let (sends, receives) = (&self.send_completions, &self.receive_completions);
+        let destroyed = sends.while_undrained(|| match Arc::ptr_eq(sends, receives) {
+            true => destroy(),
+            false => receives.while_undrained(destroy),
+        });
+        if let Err(errno) = destroyed {
             context.undestroyed("ibv_destroy_qp", errno);
         }
     }

@@ -258,3 +258,28 @@ fn times_are_left_out_where_the_device_has_none() {
         "{decided_without}"
     );
 }
+
+/// A queue pair that comes to nothing goes by whatever thread, and takes its completions out of a
+/// queue that another is draining.
+#[test]
+fn nothing_is_destroyed_in_the_middle_of_a_batch() {
+    let fake = one_device();
+    let device = Device::open(&fake.provider(), DEVICE).unwrap();
+    let kind = CompletionPolling::Extended;
+    let mut queue = CompletionQueue::of_kind(&device, 63, kind, false).unwrap();
+    let domain = ProtectionDomain::new(&device).unwrap();
+    let made = QueuePairBuilder::new(&domain, &queue);
+    std::thread::scope(|scope| {
+        let destroying = scope.spawn(|| {
+            for _ in 0..2_000 {
+                let made = made.clone();
+                drop(made.build(1, ConnectionSettings::default()).unwrap());
+            }
+        });
+        while !destroying.is_finished() {
+            complete(&fake, &queue, 0..32);
+            while !taken(&mut queue, 8).is_empty() {}
+        }
+        destroying.join().unwrap();
+    });
+}

@@ -532,6 +532,11 @@ impl Provider for FakeProvider {
             // (ibv_destroy_qp(3)).
             for queue in [pair.send_completions, pair.receive_completions] {
                 if let Some(queue) = state.completions.get_mut(&queue) {
+                    // An extended queue is made for one thread: nothing keeps the two apart.
+                    assert!(
+                        matches!(queue.batch, Batch::None),
+                        "a queue pair goes in the middle of a batch"
+                    );
                     queue
                         .ready
                         .retain(|one| u64::from(one.completion.qp_num) != id);
