@@ -18,7 +18,7 @@ use super::{
 };
 use crate::{
     channel::EndCause,
-    engine::{credit_broker::CreditBroker, id_map::IdMap},
+    engine::{credit_broker::CreditBroker, id_map::IdMap, reserved_buffer::reserved_buffers},
     fabric::verbs::{
         AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
         WorkCompletion,
@@ -33,8 +33,8 @@ pub(super) struct SiteInCare {
     pub(super) broker: Option<CreditBroker>,
     /// Sessions by the numbers of their queue pairs.
     sessions: IdMap<u64>,
-    /// What arrived for queue pairs that have no session yet, by their tickets: no more
-    /// than there are receive buffers.
+    /// What arrived for queue pairs that have no session yet, by their tickets: no more of each
+    /// than [may wait](Self::may_wait).
     early: Vec<(u64, WorkCompletion)>,
     /// What the look before sleeping found.
     found: [WorkCompletion; COMPLETIONS_PER_POLL],
@@ -96,9 +96,21 @@ impl SiteInCare {
     #[inline(never)]
     fn take_sessionless(&mut self, completion: &WorkCompletion) {
         match self.site.unjoined().ticket(completion.queue_pair()) {
-            Some(ticket) => self.early.push((ticket, *completion)),
-            None => self.take_stray(completion),
+            Some(ticket) if self.may_wait(ticket, completion) => {
+                self.early.push((ticket, *completion));
+            }
+            _ => self.take_stray(completion),
         }
+    }
+
+    /// Whether what arrived may wait for the session, in a buffer that others may need: a peer
+    /// has credit for shared ones only from a session on, and talks in the reserved ones before.
+    fn may_wait(&self, ticket: u64, completion: &WorkCompletion) -> bool {
+        if self.broker.is_none() || completion.outcome().is_err() {
+            return true;
+        }
+        let waiting = self.early.iter().filter(|(early, _)| *early == ticket);
+        (waiting.count() as u64) < reserved_buffers(true)
     }
 
     /// Looks for queue pairs that came to nothing after something had arrived for them.

@@ -1,6 +1,7 @@
 //! What arrives for a queue pair before its session is made: the peer was quicker.
 
 use super::*;
+use crate::fabric::verbs::{Operation, ScatterEntry, SendRequest, WorkId};
 
 /// Both ends of another session, of which only the second node's is made so far. It has
 /// lent credit and opened a channel, and the frames have arrived.
@@ -84,4 +85,28 @@ fn a_queue_pair_that_comes_to_nothing_leaves_its_buffers() {
     send(&mut sender, 1, 100);
     stage.settle();
     assert_eq!(consume(&mut receiver), 1);
+}
+
+/// A peer that has connected its queue pair, and does not let the session begin, takes no buffers
+/// from the others.
+#[test]
+fn whoever_has_no_session_keeps_no_buffers() {
+    let stage = Stage::new();
+    let (mut sender, mut receiver) = stage.open(1, "beside", WINDOW);
+    stage.settle();
+    let [mut flooding, waiting] = pairs([&stage.nodes[1].site, &stage.nodes[0].site]).unwrap();
+    for _ in 0..2 * settings().receive_buffers {
+        let entries = [ScatterEntry::unregistered(&[7; 64])];
+        let id = WorkId::new(Operation::Send, 0, 0);
+        let mut batch = flooding.pair.send_batch();
+        let request = SendRequest::send(id, &entries).inline().signaled();
+        batch.push(&request).unwrap();
+        batch.post().unwrap();
+        flooding.pair.retire_sends(1);
+        stage.settle();
+    }
+    send(&mut sender, 1, 100);
+    stage.settle();
+    assert_eq!(consume(&mut receiver), 1);
+    drop(waiting);
 }
