@@ -661,11 +661,16 @@ fn has_immediate(
     tested.is_ok()
 }
 
-/// The port as it is now; the index of its GID moves.
+/// The port as it is now; the index of its GID moves. Where several interfaces have it, as a VLAN's
+/// has its parent's link-local one, it is that of the same interface, unless that was made anew.
 fn local_port(device: &Device, port: u8, gid: &GidEntry) -> Result<LocalPort, VerbsError> {
-    LocalPort::with_gid(device, port, |entry| {
-        entry.gid == gid.gid && entry.gid_type == gid.gid_type
-    })
+    let is_same = |entry: &GidEntry| entry.gid == gid.gid && entry.gid_type == gid.gid_type;
+    let is_there =
+        |entry: &GidEntry| is_same(entry) && entry.interface_index == gid.interface_index;
+    match LocalPort::with_gid(device, port, is_there) {
+        Err(VerbsError::NoUsableGid { .. }) => LocalPort::with_gid(device, port, is_same),
+        found => found,
+    }
 }
 
 fn refused(device: &str, error: &PostError) -> VerbsError {

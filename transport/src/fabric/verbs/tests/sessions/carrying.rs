@@ -1,6 +1,8 @@
 //! What sessions over queue pairs carry, and what it costs.
 
 use super::*;
+use crate::fabric::verbs::GidEntry;
+use crate::fabric::verbs::discovery::Choice;
 use crate::fabric::verbs::provider::fake::FakeClock;
 
 #[test]
@@ -123,4 +125,43 @@ fn an_ethernet_port_with_a_lid_tells_none() {
     let fake = FakeProvider::new(vec![device]);
     let site = open_site(&fake, settings());
     assert_eq!(site.prepare(true).unwrap().endpoint().pair.lid, 0);
+}
+
+/// A VLAN's interface has its parent's link-local GID.
+#[test]
+fn packets_come_from_the_interface_that_was_chosen() {
+    let mut device = soft_roce();
+    let own = choice(DeviceKind::Software).gid;
+    let of_vlan = GidEntry {
+        index: 5,
+        interface_index: own.interface_index + 1,
+        ..own
+    };
+    device.ports[0].gids.push(of_vlan);
+    let fake = FakeProvider::new(vec![device]);
+    for (gid, index) in [
+        (own, 1),
+        (of_vlan, 5),
+        // It was made anew since, and has another number.
+        (
+            GidEntry {
+                interface_index: 99,
+                ..own
+            },
+            1,
+        ),
+    ] {
+        let chosen = Choice {
+            gid,
+            ..choice(DeviceKind::Software)
+        };
+        let open = || Site::open(&fake.provider(), &chosen, settings()).unwrap();
+        let made = pairs([&open(), &open()]).unwrap();
+        let connected = fake.modifications();
+        let routes = connected
+            .iter()
+            .filter_map(|one| one.attributes.address.route);
+        assert_eq!(routes.last().unwrap().source_index, index);
+        drop(made);
+    }
 }
