@@ -158,10 +158,10 @@ fn packets_come_from_the_interface_that_was_chosen() {
         let open = || Site::open(&fake.provider(), &chosen, settings()).unwrap();
         let made = pairs([&open(), &open()]).unwrap();
         let connected = fake.modifications();
-        let routes = connected
+        let mut routes = connected
             .iter()
             .filter_map(|one| one.attributes.address.route);
-        assert_eq!(routes.last().unwrap().source_index, index);
+        assert_eq!(routes.next_back().unwrap().source_index, index);
         drop(made);
     }
 }
