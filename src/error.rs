@@ -148,8 +148,9 @@ pub enum OpenFailure {
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.
     #[error(
-        "the session has {limit} open ends, its limit; drop some, or raise max_channels at both \
-         nodes"
+        "the session has {limit} open ends, its limit, with those that were dropped and that the \
+         peer has not opened yet; drop some, let the peer open its own, or raise max_channels at \
+         both nodes"
     )]
     TooMany {
         /// The limit, the smaller of both nodes'.

@@ -282,7 +282,9 @@ impl NodeBuilder {
     /// nodes' holds for both. Default: 1024, range 1 to 16384. Each costs some hundred
     /// bytes, and once it is used its [window and more](Self#memory). Whoever opens one more
     /// gets [`OpenFailure::TooMany`](crate::OpenFailure::TooMany) with the limit, at either
-    /// end; a peer that opens one more all the same loses its session.
+    /// end; a peer that opens one more all the same loses its session. An end that was dropped
+    /// counts until the peer has opened its own, which is told of what was sent and that it
+    /// ended.
     pub fn max_channels(mut self, ends: u32) -> Self {
         let given = u64::from(ends);
         self.note(SettingError::check_count("max_channels", given, 1..=16384));
@@ -291,7 +293,8 @@ impl NodeBuilder {
     }
 
     /// Sessions that one peer may have with this node, whoever connected; peers are told
-    /// apart by their [`identity`](Self::identity). Default: 1024, range 1 to 65536. Each
+    /// apart by their [`identity`](Self::identity), and one that was started again is not kept
+    /// out by sessions of its run before. Default: 1024, range 1 to 65536. Each
     /// costs a descriptor (over shared memory six), and [memory](Self#memory). One more is
     /// refused: both ends get
     /// [`HandshakeError::TooManySessions`](crate::bootstrap::HandshakeError::TooManySessions)

@@ -1,7 +1,8 @@
 //! How many sessions a node has, and may have: with each peer, and in all.
 //!
 //! Rules: a handshake takes its place when it hears who the peer is, so that two at a time
-//! cannot both have the last one; a place is given back when its last clone is dropped, at
+//! cannot both have the last one; each run of a peer has its own, as those of the run before
+//! it are over when it is heard of, and are noticed to be so later; a place is given back when its last clone is dropped, at
 //! the end of the handshake that failed or of the session.
 #![forbid(unsafe_code)]
 
@@ -10,7 +11,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use crate::identity::NodeIdentity;
+use crate::identity::{Incarnation, NodeIdentity};
 
 /// A node's places for sessions; a clone is the same ones.
 #[derive(Clone, Debug)]
@@ -26,14 +27,17 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Taken {
-    by_peer: HashMap<NodeIdentity, u32>,
+    by_run: HashMap<Run, u32>,
     all: u32,
 }
+
+/// A peer, and which run of it.
+type Run = (NodeIdentity, Incarnation);
 
 /// How many sessions there may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionLimits {
-    /// With one peer, whoever dialed. Default: 1024.
+    /// With one run of a peer, whoever dialed. Default: 1024.
     pub per_peer: u32,
     /// In all. Default: 4096.
     pub per_node: u32,
@@ -46,7 +50,7 @@ pub struct Place(#[allow(dead_code, reason = "held for its drop")] Arc<Held>);
 #[derive(Debug)]
 struct Held {
     places: Places,
-    peer: NodeIdentity,
+    run: Run,
 }
 
 /// Which limit keeps a session from being.
@@ -81,24 +85,29 @@ impl Places {
         self.0.is_closed.load(Ordering::Relaxed)
     }
 
-    /// A place for one more session with `peer`.
+    /// A place for one more session with this run of `peer`.
     ///
     /// # Errors
     /// The limit that was reached.
-    pub fn take(&self, peer: NodeIdentity) -> Result<Place, SessionLimit> {
+    pub fn take(
+        &self,
+        peer: NodeIdentity,
+        incarnation: Incarnation,
+    ) -> Result<Place, SessionLimit> {
+        let run = (peer, incarnation);
         let SessionLimits { per_peer, per_node } = self.0.limits;
         let mut taken = self.taken();
         if taken.all >= per_node {
             return Err(SessionLimit::PerNode(per_node));
         }
-        let with_peer = taken.by_peer.get(&peer).copied().unwrap_or(0);
+        let with_peer = taken.by_run.get(&run).copied().unwrap_or(0);
         if with_peer >= per_peer {
             return Err(SessionLimit::PerPeer(per_peer));
         }
-        taken.by_peer.insert(peer, with_peer + 1);
+        taken.by_run.insert(run, with_peer + 1);
         taken.all += 1;
         let places = self.clone();
-        Ok(Place(Arc::new(Held { places, peer })))
+        Ok(Place(Arc::new(Held { places, run })))
     }
 
     /// The counts are whole after every statement that may panic.
@@ -111,10 +120,10 @@ impl Drop for Held {
     fn drop(&mut self) {
         let mut taken = self.places.taken();
         taken.all -= 1;
-        if let Some(with_peer) = taken.by_peer.get_mut(&self.peer) {
+        if let Some(with_peer) = taken.by_run.get_mut(&self.run) {
             *with_peer -= 1;
             if *with_peer == 0 {
-                taken.by_peer.remove(&self.peer);
+                taken.by_run.remove(&self.run);
             }
         }
     }
@@ -164,25 +173,37 @@ mod tests {
             per_peer: 2,
             per_node: 3,
         });
-        let first = places.take(ONE).unwrap();
-        let _second = places.take(ONE).unwrap();
-        assert_eq!(places.take(ONE).unwrap_err(), SessionLimit::PerPeer(2));
-        let _others = places.take(OTHER).unwrap();
-        assert_eq!(places.take(OTHER).unwrap_err(), SessionLimit::PerNode(3));
+        let first = places.take(ONE, 1).unwrap();
+        let _second = places.take(ONE, 1).unwrap();
+        assert_eq!(places.take(ONE, 1).unwrap_err(), SessionLimit::PerPeer(2));
+        let _others = places.take(OTHER, 1).unwrap();
+        assert_eq!(places.take(OTHER, 1).unwrap_err(), SessionLimit::PerNode(3));
         let clone = first.clone();
         drop(first);
-        assert!(places.take(ONE).is_err(), "its clone holds it");
+        assert!(places.take(ONE, 1).is_err(), "its clone holds it");
         drop(clone);
-        let _again = places.clone().take(OTHER).unwrap();
+        let _again = places.clone().take(OTHER, 1).unwrap();
+    }
+
+    #[test]
+    fn a_run_does_not_wait_for_the_places_of_the_one_before_it() {
+        let places = Places::new(SessionLimits {
+            per_peer: 1,
+            per_node: 2,
+        });
+        let _before = places.take(ONE, 1).unwrap();
+        assert_eq!(places.take(ONE, 1).unwrap_err(), SessionLimit::PerPeer(1));
+        let _now = places.take(ONE, 2).unwrap();
+        assert_eq!(places.take(ONE, 3).unwrap_err(), SessionLimit::PerNode(2));
     }
 
     #[test]
     fn peers_that_went_are_forgotten() {
         let places = Places::new(SessionLimits::default());
         for identity in 0..100 {
-            drop(places.take(NodeIdentity([identity; 16])).unwrap());
+            drop(places.take(NodeIdentity([identity; 16]), 1).unwrap());
         }
-        assert!(places.taken().by_peer.is_empty());
+        assert!(places.taken().by_run.is_empty());
         assert_eq!(places.taken().all, 0);
     }
 }

@@ -279,7 +279,9 @@ fn whoever_comes_back_too_late_is_refused() {
 #[test]
 fn a_peer_that_runs_anew_is_gone_for_certain() {
     let known = || builder(Fabric::Tcp).identity([7; 16]);
-    let (here, peer, cable, there, other) = join(known(), builder(Fabric::Tcp));
+    // And finds a place, which is not that of the run before.
+    let there = builder(Fabric::Tcp).max_peer_sessions(1);
+    let (here, peer, cable, there, other) = join(known(), there);
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();

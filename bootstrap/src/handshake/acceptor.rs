@@ -345,7 +345,7 @@ impl Part for AcceptorPart {
                     conversation.fail(HandshakeError::Closing);
                     return;
                 }
-                match self.places.take(theirs.identity) {
+                match self.places.take(theirs.identity, theirs.incarnation) {
                     Ok(place) => {
                         self.state = State::AwaitChoice(Course {
                             terms,

@@ -214,7 +214,7 @@ impl Part for DialerPart {
                 }
             }
             (State::AwaitOffer(terms), Message::Offer(theirs)) => {
-                match self.places.take(theirs.identity) {
+                match self.places.take(theirs.identity, theirs.incarnation) {
                     Ok(place) => self.choose(conversation, terms, theirs, place, Vec::new()),
                     Err(limit) => {
                         let end = End::Dialer;

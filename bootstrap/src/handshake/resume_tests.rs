@@ -338,7 +338,7 @@ fn it_takes_no_place() {
         per_peer: 1,
         per_node: 1,
     });
-    let _held = full.places.take(NodeIdentity([0x11; 16])).unwrap();
+    let _held = full.places.take(NodeIdentity([0x11; 16]), 0x11).unwrap();
     Reunion::between(&node(0x11), ticket(EPOCH), &full).goes_on();
 }
 

@@ -447,7 +447,7 @@ fn a_dialer_is_bound_by_its_own_limit_and_a_failed_handshake_costs_no_place() {
         per_peer: 1,
         per_node: 1,
     });
-    let held = dialer.places.take(NodeIdentity([7; 16])).unwrap();
+    let held = dialer.places.take(NodeIdentity([7; 16]), 1).unwrap();
     let (here, there) = failed(Meeting::new(&dialer, &acceptor));
     let (end, limit) = (End::Dialer, SessionLimit::PerNode(1));
     assert_eq!(here, HandshakeError::TooManySessions { end, limit });

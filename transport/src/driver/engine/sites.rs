@@ -193,12 +193,9 @@ impl Engine {
             return Ok(());
         }
         let queues = site.take_into_care().map_err(io::Error::other)?;
-        let index = self.sites.len();
-        let add =
-            |fd, which| epoll::add(&self.tools.epoll, fd, token(index, which), EventFlags::IN);
-        add(queues.wait.fd(), COMPLETIONS)?;
-        if let Some(events) = &queues.events {
-            add(events.as_fd(), EVENTS)?;
+        if let Err(error) = self.watch(&queues) {
+            site.give_back(queues);
+            return Err(error);
         }
         self.sites.push(SiteInCare {
             site: site.clone(),
@@ -213,6 +210,21 @@ impl Engine {
             is_lost: false,
         });
         self.site_looks.begin();
+        Ok(())
+    }
+
+    /// Has epoll watch the queues of the site that is taken into our care next.
+    fn watch(&self, queues: &SiteQueues) -> io::Result<()> {
+        let epoll = &self.tools.epoll;
+        let index = self.sites.len();
+        let add = |fd, which| epoll::add(epoll, fd, token(index, which), EventFlags::IN);
+        add(queues.wait.fd(), COMPLETIONS)?;
+        let Some(events) = &queues.events else {
+            return Ok(());
+        };
+        add(events.as_fd(), EVENTS).inspect_err(|_| {
+            let _ = epoll::delete(epoll, queues.wait.fd());
+        })?;
         Ok(())
     }
 

@@ -96,7 +96,10 @@ impl Link {
         if !self.receivers.contains(end) {
             return;
         }
-        for (block, memory) in blocks.into_iter().take(LANDINGS_PER_CHANNEL) {
+        // The session may have resumed over another device since they were leased.
+        let site = pair.site().clone();
+        let ours = blocks.into_iter().filter(|(block, _)| block.is_of(&site));
+        for (block, memory) in ours.take(LANDINGS_PER_CHANNEL) {
             if let Some(index) = self.session.grant_landing(end, memory) {
                 pair.landings.place(index, end, block);
             }

@@ -14,7 +14,7 @@ use crate::memory::{LargeBuffer, LargeLease, MemoryError};
 #[derive(Debug)]
 pub(crate) struct LandingBlock {
     lease: LargeLease,
-    _place: Place,
+    place: Place,
 }
 
 /// One of the blocks that a site may grant.
@@ -49,11 +49,13 @@ impl LandingBlock {
         place.0.register_grant(&mut lease, LANDING_BYTES)?;
         let memory = place.0.granted_memory(&lease, LANDING_BYTES);
         let memory = memory.expect("it has just been registered");
-        let block = Self {
-            lease,
-            _place: place,
-        };
+        let block = Self { lease, place };
         Ok((block, memory))
+    }
+
+    /// Whether it is registered with the device of this site.
+    pub(crate) fn is_of(&self, site: &Arc<Site>) -> bool {
+        Arc::ptr_eq(&self.place.0, site)
     }
 
     /// Where messages are written to.

@@ -451,6 +451,12 @@ impl Site {
         })
     }
 
+    /// The engine cannot poll them after all: whoever tries next may.
+    pub(crate) fn give_back(&self, queues: SiteQueues) {
+        let mut kept = self.queues.lock().unwrap_or_else(PoisonError::into_inner);
+        *kept = Some(queues);
+    }
+
     /// The addresses of the buffers of the shared receive queue.
     #[cfg(test)]
     pub(super) fn arrival_memory(&self) -> std::ops::Range<usize> {
