@@ -22,76 +22,95 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
 ];
 
-/// Either side may have so many ends open, and is told the limit.
+/// Either side may have so many ends open, and is told the limit. One that was dropped counts
+/// until the peer has opened its own.
 fn too_many_channels(stage: &mut Stage) {
     let limit = if stage.is_dialer() { 8 } else { 100 };
     let (node, peer) = stage.meet_as(|builder| builder.max_channels(limit));
     let side = stage.side;
-    let ends: Vec<_> = (0..8)
-        .map(|number| sender(&peer, &format!("{side:?} {number}")))
-        .collect();
-    let error = peer
-        .channel("one more")
-        .codec::<Raw>()
-        .receiver::<[u8]>()
-        .expect_err("above the smaller limit");
-    assert_eq!(error.reason, OpenFailure::TooMany { limit: 8 });
-    assert!(error.to_string().contains("max_channels"), "{error}");
-    stage.rendezvous("all are open", &node);
-    drop(ends);
+    let open = |number| sender(&peer, &format!("{side:?} {number}"));
+    let one_more = || peer.channel("one more").codec::<Raw>().sender::<[u8]>();
+    let is_refused = || {
+        let error = one_more().expect_err("above the smaller limit");
+        assert_eq!(error.reason, OpenFailure::TooMany { limit: 8 });
+        assert!(error.to_string().contains("max_channels"), "{error}");
+    };
+    let _ends: Vec<_> = (0..7).map(open).collect();
+    match side {
+        Side::Dialer => {
+            let last = open(7);
+            is_refused();
+            drop(last);
+            is_refused();
+            stage.tell("all are open");
+            while one_more().is_err() {
+                node.poll();
+            }
+        }
+        Side::Listener => {
+            stage.hear("all are open", &node);
+            let mut last = receiver(&peer, "Dialer 7");
+            is_refused();
+            assert!(last.next().expect("an orderly end").is_none());
+        }
+    }
+    stage.rendezvous("both know", &node);
 }
 
-/// A peer has its places, whoever it connects as; another identity has others, and the end
-/// of a session makes room.
+/// A run of a peer has its places, and a node has its own; another peer and another run have
+/// others, and the end of a session makes room.
 fn too_many_of_a_peer(stage: &mut Stage) {
-    let limit = SessionLimit::PerPeer(2);
+    let of_a_peer = SessionLimit::PerPeer(2);
+    let of_the_node = SessionLimit::PerNode(4);
+    let end = End::Acceptor;
     match stage.side {
         Side::Dialer => {
             let address = stage.hear_any();
-            let [node, again] = [(); 2].map(|()| client(stage, IDENTITY));
-            let first = node.connect(&address).expect("a session");
-            let second = again.connect(&address).expect("another");
-            check_refusal(&node, &address, End::Acceptor, limit);
-            converse(&first, "first");
-            converse(&second, "second");
+            let meet = |node: &Node, name: &str| {
+                let peer = node.connect(&address).expect("a session");
+                converse(&peer, name);
+                peer
+            };
+            let node = client(stage, IDENTITY);
+            let _first = meet(&node, "first");
+            let _second = meet(&node, "second");
+            check_refusal(&node, &address, end, of_a_peer);
             let other = client(stage, [2; 16]);
-            let third = other.connect(&address).expect("another peer's");
-            converse(&third, "third");
+            let _third = meet(&other, "third");
+            let again = client(stage, IDENTITY);
+            let _fourth = meet(&again, "fourth");
+            check_refusal(&again, &address, end, of_the_node);
             let undelivered = again.close(LONG).undelivered;
             assert!(undelivered.is_empty(), "{undelivered:?}");
             stage.tell("one session is over");
             stage.hear("so it is", &node);
-            let after = node.connect(&address).expect("there is room");
-            converse(&after, "after");
+            let _after = meet(&other, "after");
         }
         Side::Listener => {
             let log = Log::take_over();
             let builder = stage.builder().listen("127.0.0.1:0");
-            let node = builder.max_peer_sessions(2).build().expect("a node");
+            let builder = builder.max_peer_sessions(2).max_node_sessions(4);
+            let node = builder.build().expect("a node");
             stage.tell_address(&node);
-            let [first, second, third] = ["first", "second", "third"].map(|name| {
+            let peers = ["first", "second", "third", "fourth"].map(|name| {
                 let peer = node.accept().expect("a peer");
                 answer(&peer, name);
                 peer
             });
-            let [failure] = &log.failures()[..] else {
-                panic!("one was refused: {:?}", log.failures());
-            };
-            let end = End::Acceptor;
-            assert_eq!(
-                failure.error,
-                HandshakeError::TooManySessions { end, limit }
-            );
-            assert!(
-                failure.said.contains("max_peer_sessions"),
-                "{}",
-                failure.said
-            );
             stage.hear("one session is over", &node);
-            while !second.is_gone() {
+            let [of_a_run, of_all] = &log.failures()[..] else {
+                panic!("two were refused: {:?}", log.failures());
+            };
+            for (failure, limit) in [(of_a_run, of_a_peer), (of_all, of_the_node)] {
+                let error = HandshakeError::TooManySessions { end, limit };
+                assert_eq!(failure.error, error);
+                assert!(failure.said.contains(limit.setting()), "{}", failure.said);
+            }
+            let [others @ .., last] = &peers;
+            while !last.is_gone() {
                 node.poll();
             }
-            assert!(!first.is_gone() && !third.is_gone());
+            assert!(others.iter().all(|peer| !peer.is_gone()));
             stage.tell("so it is");
             answer(&node.accept().expect("a peer"), "after");
         }
