@@ -240,8 +240,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     ///
     /// A value that finds no room is kept in the sink until there is some; dropping the sink
     /// drops it unsent, so flush or close it. `flush` says that everything is published, which
-    /// is what [`send`](Self::send) says when it returns; so does `close`, and the channel ends
-    /// when the sender is dropped.
+    /// is what [`send`](Self::send) says when it returns; so does `close`, which also says why a
+    /// channel never opened, and the channel ends when the sender is dropped.
     pub fn sink<V: Borrow<T>>(&mut self) -> SendSink<'_, T, C, V> {
         SendSink {
             sender: self,
@@ -331,7 +331,9 @@ impl<T: ?Sized, C: Codec<T>, V: Borrow<T> + Unpin> Sink<V> for SendSink<'_, T, C
     }
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
-        self.get_mut().poll_empty(context)
+        let this = self.get_mut();
+        ready!(this.poll_empty(context))?;
+        Poll::Ready(this.sender.handle.open_failure().map_or(Ok(()), Err))
     }
 }
 

@@ -209,8 +209,9 @@ impl From<CannotOpen> for OpenFailure {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrySendError {
-    /// The channel's window is full.
-    #[error("the channel is full")]
+    /// The channel's window is full, or another clone of the sender has the turn, in a
+    /// reservation or in a call that waits.
+    #[error("the channel is full, or another clone of this sender has the turn")]
     Full,
     /// The peer has not opened its end yet.
     #[error("the peer has not opened its end yet")]
@@ -242,7 +243,7 @@ impl TrySendError {
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum SendTimeoutError {
-    /// The channel stayed full.
+    /// The channel stayed full, or another clone of the sender had the turn.
     #[error(transparent)]
     Timeout(Box<StayedFull>),
     /// The peer did not open its end within the time-out.

@@ -111,6 +111,13 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// engine holds it, [`wait_acked`](Self::wait_acked) until its application is done
     /// with it. Under `Driver::Caller` publishing transmits nothing by itself, see there.
     ///
+    /// A receiver that takes no more messages, or keeps all that it has, blocks this call for
+    /// as long as its process lives: ibex cannot tell it from a slow one. A program that must
+    /// not wait so long calls [`send_timeout`](Self::send_timeout). After 1 s without room the
+    /// node tells of it by [`Event::Stalled`](crate::Event::Stalled) in
+    /// [`Node::events`](crate::Node::events) and by a `tracing` warning; a program that
+    /// does not read the events and has no `tracing` subscriber waits in silence.
+    ///
     /// # Errors
     ///
     /// [`SendError`]; nothing was sent then: the peer did not open its end within
@@ -202,7 +209,9 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// [`WaitAckedError::Failed`] if the channel ended before; its counters say how far it
-    /// came.
+    /// came. Where nothing was sent: if the channel never opened, as far as that is certain,
+    /// because the peer has another type, the session has ended, or a call has waited for all
+    /// of `open_timeout`; else that is `Ok`.
     pub fn flush(&mut self) -> Result<(), WaitAckedError> {
         self.handle
             .wait_received(self.handle.last_sequence(), Patience::FOREVER)
@@ -225,8 +234,8 @@ impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
     /// # Errors
     ///
     /// [`WaitAckedError::Unacknowledged`] if a message up to `sequence` was dropped there
-    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before. What
-    /// was acknowledged before the end still answers with `Ok`.
+    /// without acknowledgement; [`WaitAckedError::Failed`] if the channel ended before, or
+    /// never opened. What was acknowledged before the end still answers with `Ok`.
     pub fn wait_acked(&mut self, sequence: Sequence) -> Result<(), WaitAckedError> {
         self.handle.wait_acked(sequence, Patience::FOREVER)
     }

@@ -2,11 +2,16 @@
 //! name who, why and what to do.
 #![forbid(unsafe_code)]
 
-use std::time::Duration;
+use std::{
+    pin::pin,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
 
+use futures_util::Sink as _;
 use ibex::{
-    ListenError, Node, OpenFailure, Peer, Raw, RecvTimeoutError, Role, SendError, SendTimeoutError,
-    SettingValue, TrySendError, Wait,
+    Counts, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError, Role,
+    SendError, SendTimeoutError, SettingValue, TrySendError, Wait, WaitAckedError,
 };
 
 #[test]
@@ -112,7 +117,6 @@ fn every_knob_of_a_node_is_checked_against_its_range() {
 
 #[test]
 fn settings_that_do_not_go_together_are_both_named() {
-    use ibex::{Fabric, Policy};
     let both = Node::builder()
         .fabric(Fabric::Shm, Policy::Require)
         .fabric(Fabric::Tcp, Policy::Require);
@@ -156,7 +160,6 @@ fn a_knob_of_a_channel_is_checked_when_it_is_set() {
 #[test]
 #[cfg(not(feature = "verbs"))]
 fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
-    use ibex::{Fabric, Policy};
     let required = Node::builder().fabric(Fabric::Verbs, Policy::Require);
     let error = required.build().expect_err("it is not there");
     assert!(matches!(
@@ -174,7 +177,6 @@ fn a_fabric_that_is_not_compiled_in_cannot_be_required() {
 #[test]
 #[cfg(all(feature = "shm", not(feature = "verbs")))]
 fn a_fabric_that_is_not_compiled_in_is_named_so_to_the_peer() {
-    use ibex::{Fabric, Policy};
     let listener = Node::listen("127.0.0.1:0").expect("a node");
     let no_shm = Node::builder().fabric(Fabric::Shm, Policy::Forbid);
     let client = no_shm.build().expect("a node");
@@ -191,10 +193,7 @@ fn a_fabric_that_is_not_compiled_in_is_named_so_to_the_peer() {
 #[test]
 #[cfg(feature = "verbs")]
 fn a_device_that_is_required_is_looked_for_when_the_node_is_made() {
-    use ibex::{
-        Fabric, Policy,
-        rdma::{RdmaSettings, VerbsError},
-    };
+    use ibex::rdma::{RdmaSettings, VerbsError};
     let required = Node::builder()
         .fabric(Fabric::Verbs, Policy::Require)
         .rdma(RdmaSettings::new().device("no-such-device"));
@@ -455,6 +454,101 @@ fn a_thread_that_holds_a_reservation_is_told_so_when_its_clone_sends() {
     assert_eq!(clone.try_send(&[1]).expect("its turn"), 2);
 }
 
+#[test]
+fn who_waits_for_another_clone_is_told_so() {
+    let (_node, (_listener, theirs), peer) = meet();
+    let raw = peer.channel("log").codec::<Raw>();
+    let mut sender = raw.sender::<[u8]>().expect("an end");
+    let raw = theirs.channel("log").codec::<Raw>();
+    let _receiver = raw.receiver::<[u8]>().expect("the other");
+    let mut clone = sender.clone();
+    let reservation = sender.reserve(8).expect("room");
+    let waiting = std::thread::spawn(move || clone.send_timeout(&[1], MOMENT).map_err(Box::new));
+    let error = waiting.join().expect("an answer").expect_err("no turn");
+    let SendTimeoutError::Timeout(late) = *error else {
+        panic!("its turn may come later: {error}");
+    };
+    assert!(late.is_behind_clone);
+    let said = late.to_string();
+    assert!(
+        said.contains("another clone of this sender had the turn to send"),
+        "{said}"
+    );
+    assert!(said.contains("send or drop that reservation"), "{said}");
+    assert!(!said.contains("stayed full"), "{said}");
+    assert_eq!(reservation.send().expect("room"), 1);
+}
+
+/// Whoever closes a sender hears why its channel never opened: nothing went over it, and that
+/// nothing is missing would not say so.
+#[test]
+fn a_close_behind_an_open_that_failed_says_why() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let (node, (listener, theirs), peer) = meet_over(fabric);
+        let mismatch = |error: WaitAckedError| match error {
+            WaitAckedError::Failed(SendError::Mismatch(mismatch)) => {
+                let said = mismatch.to_string();
+                assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
+                assert!(said.contains("no message was delivered"), "{said}");
+                assert_eq!(mismatch.counts, Counts::default());
+            }
+            other => panic!("over {fabric}: {other}"),
+        };
+        let mut sender = peer.sender::<u64>("typed").expect("an end");
+        let _receiver = theirs.receiver::<u32>("typed").expect("another type");
+        sender.send(&1).expect_err("the types differ");
+        mismatch(sender.flush().expect_err("nothing was delivered"));
+        mismatch(sender.flush_timeout(MOMENT).expect_err("nor is"));
+        mismatch(sender.wait_acked(0).expect_err("nor is"));
+        mismatch(now(sender.flush_async()).expect_err("nor for a task"));
+        mismatch(now(sender.wait_acked_async(0)).expect_err("nor for a task"));
+        let mut context = Context::from_waker(Waker::noop());
+        let closed = pin!(sender.sink::<u64>()).poll_close(&mut context);
+        assert!(matches!(closed, Poll::Ready(Err(SendError::Mismatch(_)))));
+        let clone = sender.clone();
+        mismatch(clone.close().expect_err("nor by a clone"));
+        mismatch(sender.close().expect_err("nothing was delivered"));
+
+        // The peer does not open its end.
+        let hasty = peer.channel("unopened").open_timeout(MOMENT);
+        let mut unopened = hasty.sender::<u64>().expect("an end");
+        unopened.send(&1).expect_err("nobody opens it");
+        assert!(matches!(
+            unopened.close(),
+            Err(WaitAckedError::Failed(SendError::NotOpened(_)))
+        ));
+        // As long as that may still come, nothing is missing.
+        let patient = peer.sender::<u64>("patient").expect("an end");
+        patient.close().expect("nothing was sent");
+
+        // The session ends before.
+        let mut late = peer.sender::<u64>("late").expect("an end");
+        let _ = listener.close(Duration::from_secs(60));
+        late.send(&1).expect_err("the peer said goodbye");
+        assert!(matches!(
+            late.close(),
+            Err(WaitAckedError::Failed(SendError::Disconnected(_)))
+        ));
+        drop(node);
+    }
+}
+
+/// The same of a group: who never opened is told of, whatever was sent.
+#[test]
+fn a_group_that_is_closed_names_the_members_that_never_opened() {
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let (node, (_listener, theirs), peer) = meet_over(fabric);
+        let mut group = node.group("typed").sender::<u64>().expect("a group");
+        let _receiver = theirs.receiver::<u32>("typed").expect("another type");
+        group.join(&peer).expect("a member");
+        group.send(&1).expect_err("the types differ");
+        let lost = group.close();
+        assert_eq!(lost.len(), 1, "over {fabric}");
+        let said = lost[0].to_string();
+        assert!(said.contains(": u64 ") && said.contains(": u32 "), "{said}");
+    }
+}
+
 /// Whoever is waited for is named, and how far the channel is.
 #[test]
 fn who_does_not_acknowledge_in_time_is_named() {
@@ -517,6 +611,26 @@ fn what_main_prints_is_the_diagnosis() {
 }
 
 const MOMENT: Duration = Duration::from_millis(20);
+
+/// The answer of a future that does not wait.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    let mut context = Context::from_waker(Waker::noop());
+    match pin!(future).poll(&mut context) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("it waits"),
+    }
+}
+
+/// Two nodes of this process over a fabric.
+fn meet_over(fabric: Fabric) -> (Node, (Node, Peer), Peer) {
+    let builder = || Node::builder().fabric(fabric, Policy::Require);
+    let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+    let client = builder().build().expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let peer = client.connect(address).expect("a session");
+    let theirs = listener.accept().expect("the same session");
+    (client, (listener, theirs), peer)
+}
 
 /// Two nodes of this process: the one that connected, its end of the session, and the
 /// other's.

@@ -37,6 +37,8 @@ pub struct ChannelEnd {
     // How it stands.
     /// What the engine says.
     pub(crate) state: EndState,
+    /// A call has waited for `open_timeout`, in vain.
+    has_waited_in_vain: AtomicBool,
     /// Who waits for the peer's open in a call that `open_timeout` does not end.
     open_watch: OpenWatch,
     /// Who waits: for the peer's open, for messages, for room or news.
@@ -94,6 +96,7 @@ impl ChannelEnd {
             spec,
             open_timeout,
             state: EndState::default(),
+            has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
             waiters: WaitSlot::new(),
         }
@@ -114,6 +117,7 @@ impl ChannelEnd {
                     peer,
                     ours: ChannelSpec::clone(&self.spec),
                     theirs: ChannelSpec::clone(&theirs),
+                    counts: counts(),
                 }));
             }
             Some(End::Cause(cause)) => cause,
@@ -164,12 +168,26 @@ impl ChannelEnd {
             .wait(&self.waiters, until, look)
             .unwrap_or_else(|_| {
                 Err(if until == give_up {
+                    self.has_waited_in_vain.store(true, Ordering::Relaxed);
                     Unopened::Failed(Unusable::NotOpened(self.not_opened(self.open_timeout)))
                 } else {
                     let waited = until.map_or(Duration::ZERO, |until| until - now);
                     Unopened::TimedOut(self.not_opened(waited))
                 })
             })
+    }
+
+    /// Why the channel never opened, as far as that is certain: it is over without having been
+    /// open, or a call has waited for all of `open_timeout`.
+    pub(super) fn open_failure(&self, counts: impl FnOnce() -> Counts) -> Option<Unusable> {
+        if self.state.agreed().is_some() {
+            None
+        } else if self.state.is_over() {
+            Some(self.unusable(counts))
+        } else {
+            let has_waited = self.has_waited_in_vain.load(Ordering::Relaxed);
+            has_waited.then(|| Unusable::NotOpened(self.not_opened(self.open_timeout)))
+        }
     }
 
     pub(super) fn not_opened(&self, waited: Duration) -> Box<NotOpened> {

@@ -25,6 +25,8 @@ pub struct SchemaMismatch {
     pub ours: ChannelSpec,
     /// What the peer's end has, with all of its versions.
     pub theirs: ChannelSpec,
+    /// How far the channel came: nothing goes over it before the ends have compared their types.
+    pub counts: Counts,
 }
 
 impl fmt::Display for SchemaMismatch {
@@ -38,16 +40,16 @@ impl fmt::Display for SchemaMismatch {
         if self.ours.older.is_empty() && self.theirs.older.is_empty() {
             write!(
                 f,
-                "different message types; here {ours}, there {theirs}; make both the same, let \
-                 the newer end offer both by `versions`, or give the new type a channel of a new \
-                 name"
+                "different message types; here {ours}, there {theirs}; no message was delivered; \
+                 make both the same, let the newer end offer both by `versions`, or give the new \
+                 type a channel of a new name"
             )
         } else {
             write!(
                 f,
-                "no version of the message type in common; here {ours}, there {theirs}; update \
-                 the older end to a release in between first, or give the new type a channel of \
-                 a new name"
+                "no version of the message type in common; here {ours}, there {theirs}; no \
+                 message was delivered; update the older end to a release in between first, or \
+                 give the new type a channel of a new name"
             )
         }
     }
@@ -145,13 +147,9 @@ fn rounded(time: Duration) -> Duration {
 
 impl Error for NotOpened {}
 
-/// A message was not sent before the caller's time was up: its channel stayed full.
-#[derive(Clone, thiserror::Error)]
-#[error(
-    "channel \"{channel}\": not sent within the time-out, the channel to {peer} stayed full \
-     ({counts}); a later call may succeed; see that the program there takes messages and drops \
-     them, or raise window_messages and window_bytes"
-)]
+/// A message was not sent before the caller's time was up: its channel stayed full, or another
+/// clone of the sender was sending all the time.
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct StayedFull {
     /// The channel's name.
@@ -160,7 +158,39 @@ pub struct StayedFull {
     pub peer: String,
     /// How far the channel is.
     pub counts: Counts,
+    /// Another clone of this sender had the turn: it holds a reservation, or is in a call that
+    /// sends. There may have been room.
+    pub is_behind_clone: bool,
 }
+
+impl fmt::Display for StayedFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            counts,
+            is_behind_clone,
+        } = self;
+        write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
+        if *is_behind_clone {
+            write!(
+                f,
+                "another clone of this sender had the turn to send to {peer}, in a reservation or \
+                 in a call that waits for room ({counts}); a later call may succeed; send or drop \
+                 that reservation, or give each sending thread a channel of its own"
+            )
+        } else {
+            write!(
+                f,
+                "the channel to {peer} stayed full ({counts}); a later call may succeed; see that \
+                 the program there takes messages and drops them, or raise window_messages and \
+                 window_bytes"
+            )
+        }
+    }
+}
+
+impl Error for StayedFull {}
 
 /// A message was not sent: it is above the channel's limit.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]

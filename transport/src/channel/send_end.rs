@@ -306,7 +306,7 @@ impl SendEnd {
                 return Err(self.error().into());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(self.stayed_full());
+                return Err(self.stayed_full(true));
             }
         }
     }

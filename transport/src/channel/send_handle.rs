@@ -287,6 +287,9 @@ impl SendHandle {
         if fork::is_child() {
             return Err(self.end.used_after_fork().into());
         }
+        if sequence == 0 {
+            return self.end.check_opened();
+        }
         if self.is_shm() {
             // shm: publishing is delivery while the peer lives; afterwards, what it took.
             self.end.session.poll();
@@ -298,6 +301,13 @@ impl SendHandle {
             };
         }
         self.end.wait_news(Ask::received(sequence), patience)
+    }
+
+    /// Why the channel never opened, as far as that is certain.
+    #[must_use]
+    pub fn open_failure(&self) -> Option<SendError> {
+        let failure = self.end.open_failure(|| self.end.counts());
+        failure.map(SendError::from)
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.
@@ -660,7 +670,7 @@ impl SendEnd {
                 .min();
             match session.wait(&end.waiters, until, room) {
                 Ok(answer) => break answer,
-                Err(TimedOut) if until == deadline => return Err(end.stayed_full()),
+                Err(TimedOut) if until == deadline => return Err(end.stayed_full(false)),
                 Err(TimedOut) => {}
             }
         };

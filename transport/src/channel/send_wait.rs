@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
-    error::{SendFailure, StayedFull, WaitAckedError},
+    error::{SendError, SendFailure, StayedFull, WaitAckedError},
     send_end::{SendEnd, Wish},
     send_producer::SendProducer,
     stall::Recovered,
@@ -27,7 +27,7 @@ impl SendEnd {
             return Err(self.used_after_fork().into());
         }
         if ask == Ask::default() {
-            return Ok(());
+            return self.check_opened();
         }
         match self.opened(patience) {
             Ok(()) => {}
@@ -60,6 +60,13 @@ impl SendEnd {
         self.session
             .wait(&self.waiters, deadline, news)
             .unwrap_or_else(|TimedOut| Err(self.late(ask)))
+    }
+
+    /// The answer to whoever waits for nothing: no message is missing, but none ever went
+    /// where the open failed.
+    pub(super) fn check_opened(&self) -> Result<(), WaitAckedError> {
+        let failure = self.open_failure(|| self.counts());
+        failure.map_or(Ok(()), |unusable| Err(SendError::from(unusable).into()))
     }
 
     /// What the counters say, or the end of the channel.
@@ -152,13 +159,14 @@ impl SendEnd {
         }
     }
 
-    /// There is no room in time.
+    /// There is no room in time, or no turn: another clone has it.
     #[cold]
-    pub(super) fn stayed_full(&self) -> SendFailure {
+    pub(super) fn stayed_full(&self, is_behind_clone: bool) -> SendFailure {
         SendFailure::TimedOut(Box::new(StayedFull {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
             counts: self.counts(),
+            is_behind_clone,
         }))
     }
 

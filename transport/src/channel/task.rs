@@ -206,7 +206,7 @@ impl SendHandle {
         }
         self.leave(wait);
         if ask == Ask::default() {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(self.end().check_opened());
         }
         let end = self.end();
         if let Some(answer) = end.look_for(&ask) {

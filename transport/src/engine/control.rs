@@ -327,7 +327,7 @@ impl Control {
             OPEN => Control::Open {
                 end: reader.end()?,
                 role: reader.role()?,
-                name: reader.text(MAX_NAME_BYTES)?.into(),
+                name: reader.name()?.into(),
                 spec: reader.spec()?.into(),
             },
             CLOSE => Control::Close {

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::{
-    ChannelSpec, Control, KnownReceiver, MAX_OLDER_SCHEMA_BYTES, MAX_SCHEMA_BYTES,
+    ChannelSpec, Control, KnownReceiver, MAX_NAME_BYTES, MAX_OLDER_SCHEMA_BYTES, MAX_SCHEMA_BYTES,
     MalformedControl, Role,
 };
 use crate::engine::{
@@ -125,6 +125,17 @@ impl<'a> Reader<'a> {
             what: "a text is not UTF-8",
         })?;
         Ok(text.to_owned())
+    }
+
+    /// The name of a channel, as this end's handles may have it.
+    pub(super) fn name(&mut self) -> Result<String, MalformedControl> {
+        let name = self.text(MAX_NAME_BYTES)?;
+        if name.is_empty() {
+            return Err(MalformedControl {
+                what: "a channel without a name",
+            });
+        }
+        Ok(name)
     }
 
     pub(super) fn spec(&mut self) -> Result<ChannelSpec, MalformedControl> {

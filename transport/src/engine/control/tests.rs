@@ -133,6 +133,29 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
     }
 }
 
+/// The handles of this end refuse to open such a channel as well.
+#[test]
+fn a_channel_has_a_name_of_1_to_255_bytes() {
+    let open_as = |name: &str| {
+        let mut open = some_open();
+        if let Control::Open { name: of_open, .. } = &mut open {
+            *of_open = name.into();
+        }
+        open
+    };
+    let of = |what| Err(MalformedControl { what });
+    let nameless = encoded(&open_as(""));
+    assert_eq!(Control::decode(&nameless), of("a channel without a name"));
+    for bytes in [1, MAX_NAME_BYTES] {
+        let open = open_as(&"x".repeat(bytes));
+        assert_eq!(Control::decode(&encoded(&open)).as_ref(), Ok(&open));
+    }
+    // Type, end, role; then the length of the name.
+    let mut longer = encoded(&open_as(&"x".repeat(MAX_NAME_BYTES)));
+    longer[6..8].copy_from_slice(&(MAX_NAME_BYTES as u16 + 1).to_le_bytes());
+    assert_eq!(Control::decode(&longer), of("a text is too long"));
+}
+
 /// The list of older versions may be left out, so an open cut before it is whole: the
 /// same end with one version. Cut anywhere else it is not.
 #[test]
