@@ -8,7 +8,7 @@ use std::{
 
 use ibex::{
     CloseReason, Driver, EndCause, Fabric, FanIn, FanInError, FanInEvent, OpenFailure, Peer, Raw,
-    RecvError, RecvTimeoutError, SendError,
+    RecvError, RecvTimeoutError, SendError, TryRecvError,
 };
 use rustix::{
     param::page_size,
@@ -373,9 +373,21 @@ fn no_memory_to_receive_with(stage: &mut Stage) {
         stage.rendezvous("it is sent", &node);
         // Where the engine takes messages in, it needs memory at other times.
         if stage.fabric() == Fabric::Shm {
-            let error = without_memory(|| receiver.recv()).expect_err("nothing to map it with");
+            let (error, later, tried) = without_memory(|| {
+                let error = receiver.recv().expect_err("nothing to map it with");
+                // Said once: from then on it is waited for.
+                let later = [MOMENT, MOMENT].map(|time| receiver.recv_timeout(time).err());
+                (error, later, receiver.try_recv().err())
+            });
             assert!(matches!(error, RecvError::Memory(_)), "{error}");
             assert!(error.spares_channel());
+            for late in later {
+                assert!(
+                    matches!(late, Some(RecvTimeoutError::Timeout(_))),
+                    "{late:?}"
+                );
+            }
+            assert!(matches!(tried, Some(TryRecvError::Empty)), "{tried:?}");
         }
         let message = receiver.recv().expect("a message");
         assert_eq!(message.len(), length);

@@ -367,8 +367,9 @@ pub enum RecvError {
         /// What the codec found.
         why: String,
     },
-    /// The kernel refused memory for what has come (shared memory). It stays where it is, and the
-    /// next call tries again.
+    /// The kernel refused memory for what has come (shared memory), which stays where it is. Said
+    /// once: later calls wait for it, as they do for a message, until memory is there or their
+    /// time is up; it is asked for every 20 ms.
     #[error(transparent)]
     Memory(#[from] MemoryError),
     /// This process is a fork of the one that opened the channel.

@@ -13,6 +13,7 @@ use std::{
     os::fd::{AsFd, OwnedFd},
     ptr::NonNull,
     sync::{Arc, PoisonError},
+    time::{Duration, Instant},
 };
 
 use self::frames::{Found, Frames};
@@ -65,6 +66,9 @@ pub struct ReceiveHandle {
     quarter_bytes: u64,
 
     arm: Arm,
+
+    /// There was no memory for what has come; it is tried again at this time.
+    retry_at: Option<Instant>,
 }
 
 #[derive(Debug)]
@@ -93,6 +97,7 @@ impl ReceiveHandle {
             quarter_messages: 1,
             quarter_bytes: 1,
             arm: Arm::new(),
+            retry_at: None,
             end,
         }
     }
@@ -259,8 +264,42 @@ impl ReceiveHandle {
 
     /// Nothing plain to hand out: a large message, a full set of cells, a source that
     /// has just come, or the end.
+    ///
+    /// Where there is no memory for what has come, that is said once; from then on nothing is
+    /// there until memory is, which is tried now and then.
     #[inline(never)]
     fn poll_slow(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        if self.lacks_memory() {
+            return Ok(None);
+        }
+        match self.poll_all() {
+            Err(RecvError::Memory(error)) => match self.try_later() {
+                true => Err(error.into()),
+                false => Ok(None),
+            },
+            found => {
+                self.retry_at = None;
+                found
+            }
+        }
+    }
+
+    /// Whether there was no memory the last time, and it is too soon for another try.
+    fn lacks_memory(&self) -> bool {
+        self.retry_at
+            .is_some_and(|retry_at| Instant::now() < retry_at)
+    }
+
+    /// There is no memory: another try is made in a while. Returns whether this is news.
+    #[cold]
+    fn try_later(&mut self) -> bool {
+        let retry_at = Instant::now() + RETRY_AFTER;
+        let is_news = self.retry_at.replace(retry_at).is_none();
+        self.end.session.receiver_retries(self.end.id, retry_at);
+        is_news
+    }
+
+    fn poll_all(&mut self) -> Result<Option<RawMessage>, RecvError> {
         // Both facts are read before the last look, so nothing that came before them is
         // missed, nor a ring in the place of the one before; and `over` before `closed_at`,
         // since an orderly end is often followed at once by the end of the session.
@@ -300,6 +339,9 @@ impl ReceiveHandle {
         if fork::is_child() || self.has_plain() {
             return true;
         }
+        if self.retry_at.is_some() && !self.has_memory_now() {
+            return false;
+        }
         // In this order, as in `poll_slow`.
         let over = self.end.state.is_over();
         let closed_at = self.end.theirs.get().and_then(|theirs| theirs.closed_at());
@@ -316,6 +358,20 @@ impl ReceiveHandle {
             }
             Err(_) => true,
         }
+    }
+
+    /// Whether what there was no memory for can be had now.
+    fn has_memory_now(&mut self) -> bool {
+        if self.lacks_memory() {
+            return false;
+        }
+        let outcome = self.take_source().and_then(|()| self.map_segment());
+        if matches!(outcome, Err(RecvError::Memory(_))) {
+            self.try_later();
+            return false;
+        }
+        self.retry_at = None;
+        true
     }
 
     /// Whether there is a cell for the next message.
@@ -393,21 +449,19 @@ impl ReceiveHandle {
             let bytes = unsafe { found.payload.cast::<[u8; 16]>().read_unaligned() };
             let (length, slot, is_new) = LargeAnnouncement::parse_in_segment(bytes);
             if !is_new {
-                return self.in_segment(slot, length, 0, &None).map(Some);
+                return self.in_segment(slot, length).map(Some);
             }
         }
-        let mut large = self.end.large();
-        let is_here = large
-            .front()
-            .is_some_and(|arrival| arrival.sequence == sequence);
-        let arrival = is_here.then(|| large.pop_front()).flatten();
-        drop(large);
+        if !self.is_first_of_large(sequence) {
+            return Ok(None);
+        }
+        self.map_segment()?;
         let Some(LargeArrival {
             length,
             time,
             place,
             ..
-        }) = arrival
+        }) = self.end.large().pop_front()
         else {
             return Ok(None);
         };
@@ -424,29 +478,47 @@ impl ReceiveHandle {
                 LargeMemory::Landed(block),
                 time,
             ))),
-            LargePlace::Segment { slot, capacity, fd } => {
-                let found = self.in_segment(slot, length as u64, capacity, &fd);
-                if matches!(found, Err(RecvError::Memory(_))) {
-                    let place = LargePlace::Segment { slot, capacity, fd };
-                    self.end.large().push_front(LargeArrival {
-                        sequence,
-                        length,
-                        time,
-                        place,
-                    });
-                }
-                found.map(Some)
-            }
+            LargePlace::Segment { slot, .. } => self.in_segment(slot, length as u64).map(Some),
         }
     }
 
-    fn in_segment(
-        &mut self,
-        slot: u32,
-        length: u64,
-        capacity: u64,
-        fd: &Option<OwnedFd>,
-    ) -> Result<FoundLarge, RecvError> {
+    fn is_first_of_large(&self, sequence: u64) -> bool {
+        let large = self.end.large();
+        large.front().is_some_and(|next| next.sequence == sequence)
+    }
+
+    /// Maps the segment of the large message that is next, if it came with one. A segment for
+    /// which there is no memory stays with it.
+    fn map_segment(&mut self) -> Result<(), RecvError> {
+        // Nobody else takes a message out, and none comes before the next.
+        let (slot, capacity, fd) = match self.end.large().front_mut() {
+            Some(LargeArrival {
+                place: LargePlace::Segment { slot, capacity, fd },
+                ..
+            }) => (*slot, *capacity, fd.take()),
+            _ => return Ok(()),
+        };
+        let Some(fd) = fd else {
+            return Ok(());
+        };
+        let mapped = self.end.held().slots.map(slot, capacity, fd.as_fd());
+        match mapped {
+            Ok(()) => Ok(()),
+            Err(SegmentRefused::Memory(error)) => {
+                if let Some(LargeArrival {
+                    place: LargePlace::Segment { fd: kept, .. },
+                    ..
+                }) = self.end.large().front_mut()
+                {
+                    *kept = Some(fd);
+                }
+                Err(error.into())
+            }
+            Err(refused) => Err(self.refused(&refused.to_string())),
+        }
+    }
+
+    fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, RecvError> {
         let limit = self
             .end
             .state
@@ -455,14 +527,12 @@ impl ReceiveHandle {
         if length > limit {
             return Err(self.refused("a message is above the channel's limit"));
         }
-        let fd = fd.as_ref().map(AsFd::as_fd);
-        let accepted = self.end.held().slots.accept(slot, length, capacity, fd);
-        match accepted {
+        let segment = self.end.held().slots.of_message(slot, length);
+        match segment {
             Ok(segment) => {
                 let payload = segment.memory().0;
                 Ok((payload, length as usize, LargeMemory::Segment(segment), 0))
             }
-            Err(SegmentRefused::Memory(error)) => Err(error.into()),
             Err(refused) => Err(self.refused(&refused.to_string())),
         }
     }
@@ -628,3 +698,6 @@ fn announces_new_segment(found: &Found) -> bool {
 /// Messages of an RDMA device, which lie in a receive buffer each, that are handed out
 /// before those that were released go back.
 const BUFFERS_HELD: u64 = 32;
+
+/// Until memory is asked for again that there was none of.
+const RETRY_AFTER: Duration = Duration::from_millis(20);

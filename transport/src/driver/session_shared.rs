@@ -451,6 +451,13 @@ impl SessionShared {
         });
     }
 
+    /// A receiving end lacks memory for what has come: who waits for it is woken at `retry_at`.
+    #[cold]
+    pub(crate) fn receiver_retries(&self, end: u32, retry_at: Instant) {
+        self.runtime
+            .on_link(self.id, |link, _| link.receiver_retries(end, retry_at));
+    }
+
     /// The peer's words or bytes cannot be: the session ends.
     #[cold]
     pub(crate) fn misbehaved(&self, what: &str) {

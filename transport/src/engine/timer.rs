@@ -20,6 +20,8 @@ pub enum Timer {
     /// What the Unix socket did not take, or this process could not take from it, is tried
     /// again then.
     Pass,
+    /// Receivers that lack memory for what has come try again then.
+    Memory,
     /// A session without wires is said to be suspended then.
     Notice,
     /// The peer is dialed again then.
@@ -28,13 +30,14 @@ pub enum Timer {
     Verdict,
 }
 
-const TIMERS: [Timer; 9] = [
+const TIMERS: [Timer; 10] = [
     Timer::Linger,
     Timer::Leave,
     Timer::Drain,
     Timer::Stall,
     Timer::Open,
     Timer::Pass,
+    Timer::Memory,
     Timer::Notice,
     Timer::Redial,
     Timer::Verdict,

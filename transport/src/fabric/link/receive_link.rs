@@ -2,7 +2,7 @@
 //! its handle.
 
 use std::sync::atomic::Ordering;
-use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
+use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc, time::Instant};
 
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
         state::End,
     },
     driver::{Context, MemoryWanted, Purpose, Tools},
-    engine::{control::CloseReason, session::PeerMisbehaved},
+    engine::{control::CloseReason, session::PeerMisbehaved, timer::Timer},
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
 };
@@ -41,6 +41,8 @@ pub(super) struct ReceiveLink {
     /// Messages that had arrived when it was looked at last; what they took may be wanted
     /// back.
     silence: Option<u64>,
+    /// The handle lacks memory and is woken when it may try again (shm).
+    retries: bool,
 }
 
 /// A large message on its way in.
@@ -89,6 +91,7 @@ impl ReceiveLink {
             has_ring: false,
             stall: None,
             silence: None,
+            retries: false,
         }
     }
 
@@ -280,6 +283,24 @@ impl Link {
                 }
             }
             Err(error) => self.receiver_lacks_memory(end, &error, context),
+        }
+    }
+
+    /// The handle of a receiving end lacks memory for what has come: it is woken at `retry_at`,
+    /// however it waits.
+    pub(crate) fn receiver_retries(&mut self, end: u32, retry_at: Instant) {
+        if let Some(receiver) = self.receivers.get_mut(end) {
+            receiver.retries = true;
+            self.timers.set_sooner(Timer::Memory, retry_at);
+        }
+    }
+
+    /// Receivers that lack memory try again.
+    pub(super) fn memory_may_be_there(&mut self, context: &mut Context<'_>) {
+        for receiver in self.receivers.values_mut() {
+            if mem::take(&mut receiver.retries) {
+                receiver.end.waiters.take(&mut context.wakers);
+            }
         }
     }
 

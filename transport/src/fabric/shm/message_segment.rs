@@ -288,49 +288,51 @@ impl MessageSlots {
         Self::default()
     }
 
-    /// The segment that a message was announced in: the one passed with the
-    /// announcement, or else the one that the slot has.
+    /// Maps the segment that was passed for a slot, in the place of the one that it had. The
+    /// caller has bounded `capacity`.
     ///
-    /// The reference keeps the mapping where a peer fills a slot anew while a
-    /// message in it is still held. The caller has bounded `capacity`.
+    /// A message in the one before that is still held keeps that mapped.
     ///
     /// # Errors
-    /// [`SegmentRefused`] if the slot or the segment is not what it must be.
-    pub fn accept(
+    /// [`SegmentRefused`] if there is no such slot, or the segment is not what it must be.
+    pub fn map(
         &mut self,
         slot: u32,
-        length: u64,
         capacity: u64,
-        fd: Option<BorrowedFd<'_>>,
-    ) -> Result<Arc<MessageSegment>, SegmentRefused> {
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), SegmentRefused> {
         let Some(kept) = self.slots.get_mut(slot as usize) else {
             return Err(SegmentRefused::NoSuchSlot {
                 slot,
-                length,
+                length: capacity,
                 capacity: 0,
             });
         };
-        if let Some(fd) = fd {
-            // The old one first: both at once may be more than there is room for.
-            *kept = None;
-            *kept = Some(Arc::new(MessageSegment::accept(fd, capacity)?));
-        }
-        match kept {
-            Some(segment) if length <= segment.memory.bytes() as u64 => Ok(Arc::clone(segment)),
-            Some(segment) => {
-                let capacity = segment.memory.bytes() as u64;
-                Err(SegmentRefused::NoSuchSlot {
-                    slot,
-                    length,
-                    capacity,
-                })
-            }
-            None => Err(SegmentRefused::NoSuchSlot {
+        // The old one first: both at once may be more than there is room for.
+        *kept = None;
+        *kept = Some(Arc::new(MessageSegment::accept(fd, capacity)?));
+        Ok(())
+    }
+
+    /// The segment of the slot that a message of `length` bytes was announced in; the reference
+    /// keeps it mapped.
+    ///
+    /// # Errors
+    /// [`SegmentRefused`] if there is no such slot, or it is shorter.
+    pub fn of_message(
+        &self,
+        slot: u32,
+        length: u64,
+    ) -> Result<Arc<MessageSegment>, SegmentRefused> {
+        let kept = self.slots.get(slot as usize).and_then(Option::as_ref);
+        let capacity = kept.map_or(0, |segment| segment.memory.bytes() as u64);
+        kept.filter(|_| length <= capacity)
+            .cloned()
+            .ok_or(SegmentRefused::NoSuchSlot {
                 slot,
                 length,
-                capacity: 0,
-            }),
-        }
+                capacity,
+            })
     }
 }
 
@@ -341,6 +343,22 @@ mod tests {
     use rustix::fs::ftruncate;
     use rustix::io::Errno;
     use std::sync::atomic::{Ordering::SeqCst, fence};
+
+    impl MessageSlots {
+        /// What a receiver does with an announcement.
+        fn accept(
+            &mut self,
+            slot: u32,
+            length: u64,
+            capacity: u64,
+            fd: Option<BorrowedFd<'_>>,
+        ) -> Result<Arc<MessageSegment>, SegmentRefused> {
+            if let Some(fd) = fd {
+                self.map(slot, capacity, fd)?;
+            }
+            self.of_message(slot, length)
+        }
+    }
 
     fn first_byte(segment: &MessageSegment) -> u8 {
         // For the compiler the sender's mapping is different memory.
