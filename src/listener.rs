@@ -74,6 +74,8 @@ pub(crate) fn admission(
         unix,
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
+        // Nothing of the handshake agrees on them yet.
+        payload_checksums: false,
         rewiring,
         place: Box::new((place, registered)),
         peer: PeerDescription {

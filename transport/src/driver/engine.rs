@@ -603,7 +603,8 @@ impl Engine {
             (None, None) => Over::Stream,
         };
         let (peer, resumes) = (admission.peer, admission.rewiring.is_some());
-        let shared = SessionShared::new(runtime.clone(), id, peer, resumes, over);
+        let checksums = admission.payload_checksums;
+        let shared = SessionShared::new(runtime.clone(), id, peer, resumes, checksums, over);
         let shared = Arc::new(shared);
         let handover = Handover {
             tcp: admission.stream,

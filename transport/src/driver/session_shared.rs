@@ -35,6 +35,7 @@ pub struct SessionShared {
     pub(crate) carrier: Carrier,
     /// It goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
+    payload_checksums: bool,
     /// The peer cannot use membarrier, so both sides use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
@@ -57,6 +58,7 @@ impl SessionShared {
         id: u64,
         peer: PeerDescription,
         resumes: bool,
+        payload_checksums: bool,
         over: Over<'_>,
     ) -> Self {
         let (peer_bell, pair) = match over {
@@ -71,6 +73,7 @@ impl SessionShared {
             peer,
             peer_bell,
             resumes,
+            payload_checksums,
             fences: AtomicBool::new(false),
             is_over: AtomicBool::new(false),
             counters: SessionCounters::default(),
@@ -163,6 +166,12 @@ impl SessionShared {
     #[must_use]
     pub fn fabric(&self) -> Fabric {
         self.carrier.fabric()
+    }
+
+    /// Whether payloads have a checksum where tcp carries them.
+    #[must_use]
+    pub fn payload_checksums(&self) -> bool {
+        self.payload_checksums
     }
 
     /// A ring that the session can send from. Takes long: for a handle's thread.

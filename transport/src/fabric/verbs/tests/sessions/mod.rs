@@ -118,6 +118,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
         unix: None,
         rdma: Some(pair),
         max_channels: 64,
+        payload_checksums: false,
         place: Box::new(()),
     }
 }
