@@ -33,7 +33,7 @@
 //! | its files in /dev/infiniband are not here | docker `--device=/dev/infiniband`; systemd `PrivateDevices=no` |
 //! | cannot be opened | the user in the group of `/dev/infiniband/uverbs*` (`rdma`) |
 //! | no provider library knows them | the package `ibverbs-providers`, of the same release as libibverbs; programs that run find it |
-//! | the list of devices was refused: too many open files | `ulimit -n`, raised; the next session or node finds them |
+//! | the list of devices was refused: ibv_get_device_list: Too many open files | `ulimit -n`, raised; the next session or node finds them |
 //! | speaks iWARP, or is vendor-specific | another device: reliable connections over InfiniBand or RoCE are needed |
 //! | DOWN, not ACTIVE | `ip link set NETDEV up`; on InfiniBand a subnet manager |
 //! | no GID that can be used; only link-local GIDs | an address on the device's network interface |

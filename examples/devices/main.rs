@@ -11,7 +11,7 @@
 //!
 //! ```text
 //! rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
-//!   up to 1048560 queue pairs of 1048576 requests, 32 scatter entries; 32767 completions per queue
+//!   up to 1048560 queue pairs of 1048576 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
 //!   up to 917503 shared receive queues of 1048576 requests
 //!   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
 //!     GID [0] fe80::243c:26ff:fed3:8651 (RoCE v2) on v0

@@ -331,6 +331,28 @@ impl RdmaSettings {
         self
     }
 
+    /// The device's completion vector, that is the interrupt that wakes a thread which sleeps
+    /// until something completes. Default: 0; range 0 to one less than the device has, which
+    /// the example `devices` shows and which is checked when the device is opened. Nodes with
+    /// vectors of their own share no interrupt, and `/proc/irq/N/smp_affinity` then chooses a
+    /// core for each. It costs nothing, and means nothing to a thread that polls.
+    pub fn completion_vector(mut self, vector: u32) -> Self {
+        self.site.completion_vector = vector;
+        self
+    }
+
+    /// Asks the device for PCIe relaxed ordering (`IBV_ACCESS_RELAXED_ORDERING`) in all memory
+    /// that it uses for this node. Default: false. Some hosts write faster so, AMD EPYC and
+    /// guests among them, and on others it makes no difference or is slower: set it where
+    /// `ib_write_bw`, which asks for it, is faster than `ib_write_bw
+    /// --disable_pcie_relaxed`. Messages stay in order and whole, as ibex reads memory only
+    /// behind the completion that announces it. Devices, kernels and libraries without it
+    /// ignore it.
+    pub fn relaxed_ordering(mut self, relaxed: bool) -> Self {
+        self.site.relaxed_ordering = relaxed;
+        self
+    }
+
     /// Pieces of memory that the device collects for one send. Default and most: 3, range
     /// 1 to 3; the device may take fewer. With fewer, what would be more is copied first:
     /// for a device that is slower with several, and for tests.

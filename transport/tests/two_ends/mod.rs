@@ -84,7 +84,7 @@ impl End {
     ) -> Result<Self, VerbsError> {
         let device = Device::open(provider, &choice.device)?;
         let domain = ProtectionDomain::new(&device)?;
-        let queue = CompletionQueue::of_kind(&device, like.completions, like.polling, false)?;
+        let queue = CompletionQueue::of_kind(&device, like.completions, 0, like.polling, false)?;
         let completions = CompletionWait::over(queue);
         let mut builder = QueuePairBuilder::new(&domain, completions.queue())
             .send_requests(32)

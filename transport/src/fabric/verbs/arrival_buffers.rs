@@ -8,7 +8,10 @@
 //!    none can, it is copied out, and its own is posted again. So messages that are held
 //!    for ever cost the zero copy, and never the credit.
 //! 3. What a queue pair had taken of a shared queue and not completed when it was destroyed
-//!    is replaced likewise, once it is [overdue](super::overdue).
+//!    is replaced likewise, once it is [overdue](super::overdue). The device may have it all
+//!    the same, so it counts as outstanding until it completes; the receive queue and the
+//!    completion queue are made for `posted` and `replaceable` together, and no more than
+//!    `replaceable` are replaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -40,8 +43,10 @@ pub(crate) struct ArrivalBuffers {
     /// Buffers that were posted, never completed and were replaced, by number. The device may
     /// write to them as long as the queue is there.
     written_off: BTreeMap<u32, OwnedBuffer>,
-    /// No more than so many can be replaced.
-    held: u32,
+    /// Buffers that may be written off and replaced (rule 3).
+    replaceable: u32,
+    /// Buffers that should have been written off beyond those.
+    unreplaced: usize,
     /// How often arrival memory was filled anew: once for so many frames, of which these
     /// are still to come.
     refills: u64,
@@ -72,13 +77,15 @@ pub(crate) struct ArrivedBuffer {
 }
 
 impl ArrivalBuffers {
-    /// Registers `posted + held` buffers, of which `posted` are to be posted.
+    /// Registers `posted + held` buffers, of which `posted` are to be posted. The queue that
+    /// they are posted to takes `posted + replaceable`.
     ///
     /// # Errors
     /// [`VerbsError`] if there is no memory, or it may not be locked.
     pub(crate) fn register(
         domain: &ProtectionDomain,
         posted: u32,
+        replaceable: u32,
         held: u32,
         buffer_bytes: usize,
     ) -> Result<Self, VerbsError> {
@@ -99,7 +106,8 @@ impl ArrivalBuffers {
             posted: 0,
             overdue: Overdue::default(),
             written_off: BTreeMap::new(),
-            held,
+            replaceable,
+            unreplaced: 0,
             refills: 0,
             frames_per_refill,
             frames_to_refill: frames_per_refill,
@@ -153,20 +161,25 @@ impl ArrivalBuffers {
     /// A queue pair was destroyed before it was drained: what it had taken of the queue may
     /// never complete.
     pub(crate) fn may_miss_some(&mut self, queue: &ReceiveQueue) {
-        self.overdue.begin(self.posted, queue.outstanding());
+        self.overdue.begin(self.posted, self.outstanding(queue));
     }
 
     /// The device says that no more than `left` are posted, whatever is counted here.
-    pub(crate) fn has_only(&mut self, left: u32, queue: &mut ReceiveQueue) {
+    pub(crate) fn has_only(&mut self, left: u32) {
         if let Some(before) = self.overdue.before() {
-            self.write_off(before, left as usize, queue);
+            self.write_off(before, left as usize);
         }
     }
 
+    /// Receives that are posted and expected to complete.
+    pub(crate) fn outstanding(&self, queue: &ReceiveQueue) -> u32 {
+        queue.outstanding() - self.written_off.len() as u32
+    }
+
     /// Gives up what was posted before posting `before`, but for the last `left` of it, and has
-    /// others posted for it.
+    /// others posted for it, as far as rule 3 allows.
     #[cold]
-    fn write_off(&mut self, before: u64, left: usize, queue: &mut ReceiveQueue) {
+    fn write_off(&mut self, before: u64, left: usize) {
         let postings = (0_u32..).zip(&self.postings);
         let mut late: Vec<_> = postings
             .filter(|(_, posting)| posting.buffer.is_some() && posting.number < before)
@@ -174,13 +187,15 @@ impl ArrivalBuffers {
             .collect();
         late.sort_unstable();
         late.truncate(late.len().saturating_sub(left));
+        let room = self.replaceable as usize - self.written_off.len();
+        self.unreplaced = late.len().saturating_sub(room);
+        late.truncate(room);
         for &(_, index) in &late {
             let buffer = self.postings[index as usize].buffer.take();
             self.written_off
                 .extend(buffer.map(|buffer| (index, buffer)));
         }
         let lost = late.len() as u32;
-        queue.retire(lost);
         self.missing += lost;
         if lost > 0 {
             tracing::warn!(
@@ -191,11 +206,12 @@ impl ArrivalBuffers {
         }
     }
 
-    /// How many were written off, if so many that the rest is needed for what is held.
+    /// Returns how many buffers are lost, if they are more than can be replaced: then the
+    /// device has to be opened anew.
     #[must_use]
     pub(crate) fn is_spent(&self) -> Option<usize> {
-        let lost = self.written_off.len();
-        (lost > self.held as usize / 2).then_some(lost)
+        let lost = self.written_off.len() + self.unreplaced;
+        (self.unreplaced > 0).then_some(lost)
     }
 
     /// Whether [`refill`](Self::refill) is due.
@@ -210,8 +226,9 @@ impl ArrivalBuffers {
     /// # Errors
     /// [`PostError`] if the queue takes no more, which only a broken one does.
     pub(crate) fn refill(&mut self, queue: &mut ReceiveQueue) -> Result<(), PostError> {
-        if let Some(before) = self.overdue.poll(self.posted, queue.outstanding()) {
-            self.write_off(before, 0, queue);
+        let outstanding = self.outstanding(queue);
+        if let Some(before) = self.overdue.poll(self.posted, outstanding) {
+            self.write_off(before, 0);
         }
         self.free.collect();
         while self.missing > 0 {

@@ -28,10 +28,13 @@ pub(super) struct BatchPolling {
     /// Completions of one batch, at most.
     most: usize,
     /// An error that came behind completions, which go first.
-    failed: Option<c_int>,
+    failed: Option<PollFailure>,
     /// What turns the completions' times into ours, where they have some.
     clock: Option<DeviceClock>,
 }
+
+/// The call that failed, and its errno.
+pub(super) type PollFailure = (&'static str, c_int);
 
 /// Starts that find the queue busy before it counts as lost: it is so for the length of a
 /// write of the kernel's.
@@ -60,13 +63,16 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes what is there, as far as it fits; gives how many, or the errno.
+    /// Takes what is there, as far as it fits; gives how many, or which call failed.
     ///
     /// # Safety
     /// The queue is alive.
-    pub(super) unsafe fn poll(&mut self, into: &mut [WorkCompletion]) -> Result<usize, c_int> {
-        if let Some(errno) = self.failed.take() {
-            return Err(errno);
+    pub(super) unsafe fn poll(
+        &mut self,
+        into: &mut [WorkCompletion],
+    ) -> Result<usize, PollFailure> {
+        if let Some(failed) = self.failed.take() {
+            return Err(failed);
         }
         let mut found = 0;
         while found < into.len() {
@@ -83,7 +89,7 @@ impl BatchPolling {
                 Ok(true) if self.most < usize::MAX => {}
                 Ok(_) => break,
                 Err(errno) => {
-                    self.failed = Some(errno);
+                    self.failed = Some(("ibv_next_poll", errno));
                     break;
                 }
             }
@@ -93,7 +99,8 @@ impl BatchPolling {
 
     /// # Safety
     /// The queue is alive.
-    unsafe fn begin(&mut self) -> Result<Option<Batch<'_>>, c_int> {
+    unsafe fn begin(&mut self) -> Result<Option<Batch<'_>>, PollFailure> {
+        const CALL: &str = "ibv_start_poll";
         let mut attributes = PollAttributes::default();
         for _ in 0..BUSY_STARTS {
             // SAFETY: our caller's contract; no batch has begun, for it would borrow us.
@@ -102,10 +109,10 @@ impl BatchPolling {
                 0 => return Ok(Some(Batch { polling: self })),
                 EMPTY => return Ok(None),
                 BUSY => hint::spin_loop(),
-                errno => return Err(errno),
+                errno => return Err((CALL, errno)),
             }
         }
-        Err(BUSY)
+        Err((CALL, BUSY))
     }
 }
 

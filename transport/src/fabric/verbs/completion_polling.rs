@@ -194,7 +194,7 @@ impl TestQueue {
         // With a channel, as the real one.
         let channel = CompletionChannel::new(device.context())?;
         let entries = 2 * MESSAGES + 2;
-        let queue = CompletionQueue::create(device, entries, Some(channel), polling, times);
+        let queue = CompletionQueue::create(device, entries, Some(channel), 0, polling, times);
         let queue = queue.map_err(|error| Reason {
             text: error.to_string(),
             is_refusal: true,

@@ -23,7 +23,7 @@ use super::device::{Asked, Context, Device, new_tag};
 use super::device_clock::DeviceClock;
 use super::drain_lock::DrainLock;
 use super::error::VerbsError;
-use super::provider::{ChannelHandle, CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
+use super::provider::{CompletionHandle, ExtendedInit, PollQueue, RequestNotify};
 use super::work_completion::WorkCompletion;
 use crate::fork;
 
@@ -66,7 +66,7 @@ impl CompletionQueue {
     /// # Errors
     /// [`VerbsError`], with the device's limit where that is what stops it.
     pub fn polled(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        Self::create(device, entries, None, CompletionPolling::Plain, false)
+        Self::create(device, entries, None, 0, CompletionPolling::Plain, false)
     }
 
     /// A plain queue that can be slept on too.
@@ -74,43 +74,45 @@ impl CompletionQueue {
     /// # Errors
     /// As [`CompletionQueue::polled`].
     pub fn with_channel(device: &Device, entries: u32) -> Result<Self, VerbsError> {
-        Self::of_kind(device, entries, CompletionPolling::Plain, false)
+        Self::of_kind(device, entries, 0, CompletionPolling::Plain, false)
     }
 
-    /// A queue that can be slept on, polled like this, and with the time of each
-    /// completion if `times` are wanted.
+    /// A queue that can be slept on, whose interrupts are those of a completion vector of the
+    /// device, polled like this, and with the time of each completion if `times` are wanted.
     ///
     /// # Errors
     /// As [`CompletionQueue::polled`], and if the device has no such queue.
     pub fn of_kind(
         device: &Device,
         entries: u32,
+        vector: u32,
         kind: CompletionPolling,
         times: bool,
     ) -> Result<Self, VerbsError> {
         let channel = CompletionChannel::new(device.context())?;
-        Self::create(device, entries, Some(channel), kind, times)
+        Self::create(device, entries, Some(channel), vector, kind, times)
     }
 
     pub(super) fn create(
         device: &Device,
         entries: u32,
         channel: Option<CompletionChannel>,
+        vector: u32,
         kind: CompletionPolling,
         times: bool,
     ) -> Result<Self, VerbsError> {
         let context = device.context();
         let tag = new_tag();
-        let by_channel = channel.as_ref().map(|channel| channel.handle);
+        let init = ExtendedInit {
+            entries,
+            channel: channel.as_ref().map(|channel| channel.handle),
+            vector,
+            tag,
+            times,
+        };
         let made = match kind {
-            CompletionPolling::Plain => plain(context, entries, by_channel, tag),
+            CompletionPolling::Plain => plain(context, &init),
             CompletionPolling::Extended | CompletionPolling::ExtendedOneByOne => {
-                let init = ExtendedInit {
-                    entries,
-                    channel: by_channel,
-                    tag,
-                    times,
-                };
                 extended(device, &init, kind)
             }
         };
@@ -203,7 +205,7 @@ impl CompletionQueue {
         };
         match polled {
             Ok(found) => Ok(&into[..found]),
-            Err(errno) => Err(self.lost("ibv_start_poll", errno)),
+            Err((call, errno)) => Err(self.lost(call, errno)),
         }
     }
 
@@ -308,12 +310,13 @@ impl CompletionQueue {
 /// What making a queue gives, or which call refused it.
 type Made = Result<(CompletionHandle, u32, Polling), (&'static str, Errno)>;
 
-fn plain(context: &Context, entries: u32, channel: Option<ChannelHandle>, tag: u64) -> Made {
+fn plain(context: &Context, init: &ExtendedInit) -> Made {
+    let (entries, channel) = (init.entries, init.channel);
     // SAFETY: context and channel are alive.
     let made = unsafe {
         let handle = context.handle();
         let provider = context.provider();
-        provider.create_completion_queue(handle, entries, channel, tag)
+        provider.create_completion_queue(handle, entries, channel, init.vector, init.tag)
     };
     let (handle, entries) = made.map_err(|errno| ("ibv_create_cq", errno))?;
     let poll = context.opened().hot.poll_queue;

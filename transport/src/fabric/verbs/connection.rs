@@ -24,11 +24,8 @@ pub struct ConnectionSettings {
     retry_count: u8,
     rnr_retry: u8,
     rnr_timer_code: u8,
-    initiator_depth: u8,
-    responder_resources: u8,
     service_level: u8,
     traffic_class: u8,
-    hop_limit: u8,
     pkey_index: u16,
 }
 
@@ -42,11 +39,8 @@ impl Default for ConnectionSettings {
             rnr_retry: 7,
             // 1.28 ms.
             rnr_timer_code: 14,
-            initiator_depth: 1,
-            responder_resources: 1,
             service_level: 0,
             traffic_class: 0,
-            hop_limit: 64,
             pkey_index: 0,
         }
     }
@@ -128,16 +122,6 @@ impl ConnectionSettings {
         Ok(self)
     }
 
-    /// RDMA reads and atomics that we have outstanding, and that we serve at a time.
-    /// Default: 1 each, the least, because neither is used; sends and writes are not
-    /// limited by it. Bounded by what the device has.
-    #[must_use]
-    pub fn read_depth(mut self, initiator_depth: u8, responder_resources: u8) -> Self {
-        self.initiator_depth = initiator_depth;
-        self.responder_resources = responder_resources;
-        self
-    }
-
     /// Service level. Default: 0. On InfiniBand it chooses the virtual lane, on RoCE the
     /// priority within the VLAN.
     ///
@@ -156,13 +140,6 @@ impl ConnectionSettings {
     #[must_use]
     pub fn traffic_class(mut self, class: u8) -> Self {
         self.traffic_class = class;
-        self
-    }
-
-    /// Routers that a packet may pass. Default: 64, as for IP.
-    #[must_use]
-    pub fn hop_limit(mut self, hops: u8) -> Self {
-        self.hop_limit = hops;
         self
     }
 
@@ -223,16 +200,17 @@ impl ConnectionSettings {
         mtu: Mtu,
         most_resources: u32,
     ) -> (QueuePairAttributes, AttributeMask) {
-        let route = local.attributes.needs_global_route.then_some(GlobalRoute {
+        let lid = remote.lid_from(local);
+        let route = local.needs_global_route(remote).then_some(GlobalRoute {
             destination: remote.gid,
             // Entries beyond 8 bits are never chosen (`GidEntry::preference`).
             source_index: local.gid.index as u8,
-            hop_limit: self.hop_limit,
+            hop_limit: HOP_LIMIT,
             traffic_class: self.traffic_class,
         });
         let attributes = QueuePairAttributes {
             address: AddressVector {
-                lid: remote.lid,
+                lid,
                 route,
                 service_level: self.service_level,
                 port: local.number,
@@ -240,7 +218,7 @@ impl ConnectionSettings {
             path_mtu: mtu,
             destination: remote.queue_pair,
             receive_sequence: remote.first_sequence.get(),
-            responder_resources: at_most(self.responder_resources, most_resources),
+            responder_resources: at_most(READ_DEPTH, most_resources),
             min_rnr_timer: self.rnr_timer_code,
             ..QueuePairAttributes::to(QueuePairState::ReadyToReceive)
         };
@@ -263,7 +241,7 @@ impl ConnectionSettings {
             timeout: self.timeout_code,
             retry_count: self.retry_count,
             rnr_retry: self.rnr_retry,
-            initiator_depth: at_most(self.initiator_depth, most_depth),
+            initiator_depth: at_most(READ_DEPTH, most_depth),
             ..QueuePairAttributes::to(QueuePairState::ReadyToSend)
         };
         let mask = AttributeMask::SEND_SEQUENCE
@@ -274,6 +252,13 @@ impl ConnectionSettings {
         (attributes, mask)
     }
 }
+
+/// Routers that a packet may pass, as for IP. On RoCE the kernel puts the route's own limit in
+/// its place (`ib_resolve_unicast_gid_dmac`, drivers/infiniband/core/verbs.c).
+const HOP_LIMIT: u8 = 64;
+/// RDMA reads and atomics outstanding, and served at a time: the least that devices agree on,
+/// because ibex uses neither; it limits neither sends nor writes.
+const READ_DEPTH: u8 = 1;
 
 fn at_most(wanted: u8, most: u32) -> u8 {
     wanted.min(u8::try_from(most).unwrap_or(u8::MAX))
@@ -336,6 +321,18 @@ pub struct LocalPort {
 }
 
 impl LocalPort {
+    /// Returns whether packets to `remote` need a global route header: always on Ethernet and
+    /// where the port demands it (`IBV_QPF_GRH_REQUIRED`), and on InfiniBand to another subnet.
+    /// Within a subnet the LID is enough, and the header would be 40 bytes in each packet.
+    fn needs_global_route(&self, remote: &RemoteEndpoint) -> bool {
+        self.attributes.needs_global_route || self.is_in_another_subnet(remote)
+    }
+
+    fn is_in_another_subnet(&self, remote: &RemoteEndpoint) -> bool {
+        self.attributes.link_layer == LinkLayer::InfiniBand
+            && self.gid.gid.subnet_prefix() != remote.gid.subnet_prefix()
+    }
+
     /// Reads a port, which has to be active, and finds a GID again by its value.
     ///
     /// # Errors
@@ -402,11 +399,26 @@ impl RemoteEndpoint {
         }
     }
 
+    /// Returns the LID that packets from `local` are sent to: the peer's own within a subnet,
+    /// and its subnet's floating LID from another one, where its own means another port.
+    fn lid_from(&self, local: &LocalPort) -> u16 {
+        match local.is_in_another_subnet(self) {
+            true => self.gid.floating_lid().unwrap_or(self.lid),
+            false => self.lid,
+        }
+    }
+
     /// Checks that two ends can talk at all.
     ///
     /// # Errors
-    /// [`VerbsError::DifferentGidTypes`].
+    /// [`VerbsError::DifferentGidTypes`], [`VerbsError::OtherSubnet`].
     pub fn check_against(&self, local: &LocalPort) -> Result<(), VerbsError> {
+        if local.is_in_another_subnet(self) && self.gid.floating_lid().is_none() {
+            return Err(VerbsError::OtherSubnet {
+                ours: local.gid.gid,
+                theirs: self.gid,
+            });
+        }
         let ours = local.gid.gid_type;
         // An InfiniBand port numbers its GIDs 0 like RoCE v1 does in older kernels, so on
         // InfiniBand the link layer is what counts.

@@ -61,10 +61,7 @@ impl Device {
                 transport: entry.transport,
             });
         }
-        let opened = provider.open(name).map_err(|source| VerbsError::Open {
-            device: name.to_owned(),
-            source,
-        })?;
+        let opened = provider.open(name)?;
         let mut context = Context {
             provider: Arc::clone(provider),
             opened,

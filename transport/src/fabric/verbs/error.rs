@@ -13,7 +13,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::connect_error::ConnectError;
-use super::gid::{GidEntry, GidType};
+use super::gid::{Gid, GidEntry, GidType};
 use super::locked_memory::LockedMemory;
 use super::port::PortState;
 use super::provider::Transport;
@@ -61,7 +61,10 @@ pub enum VerbsError {
         hidden: Option<String>,
     },
     /// The list of devices was refused.
-    #[error("RDMA cannot be used: the list of devices was refused: {source}{}", list_step(*source))]
+    #[error(
+        "RDMA cannot be used: the list of devices was refused: ibv_get_device_list: {source}{}",
+        list_step(*source)
+    )]
     DeviceList {
         /// What the library said.
         r#source: Errno,
@@ -217,6 +220,18 @@ pub enum VerbsError {
         ours: GidType,
         /// The peer's.
         theirs: GidType,
+    },
+    /// The peer is in another InfiniBand subnet, and no route leads there.
+    #[error(
+        "the peer's port has the GID {theirs} and is in another InfiniBand subnet than ours ({ours}), \
+         and its GID names no LID of a router; have the subnet managers give the subnets site-local \
+         prefixes with floating LIDs (fec0:0:FLID::), or use another fabric"
+    )]
+    OtherSubnet {
+        /// Our port's.
+        ours: Gid,
+        /// The peer's port's.
+        theirs: Gid,
     },
     /// The limit on locked memory is too small.
     #[error(

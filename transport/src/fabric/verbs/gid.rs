@@ -24,6 +24,26 @@ impl Gid {
         self == Self::default()
     }
 
+    /// The prefix of the InfiniBand subnet that its port is in.
+    #[must_use]
+    pub fn subnet_prefix(self) -> u64 {
+        let Self([a, b, c, d, e, f, g, h, ..]) = self;
+        u64::from_be_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// The LID by which other InfiniBand subnets reach its subnet, where routers have given it
+    /// one (a *floating* LID): site-local prefixes `fec0:0:FLID::` name it. UCX reads it so too
+    /// (src/uct/ib/base/ib_iface.c).
+    #[must_use]
+    pub fn floating_lid(self) -> Option<u16> {
+        match self.0 {
+            [0xfe, 0xc0, 0, 0, high, low, ..] if (high, low) != (0, 0) => {
+                Some(u16::from_be_bytes([high, low]))
+            }
+            _ => None,
+        }
+    }
+
     /// What kind of address it holds.
     #[must_use]
     pub fn scope(self) -> GidScope {

@@ -100,10 +100,11 @@ impl RegionAccess {
     /// The peer writes into it by RDMA, who has the key.
     pub const REMOTE_WRITE: Self = Self(access_flags::LOCAL_WRITE | access_flags::REMOTE_WRITE);
 
-    /// Lets writes of the device overtake each other on the bus. For payload that a
-    /// completion announces, never for what is polled; ignored where it is not known.
-    #[must_use]
-    pub const fn relaxed_ordering(self) -> Self {
+    /// Lets the device's writes overtake each other on the PCIe bus. A completion still makes
+    /// all bytes before it visible (ibv_reg_mr(3)), so it is for memory that is read behind a
+    /// completion, never for memory that is polled. Libraries and kernels that do not know
+    /// this right ignore it.
+    const fn relaxed_ordering(self) -> Self {
         Self(self.0 | access_flags::RELAXED_ORDERING)
     }
 
@@ -169,6 +170,10 @@ impl<M: DeviceMemory> MemoryRegion<M> {
         let domain = domain.inner();
         let context = &domain.context;
         let (base, bytes) = (memory.base(), memory.bytes());
+        let access = match domain.relaxed_ordering {
+            true => access.relaxed_ordering(),
+            false => access,
+        };
         // SAFETY: the domain is alive; the range is mapped while `memory` lives
         // (`DeviceMemory`), and `drop` deregisters before it lets go of it.
         let registered = unsafe {

@@ -75,6 +75,7 @@ impl PreparedPair {
                 let mut buffers = ArrivalBuffers::register(
                     domain,
                     posted,
+                    0,
                     held as u32,
                     settings.buffer_bytes as usize,
                 )?;

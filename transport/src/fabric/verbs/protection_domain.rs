@@ -20,6 +20,8 @@ pub struct ProtectionDomain {
 pub(super) struct Domain {
     pub(super) handle: DomainHandle,
     pub(super) context: Arc<Context>,
+    /// Its regions let the device order its accesses to memory loosely.
+    pub(super) relaxed_ordering: bool,
     /// What is registered, by number, to be ended wherever it is; `None` once that was done.
     registrations: Mutex<Option<BTreeMap<u64, Weak<Registration>>>>,
 }
@@ -30,6 +32,15 @@ impl ProtectionDomain {
     /// # Errors
     /// [`VerbsError`] if the device refuses.
     pub fn new(device: &Device) -> Result<Self, VerbsError> {
+        Self::with_ordering(device, false)
+    }
+
+    /// Makes one whose regions the device may write in any order before the completion that
+    /// announces them, if `relaxed`.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub fn with_ordering(device: &Device, relaxed: bool) -> Result<Self, VerbsError> {
         let context = Arc::clone(device.context());
         // SAFETY: the context is open.
         let handle =
@@ -40,6 +51,7 @@ impl ProtectionDomain {
             inner: Arc::new(Domain {
                 handle,
                 context,
+                relaxed_ordering: relaxed,
                 registrations: Mutex::new(Some(BTreeMap::new())),
             }),
         })

@@ -184,7 +184,16 @@ impl ReceiveQueue {
         } else {
             self.table.accepted(refused)
         };
-        PostError::check("ibv_post_recv", status, requests, accepted)
+        PostError::check(self.call(), status, requests, accepted)
+    }
+
+    /// The name of the verb that posts to this queue.
+    #[inline]
+    fn call(&self) -> &'static str {
+        match &self.target {
+            Target::Shared(_) => "ibv_post_srq_recv",
+            Target::Pair(_) => "ibv_post_recv",
+        }
     }
 
     /// Asks for one event when fewer than `limit` receives are left.

@@ -134,6 +134,19 @@ impl Site {
         settings.check()?;
         let device = Device::open(provider, &choice.device)?;
         let limits = device.attributes();
+        // A device that does not say how many it has has one.
+        let vectors = limits.completion_vectors.max(1);
+        if settings.completion_vector >= vectors {
+            return Err(VerbsError::Setting {
+                setting: "completion_vector",
+                given: settings.completion_vector.to_string(),
+                allowed: format!(
+                    "0 to {}: RDMA device {} has {vectors}",
+                    vectors - 1,
+                    device.name()
+                ),
+            });
+        }
         if settings.shared_receives && limits.max_shared_receive_queues == 0 {
             settings.shared_receives = false;
             settings.check()?;
@@ -154,10 +167,22 @@ impl Site {
                 },
             });
         }
-        let completions = for_all + max_sessions * per_session;
-        let domain = ProtectionDomain::new(&device)?;
+        let mut completions = for_all + max_sessions * per_session;
+        // Sessions come first where a queue of the device is short.
+        let replaceable = settings
+            .replaceable_buffers()
+            .min(limits.max_completions.saturating_sub(completions))
+            .min(
+                limits
+                    .max_shared_receive_requests
+                    .saturating_sub(settings.receive_buffers),
+            );
+        completions += replaceable;
+        let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
         let polling = choose_polling(&device, &domain, choice, &settings);
-        let queue = CompletionQueue::of_kind(&device, completions, polling.polling, polling.times)?;
+        let vector = settings.completion_vector;
+        let (kind, times) = (polling.polling, polling.times);
+        let queue = CompletionQueue::of_kind(&device, completions, vector, kind, times)?;
         tracing::info!(device = device.name(), %polling, "completion queue");
         let has_immediate = settings.immediate.unwrap_or_else(|| {
             settings.grants_memory && has_immediate(&device, &domain, choice, polling.polling)
@@ -171,11 +196,12 @@ impl Site {
             .batch(SEND_BATCH);
         let mut shared = None;
         if settings.shared_receives {
-            let queue = ReceiveQueue::shared(&domain, settings.receive_buffers, 1)?;
+            let queue = ReceiveQueue::shared(&domain, settings.receive_buffers + replaceable, 1)?;
             builder = builder.shared_receive_queue(&queue);
             let buffers = ArrivalBuffers::register(
                 &domain,
                 settings.receive_buffers,
+                replaceable,
                 settings.held_buffers,
                 settings.buffer_bytes as usize,
             )?;

@@ -42,8 +42,9 @@ impl SharedReceives {
     /// Takes notice that a receive has completed; `None` if it is none of this queue.
     #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
-        let Some(buffer) = self.buffers.complete(id) else {
-            return self.buffers.complete_late(id);
+        let buffer = match self.buffers.complete(id) {
+            Some(buffer) => buffer,
+            None => self.buffers.complete_late(id)?,
         };
         self.queue.retire(1);
         Some(buffer)
@@ -53,7 +54,8 @@ impl SharedReceives {
     pub(crate) fn refill(&mut self) -> Result<(), PostError> {
         self.buffers.refill(&mut self.queue)?;
         // Asked earlier it would tell with each message.
-        if !self.is_armed && self.limit > 0 && self.queue.outstanding() >= 2 * self.limit {
+        let outstanding = self.buffers.outstanding(&self.queue);
+        if !self.is_armed && self.limit > 0 && outstanding >= 2 * self.limit {
             self.arm();
         }
         Ok(())
@@ -75,7 +77,7 @@ impl SharedReceives {
     /// missing.
     pub(crate) fn run_low(&mut self) -> Result<(), PostError> {
         self.is_armed = false;
-        self.buffers.has_only(self.limit, &mut self.queue);
+        self.buffers.has_only(self.limit);
         self.refill()
     }
 

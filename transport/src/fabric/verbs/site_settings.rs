@@ -63,6 +63,11 @@ pub struct SiteSettings {
     /// How completions are polled, without a test whether that works. Default: what the
     /// [self-test](super::PollingChoice) says.
     pub completion_polling: Option<CompletionPolling>,
+    /// The completion vector of the device, that is the interrupt that wakes a thread which
+    /// sleeps on the completion queue. Default: 0; less than the device's number of vectors.
+    pub completion_vector: u32,
+    /// Asks the device to order its writes to memory loosely on the PCIe bus. Default: false.
+    pub relaxed_ordering: bool,
     /// Whether messages have the time of their completion, where the device has a clock.
     /// Default: false.
     pub completion_times: bool,
@@ -85,6 +90,8 @@ impl Default for SiteSettings {
             immediate: None,
             shared_receives: true,
             completion_polling: None,
+            completion_vector: 0,
+            relaxed_ordering: false,
             completion_times: false,
         }
     }
@@ -165,6 +172,16 @@ impl SiteSettings {
         match self.shared_receives {
             true => (self.receive_buffers, sends),
             false => (0, sends + self.own_buffers()),
+        }
+    }
+
+    /// Receives of a shared queue that may be replaced although the device may still complete
+    /// them: half of what stands in for buffers that messages hold, and no more than are
+    /// posted. The queues have room for so many more.
+    pub(super) fn replaceable_buffers(&self) -> u32 {
+        match self.shared_receives {
+            true => (self.held_buffers / 2).min(self.receive_buffers),
+            false => 0,
         }
     }
 

@@ -224,8 +224,13 @@ impl fmt::Display for DeviceInfo {
         )?;
         writeln!(
             f,
-            "  up to {} queue pairs of {} requests, {} scatter entries; {} completions per queue",
-            can.max_queue_pairs, can.max_queue_pair_requests, can.max_entries, can.max_completions
+            "  up to {} queue pairs of {} requests, {} scatter entries; {} completions per queue, {} \
+             completion vectors",
+            can.max_queue_pairs,
+            can.max_queue_pair_requests,
+            can.max_entries,
+            can.max_completions,
+            can.completion_vectors
         )?;
         match can.max_shared_receive_queues {
             0 => writeln!(f, "  no shared receive queues")?,

@@ -122,16 +122,23 @@ impl Provider for Libibverbs {
         ForkStatus::from_raw(unsafe { sys::ibv_is_fork_initialized() } as u32)
     }
 
-    fn open(&self, name: &str) -> Result<OpenedContext, Errno> {
+    fn open(&self, name: &str) -> Result<OpenedContext, VerbsError> {
+        let refused = |source| VerbsError::Open {
+            device: name.to_owned(),
+            source,
+        };
+        has_descriptors_to_spare().map_err(refused)?;
         Self::with_devices(|devices| {
-            let device = devices
-                .iter()
-                .find(|device| device_name(**device) == name)
-                .ok_or(Errno::NODEV)?;
+            let is_meant = |device: &&*mut sys::ibv_device| device_name(**device) == name;
+            let device = devices.iter().find(is_meant);
+            let device = device.ok_or_else(|| VerbsError::NoSuchDevice {
+                name: name.to_owned(),
+                present: devices.iter().map(|one| device_name(*one)).collect(),
+            })?;
             clear_errno();
             // SAFETY: an entry of a list that exists.
             let context = unsafe { sys::ibv_open_device(*device) };
-            let handle = ContextHandle::new(context).ok_or_else(last_errno)?;
+            let handle = ContextHandle::new(context).ok_or_else(|| refused(last_errno()))?;
             // SAFETY: the context is open.
             let (ops, async_fd) = unsafe { ((*context).ops, (*context).async_fd) };
             match hot_calls(&ops) {
@@ -143,11 +150,10 @@ impl Provider for Libibverbs {
                 None => {
                     // SAFETY: nothing was made from it.
                     unsafe { sys::ibv_close_device(context) };
-                    Err(Errno::OPNOTSUPP)
+                    Err(refused(Errno::OPNOTSUPP))
                 }
             }
-        })
-        .unwrap_or(Err(Errno::NODEV))
+        })?
     }
 
     unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno> {
@@ -176,6 +182,10 @@ impl Provider for Libibverbs {
             max_entries: count(raw.max_sge),
             max_completion_queues: count(raw.max_cq),
             max_completions: count(raw.max_cqe),
+            // SAFETY: the context is open (the trait's contract).
+            completion_vectors: count(unsafe {
+                (*context.as_ptr::<sys::ibv_context>()).num_comp_vectors
+            }),
             max_memory_regions: count(raw.max_mr),
             max_memory_region_bytes: raw.max_mr_size,
             max_shared_receive_queues: count(raw.max_srq),
@@ -305,18 +315,24 @@ impl Provider for Libibverbs {
         bytes: usize,
         access: u32,
     ) -> Result<RegisteredRegion, Errno> {
-        let base = base.as_ptr().cast();
+        let base: *mut c_void = base.as_ptr().cast();
         clear_errno();
         // The header's macro does the same: only the call with an I/O address passes the
         // optional flags on.
-        // SAFETY: the trait's contract.
-        let raw = unsafe {
-            if access & OPTIONAL_ACCESS == 0 {
-                sys::ibv_reg_mr(domain.as_ptr(), base, bytes, access as c_int)
-            } else {
-                sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, base.addr() as u64, access)
-            }
-        };
+        let required = access & !OPTIONAL_ACCESS;
+        let mut raw = ptr::null_mut();
+        if access != required {
+            let address = base.addr() as u64;
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr_iova2(domain.as_ptr(), base, bytes, address, access) };
+        }
+        // Without optional rights, and where the library does not know the call for them
+        // (before rdma-core 28).
+        if raw.is_null() && (access == required || last_errno() == Errno::OPNOTSUPP) {
+            clear_errno();
+            // SAFETY: the trait's contract.
+            raw = unsafe { sys::ibv_reg_mr(domain.as_ptr(), base, bytes, required as c_int) };
+        }
         let handle = RegionHandle::new(raw).ok_or_else(last_errno)?;
         // SAFETY: the region exists.
         let (lkey, rkey) = unsafe { ((*raw).lkey, (*raw).rkey) };
@@ -364,14 +380,16 @@ impl Provider for Libibverbs {
         context: ContextHandle,
         entries: u32,
         channel: Option<ChannelHandle>,
+        vector: u32,
         tag: u64,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let entries = c_int::try_from(entries).map_err(|_| Errno::INVAL)?;
+        let vector = c_int::try_from(vector).map_err(|_| Errno::INVAL)?;
+        let tag = tag_pointer(tag);
         let channel = channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
         clear_errno();
         // SAFETY: the trait's contract. The tag is never followed as a pointer.
-        let raw =
-            unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag_pointer(tag), channel, 0) };
+        let raw = unsafe { sys::ibv_create_cq(context.as_ptr(), entries, tag, channel, vector) };
         let handle = CompletionHandle::new(raw).ok_or_else(last_errno)?;
         // SAFETY: the queue exists.
         Ok((handle, count(unsafe { (*raw).cqe })))
@@ -770,7 +788,8 @@ mod tests {
         match library.devices() {
             Ok(devices) => {
                 assert!(devices.iter().all(|device| !device.name.is_empty()));
-                assert_eq!(library.open("no such device").unwrap_err(), Errno::NODEV);
+                let error = library.open("no such device").unwrap_err();
+                assert!(matches!(error, VerbsError::NoSuchDevice { .. }), "{error}");
             }
             Err(error) => assert!(error.is_absence(), "{error}"),
         }

@@ -130,6 +130,8 @@ pub struct ExtendedInit {
     pub entries: u32,
     /// What it wakes.
     pub channel: Option<ChannelHandle>,
+    /// The completion vector whose interrupt serves its channel.
+    pub vector: u32,
     /// By which events name it.
     pub tag: u64,
     /// Whether each completion has a time.
@@ -282,6 +284,9 @@ pub struct DeviceAttributes {
     pub max_completion_queues: u32,
     /// How many completions in one of them.
     pub max_completions: u32,
+    /// Completion vectors, that is interrupts which can serve completion channels
+    /// (`ibv_context::num_comp_vectors`).
+    pub completion_vectors: u32,
     /// How many memory regions.
     pub max_memory_regions: u32,
     /// The longest memory region.
@@ -382,8 +387,9 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError>;
     /// `ibv_is_fork_initialized`.
     fn fork_status(&self) -> ForkStatus;
-    /// `ibv_open_device`; `ENODEV` if there is no device of that name.
-    fn open(&self, name: &str) -> Result<OpenedContext, Errno>;
+    /// `ibv_open_device`, of a device in the list, which is taken again; or which of the two
+    /// calls failed.
+    fn open(&self, name: &str) -> Result<OpenedContext, VerbsError>;
     /// `ibv_close_device`.
     unsafe fn close(&self, context: ContextHandle) -> Result<(), Errno>;
     /// `ibv_query_device`.
@@ -427,12 +433,13 @@ pub trait Provider: sealed::Sealed + Send + Sync + fmt::Debug {
     unsafe fn destroy_channel(&self, channel: ChannelHandle) -> Result<(), Errno>;
     /// `ibv_get_cq_event`; whether there was one. The caller owes an ack for it.
     unsafe fn channel_event(&self, channel: ChannelHandle) -> Result<bool, Errno>;
-    /// `ibv_create_cq`; gives the size it came out with.
+    /// `ibv_create_cq` on a completion vector; gives the size it came out with.
     unsafe fn create_completion_queue(
         &self,
         context: ContextHandle,
         entries: u32,
         channel: Option<ChannelHandle>,
+        vector: u32,
         tag: u64,
     ) -> Result<(CompletionHandle, u32), Errno>;
     /// `ibv_create_cq_ex` for one thread, with the fields that [`BatchCalls`] has.

@@ -1,5 +1,7 @@
 //! From RESET to RTS: what is set at each step, and what an error shows.
 
+use std::net::IpAddr;
+
 use rustix::io::Errno;
 
 use super::*;
@@ -193,6 +195,82 @@ fn infiniband_goes_by_lid_without_a_global_route() {
     );
     let address = fake.modifications()[1].attributes.address;
     assert_eq!((address.lid, address.route), (34, None));
+}
+
+/// The GID of a port in the subnet with this prefix.
+fn gid_in(prefix: [u16; 4], port: u8) -> Gid {
+    let [a, b, c, d] = prefix;
+    Gid::of(IpAddr::from([a, b, c, d, 0, 0, 0, port.into()]))
+}
+
+#[test]
+fn another_infiniband_subnet_is_reached_by_its_floating_lid_and_a_global_route() {
+    let (ours, theirs) = ([0xfec0, 0, 0x4001, 0], [0xfec0, 0, 0x4002, 0]);
+    let fake = FakeProvider::new(vec![FakeDevice::infiniband(DEVICE, 12)]);
+    fake.change(DEVICE, |device| {
+        device.ports[0].gids[0].gid = gid_in(ours, 12);
+    });
+    for (prefix, lid, is_routed) in [(ours, 34, false), (theirs, 0x4002, true)] {
+        let mut end = End::new(&fake.provider(), USUAL);
+        let local = end.local();
+        let remote = RemoteEndpoint {
+            lid: 34,
+            gid: gid_in(prefix, 34),
+            ..remote_of(&local)
+        };
+        let first = FirstSequence::from_random(1);
+        end.pair.connect(first, local, remote).unwrap();
+        let steps = fake.modifications();
+        let address = steps[steps.len() - 2].attributes.address;
+        assert_eq!((address.lid, address.route.is_some()), (lid, is_routed));
+        if let Some(route) = address.route {
+            assert_eq!((route.destination, route.hop_limit), (remote.gid, 64));
+        }
+    }
+}
+
+#[test]
+fn a_port_that_demands_a_global_route_has_one_within_its_subnet_too() {
+    let fake = FakeProvider::new(vec![FakeDevice::infiniband(DEVICE, 12)]);
+    fake.change(DEVICE, |device| {
+        device.ports[0].attributes.needs_global_route = true;
+    });
+    let mut end = End::new(&fake.provider(), USUAL);
+    let local = end.local();
+    let remote = RemoteEndpoint {
+        lid: 34,
+        ..remote_of(&local)
+    };
+    let first = FirstSequence::from_random(1);
+    end.pair.connect(first, local, remote).unwrap();
+    let address = fake.modifications()[1].attributes.address;
+    assert_eq!((address.lid, address.route.is_some()), (34, true));
+}
+
+#[test]
+fn a_subnet_that_no_lid_leads_to_is_refused_by_name() {
+    let fake = FakeProvider::new(vec![FakeDevice::infiniband(DEVICE, 12)]);
+    let mut end = End::new(&fake.provider(), USUAL);
+    let local = end.local();
+    let remote = RemoteEndpoint {
+        lid: 34,
+        gid: gid_in([0xfec0, 0, 0, 7], 34),
+        ..remote_of(&local)
+    };
+    let first = FirstSequence::from_random(1);
+    let text = end
+        .pair
+        .connect(first, local, remote)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        text.starts_with(
+            "the peer's port has the GID fec0:0:0:7::22 and is in another InfiniBand subnet than \
+             ours (fe80::2:c903:0:c)"
+        ),
+        "{text}"
+    );
+    assert_eq!(fake.modifications().len(), 1, "it is not even tried");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn an_inventory_shows_everything_and_leaves_no_device_open() {
     assert_eq!(
         inventory.to_string(),
         "mlx5_0: hardware, InfiniBand/RoCE, NUMA node 1, firmware 0.0.0, vendor 0x02c9 part 0
-  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue
+  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
   up to 1024 shared receive queues of 4096 requests
   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on eth0, P_Keys 0xffff
     GID [0] fe80::1 (RoCE v2) on eth0
@@ -79,7 +79,7 @@ fn an_inventory_shows_everything_and_leaves_no_device_open() {
     GID [2] ::ffff:198.51.100.1 (RoCE v1) on eth0
     GID [3] ::ffff:203.0.113.9 (RoCE v2) on eth0.100
 rxe0: software, InfiniBand/RoCE, firmware 0.0.0, vendor 0xffffff part 0
-  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue
+  up to 1024 queue pairs of 4096 requests, 32 scatter entries; 32767 completions per queue, 2 completion vectors
   up to 1024 shared receive queues of 4096 requests
   port 1: ACTIVE, Ethernet, MTU 1024 of 4096, on v0, P_Keys 0xffff
     GID [0] fe80::1 (RoCE v2) on v0

@@ -49,6 +49,24 @@ fn a_device_that_may_not_be_opened() {
     );
 }
 
+/// The list is taken a second time to open a device of it.
+#[test]
+fn a_list_that_is_refused_while_a_device_is_opened_keeps_its_errno() {
+    let fake = one_device();
+    fake.refuse_after(Call::Devices, 1, Errno::MFILE);
+    assert_eq!(
+        open_error(&fake, DEVICE),
+        "RDMA cannot be used: the list of devices was refused: ibv_get_device_list: Too many open \
+         files (os error 24); raise the limit of open files (ulimit -n)"
+    );
+    fake.refuse_after(Call::Devices, 1, Errno::NOSYS);
+    let error = Device::open(&fake.provider(), DEVICE).unwrap_err();
+    assert!(matches!(
+        error,
+        crate::fabric::verbs::VerbsError::NoKernelSupport { .. }
+    ));
+}
+
 #[test]
 fn a_transport_that_is_neither_infiniband_nor_roce() {
     for (transport, name) in [

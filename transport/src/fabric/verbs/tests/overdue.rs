@@ -17,14 +17,19 @@ const LEAST: usize = POSTED as usize - 15;
 
 impl Receives {
     fn new(held: u32) -> Self {
-        let fake = one_device();
+        Self::on(one_device(), held)
+    }
+
+    fn on(fake: FakeProvider, held: u32) -> Self {
         let device = Device::open(&fake.provider(), DEVICE).unwrap();
         let domain = ProtectionDomain::new(&device).unwrap();
+        let replaceable = held / 2;
         let completions = CompletionQueue::polled(&device, 127).unwrap();
-        let queue = ReceiveQueue::shared(&domain, POSTED, 1).unwrap();
+        let queue = ReceiveQueue::shared(&domain, POSTED + replaceable, 1).unwrap();
         let builder = QueuePairBuilder::new(&domain, &completions).shared_receive_queue(&queue);
         let pair = builder.build(1, ConnectionSettings::default()).unwrap();
-        let buffers = ArrivalBuffers::register(&domain, POSTED, held, BUFFER_BYTES).unwrap();
+        let buffers =
+            ArrivalBuffers::register(&domain, POSTED, replaceable, held, BUFFER_BYTES).unwrap();
         let mut shared = SharedReceives::new(queue, buffers, POSTED);
         shared.refill().unwrap();
         Self { fake, pair, shared }
@@ -113,6 +118,28 @@ fn a_queue_that_ran_low_does_not_wait_for_messages() {
     // Where nothing is missing, low means busy.
     receives.shared.run_low().unwrap();
     assert!(receives.posted().len() <= POSTED as usize);
+}
+
+/// The event that little is left may be of before the last refill, and then the device has
+/// all that is given up.
+#[test]
+fn however_wrong_it_is_what_is_lost_the_device_has_no_more_than_its_queue_was_made_for() {
+    let mut device = soft_roce();
+    device.has_exact_queues = true;
+    let mut receives = Receives::on(FakeProvider::new(vec![device]), 40);
+    receives.shared.may_miss_some();
+    receives.shared.run_low().unwrap();
+    let posted = receives.posted().len();
+    assert_eq!(posted, POSTED as usize + 20, "half of 40 are replaced");
+    assert_eq!(posted, receives.shared.queue.outstanding() as usize);
+    // All but the last eighth were to be replaced.
+    assert_eq!(receives.shared.buffers.is_spent(), Some(56));
+    for id in receives.taken(posted) {
+        drop(receives.shared.complete(id).expect("it was posted"));
+    }
+    assert_eq!(receives.shared.queue.outstanding(), 0);
+    receives.shared.refill().unwrap();
+    assert_eq!(receives.posted().len(), POSTED as usize);
 }
 
 #[test]

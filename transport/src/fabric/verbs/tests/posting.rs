@@ -286,8 +286,27 @@ fn receives_that_are_refused_midway_are_counted_as_far_as_they_went() {
         let id = WorkId::new(Operation::Receive, slot, 0);
         batch.push(&ReceiveRequest::new(id, &entries)).unwrap();
     }
-    assert_eq!(batch.post().unwrap_err().accepted, 3);
+    let error = batch.post().unwrap_err();
+    assert_eq!((error.call, error.accepted), ("ibv_post_srq_recv", 3));
     assert_eq!(end.shared.as_ref().unwrap().outstanding(), 3);
+}
+
+#[test]
+fn a_refused_receive_of_a_queue_pair_names_the_call_of_its_own_queue() {
+    let fake = one_device();
+    let mut end = End::new(
+        &fake.provider(),
+        Shape {
+            shared: false,
+            ..USUAL
+        },
+    );
+    fake.refuse(Call::PostReceive, Errno::NOMEM);
+    let entries = [end.receives.entry(0..64)];
+    let mut batch = end.pair.receive_queue().unwrap().batch();
+    let id = WorkId::new(Operation::Receive, 0, 0);
+    batch.push(&ReceiveRequest::new(id, &entries)).unwrap();
+    assert_eq!(batch.post().unwrap_err().call, "ibv_post_recv");
 }
 
 #[test]

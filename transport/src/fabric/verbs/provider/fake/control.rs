@@ -40,13 +40,7 @@ impl sealed::Sealed for FakeProvider {}
 impl Provider for FakeProvider {
     fn devices(&self) -> Result<Vec<DeviceEntry>, VerbsError> {
         let mut state = self.world.lock();
-        state.grant(Call::Devices).map_err(|source| match source {
-            Errno::NOSYS => VerbsError::NoKernelSupport {
-                source,
-                hidden: None,
-            },
-            source => VerbsError::DeviceList { source },
-        })?;
+        state.list_devices()?;
         let entry = |device: &super::FakeDevice| DeviceEntry {
             name: device.name.clone(),
             file: device.file.clone(),
@@ -60,14 +54,23 @@ impl Provider for FakeProvider {
         ForkStatus::Unneeded
     }
 
-    fn open(&self, name: &str) -> Result<OpenedContext, Errno> {
+    fn open(&self, name: &str) -> Result<OpenedContext, VerbsError> {
         let mut state = self.world.lock();
-        state.grant(Call::Open)?;
-        let is_meant = |device: &super::FakeDevice| device.is_listed && device.name == name;
-        if !state.devices.iter().any(is_meant) {
-            return Err(Errno::NODEV);
+        state.list_devices()?;
+        let listed = state.devices.iter().filter(|device| device.is_listed);
+        let present: Vec<_> = listed.map(|device| device.name.clone()).collect();
+        if !present.iter().any(|device| device == name) {
+            return Err(VerbsError::NoSuchDevice {
+                name: name.to_owned(),
+                present,
+            });
         }
-        let fd = bell()?;
+        let refused = |source| VerbsError::Open {
+            device: name.to_owned(),
+            source,
+        };
+        state.grant(Call::Open).map_err(refused)?;
+        let fd = bell().map_err(refused)?;
         let async_fd = fd.as_raw_fd();
         let id = state.new_id();
         state.contexts.insert(
@@ -287,6 +290,7 @@ impl Provider for FakeProvider {
         context: ContextHandle,
         entries: u32,
         channel: Option<ChannelHandle>,
+        vector: u32,
         tag: u64,
     ) -> Result<(CompletionHandle, u32), Errno> {
         let mut state = self.world.lock();
@@ -295,7 +299,14 @@ impl Provider for FakeProvider {
         let context = unsafe { id_of(context.as_ptr()) };
         // SAFETY: the trait's contract.
         let channel = channel.map(|channel| unsafe { id_of(channel.as_ptr()) });
-        let (id, capacity) = state.new_completions(context, entries, channel, tag, None)?;
+        let init = ExtendedInit {
+            entries,
+            channel: None,
+            vector,
+            tag,
+            times: false,
+        };
+        let (id, capacity) = state.new_completions(context, &init, channel, None)?;
         let handle = CompletionHandle::new(self.handle(id)).expect("a box");
         Ok((handle, capacity))
     }
@@ -316,7 +327,7 @@ impl Provider for FakeProvider {
         if kind == FakeExtended::Absent || init.times && !has_clock {
             return Err(Errno::OPNOTSUPP);
         }
-        let made = state.new_completions(context, init.entries, channel, init.tag, Some(kind));
+        let made = state.new_completions(context, init, channel, Some(kind));
         let (id, entries) = made?;
         let handle = self.handle(id);
         // SAFETY: it was just made.
@@ -400,7 +411,7 @@ impl Provider for FakeProvider {
         {
             return Err(Errno::INVAL);
         }
-        let capacity = rounded(requests);
+        let capacity = state.device_of(context).queue_size(requests);
         let id = state.new_id();
         state.shared.insert(
             id,
@@ -475,9 +486,10 @@ impl Provider for FakeProvider {
         if state.pairs.len() >= limits.max_queue_pairs as usize {
             return Err(Errno::NOMEM);
         }
-        sizes.send_requests = rounded(sizes.send_requests);
+        let (sends, receives) = (sizes.send_requests, sizes.receive_requests);
+        sizes.send_requests = device.queue_size(sends);
         if shared.is_none() {
-            sizes.receive_requests = rounded(sizes.receive_requests);
+            sizes.receive_requests = device.queue_size(receives);
         }
         let id = state.new_id();
         state.pairs.insert(
@@ -596,24 +608,45 @@ impl State {
 }
 
 impl State {
+    /// Takes the list of devices, as `ibv_get_device_list` does, unless a test refuses it.
+    fn list_devices(&mut self) -> Result<(), VerbsError> {
+        self.grant(Call::Devices).map_err(|source| match source {
+            Errno::NOSYS => VerbsError::NoKernelSupport {
+                source,
+                hidden: None,
+            },
+            source => VerbsError::DeviceList { source },
+        })
+    }
+
     fn new_completions(
         &mut self,
         context: u64,
-        entries: u32,
+        init: &ExtendedInit,
         channel: Option<u64>,
-        tag: u64,
         extended: Option<FakeExtended>,
     ) -> Result<(u64, u32), Errno> {
-        if entries == 0 || entries > self.device_of(context).attributes.max_completions {
+        let &ExtendedInit {
+            entries,
+            vector,
+            tag,
+            ..
+        } = init;
+        let attributes = &self.device_of(context).attributes;
+        if entries == 0
+            || entries > attributes.max_completions
+            || vector >= attributes.completion_vectors
+        {
             return Err(Errno::INVAL);
         }
-        let capacity = rounded(entries);
+        let capacity = self.device_of(context).queue_size(entries);
         let id = self.new_id();
         self.completions.insert(
             id,
             FakeCompletions {
                 context,
                 tag,
+                vector,
                 capacity: capacity as usize,
                 ready: VecDeque::new(),
                 extended,
@@ -625,9 +658,4 @@ impl State {
         );
         Ok((id, capacity))
     }
-}
-
-/// Devices round sizes up; soft-RoCE to one less than a power of two.
-fn rounded(size: u32) -> u32 {
-    (size + 1).next_power_of_two() - 1
 }

@@ -22,6 +22,8 @@ pub struct FakeDevice {
     pub max_inline_bytes: u32,
     /// Whether it takes immediate data; else requests with some are `EINVAL`.
     pub has_immediate: bool,
+    /// Whether its queues hold exactly what is asked for; else sizes are rounded up.
+    pub has_exact_queues: bool,
     /// What its extended completion queues are like.
     pub extended: FakeExtended,
     /// Its clock.
@@ -65,6 +67,15 @@ pub struct FakePort {
 }
 
 impl FakeDevice {
+    /// Returns the size that a queue comes out with. Devices round up, soft-RoCE to one less
+    /// than a power of two.
+    pub(super) fn queue_size(&self, asked: u32) -> u32 {
+        match self.has_exact_queues {
+            true => asked,
+            false => (asked + 1).next_power_of_two() - 1,
+        }
+    }
+
     /// A device like soft-RoCE on a network interface with that index and IPv4 address:
     /// one active port, an IPv6 link-local GID and the IPv4-mapped one.
     #[must_use]
@@ -108,6 +119,7 @@ impl FakeDevice {
                 max_entries: 32,
                 max_completion_queues: 1024,
                 max_completions: 32767,
+                completion_vectors: 2,
                 max_memory_regions: 4096,
                 max_memory_region_bytes: u64::MAX,
                 max_shared_receive_queues: 1024,
@@ -119,6 +131,7 @@ impl FakeDevice {
             },
             max_inline_bytes: 512,
             has_immediate: true,
+            has_exact_queues: false,
             extended: FakeExtended::Works,
             clock: None,
             ports: vec![port],

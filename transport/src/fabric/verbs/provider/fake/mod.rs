@@ -248,6 +248,13 @@ impl FakeProvider {
         self.world.lock().tags()
     }
 
+    /// The completion vector and the capacity of each completion queue, in the order in which
+    /// they were made.
+    #[must_use]
+    pub fn completion_queues(&self) -> Vec<(u32, usize)> {
+        self.world.lock().completion_queues()
+    }
+
     /// How often a shared receive queue was asked to tell when little is left.
     #[must_use]
     pub fn limits_armed(&self) -> u64 {
@@ -329,6 +336,15 @@ impl FakeProvider {
     #[must_use]
     pub fn is_registered(&self, key: u32, address: u64) -> bool {
         self.world.lock().lets_in(key, address)
+    }
+
+    /// The rights of all memory regions, in the order in which they were registered.
+    #[must_use]
+    pub fn region_accesses(&self) -> Vec<u32> {
+        let state = self.world.lock();
+        let mut regions: Vec<_> = state.regions.iter().collect();
+        regions.sort_unstable_by_key(|(number, _)| **number);
+        regions.iter().map(|(_, region)| region.access).collect()
     }
 
     /// Bytes of all memory regions.

@@ -102,6 +102,7 @@ pub(super) struct FakeChannel {
 pub(super) struct FakeCompletions {
     pub(super) context: u64,
     pub(super) tag: u64,
+    pub(super) vector: u32,
     pub(super) capacity: usize,
     pub(super) ready: VecDeque<Stamped>,
     /// How it behaves as an extended one, and where its batch stands.
@@ -373,6 +374,13 @@ impl State {
         sort(&mut tags.0);
         sort(&mut tags.1);
         tags
+    }
+
+    pub(super) fn completion_queues(&self) -> Vec<(u32, usize)> {
+        let mut queues: Vec<_> = self.completions.values().collect();
+        queues.sort_unstable_by_key(|queue| queue.tag);
+        let shape = |queue: &FakeCompletions| (queue.vector, queue.capacity);
+        queues.into_iter().map(shape).collect()
     }
 
     /// Moves a queue pair to ERR and flushes what it has.

@@ -26,6 +26,7 @@ pub(super) unsafe fn create(
     raw.cqe = init.entries;
     raw.cq_context = tag_pointer(init.tag);
     raw.channel = init.channel.map_or(ptr::null_mut(), ChannelHandle::as_ptr);
+    raw.comp_vector = init.vector;
     let mut fields = Fields::IBV_WC_EX_WITH_BYTE_LEN
         | Fields::IBV_WC_EX_WITH_IMM
         | Fields::IBV_WC_EX_WITH_QP_NUM;

@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::*;
+use crate::fabric::verbs::abi::access_flags;
 use crate::fabric::verbs::provider::fake::{Call, FakeDevice};
 
 #[test]
@@ -409,4 +410,67 @@ fn settings_and_peers_that_no_session_can_work_with_are_refused() {
         Err(VerbsError::PeerEndpoint { given: 1024, .. })
     ));
     one.connect(&other.endpoint()).unwrap();
+}
+
+#[test]
+fn completions_interrupt_by_the_vector_of_the_settings() {
+    let fake = one_device();
+    let on_vector = |completion_vector| SiteSettings {
+        completion_vector,
+        ..settings()
+    };
+    let sites = [0, 1].map(|vector| open_site(&fake, on_vector(vector)));
+    let made = fake.completion_queues();
+    let vectors: Vec<_> = made.iter().map(|(vector, _)| *vector).collect();
+    assert_eq!(vectors, [0, 1]);
+    drop(sites);
+    let chosen = choice(DeviceKind::Software);
+    let error = Site::open(&fake.provider(), &chosen, on_vector(2)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "completion_vector is 2, and can be 0 to 1: RDMA device rxe0 has 2"
+    );
+}
+
+#[test]
+fn relaxed_ordering_is_asked_for_in_all_memory_or_in_none() {
+    for relaxed_ordering in [false, true] {
+        let fake = one_device();
+        let relaxed = SiteSettings {
+            relaxed_ordering,
+            ..settings()
+        };
+        let site = open_site(&fake, relaxed);
+        let pairs = pairs([&site, &site]).unwrap();
+        let asked = fake.region_accesses();
+        // Receive buffers, and the heads of two sessions.
+        assert_eq!(asked.len(), 3);
+        let is_relaxed = |access: &u32| access & access_flags::RELAXED_ORDERING != 0;
+        assert!(
+            asked
+                .iter()
+                .all(|access| is_relaxed(access) == relaxed_ordering),
+            "{asked:x?}"
+        );
+        drop(pairs);
+    }
+}
+
+/// What a site has replaced wrongly may complete all the same.
+#[test]
+fn the_completion_queue_has_room_for_receives_that_are_replaced() {
+    let mut device = soft_roce();
+    device.has_exact_queues = true;
+    let fake = FakeProvider::new(vec![device]);
+    let sites = [(256, 128), (1024, 256)].map(|(held_buffers, replaceable)| {
+        let settings = SiteSettings {
+            held_buffers,
+            ..settings()
+        };
+        (open_site(&fake, settings), replaceable)
+    });
+    // 256 receives, and of 16 sessions 128 sends and the last two requests.
+    let sizes = sites.each_ref().map(|(_, more)| 256 + 16 * 130 + more);
+    let made = fake.completion_queues();
+    assert_eq!(made, sizes.map(|size| (0, size)));
 }
