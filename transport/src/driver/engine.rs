@@ -117,6 +117,8 @@ pub(crate) struct Tools {
     pub(crate) compact_blocks: BlockPool,
     pub(crate) lists: Lists,
     pub(crate) epoll: Arc<OwnedFd>,
+    /// A session has used all of its share of a turn, and more of it has arrived.
+    pub(crate) share_is_spent: bool,
 }
 
 /// Turns between two questions to epoll while nobody sleeps.
@@ -139,6 +141,7 @@ impl Engine {
                 compact_blocks: compact_pool(),
                 lists: Lists::default(),
                 epoll,
+                share_is_spent: false,
             },
             links: IdMap::new(),
             next_session: 1,
@@ -253,11 +256,13 @@ impl Engine {
         if !ready.is_empty() {
             return self.take_said(ready, context);
         }
-        self.turns.is_multiple_of(TURNS_PER_EPOLL) && self.ask_epoll(context)
+        let is_due = self.turns.is_multiple_of(TURNS_PER_EPOLL) || self.tools.share_is_spent;
+        is_due && self.ask_epoll(context)
     }
 
     #[inline(never)]
     fn ask_epoll(&mut self, context: &mut Context<'_>) -> bool {
+        self.tools.share_is_spent = false;
         let ready = readiness::sleep(&self.tools.epoll, Some(Duration::ZERO));
         self.take_said(&ready, context)
     }
@@ -295,7 +300,10 @@ impl Engine {
                             link.arm_receivers();
                         }
                     }
-                    unix if unix == Wire::Unix as u64 => link.look_at_unix(context),
+                    unix if unix == Wire::Unix as u64 => {
+                        link.look_at_unix(context);
+                        note_deadline(link, &mut self.timed);
+                    }
                     _ => link.tcp_is_ready(readiness.readable),
                 }
             }
@@ -518,7 +526,7 @@ impl Engine {
         let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
         for &session in &self.hot {
             if let Some(link) = self.links.get_mut(session) {
-                work |= link.look_at_armed_rings();
+                work |= link.look_at_armed_rings() || link.has_leftover();
                 link.heat = 0;
             }
         }

@@ -113,7 +113,7 @@ impl Link {
                     return;
                 }
                 if let Some(local) = &mut self.local
-                    && local.lacks_descriptor
+                    && local.is_behind()
                 {
                     // As long as the peer waits for ours.
                     local.has_goodbye = true;
@@ -152,8 +152,7 @@ impl Link {
         if self.phase == Phase::Up {
             tracing::warn!(peer = %self.shared.peer().address, why = %cause, "session ended");
         }
-        // Descriptors that the peer passed before it went are still to be had.
-        self.receive_local(context);
+        self.receive_rest_of_local(context);
         self.finish_broken(cause, context);
     }
 

@@ -184,7 +184,7 @@ impl Link {
                     theirs.close(final_sequence);
                 }
             } else if let Some(local) = &mut self.local
-                && local.lacks_descriptor
+                && local.is_behind()
             {
                 local.closed_behind.push((end, reason));
             } else {

@@ -61,9 +61,11 @@ pub(super) struct LocalWires {
     pub(super) greeted: bool,
     /// What comes next needs a descriptor that this process may not open now.
     pub(super) lacks_descriptor: bool,
-    /// Ends that the peer has closed behind that, and not in order.
+    /// More is in the socket than one look takes.
+    pub(super) has_more: bool,
+    /// Ends that the peer has closed behind either, and not in order.
     pub(super) closed_behind: Vec<(u32, CloseReason)>,
-    /// The peer has said goodbye behind that.
+    /// The peer has said goodbye behind either.
     pub(super) has_goodbye: bool,
 }
 
@@ -115,9 +117,16 @@ impl LocalWires {
             early: VecDeque::new(),
             greeted: false,
             lacks_descriptor: false,
+            has_more: false,
             closed_behind: Vec::new(),
             has_goodbye: false,
         })
+    }
+
+    /// Whether the peer has passed something that this end has not taken yet, as far as it
+    /// knows.
+    pub(super) fn is_behind(&self) -> bool {
+        self.lacks_descriptor || self.has_more
     }
 
     pub(super) fn unregister(&self, epoll: &OwnedFd) {

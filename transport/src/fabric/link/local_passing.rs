@@ -9,7 +9,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::{Link, Phase, ReceiveLink, local::Opening, silence::SenderSilence};
+use super::{
+    Link, Phase, ReceiveLink, local::Opening, silence::SenderSilence, turn_share::PASSED_PER_TURN,
+};
 use crate::{
     channel::{
         EndCause,
@@ -114,19 +116,28 @@ impl Link {
         self.flush_local(context);
         if let Some(local) = &mut self.local
             && local.has_goodbye
-            && !local.lacks_descriptor
+            && !local.is_behind()
         {
             local.has_goodbye = false;
             self.peer_said_goodbye(context);
         }
     }
 
-    /// Takes in everything that the Unix socket has, as far as this process may open the
-    /// descriptors that come with it, and then the ends that waited for it.
+    /// Takes in what the Unix socket has, as far as this process may open the descriptors that
+    /// come with it and a session's share of a turn goes, and then the ends that waited for it.
     pub(super) fn receive_local(&mut self, context: &mut Context<'_>) {
-        self.receive_passed(context);
+        self.receive_some_local(PASSED_PER_TURN, context);
+    }
+
+    /// The same as the session ends: what the peer passed before is still to be had.
+    pub(super) fn receive_rest_of_local(&mut self, context: &mut Context<'_>) {
+        self.receive_some_local(MOST_PASSED, context);
+    }
+
+    fn receive_some_local(&mut self, most: usize, context: &mut Context<'_>) {
+        self.receive_passed(most, context);
         let Some(local) = &mut self.local else { return };
-        if local.closed_behind.is_empty() || local.lacks_descriptor {
+        if local.closed_behind.is_empty() || local.is_behind() {
             return;
         }
         for (end, reason) in mem::take(&mut local.closed_behind) {
@@ -134,9 +145,10 @@ impl Link {
         }
     }
 
-    fn receive_passed(&mut self, context: &mut Context<'_>) {
-        loop {
+    fn receive_passed(&mut self, most: usize, context: &mut Context<'_>) {
+        for _ in 0..most {
             let Some(local) = &mut self.local else { return };
+            local.has_more = false;
             let received = match local.socket.receive() {
                 Ok(Incoming::Message(received)) => received,
                 Ok(Incoming::WouldBlock | Incoming::End) => return,
@@ -165,6 +177,11 @@ impl Link {
             if let Err(cause) = handled {
                 return self.finish_broken(cause, context);
             }
+        }
+        // epoll has told of it, and tells of nothing but what comes now.
+        if let Some(local) = &mut self.local {
+            local.has_more = true;
+            self.timers.set_sooner(Timer::Pass, Instant::now());
         }
     }
 
@@ -438,6 +455,9 @@ enum Counterpart<'a> {
 /// Until the kernel is asked again to take what it had no memory or no place for, or to give
 /// what this process could not open.
 const PASS_AGAIN: Duration = Duration::from_millis(20);
+/// Messages that are taken in as a session ends: as many as a socket holds, by whatever the
+/// kernel lets a process set. A peer that goes on passing them is not waited for.
+const MOST_PASSED: usize = 1 << 13;
 /// Descriptors that may wait for their channel's open.
 const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: up to 256 channel ends each.

@@ -36,6 +36,7 @@ mod stats;
 mod stream;
 mod stream_receive;
 mod suspended;
+mod turn_share;
 mod ways;
 mod wires;
 
@@ -274,7 +275,8 @@ impl Link {
         if !is_due_again {
             progress |= self.transmit(tools, context);
         }
-        if self.readable || self.reads_every_turn() || !self.is_undisturbed() {
+        if self.readable || self.reads_every_turn() || self.has_leftover() || !self.is_undisturbed()
+        {
             let has_received = self.receive(tools, context);
             is_due_again |= has_received;
             progress |= has_received;
@@ -358,7 +360,7 @@ impl Link {
 
     /// Whether nothing needs a turn until epoll, a bell or a mark says so.
     pub(crate) fn is_cold(&self) -> bool {
-        self.hot_rings.is_empty() && !self.readable
+        self.hot_rings.is_empty() && !self.readable && !self.has_leftover()
     }
 
     /// Whether the session is over and may be forgotten.

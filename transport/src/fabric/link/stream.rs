@@ -26,7 +26,8 @@ pub(super) struct Stream {
     pub(super) layer: Plain,
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,
-    /// Bytes that came behind the handshake are still to be parsed.
+    /// Bytes are still to be parsed that came behind the handshake, or behind the session's
+    /// share of a turn.
     pub(super) has_leftover: bool,
     /// The socket took less than it was given, and epoll tells when it takes more.
     pub(super) waits_for_writable: bool,

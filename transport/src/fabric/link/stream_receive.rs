@@ -12,6 +12,7 @@ use super::{
     Link, Phase, Wires,
     receive_link::{Arrived, Fault, ReceiveLink},
     stream::Stream,
+    turn_share::TurnShare,
 };
 use crate::{
     channel::EndCause,
@@ -35,7 +36,7 @@ const BEHIND_CHUNK: usize = HEADER_BYTES;
 const BEFORE_CHUNK: usize = 4 << 10;
 /// A read that brought less than this drained the socket, or as good as.
 const SHORT_READ: usize = 2 << 10;
-/// Reads that one turn makes at most, so that sending and other sessions get theirs.
+/// Reads that one turn makes at most, beside what a [`TurnShare`] allows.
 const READS_PER_TURN: usize = 16;
 
 impl Link {
@@ -44,12 +45,13 @@ impl Link {
         if self.phase == Phase::Gone {
             return false;
         }
-        let mut progress = self.takes_leftover() && self.parse(tools, context);
-        if !self.readable && !self.reads_every_turn() {
+        let mut share = TurnShare::new();
+        let mut progress = self.takes_leftover() && self.parse(&mut share, tools, context);
+        if share.is_spent() || !self.readable && !self.reads_every_turn() {
             return progress;
         }
         for _ in 0..READS_PER_TURN {
-            match self.read_once(tools) {
+            match self.read_once(&mut share, tools) {
                 Ok(Some(0)) => {
                     let cause = EndCause::lost("it closed the connection without saying goodbye");
                     self.wires_broke(cause, tools, context);
@@ -57,7 +59,7 @@ impl Link {
                 }
                 Ok(Some(bytes)) => {
                     progress = true;
-                    self.parse(tools, context);
+                    self.parse(&mut share, tools, context);
                     if self.phase == Phase::Gone {
                         return true;
                     }
@@ -66,6 +68,9 @@ impl Link {
                         // before the application sees what came.
                         self.readable = false;
                         return true;
+                    }
+                    if share.is_spent() {
+                        break;
                     }
                 }
                 Ok(None) => {
@@ -89,7 +94,7 @@ impl Link {
     }
 
     /// One read; `None` if the socket has nothing.
-    fn read_once(&mut self, tools: &mut Tools) -> io::Result<Option<usize>> {
+    fn read_once(&mut self, share: &mut TurnShare, tools: &mut Tools) -> io::Result<Option<usize>> {
         let Wires::Stream(Stream { inbound, layer, .. }) = &mut self.wires else {
             return Ok(None);
         };
@@ -125,7 +130,7 @@ impl Link {
             Ok(bytes) => {
                 counters.reads.add(1);
                 counters.bytes_received.add(bytes as u64);
-                arrived(inbound, bytes);
+                share.take_bytes(arrived(inbound, bytes));
                 Ok(Some(bytes))
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -140,11 +145,20 @@ impl Link {
         matches!(&self.wires, Wires::Stream(stream) if stream.inbound.chunk.is_some())
     }
 
-    /// Hands on every whole frame that is in the block.
-    fn parse(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> bool {
+    /// Hands on every whole frame that is in the block, as far as the session's share goes.
+    fn parse(
+        &mut self,
+        share: &mut TurnShare,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> bool {
         let mut any = false;
         loop {
-            match self.parse_one(tools, context) {
+            if share.is_spent() {
+                self.leave_rest(tools);
+                return any;
+            }
+            match self.parse_one(share, tools, context) {
                 Ok(true) => any = true,
                 Ok(false) => return any,
                 Err(fault) => {
@@ -159,7 +173,25 @@ impl Link {
         }
     }
 
-    /// Whether bytes came behind the handshake, which need no read: once.
+    /// The next turn goes on with what has arrived, and others come first.
+    #[cold]
+    fn leave_rest(&mut self, tools: &mut Tools) {
+        if let Wires::Stream(stream) = &mut self.wires {
+            stream.has_leftover = true;
+        }
+        tools.share_is_spent = true;
+    }
+
+    /// Whether bytes are here that need no read.
+    #[inline]
+    pub(crate) fn has_leftover(&self) -> bool {
+        let Wires::Stream(stream) = &self.wires else {
+            return false;
+        };
+        stream.has_leftover && self.phase != Phase::Gone
+    }
+
+    /// The same, once: somebody looks.
     fn takes_leftover(&mut self) -> bool {
         match &mut self.wires {
             Wires::Stream(stream) => mem::take(&mut stream.has_leftover),
@@ -178,7 +210,12 @@ impl Link {
     }
 
     /// Hands on one frame; false if none is whole.
-    fn parse_one(&mut self, tools: &mut Tools, context: &mut Context<'_>) -> Result<bool, Fault> {
+    fn parse_one(
+        &mut self,
+        share: &mut TurnShare,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) -> Result<bool, Fault> {
         let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
             return Ok(false);
         };
@@ -214,6 +251,7 @@ impl Link {
         let frame = &bytes[..needed.min(header.length as usize)];
         let arrival = self.session.handle_frame(&header, frame, landing)?;
         self.shared.counters.frames_received.add(1);
+        share.take_frame(needed);
         match arrival {
             Arrival::Nothing => inbound.consume(needed),
             Arrival::Unwanted => {
@@ -312,8 +350,9 @@ impl Link {
     }
 }
 
-/// Splits what a read brought between a chunk's place and the block.
-fn arrived(inbound: &mut Inbound, bytes: usize) {
+/// Splits what a read brought between a chunk's place and the block. Returns how much of it
+/// is in the place.
+fn arrived(inbound: &mut Inbound, bytes: usize) -> usize {
     let mut rest = bytes;
     if let Some(chunk) = &mut inbound.chunk {
         let placed = rest.min(chunk.left);
@@ -323,6 +362,7 @@ fn arrived(inbound: &mut Inbound, bytes: usize) {
         rest -= placed;
     }
     inbound.arrived(rest);
+    bytes - rest
 }
 
 const _: () = assert!(MAX_FRAME_BYTES > BEFORE_CHUNK);
