@@ -1,4 +1,4 @@
-//! What one session may take of a turn of its engine.
+//! Share of one session in a turn of its engine.
 //!
 //! Rules:
 //!
@@ -29,7 +29,7 @@ const BYTES_PER_TURN: usize = 1 << 20;
 pub(super) const PASSED_PER_TURN: usize = 64;
 
 impl TurnShare {
-    /// A whole one.
+    /// All of what a session may take in a turn.
     pub(super) fn new() -> Self {
         Self {
             frames: FRAMES_PER_TURN,

@@ -93,6 +93,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<OwnedFd>) -> Ar
         leftover: Vec::new(),
         unix,
         rdma: None,
+        payload_checksums: false,
         max_channels: 64,
         place: Box::new(()),
     };
@@ -219,7 +220,7 @@ fn what_a_share_leaves_over_is_taken_in_without_sleep() {
     }
 }
 
-/// The same of the socket beside shared memory.
+/// Messages on the socket beside shared memory are counted as well.
 #[test]
 fn one_look_at_a_unix_socket_takes_a_share() {
     let node = runtime(Driver::Caller);
