@@ -2,14 +2,16 @@
 //!
 //! They are two builds with different types, and neither has a line of the other's. Each of
 //! them sends and receives, so every pair says something in both directions.
+//!
+//! Both have to be built: `cargo test` does that, and `cargo build --examples` before `cargo
+//! test --test rolling_upgrade`, with the same profile.
 #![forbid(unsafe_code)]
 
 use std::{
     env,
     io::{BufRead, BufReader, Read},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
-    sync::LazyLock,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,11 +111,18 @@ impl Drop for Running {
     }
 }
 
-/// Where a release lies. Both are built first, by the cargo that runs this test and beside
-/// it: an old one that was left there would show nothing.
+/// The path of a release. The example beside this test: `target/PROFILE/deps/rolling_upgrade-…`
+/// has its examples in `target/PROFILE/examples`.
 fn program(release: Release) -> PathBuf {
-    static EXAMPLES: LazyLock<PathBuf> = LazyLock::new(build);
-    EXAMPLES.join(name(release))
+    let test = env::current_exe().expect("this program has a path");
+    let profile = test.ancestors().nth(2).expect("it lies in a target folder");
+    let program = profile.join("examples").join(name(release));
+    assert!(
+        program.exists(),
+        "{} is not there: run `cargo build --examples` first, with the profile of this test",
+        program.display()
+    );
+    program
 }
 
 fn name(release: Release) -> &'static str {
@@ -121,21 +130,4 @@ fn name(release: Release) -> &'static str {
         Old => "rolling_upgrade_old",
         New => "rolling_upgrade_new",
     }
-}
-
-fn build() -> PathBuf {
-    // target / profile / deps / this test
-    let test = env::current_exe().expect("this test has a path");
-    let profile = test.ancestors().nth(2).expect("a profile's folder");
-    let target = profile.parent().expect("the target folder");
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.current_dir(env!("CARGO_MANIFEST_DIR"));
-    cargo.args(["build", "--quiet", "--target-dir"]).arg(target);
-    cargo.args(["--example", name(Old), "--example", name(New)]);
-    if profile.file_name() == Some(Path::new("release").as_os_str()) {
-        cargo.arg("--release");
-    }
-    let status = cargo.status().expect("cargo runs");
-    assert!(status.success(), "cargo build: {status}");
-    profile.join("examples")
 }

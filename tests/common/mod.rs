@@ -14,6 +14,7 @@ pub(crate) mod line;
 pub(crate) mod log;
 #[cfg(feature = "verbs")]
 pub(crate) mod mask;
+pub(crate) mod part;
 pub(crate) mod payload;
 pub(crate) mod scenario;
 pub(crate) mod seats;

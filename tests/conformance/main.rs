@@ -7,8 +7,8 @@
 //! with the feature of that name and an RDMA device (`common/device.rs`).
 //!
 //! The device is used as `IBEX_RDMA_COMPLETIONS` and `IBEX_TEST_MASK` (`common/mask.rs`)
-//! say; `IBEX_TEST_SHORT=1` leaves a short list, which is played once for each of these.
-//! Without it all is played: `IBEX_RDMA_COMPLETIONS=extended IBEX_TEST_DEVICE=rxe0 cargo
+//! say; `IBEX_TEST_SHORT=1` leaves a short list, which is played once for each of these, and
+//! `IBEX_TEST_PART` a drawn part (`common/part.rs`). Without them all is played: `IBEX_RDMA_COMPLETIONS=extended IBEX_TEST_DEVICE=rxe0 cargo
 //! xtask vm -- target/release/deps/conformance-… /verbs/`.
 
 #[path = "../common/mod.rs"]
@@ -43,6 +43,7 @@ use std::{process::ExitCode, sync::Arc};
 
 use common::{
     device::Device,
+    part::Part,
     scenario::{Cell, Scenario, is_short_list},
     seats::Seats,
     supervisor,
@@ -94,7 +95,15 @@ fn main() -> ExitCode {
     let has_device = is_device_there();
     #[cfg(feature = "fake-device")]
     masked::tell_left_out(&scenarios);
-    let is_played = |name| !is_short_list() || SHORT_LIST.contains(&name);
+    let part = Part::of_this_run();
+    if let Some(part) = &part {
+        eprintln!("played are the scenarios of {part}; IBEX_TEST_PART asks for no more");
+    }
+    let is_in_part = |name| part.as_ref().is_none_or(|part| part.has(name));
+    let is_played = |name| match is_short_list() {
+        true => SHORT_LIST.contains(&name),
+        false => is_in_part(name),
+    };
     let cells = cells.into_iter().filter(|cell| {
         let has_device = has_device || !cell.takes_device();
         has_device && is_played(cell.scenario.name)

@@ -22,9 +22,18 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     ] {
         Step::of_line(line).run(watchdog)?;
     }
+    each_for(STAGE_TIME, watchdog)
+}
+
+/// The stage `fuzz` of `cargo xtask torture`.
+pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
+    each_for(TORTURE_TIME, watchdog)
+}
+
+fn each_for(time: Duration, watchdog: &Watchdog) -> Result<(), Failure> {
     let steps = targets()?
         .iter()
-        .map(|target| fuzz(target, Some(STAGE_TIME)))
+        .map(|target| fuzz(target, Some(time)))
         .collect::<Result<Vec<_>, _>>()?;
     // Each takes one core.
     let (first, second) = steps.split_at(steps.len() / 2);
@@ -93,5 +102,6 @@ fn targets() -> Result<Vec<String>, Failure> {
 /// What fuzzing needs: libFuzzer is C++.
 pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CXX, CARGO_FUZZ];
 
-/// How long the test run fuzzes each target.
-const STAGE_TIME: Duration = Duration::from_secs(10);
+/// How long the test run fuzzes each target: `cargo xtask torture` goes on.
+const STAGE_TIME: Duration = Duration::from_secs(5);
+const TORTURE_TIME: Duration = Duration::from_secs(60);

@@ -18,6 +18,7 @@ mod soak;
 mod stage;
 mod stages;
 mod step;
+mod tested;
 mod tool;
 mod verbs;
 mod vm;
@@ -28,6 +29,8 @@ use std::process::ExitCode;
 
 use failure::Failure;
 use options::{BenchOptions, FuzzOptions, TestOptions};
+use stage::Stage;
+use stages::{STAGES, TORTURE};
 use vm::VmOptions;
 
 /// One command: its name, its arguments and what it is for.
@@ -44,7 +47,14 @@ const COMMANDS: &[CommandEntry] = &[
         arguments: "[--stage NAME]... [--quick] [--no-install]",
         about: "run all tests, stage by stage; --quick: the stages for the inner loop;\n      \
                 --no-install: a stage that lacks a tool fails, nothing is installed",
-        run: |arguments| stage::run(&TestOptions::parse(arguments)?),
+        run: |arguments| run_stages(STAGES, arguments),
+    },
+    CommandEntry {
+        name: "torture",
+        arguments: "[--stage NAME]... [--no-install]",
+        about: "run for an hour what no test run has time for, and the tests that measure time,\n      \
+                which are for an idle machine",
+        run: |arguments| run_stages(TORTURE, arguments),
     },
     CommandEntry {
         name: "vm",
@@ -96,6 +106,10 @@ const COMMANDS: &[CommandEntry] = &[
     },
 ];
 
+fn run_stages(stages: &'static [Stage], arguments: &[String]) -> Result<ExitCode, Failure> {
+    stage::run(stages, &TestOptions::parse(stages, arguments)?)
+}
+
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let Some((name, rest)) = arguments.split_first() else {
@@ -128,10 +142,16 @@ fn help() -> String {
         let call = format!("cargo xtask {name} {arguments}");
         text += &format!("  {}\n      {about}\n", call.trim_end());
     }
-    text += "stages of `cargo xtask test`, * in --quick too:\n";
-    for stage in stages::STAGES {
-        let mark = if stage.quick { '*' } else { ' ' };
-        text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
+    let lists = [
+        ("stages of `cargo xtask test`, * in --quick too:\n", STAGES),
+        ("stages of `cargo xtask torture`:\n", TORTURE),
+    ];
+    for (title, stages) in lists {
+        text += title;
+        for stage in stages {
+            let mark = if stage.quick { '*' } else { ' ' };
+            text += &format!("  {mark} {:<12} {}\n", stage.name, stage.about);
+        }
     }
     text
 }

@@ -7,7 +7,8 @@
 //! within a minute, and to pass without.
 
 use std::fmt;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
 use crate::step::Step;
@@ -253,30 +254,76 @@ pub(crate) fn mutants(watchdog: &Watchdog) -> Result<(), Failure> {
         .arg("verbs::tests::sleeping")
         .env("IBEX_TEST_SLEEPS", SLEEPS)
         .run(watchdog)?;
+    let [first, second] = &mut [Vec::new(), Vec::new()];
+    for (number, search) in searches(&with_loom, &with_std).into_iter().enumerate() {
+        match number % 2 {
+            0 => first.push(search),
+            _ => second.push(search),
+        }
+    }
+    // A model runs in one thread, and so does a property.
+    let run = |searches: &[Search<'_>]| {
+        let blind = searches.iter().map(Search::run);
+        blind.collect::<Result<Vec<_>, _>>()
+    };
+    let ends = thread::scope(|scope| {
+        let second = scope.spawn(|| run(second));
+        [run(first), second.join().expect("a list of searches ends")]
+    });
     let mut blind = Vec::new();
-    for finder in FINDERS {
-        let program = match finder.tool {
-            Tool::Loom => &with_loom,
-            Tool::Proptest | Tool::Simulation => &with_std,
-        };
-        // The models pass in a stage of their own.
-        if finder.tool != Tool::Loom && finder.meets(None, program)? {
-            blind.push(format!("{} fails without a mutant", finder.test));
-        }
-        for mutant in finder.mutants {
-            let begun = watchdog.elapsed();
-            if finder.meets(Some(mutant), program)? {
-                let (tool, seconds) = (finder.tool, (watchdog.elapsed() - begun).as_secs_f64());
-                println!("  {tool} finds {mutant} in {seconds:.1} s: {}", finder.test);
-            } else {
-                blind.push(format!("{} does not find {mutant}", finder.test));
-            }
-        }
+    for end in ends {
+        blind.extend(end?.into_iter().flatten());
     }
     if blind.is_empty() {
         Ok(())
     } else {
         Err(Failure::new(blind.join("; ")))
+    }
+}
+
+/// One run of a finder's test.
+struct Search<'a> {
+    finder: &'static Finder,
+    /// The bug that is planted; without one the test has to pass.
+    mutant: Option<&'static str>,
+    program: &'a str,
+}
+
+/// Every finder with each of its mutants; those that are no models without one, too, as models
+/// pass in a stage of their own.
+fn searches<'a>(with_loom: &'a str, with_std: &'a str) -> Vec<Search<'a>> {
+    let of_finder = |finder: &'static Finder| {
+        let program = match finder.tool {
+            Tool::Loom => with_loom,
+            Tool::Proptest | Tool::Simulation => with_std,
+        };
+        let without = (finder.tool != Tool::Loom).then_some(None);
+        let with = finder.mutants.iter().map(|mutant| Some(*mutant));
+        without.into_iter().chain(with).map(move |mutant| Search {
+            finder,
+            mutant,
+            program,
+        })
+    };
+    FINDERS.iter().flat_map(of_finder).collect()
+}
+
+impl Search<'_> {
+    /// Runs it. Returns why the finder is blind, if it is.
+    fn run(&self) -> Result<Option<String>, Failure> {
+        let (test, tool) = (self.finder.test, self.finder.tool);
+        let begun = Instant::now();
+        let fails = self.finder.fails(self.mutant, self.program)?;
+        let seconds = begun.elapsed().as_secs_f64();
+        Ok(match (self.mutant, fails) {
+            (Some(mutant), true) => {
+                println!("  {tool} finds {mutant} in {seconds:.1} s: {test}");
+                None
+            }
+            (Some(mutant), false) => Some(format!("{test} does not find {mutant}")),
+            (None, true) => Some(format!("{test} fails without a mutant")),
+            (None, false) => None,
+        })
     }
 }
 
@@ -297,9 +344,9 @@ fn build_with_std(watchdog: &Watchdog) -> Result<String, Failure> {
 }
 
 impl Finder {
-    /// Whether the test fails as it should, if a mutant is planted: by an assertion of its
-    /// own or loom's, and not because there was nothing to run or it was ended.
-    fn meets(&self, mutant: Option<&str>, program: &str) -> Result<bool, Failure> {
+    /// Runs the test, with a bug planted where one is named. Returns whether it failed by an
+    /// assertion of its own or loom's, and not because there was nothing to run or it was ended.
+    fn fails(&self, mutant: Option<&str>, program: &str) -> Result<bool, Failure> {
         let mut run = Step::new(program).arg(self.test);
         if self.tool != Tool::Loom {
             // Models are found by the last part of their names.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::failure::Failure;
-use crate::stages::STAGES;
+use crate::stage::Stage;
 
 /// What `cargo xtask test` was asked for.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -17,13 +17,13 @@ pub(crate) struct TestOptions {
 }
 
 impl TestOptions {
-    /// Reads the arguments behind `test`.
-    pub(crate) fn parse(arguments: &[String]) -> Result<Self, Failure> {
+    /// Reads the arguments behind `test`, or behind `torture`, whose stages these are.
+    pub(crate) fn parse(stages: &[Stage], arguments: &[String]) -> Result<Self, Failure> {
         let mut options = Self::default();
         let mut rest = arguments.iter();
         while let Some(argument) = rest.next() {
             match argument.as_str() {
-                "--stage" => options.stages.push(stage_name(rest.next())?),
+                "--stage" => options.stages.push(stage_name(stages, rest.next())?),
                 "--quick" => options.quick = true,
                 "--no-install" => options.no_install = true,
                 _ => return Err(unknown(argument)),
@@ -120,8 +120,8 @@ pub(crate) fn expect_none(arguments: &[String]) -> Result<(), Failure> {
         .map_or(Ok(()), |first| Err(unknown(first)))
 }
 
-fn stage_name(name: Option<&String>) -> Result<String, Failure> {
-    let names = || STAGES.iter().map(|stage| stage.name);
+fn stage_name(stages: &[Stage], name: Option<&String>) -> Result<String, Failure> {
+    let names = || stages.iter().map(|stage| stage.name);
     let all = || names().collect::<Vec<_>>().join(", ");
     let name = name.ok_or_else(|| Failure::new(format!("--stage takes one of {}", all())))?;
     if names().any(|known| known == name) {
@@ -143,6 +143,7 @@ fn unknown(argument: &str) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stages::STAGES;
 
     fn words(line: &str) -> Vec<String> {
         line.split_whitespace().map(String::from).collect()
@@ -150,28 +151,29 @@ mod tests {
 
     #[test]
     fn stages_add_up_and_switches_switch() {
-        let options = TestOptions::parse(&words("--stage fmt --no-install --stage unit")).unwrap();
+        let options =
+            TestOptions::parse(STAGES, &words("--stage fmt --no-install --stage unit")).unwrap();
         assert_eq!(options.stages, ["fmt", "unit"]);
         assert!(options.no_install && !options.quick);
     }
 
     #[test]
     fn what_is_not_known_is_named() {
-        let failure = TestOptions::parse(&words("--stage fmtt"))
+        let failure = TestOptions::parse(STAGES, &words("--stage fmtt"))
             .unwrap_err()
             .to_string();
         assert!(
             failure.starts_with("there is no stage `fmtt`; there are fmt, "),
             "{failure}"
         );
-        let failure = TestOptions::parse(&words("--fast"))
+        let failure = TestOptions::parse(STAGES, &words("--fast"))
             .unwrap_err()
             .to_string();
         assert!(
             failure.starts_with("unknown argument `--fast`"),
             "{failure}"
         );
-        assert!(TestOptions::parse(&words("--stage")).is_err());
+        assert!(TestOptions::parse(STAGES, &words("--stage")).is_err());
     }
 
     #[test]

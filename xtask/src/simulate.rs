@@ -7,22 +7,31 @@ use std::process::ExitCode;
 
 use crate::failure::Failure;
 use crate::step::Step;
+use crate::tested;
 use crate::watchdog::Watchdog;
 
 /// `cargo xtask simulate`: the arguments are the program's.
 pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
-    simulate(arguments, &Watchdog::patient())?;
+    let program = "cargo run --release -p ibex-transport --features sim --example simulate --";
+    Step::of_line(program)
+        .args(arguments)
+        .run(&Watchdog::patient())?;
     Ok(ExitCode::SUCCESS)
 }
 
 /// So many steps that each kind of fault comes often, from a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    simulate(&["--steps".to_string(), STEPS.to_string()], watchdog)
+    of_steps("10000000", watchdog)
 }
 
-fn simulate(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
-    let program = "cargo run --release -p ibex-transport --features sim --example simulate --";
-    Step::of_line(program).args(arguments).run(watchdog)
+/// The stage `simulation` of `cargo xtask torture`.
+pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
+    of_steps("100000000", watchdog)
 }
 
-const STEPS: u64 = 10_000_000;
+fn of_steps(steps: &str, watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build("--example simulate", watchdog)?;
+    Step::new(&tested::example("simulate"))
+        .args(["--steps", steps])
+        .run(watchdog)
+}

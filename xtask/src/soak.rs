@@ -8,6 +8,7 @@ use std::process::ExitCode;
 
 use crate::failure::Failure;
 use crate::step::Step;
+use crate::tested;
 use crate::verbs;
 use crate::watchdog::Watchdog;
 
@@ -19,17 +20,29 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, Failure> {
 
 /// For a short while over each fabric of this machine, from a new seed each time.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    for_seconds(STAGE_SECONDS, watchdog)
+}
+
+/// The stage `soak` of `cargo xtask torture`.
+pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
+    for_seconds(TORTURE_SECONDS, watchdog)
+}
+
+fn for_seconds(seconds: &str, watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build_programs(watchdog)?;
     for fabric in ["shm", "tcp"] {
-        soak(&words(fabric, STAGE_SECONDS), watchdog)?;
+        Step::new(&tested::soak())
+            .args(words(fabric, seconds))
+            .run(watchdog)?;
     }
     Ok(())
 }
 
-/// The same over the guest's devices, which carry less: built, a part of the stage `verbs`.
-pub(crate) fn on_verbs(label: &str, watchdog: &Watchdog) -> Result<Step, Failure> {
-    let program = build_for_verbs(watchdog)?;
+/// The same over the guest's devices, which carry less: a part of the stage `verbs`, which has
+/// built the program.
+pub(crate) fn on_verbs(label: &str) -> Result<Step, Failure> {
     let words = words("verbs", GUEST_STAGE_SECONDS);
-    Ok(in_the_guest(&["--label", label], &program)?.args(words))
+    Ok(in_the_guest(&["--label", label], &tested::soak())?.args(words))
 }
 
 fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
@@ -66,6 +79,7 @@ fn words(fabric: &str, seconds: &str) -> Vec<String> {
 
 /// Each kind of fault once and some of them again.
 const STAGE_SECONDS: &str = "12";
+const TORTURE_SECONDS: &str = "300";
 const GUEST_STAGE_SECONDS: &str = "30";
 /// Longer than anybody soaks.
 const GUEST_SECONDS: &str = "86400";

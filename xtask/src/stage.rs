@@ -8,7 +8,6 @@ use crate::failure::Failure;
 use crate::options::TestOptions;
 use crate::process_tree;
 use crate::report::{Report, Row};
-use crate::stages::STAGES;
 use crate::step::Step;
 use crate::tool::{self, Tool};
 use crate::watchdog::Watchdog;
@@ -40,9 +39,9 @@ pub(crate) enum Work {
     Function(fn(&Watchdog) -> Result<(), Failure>),
 }
 
-/// Runs the chosen stages and prints the report.
-pub(crate) fn run(options: &TestOptions) -> Result<ExitCode, Failure> {
-    let chosen: Vec<_> = STAGES
+/// Runs the chosen of these stages and prints the report.
+pub(crate) fn run(stages: &'static [Stage], options: &TestOptions) -> Result<ExitCode, Failure> {
+    let chosen: Vec<_> = stages
         .iter()
         .filter(|stage| options.selects(stage.name, stage.quick))
         .collect();
@@ -56,6 +55,15 @@ pub(crate) fn run(options: &TestOptions) -> Result<ExitCode, Failure> {
     }
     tool::prepare(&wanted, !options.no_install);
 
+    let left_out: Vec<_> = stages
+        .iter()
+        .filter(|stage| !options.selects(stage.name, stage.quick))
+        .map(|stage| stage.name)
+        .collect();
+    if !left_out.is_empty() {
+        let list = left_out.join(", ");
+        println!("left out, as the arguments ask for: {list}");
+    }
     let mut report = Report::default();
     for stage in chosen {
         report.add(stage.run());

@@ -1,14 +1,14 @@
-//! The stages of `cargo xtask test`, in the order in which they run: what fails
-//! soonest stands first. To add one is to add an entry.
+//! The stages of `cargo xtask test`, in the order in which they run, those that fail soonest
+//! first; and those of `cargo xtask torture`. To add a stage is to add an entry.
 
 use std::time::Duration;
 
 use crate::failure::Failure;
 use crate::stage::{Stage, Work};
 use crate::step::{Step, side_by_side};
-use crate::tool::{CLIPPY, CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
+use crate::tool::{CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, mutants, simulate, soak, verbs, vm};
+use crate::{fuzz, mutants, simulate, soak, tested, verbs, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -27,13 +27,15 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "no lint of the workspace fires",
         budget: seconds(120),
         quick: true,
-        tools: &[CLIPPY],
-        work: Work::Commands(&["cargo clippy --workspace --all-targets -- -D warnings"]),
+        tools: verbs::BINDING_TOOLS,
+        work: Work::Commands(&[
+            "cargo clippy --workspace --all-targets --all-features -- -D warnings",
+        ]),
     },
     Stage {
         name: "features",
-        about: "each feature of the facade works alone, and all work together",
-        budget: seconds(180),
+        about: "each feature of the facade works alone",
+        budget: seconds(90),
         quick: false,
         tools: verbs::BINDING_TOOLS,
         work: Work::Function(features),
@@ -51,9 +53,11 @@ pub(crate) const STAGES: &[Stage] = &[
         about: "every test within one process, with the examples in the documentation",
         budget: seconds(240),
         quick: true,
-        tools: &[],
+        tools: &[CMAKE, LIBCLANG],
         work: Work::Commands(&[
-            "cargo test --workspace --exclude ibex",
+            // With the bindings, which are what else there is to test without a device.
+            "cargo test --workspace --exclude ibex \
+             --features ibex-transport/verbs,ibex-harness/verbs",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
              --test environment --test fingerprints --test group --test memory_bound \
              --test readme --test refusals --test send_sync --test shared_credit \
@@ -72,63 +76,73 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "mutants",
         about: "each bug that is planted is found, and a million sleeps lose no wake-up",
-        budget: seconds(280),
+        budget: seconds(180),
         quick: true,
         tools: &[],
         work: Work::Function(mutants::mutants),
+    },
+    Stage {
+        name: "fuzz",
+        about: "each parser meets its corpus, then 5 s of hostile bytes",
+        budget: seconds(160),
+        quick: false,
+        tools: fuzz::TOOLS,
+        work: Work::Function(fuzz::stage),
+    },
+    Stage {
+        name: "build",
+        about: "the optimised programs of all stages behind this one",
+        budget: seconds(240),
+        quick: false,
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Function(build),
     },
     Stage {
         name: "simulation",
         about: "ten million steps of engines under faults break no rule",
         budget: seconds(120),
         quick: false,
-        tools: &[],
+        tools: &[CMAKE, LIBCLANG],
         work: Work::Function(simulate::stage),
-    },
-    Stage {
-        name: "fuzz",
-        about: "each parser meets its corpus, then 10 s of hostile bytes",
-        budget: seconds(220),
-        quick: false,
-        tools: fuzz::TOOLS,
-        work: Work::Function(fuzz::stage),
     },
     Stage {
         name: "conformance",
         about: "every promise, on every fabric and driver, between real processes",
-        budget: seconds(330),
+        budget: seconds(180),
         quick: false,
-        tools: &[IPROUTE],
-        work: Work::Commands(&[
-            "cargo test -p ibex --release --test conformance",
-            "cargo test -p ibex --release --test rolling_upgrade --test recorded_peers \
-             --test first_bytes --test resuming --test black_hole --test fan_in --test select",
-        ]),
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        work: Work::Function(|watchdog| {
+            tested::build_programs(watchdog)?;
+            tested::test("--test conformance -- --skip /fake/").run(watchdog)?;
+            tested::test(
+                "--test rolling_upgrade --test recorded_peers --test first_bytes \
+                 --test resuming --test black_hole --test fan_in --test select",
+            )
+            .run(watchdog)
+        }),
     },
     Stage {
         name: "masks",
         about: "every promise, over RDMA devices that lack something, which are made of memory",
-        budget: seconds(300),
+        budget: seconds(180),
         quick: false,
         tools: &[CMAKE, LIBCLANG],
-        work: Work::Commands(&[
-            "cargo test -p ibex --release --features fake-device --test conformance -- /fake/",
-        ]),
+        work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
-        budget: seconds(330),
+        budget: seconds(240),
         quick: false,
-        tools: &[],
+        tools: &[CMAKE, LIBCLANG],
         work: Work::Function(proofs),
     },
     Stage {
         name: "soak",
         about: "processes are killed, stopped, starved and cut off, and nothing is lost",
-        budget: seconds(90),
+        budget: seconds(60),
         quick: false,
-        tools: &[IPROUTE],
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
         work: Work::Function(soak::stage),
     },
     Stage {
@@ -142,7 +156,7 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "verbs",
         about: "the verbs layer, its raw limit and every promise over it, on the guest's device",
-        budget: seconds(900),
+        budget: seconds(500),
         quick: false,
         tools: verbs::TOOLS,
         work: Work::Function(verbs::stage),
@@ -150,30 +164,60 @@ pub(crate) const STAGES: &[Stage] = &[
     Stage {
         name: "examples",
         about: "the examples run, between real processes, and one of them under kill -9",
-        budget: seconds(180),
+        budget: seconds(90),
         quick: false,
-        tools: &[],
-        work: Work::Commands(&[
-            "cargo build --release --examples",
-            "cargo run --release --example quickstart",
-            "cargo run --release --example custom_codec",
-            "cargo run --release --example tokio",
-            "cargo run --release --example tokio_caller",
-            "cargo run --release --example fan_in",
-            "cargo run --release --example event_loop",
-            "cargo run --release --example large_payload",
-            "cargo run --release --example request_reply",
-            "cargo run --release --example group",
-            "cargo run --release --example pingpong -- \
-             --fabric all --size 64 --iters 2000 --json",
-            "cargo run --release --example pingpong -- \
-             --fabric all --driver threads --codec serde --size 64 --iters 2000 --json",
-            "cargo run --release --example replication -- \
-             --replicas 2 --compare --records 5000 --pairs 1 --json",
-            "cargo run --release --example replication -- \
-             --replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
-            "cargo test -p ibex --release --test replication",
-        ]),
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Function(examples),
+    },
+];
+
+/// The stages of `cargo xtask torture`: what takes long, and tests that measure time, which a
+/// busy machine fails. None of them is the only test of a promise.
+pub(crate) const TORTURE: &[Stage] = &[
+    Stage {
+        name: "time",
+        about: "what depends on real time: processor time at rest, verdicts behind time-outs",
+        budget: seconds(600),
+        quick: false,
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        work: Work::Function(|watchdog| {
+            tested::build_programs(watchdog)?;
+            tested::test("--no-fail-fast --tests torture_ -- --test-threads=1")
+                .env("IBEX_TEST_TORTURE", "1")
+                .run(watchdog)
+        }),
+    },
+    Stage {
+        name: "simulation",
+        about: "a hundred million steps of engines under faults break no rule",
+        budget: seconds(900),
+        quick: false,
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Function(simulate::long),
+    },
+    Stage {
+        name: "fuzz",
+        about: "each parser meets a minute of hostile bytes",
+        budget: seconds(900),
+        quick: false,
+        tools: fuzz::TOOLS,
+        work: Work::Function(fuzz::long),
+    },
+    Stage {
+        name: "soak",
+        about: "five minutes over each fabric: processes are killed, stopped, starved and cut off",
+        budget: seconds(900),
+        quick: false,
+        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        work: Work::Function(soak::long),
+    },
+    Stage {
+        name: "verbs",
+        about: "the whole suite by each kind of completion queue, and every other way to use it",
+        budget: seconds(1800),
+        quick: false,
+        tools: verbs::TOOLS,
+        work: Work::Function(verbs::whole),
     },
 ];
 
@@ -187,8 +231,7 @@ fn features(watchdog: &Watchdog) -> Result<(), Failure> {
         let line = format!("cargo clippy -p ibex --lib {features} -- -D warnings");
         Step::of_line(&line).run(watchdog)?;
     }
-    let all = "cargo clippy --workspace --all-targets --all-features -- -D warnings";
-    Step::of_line(all).run(watchdog)
+    Ok(())
 }
 
 fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
@@ -197,10 +240,26 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
-/// Built, then in two lists at once: they wait more than they compute, and each counts what is
-/// its own processes'.
+/// Builds what the stages behind it run, in as few calls as can be: two cores that compile one
+/// crate at a time are one core.
+fn build(watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build_programs(watchdog)?;
+    tested::test(
+        "--no-run --test conformance --test rolling_upgrade --test recorded_peers \
+         --test first_bytes --test resuming --test black_hole --test fan_in --test select \
+         --test fan_in_cost --test fork --test memory_flat --test no_allocation \
+         --test no_copy --test idle --test idle_futures --test idle_memory \
+         --test leaves_nothing --test replication --test rdma --test rdma_crowd \
+         --test rdma_errors --test rdma_links --test verbs_device --test verbs_faults \
+         --test limits",
+    )
+    .run(watchdog)
+}
+
+/// Runs the proofs in two lists at once: they wait more than they compute, and each counts
+/// what is its own processes'.
 fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
-    let lists = PROOFS.map(Step::of_line);
+    let lists = PROOFS.map(tested::test);
     for list in &lists {
         list.clone().arg("--no-run").run(watchdog)?;
     }
@@ -208,12 +267,41 @@ fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
     side_by_side([&first, &second], watchdog)
 }
 
-/// What is proved without a device: what computes, and what mostly waits.
+/// The proofs that need no device: those that compute, and those that mostly wait.
 const PROOFS: [&str; 2] = [
-    "cargo test -p ibex --release --no-fail-fast --test fan_in_cost --test fork \
-     --test memory_flat --test no_allocation --test no_copy",
-    "cargo test -p ibex --release --no-fail-fast --test idle --test idle_futures \
-     --test idle_memory --test leaves_nothing",
+    "--no-fail-fast --test fan_in_cost --test fork --test memory_flat --test no_allocation \
+     --test no_copy",
+    "--no-fail-fast --test idle --test idle_futures --test idle_memory --test leaves_nothing",
+];
+
+/// Each example once. `pingpong` and `replication` run over every fabric that needs no device.
+fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build_programs(watchdog)?;
+    for (name, arguments) in EXAMPLES {
+        let step = Step::new(&tested::example(name)).args(arguments.split_whitespace());
+        step.run(watchdog)?;
+    }
+    tested::test("--test replication").run(watchdog)
+}
+
+const EXAMPLES: &[(&str, &str)] = &[
+    ("quickstart", ""),
+    ("custom_codec", ""),
+    ("tokio", ""),
+    ("tokio_caller", ""),
+    ("fan_in", ""),
+    ("event_loop", ""),
+    ("large_payload", ""),
+    ("request_reply", ""),
+    ("group", ""),
+    (
+        "pingpong",
+        "--fabric all --codec serde --size 64 --iters 2000 --json",
+    ),
+    (
+        "replication",
+        "--replicas 2 --compare --fabric tcp --records 5000 --pairs 1 --json",
+    ),
 ];
 
 /// The facade's features, each as it stands behind `--no-default-features`.
@@ -265,15 +353,17 @@ mod tests {
 
     #[test]
     fn names_are_words_and_unique() {
-        for (index, stage) in STAGES.iter().enumerate() {
-            assert!(
-                stage.name.chars().all(|letter| letter.is_ascii_lowercase()),
-                "{stage:?}"
-            );
-            assert!(
-                STAGES[..index].iter().all(|other| other.name != stage.name),
-                "{stage:?}"
-            );
+        for stages in [STAGES, TORTURE] {
+            for (index, stage) in stages.iter().enumerate() {
+                assert!(
+                    stage.name.chars().all(|letter| letter.is_ascii_lowercase()),
+                    "{stage:?}"
+                );
+                assert!(
+                    stages[..index].iter().all(|other| other.name != stage.name),
+                    "{stage:?}"
+                );
+            }
         }
     }
 }

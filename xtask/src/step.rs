@@ -5,9 +5,10 @@ use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
-use std::{env, fmt};
+use std::{env, fmt, process};
 
 use crate::failure::Failure;
 use crate::process_tree;
@@ -106,13 +107,18 @@ impl Step {
 
     /// Runs it and keeps its standard output.
     pub(crate) fn capture(&self, watchdog: &Watchdog) -> Result<Captured, Failure> {
-        // A file and no pipe: nobody has to read while the command runs, and
-        // who inherits it cannot keep us waiting for its end.
-        let path = workspace::target().join("xtask-captured");
+        // A file and no pipe: nobody has to read while the command runs, and a process
+        // that inherits it cannot keep us waiting for its end.
+        static CAPTURED: AtomicU64 = AtomicU64::new(0);
+        let number = CAPTURED.fetch_add(1, Ordering::Relaxed);
+        let name = format!("xtask-captured-{}-{number}", process::id());
+        let path = workspace::target().join(name);
         let unusable = |error| Failure::new(format!("{}: {error}", path.display()));
         let file = File::create(&path).map_err(unusable)?;
         let (status, _) = self.run_to_end(watchdog, file.into())?;
         let stdout = fs::read(&path).map_err(unusable)?;
+        // Left behind it would only take room.
+        let _ = fs::remove_file(&path);
         Ok(Captured {
             status,
             stdout: String::from_utf8_lossy(&stdout).into_owned(),

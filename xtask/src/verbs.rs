@@ -3,12 +3,14 @@
 
 use std::env;
 use std::process::ExitCode;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
 use crate::instructions;
 use crate::options::BenchOptions;
 use crate::soak;
 use crate::step::{Step, side_by_side};
+use crate::tested;
 use crate::tool::{self, CLIPPY, CMAKE, DEBIAN_KEYRING, KMOD, LIBCLANG, QEMU, Tool, XZ};
 use crate::watchdog::Watchdog;
 
@@ -18,29 +20,67 @@ pub(crate) const BINDING_TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
 /// What the stage needs.
 pub(crate) const TOOLS: &[Tool] = &[CMAKE, LIBCLANG, QEMU, KMOD, XZ, DEBIAN_KEYRING];
 
+/// How much of what is tested on a device is to be played.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extent {
+    /// Each scenario by one kind of completion queue, drawn anew in each run, and two of the
+    /// other ways to use the device.
+    Drawn,
+    /// Everything.
+    Whole,
+}
+
 /// The stage `verbs` of `cargo xtask test`.
 ///
 /// `IBEX_TEST_DEVICE` names a device of this machine to test on; without it the guest's
 /// is used.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    // The stage of one process has the others.
-    Step::of_line(ON_ANY_MACHINE).run(watchdog)?;
+    play(Extent::Drawn, watchdog)
+}
+
+/// The stage `verbs` of `cargo xtask torture`.
+pub(crate) fn whole(watchdog: &Watchdog) -> Result<(), Failure> {
+    play(Extent::Whole, watchdog)
+}
+
+fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
-    for (line, arguments) in PROOFS {
-        let program = Step::of_line(line).build_program(watchdog)?;
+    for (name, arguments) in PROOFS {
+        let program = tested::test_program(name, watchdog)?;
         proofs.push(format!("{program} {arguments}").trim_end().to_string());
     }
-    let conformance = Step::of_line(CONFORMANCE).build_program(watchdog)?;
-    let suite = WHOLE_SUITE.map(|(variable, cells)| format!("{variable} {conformance} {cells}"));
-    let [threads, caller] = suite;
-    let mut uses = vec![threads];
-    for variable in USED_IN_ANOTHER_WAY {
+    let conformance = tested::test_program("conformance", watchdog)?;
+    let seed = seed();
+    let suite = |half: usize| {
+        let (variable, cells) = WHOLE_SUITE[half];
+        let part = match extent {
+            Extent::Drawn => format!("IBEX_TEST_PART={half}/{}/{seed} ", WHOLE_SUITE.len()),
+            Extent::Whole => String::new(),
+        };
+        format!("{part}{variable} {conformance} {cells}")
+    };
+    let mut uses = vec![suite(0)];
+    let ways = USED_IN_ANOTHER_WAY.len();
+    let played = match extent {
+        Extent::Drawn => {
+            println!(
+                "drawn by {seed}: each scenario by one of the two kinds of completion queue, and \
+                 {DRAWN_WAYS} of {ways} other ways to use the device; `cargo xtask torture` has \
+                 the rest"
+            );
+            DRAWN_WAYS
+        }
+        Extent::Whole => ways,
+    };
+    for way in 0..played {
+        let variable = USED_IN_ANOTHER_WAY[(seed as usize + way) % ways];
         uses.push(format!(
             "IBEX_TEST_SHORT=1 {variable} {conformance} /verbs/caller"
         ));
     }
-    uses.push(what_readers_are_shown(watchdog)?);
-    proofs.push(caller);
+    uses.push(shown_to_readers());
+    proofs.push(suite(1));
     if env::var_os("IBEX_TEST_DEVICE").is_some() {
         return Step::new(ON_DEVICE).args(proofs).args(uses).run(watchdog);
     }
@@ -51,43 +91,37 @@ pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
     };
     let first = vec![in_a_guest("1| ", proofs)?];
     let mut second = vec![in_a_guest("2| ", uses)?];
-    second.extend(what_goes_wrong("2| ", watchdog)?);
+    second.extend(faults("2| ", watchdog)?);
     // One guest leaves half of this machine idle, as its processors wait for each other.
     side_by_side([&first, &second], watchdog)
 }
 
-/// Which device a node would take, and every fabric's figures side by side: the command for
-/// both, as documentation has them.
-fn what_readers_are_shown(watchdog: &Watchdog) -> Result<String, Failure> {
-    let example = |name: &str| {
-        let build = format!("cargo rustc -p ibex --release --features verbs --example {name}");
-        Step::of_line(&build).build_with(&[], watchdog)
-    };
-    let (devices, pingpong) = (example("devices")?, example("pingpong")?);
+/// Another one in each run, small enough to be typed.
+fn seed() -> u64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |since| since.as_secs() % 1000)
+}
+
+/// The commands that documentation shows: which device a node would take, and every fabric's
+/// figures side by side.
+fn shown_to_readers() -> String {
+    let (devices, pingpong) = (tested::example("devices"), tested::example("pingpong"));
     let mut shown = devices.clone();
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         shown += &format!(" && {devices} v0 && {devices} --peer 192.0.2.1");
     }
     let sizes = "--size 64 --size 65536 --iters 100";
-    Ok(format!("{shown} && {pingpong} --fabric all {sizes} --json"))
+    format!("{shown} && {pingpong} --fabric all {sizes} --json")
 }
 
-/// What nobody wants on a device of his own, in guests of its own: messages find no receive,
-/// the device is taken away, the link to another one is cut, and processes are killed, a
-/// replicated log's among them. Built, and to be run one after the other.
-fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
-    let faults = "cargo test -p ibex-transport --release --features verbs --test verbs_faults";
-    let faults = Step::of_line(faults).build_program(watchdog)?;
-    let errors = "cargo test -p ibex --release --features verbs --test rdma_errors";
-    let errors = Step::of_line(errors).build_program(watchdog)?;
-    let links = "cargo test -p ibex --release --features verbs --test rdma_links";
-    let links = Step::of_line(links).build_program(watchdog)? + " --nocapture";
-    let fire = "cargo test -p ibex --release --features verbs --test replication";
-    let fire = Step::of_line(fire).build_program(watchdog)?
-        + " --exact under_fire_over_verbs under_fire_over_tcp";
-    // These tests run it.
-    Step::of_line("cargo build -p ibex --release --features verbs --example replication")
-        .run(watchdog)?;
+/// The steps that nobody wants on a device of his own, in guests of their own: messages find no
+/// receive, the device is taken away, the link to another one is cut, and processes are
+/// killed, a replicated log's among them. They are built, and are to run one after the other.
+fn faults(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failure> {
+    let program = |name| tested::test_program(name, watchdog);
+    let (faults, errors) = (program("verbs_faults")?, program("rdma_errors")?);
+    let links = program("rdma_links")? + " --nocapture";
+    let fire = program("replication")? + " --exact under_fire_over_verbs under_fire_over_tcp";
     let starved = |topology, options: &[&str], programs: &[String]| {
         let step = in_the_guest(options)?
             .args(["--label", label, "--", ON_DEVICE, "--starved"])
@@ -97,7 +131,7 @@ fn what_goes_wrong(label: &str, watchdog: &Watchdog) -> Result<Vec<Step>, Failur
     Ok(vec![
         starved("one", &[], &[faults, errors])?,
         starved("pair", &["--pair"], &[links, fire])?,
-        soak::on_verbs(label, watchdog)?,
+        soak::on_verbs(label)?,
     ])
 }
 
@@ -149,63 +183,30 @@ pub(crate) fn in_the_guest(options: &[&str]) -> Result<Step, Failure> {
         .env("IBEX_TEST_DEVICE", GUEST_DEVICE))
 }
 
-/// What is tested on a device, one after the other: how each is built, and its
-/// arguments. What stands on others stands behind them. All of it is optimized: the guest
-/// is slow, and figures are compared with some of it.
+/// The tests that run on a device, one after the other, each with its arguments. A test
+/// stands behind those whose subject it builds upon. All are optimized: the guest is slow,
+/// and some of them are compared with figures.
 const PROOFS: &[(&str, &str)] = &[
-    (
-        "cargo test -p ibex-transport --release --features verbs --test verbs_device",
-        "",
-    ),
-    (
-        "cargo test -p ibex-harness --release --features verbs --test limits",
-        "",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test rdma",
-        "",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test rdma_crowd",
-        "--nocapture",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test no_copy",
-        "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test no_allocation",
-        "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test idle",
-        "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test memory_flat",
-        "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test leaves_nothing",
-        "/verbs/",
-    ),
-    (
-        "cargo test -p ibex --release --features verbs --test fork",
-        "/verbs/",
-    ),
+    ("verbs_device", ""),
+    ("limits", ""),
+    ("rdma", ""),
+    ("rdma_crowd", "--nocapture"),
+    ("no_copy", "/verbs/"),
+    ("no_allocation", "/verbs/"),
+    ("idle", "/verbs/"),
+    ("memory_flat", "/verbs/"),
+    ("leaves_nothing", "/verbs/"),
+    ("fork", "/verbs/"),
 ];
 
-const CONFORMANCE: &str = "cargo test -p ibex --release --features verbs --test conformance";
-
-/// Every scenario by each of the two kinds of completion queue, and under each driver. What
-/// follows has the other two of the four.
+/// The suite by each of the two kinds of completion queue, under each driver.
 const WHOLE_SUITE: [(&str, &str); 2] = [
     ("IBEX_RDMA_COMPLETIONS=plain", "/verbs/threads"),
     ("IBEX_RDMA_COMPLETIONS=extended", "/verbs/caller"),
 ];
 
-/// How the device is used for a short list of the same promises: polled in another way, and
-/// as if it lacked something.
+/// Other ways to use the device, for a short list of the same promises: polled in another way,
+/// and as if it lacked something.
 const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_RDMA_COMPLETIONS=one-by-one",
     "IBEX_TEST_MASK=no-shared-receives",
@@ -216,10 +217,8 @@ const USED_IN_ANOTHER_WAY: &[&str] = &[
     "IBEX_TEST_MASK=small-mtu",
 ];
 
-/// What is there with the bindings only, and needs no device.
-const ON_ANY_MACHINE: &str = "cargo test -p ibex-transport -p ibex-harness \
-     --features ibex-transport/verbs,ibex-harness/verbs --lib -- \
-     verbs::provider verbs::discovery verbs_";
+/// How many of these are drawn.
+const DRAWN_WAYS: usize = 2;
 /// Runs commands on a device.
 const ON_DEVICE: &str = "vm/on_device";
 /// So long a guest may take for all that is tested on its device.

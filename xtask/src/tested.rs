@@ -1,0 +1,54 @@
+//! The one optimised build that all stages share.
+//!
+//! Cargo compiles a crate once for each set of features that its selection asks for. So every
+//! stage that runs optimised programs selects the same packages with the same features, and
+//! differs only in the targets that it names. The features are those that tests need beside
+//! the default ones; the stage `features` checks what users select.
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// The packages and features of the shared build.
+const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak --release \
+     --features ibex/fake-device,ibex-transport/sim";
+
+/// `cargo test` with these targets, and arguments for their programs behind `--`.
+pub(crate) fn test(targets: &str) -> Step {
+    Step::of_line(&format!("cargo test {SELECTION} {targets}"))
+}
+
+/// Builds the tests, examples and binaries that `targets` names, in one call, so that both
+/// cores have something to compile to the end.
+pub(crate) fn build(targets: &str, watchdog: &Watchdog) -> Result<(), Failure> {
+    Step::of_line(&format!("cargo build {SELECTION} {targets}")).run(watchdog)
+}
+
+/// Builds a test and returns the path of its program.
+pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Failure> {
+    test(&format!("--test {name}")).build_program(watchdog)
+}
+
+/// Builds all examples and the program `soak`.
+///
+/// Examples bring the dependencies of tests along, which the program would otherwise be
+/// built without, and so with crates of its own.
+pub(crate) fn build_programs(watchdog: &Watchdog) -> Result<(), Failure> {
+    build("--examples --bin soak", watchdog)
+}
+
+/// The path of an example, once [`build_programs`] has built it.
+pub(crate) fn example(name: &str) -> String {
+    built(&format!("examples/{name}"))
+}
+
+/// The path of the program `soak`, once [`build_programs`] has built it.
+pub(crate) fn soak() -> String {
+    built("soak")
+}
+
+fn built(name: &str) -> String {
+    let path = workspace::target().join("release").join(name);
+    path.to_string_lossy().into_owned()
+}
