@@ -283,9 +283,19 @@ mod tests {
         assert_eq!(executable("{}"), None);
     }
 
-    // One test: whatever else ran at the same time would be ended too.
+    /// In a process of its own, since the children of other tests would be ended too.
     #[test]
     fn a_command_that_fails_is_named_and_one_that_hangs_is_ended_with_its_children() {
+        if env::var_os("XTASK_TEST_ALONE").is_none() {
+            let name = "step::tests::a_command_that_fails_is_named_and_one_that_hangs_is_ended_with_its_children";
+            let mut alone = Command::new(env::current_exe().unwrap());
+            alone.args([name, "--exact"]).env("XTASK_TEST_ALONE", "1");
+            let output = alone.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(said.contains("1 passed"), "{said}");
+            return;
+        }
         let patient = Watchdog::patient();
         let failure = Step::new("false").run(&patient).unwrap_err().to_string();
         assert!(
