@@ -135,7 +135,8 @@ impl Select {
     }
 
     /// The same without waiting. Under [`Driver::Caller`](crate::Driver::Caller) it runs a turn
-    /// when nothing is there.
+    /// when nothing is there. The peer is asked once for an acknowledgement that is looked for,
+    /// so a program that calls this again and again hears of it.
     ///
     /// # Panics
     ///

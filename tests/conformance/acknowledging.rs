@@ -6,9 +6,9 @@ use std::time::Duration;
 use ibex::{Fabric, Raw, SendError, Wait, WaitAckedError};
 
 use crate::common::{
-    payload,
+    kernel, payload,
     scenario::{Scenario, Side, Span},
-    stage::{LONG, Stage, receiver, sender},
+    stage::{LONG, MOMENT, Stage, receiver, sender},
     stream::send_all,
 };
 
@@ -16,6 +16,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("lone_message_acknowledged", lone_message),
     Scenario::new("each_message_acknowledged", each_message),
     Scenario::new("acknowledged_late", late),
+    Scenario::new(
+        "asked_behind_a_farther_question",
+        asked_behind_a_farther_question,
+    ),
     Scenario::new("told_unasked", told_unasked),
     Scenario::new("told_by_who_spins", told_by_who_spins).on(Span::EachFabric),
     Scenario::new("dropped_unacknowledged", dropped),
@@ -97,6 +101,58 @@ fn late(stage: &mut Stage) {
                 .join()
                 .expect("the thread returns");
             stage.hear("acknowledged", &node);
+        }
+    }
+}
+
+/// Each waiter hears of its message, whatever others wait for, or have waited for: messages
+/// behind it, which are not acknowledged.
+fn asked_behind_a_farther_question(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "asked");
+            send_all(&mut sender, 10, |_| 100);
+            match sender.wait_acked_timeout(10, MOMENT) {
+                Err(WaitAckedError::Timeout { sequence: 10, .. }) => {}
+                other => panic!("nothing is acknowledged: {other:?}"),
+            }
+            stage.tell("timed out");
+            sender.wait_acked(4).expect("acknowledged");
+            let mut clones = [(10, sender.clone()), (8, sender.clone())];
+            std::thread::scope(|scope| {
+                let [ten, eight] = clones.each_mut().map(|(sequence, clone)| {
+                    let (started, waiting) = std::sync::mpsc::channel();
+                    let waiter = scope.spawn(move || {
+                        started.send(kernel::this_thread()).expect("we wait");
+                        clone.wait_acked(*sequence)
+                    });
+                    kernel::wait_until_asleep(waiting.recv().expect("it has begun"));
+                    waiter
+                });
+                stage.tell("waiting");
+                sender.wait_acked(6).expect("acknowledged");
+                stage.tell("six");
+                let answer = eight.join().expect("no panic");
+                answer.expect("acknowledged");
+                assert!(sender.acked() >= 8);
+                stage.tell("eight");
+                let answer = ten.join().expect("no panic");
+                answer.expect("acknowledged");
+            });
+            stage.tell("ten");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "asked");
+            let mut messages: Vec<_> = (0..10)
+                .map(|_| receiver.recv().expect("a message"))
+                .collect();
+            let acknowledged = [("timed out", 4), ("waiting", 2), ("six", 2), ("eight", 2)];
+            for (words, count) in acknowledged {
+                stage.hear(words, &node);
+                messages.drain(..count).for_each(ibex::Message::ack);
+            }
+            stage.hear("ten", &node);
         }
     }
 }

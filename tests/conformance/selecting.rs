@@ -15,6 +15,10 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("select_types", select_types),
     Scenario::new("select_sleeps", select_sleeps),
     Scenario::new("select_large", select_large),
+    Scenario::new(
+        "select_acknowledged_without_waiting",
+        acknowledged_without_waiting,
+    ),
 ];
 
 /// Two channels of different types: each message is taken once, in its channel's order.
@@ -174,6 +178,53 @@ fn select_large(stage: &mut Stage) {
                     Err(error) => panic!("{error}"),
                 }
             }
+        }
+    }
+}
+
+/// A program that looks for acknowledgements and never waits for them hears of them, and asks
+/// once however often it looks.
+fn acknowledged_without_waiting(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "looked at");
+            for sequence in 1..=3 {
+                sender
+                    .send(&payload::numbered(sequence, 100))
+                    .expect("sent");
+            }
+            sender.flush().expect("received");
+            let sent_before = peer.stats().frames_sent;
+            let (mut second, mut third) = (sender.until_acked(2), sender.until_acked(3));
+            let mut select = Select::new();
+            for _ in 0..1_000 {
+                assert_eq!(select.try_ready(&mut [&mut third, &mut second]), None);
+            }
+            stage.tell("looked");
+            while select.try_ready(&mut [&mut third, &mut second]) != Some(1) {
+                std::thread::yield_now();
+            }
+            assert_eq!(sender.acked(), 2);
+            stage.tell("two");
+            while select.try_ready(&mut [&mut third]).is_none() {
+                std::thread::yield_now();
+            }
+            // Questions for each of two messages, and little beside them.
+            let sent = peer.stats().frames_sent - sent_before;
+            assert!(sent <= 20, "{sent} frames");
+            stage.tell("three");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "looked at");
+            let mut messages: Vec<_> = (0..3)
+                .map(|_| receiver.recv().expect("a message"))
+                .collect();
+            for (words, count) in [("looked", 2), ("two", 1)] {
+                stage.hear(words, &node);
+                messages.drain(..count).for_each(ibex::Message::ack);
+            }
+            stage.hear("three", &node);
         }
     }
 }

@@ -46,6 +46,8 @@ pub struct SendEnd {
     pub(crate) ours: OnceLock<Words<SenderWords>>,
     /// That somebody waits for room or news, for the peer to know (shm).
     pub(super) asking: Asking,
+    /// The message that was asked for last by a caller that does not wait.
+    pub(super) asked_in_passing: AtomicU64,
 
     /// Why the channel does not end in order, if it was broken off.
     broken_off: OnceLock<CloseReason>,
@@ -99,6 +101,7 @@ impl SendEnd {
             theirs: OnceLock::new(),
             ours: OnceLock::new(),
             asking: Asking::default(),
+            asked_in_passing: AtomicU64::new(0),
             broken_off: OnceLock::new(),
             writing: UnsafeCell::default(),
             bias: BiasedLock::new(),

@@ -93,6 +93,16 @@ impl SendEnd {
         }
     }
 
+    /// Has the peer tell of the acknowledgement of message `sequence`, for a caller that does
+    /// not wait and looks again later. The first of such calls in a row asks; the engine keeps
+    /// the question.
+    pub(super) fn ask_in_passing(&self, sequence: u64) {
+        let is_news = self.asked_in_passing.swap(sequence, Ordering::Relaxed) != sequence;
+        if is_news && self.ours.get().is_none() && !fork::is_child() {
+            self.session.ask_once(self.id, sequence);
+        }
+    }
+
     /// Has the peer tell of the next release. Nobody has to be asked for memory of large
     /// messages, which our own engine frees, nor while the peer has not opened its end.
     pub(super) fn ask_for_room(&self, asked: &mut Option<Wish>) {

@@ -103,6 +103,13 @@ impl Awaited<'_> {
         }
     }
 
+    /// Has the peer tell, for a caller that does not wait and comes again.
+    fn ask_in_passing(&self) {
+        if let Self::Acknowledgement(handle, sequence) = self {
+            handle.end().ask_in_passing(*sequence);
+        }
+    }
+
     /// Leaves a waker. A look follows.
     fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
         match self {
@@ -200,6 +207,9 @@ impl Several {
             }
         }
         let Patience::Until(deadline) = patience else {
+            for number in 0..count {
+                ends.end(number).ask_in_passing();
+            }
             runtime.poll_in_passing();
             return self.look(ends, false).ok_or(TimedOut);
         };

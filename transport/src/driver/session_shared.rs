@@ -448,6 +448,12 @@ impl SessionShared {
         self.runtime.on_link(self.id, |link, _| link.ask(end, ask));
     }
 
+    /// Asks for an acknowledgement that was perhaps asked for before.
+    pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
+        self.runtime
+            .on_link(self.id, |link, _| link.ask_once(end, sequence));
+    }
+
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {
         self.runtime
             .on_link(self.id, |link, _| link.close_sender(end, last, reason));

@@ -16,7 +16,12 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use self::{ask::Ask, channel_spec::ChannelSpec, known_receiver::KnownReceiver, role::Role};
+pub use self::{
+    ask::{Ask, Questions},
+    channel_spec::ChannelSpec,
+    known_receiver::KnownReceiver,
+    role::Role,
+};
 
 use self::reader::Reader;
 use super::{

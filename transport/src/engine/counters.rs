@@ -57,6 +57,17 @@ pub enum ImpossibleCounters {
 }
 
 impl Counters {
+    /// How far questions for acknowledgements are answered. Where acknowledgement has ended no
+    /// further message can be acknowledged, and the answer is that it is released.
+    #[inline]
+    #[must_use]
+    pub(super) fn settled(&self) -> u64 {
+        match self.acknowledgement_ended {
+            true => self.released,
+            false => self.acknowledged,
+        }
+    }
+
     /// Joins `news` into these counters. `published` is how many messages were sent
     /// so far, `position` the ring position behind the last of them.
     ///

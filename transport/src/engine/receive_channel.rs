@@ -3,7 +3,7 @@
 
 use super::{
     channel_window::{ChannelWindow, HALF_WINDOW},
-    control::{Ask, KnownReceiver},
+    control::{Ask, KnownReceiver, Questions},
     counters::Counters,
     landing::{Landings, lands},
     large::{LARGE_PER_CHANNEL, Transfers},
@@ -34,7 +34,7 @@ pub(super) struct ReceiveChannel {
     /// What the sender heard last.
     told: Counters,
     /// What the sender waits for.
-    ask: Ask,
+    asked: Questions,
     /// It is told at latest when so many messages are released (or half a window).
     pub(super) tell_every: u64,
     /// It has to hear the news: it would be short of blocks without, or holds memory until
@@ -79,7 +79,7 @@ impl ReceiveChannel {
             large: Transfers::default(),
             known: start,
             told: start,
-            ask: Ask::default(),
+            asked: Questions::default(),
             tell_every: HALF_WINDOW,
             owes_news: false,
             kept_there: 0,
@@ -263,27 +263,18 @@ impl ReceiveChannel {
 
     /// The sender waits for something.
     pub(super) fn handle_ask(&mut self, ask: Ask) {
-        self.ask.join(ask);
+        self.asked.add(ask, &self.told);
     }
 
     /// Whether the sender waits for the application, not only for us.
     pub(super) fn waits_for_application(&self) -> bool {
-        self.ask.released > self.told.released || self.ask.acknowledged > self.settled()
-    }
-
-    /// What the sender was told of the messages that it asks to be acknowledged. Where
-    /// acknowledgement has ended they cannot be any more, and what it can still hear of them is
-    /// that they are released.
-    fn settled(&self) -> u64 {
-        match self.told.acknowledgement_ended {
-            true => self.told.released,
-            false => self.told.acknowledged,
-        }
+        let open = self.asked.farthest().unanswered(&self.told);
+        open.released > 0 || open.acknowledged > 0
     }
 
     /// Whether the sender waits for room in its window.
     pub(super) fn waits_for_room(&self) -> bool {
-        self.ask.released > self.told.released
+        self.asked.farthest().released > self.told.released
     }
 
     /// The counters as they stand.
@@ -326,34 +317,20 @@ impl ReceiveChannel {
     /// Whether the sender waits to hear of what arrives.
     #[inline]
     pub(super) fn awaits_arrivals(&self) -> bool {
-        self.ask.received > self.told.received
+        self.asked.farthest().received > self.told.received
     }
 
     /// Whether the sender waits for more than it was told.
     fn is_asked_for_news(&self) -> bool {
-        self.ask.received > self.told.received
-            || self.ask.released > self.told.released
-            || self.ask.acknowledged > self.settled()
+        let asked = self.asked.farthest();
+        asked.received > self.told.received
+            || asked.released > self.told.released
+            || asked.acknowledged > self.told.settled()
     }
 
     /// Whether there is news of what the sender waits for.
     fn is_answer_due(&self) -> bool {
-        let now = self.counters();
-        let reached =
-            |target: u64, told: u64, now: u64| target > told && now > told && now >= target;
-        let unanswered = self.ask.acknowledged > self.told.acknowledged
-            && now.acknowledgement_ended
-            && !self.told.acknowledgement_ended;
-        reached(self.ask.received, self.told.received, now.received)
-            || (self.ask.released > self.told.released && now.released > self.told.released)
-            || reached(
-                self.ask.acknowledged,
-                self.told.acknowledged,
-                now.acknowledged,
-            )
-            || unanswered
-            || (self.told.acknowledgement_ended
-                && reached(self.ask.acknowledged, self.told.released, now.released))
+        self.asked.is_answer_due(&self.told, &self.counters())
     }
 
     /// Whether there is anything that the sender has not heard.

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use super::{
-    control::{Ask, CloseReason, KnownReceiver},
+    control::{Ask, CloseReason, KnownReceiver, Questions},
     counters::{Counters, ImpossibleCounters},
     landing::{GrantedLandings, LandingId, lands},
     large::{RemoteMemory, Transfers},
@@ -42,8 +42,8 @@ pub(super) struct SendChannel {
     pub(super) closing: Option<(u64, CloseReason)>,
     /// In the session's ready queue.
     pub(super) queued: bool,
-    /// What it waits for, or has waited for.
-    pub(super) asked: Ask,
+    /// What its handles wait for, or have waited for.
+    pub(super) asked: Questions,
 }
 
 /// A large message whose announcement is not in a frame yet.
@@ -235,18 +235,32 @@ impl SendChannel {
         Some(replayed)
     }
 
-    /// What it waits for and has not been told. Where acknowledgement has ended, the answer is
-    /// what is released.
-    pub(super) fn unanswered(&self) -> Ask {
-        let unless_reached = |target: u64, told: u64| if target > told { target } else { 0 };
-        let settled = match self.counters.acknowledgement_ended {
-            true => self.counters.released,
-            false => self.counters.acknowledged,
-        };
-        Ask {
-            received: unless_reached(self.asked.received, self.counters.received),
-            released: unless_reached(self.asked.released, self.counters.released),
-            acknowledged: unless_reached(self.asked.acknowledged, settled),
-        }
+    /// Adds what its handles wait for. Returns the question that the peer has to know.
+    pub(super) fn ask(&mut self, ask: Ask) -> Ask {
+        self.asked.add(ask, &self.counters);
+        self.unanswered()
+    }
+
+    /// Returns whether the peer will tell of the acknowledgement of message `sequence`.
+    pub(super) fn has_asked_for(&self, sequence: u64) -> bool {
+        self.asked.cover_acknowledged(sequence, &self.counters)
+    }
+
+    /// Asks once more, for all those who waited: no handle is left, and nothing can be asked
+    /// later.
+    pub(super) fn ask_last(&mut self, ask: Ask) {
+        self.asked = Questions::only(ask);
+    }
+
+    /// Returns whether the peer has answered one question, and has to be asked for a farther
+    /// one.
+    #[inline]
+    pub(super) fn has_to_ask_on(&self) -> bool {
+        self.asked.goes_on(&self.counters)
+    }
+
+    /// Returns the question that the peer has to know, as far as it has not answered.
+    pub(super) fn unanswered(&mut self) -> Ask {
+        self.asked.next(&self.counters)
     }
 }

@@ -373,19 +373,42 @@ impl Session {
         }
     }
 
-    /// A sending end waits for something. What it asked before and is still to go out goes
-    /// with it.
+    /// A sending end waits for something. One question goes out for all that it waits for: see
+    /// [`Questions`](super::control::Questions).
     pub fn ask(&mut self, end: u32, ask: Ask) {
-        self.has_errands = true;
-        if let Some(channel) = self.sender_mut(end) {
-            channel.asked.join(ask);
+        let ask = match self.sender_mut(end) {
+            Some(channel) => channel.ask(ask),
+            None => ask,
+        };
+        self.say_ask(end, ask);
+    }
+
+    /// Asks for the acknowledgement of message `sequence`, unless the peer was asked for it.
+    pub fn ask_once(&mut self, end: u32, sequence: u64) {
+        let channel = self.sender_mut(end);
+        if !channel.is_some_and(|channel| channel.has_asked_for(sequence)) {
+            self.ask(end, Ask::acknowledged(sequence));
         }
+    }
+
+    /// Asks for an end whose handles are over, ahead of the goodbye. This question takes
+    /// the place of all others, since an answer to one of them could lead to no further one.
+    pub fn ask_last(&mut self, end: u32, ask: Ask) {
+        if let Some(channel) = self.sender_mut(end) {
+            channel.ask_last(ask);
+        }
+        self.say_ask(end, ask);
+    }
+
+    /// Asks the peer, in the place of a question that is still to go out.
+    fn say_ask(&mut self, end: u32, ask: Ask) {
+        self.has_errands = true;
         let queued = self.control.iter_mut().find_map(|control| match control {
             Control::Ask { channel, ask } if *channel == end => Some(ask),
             _ => None,
         });
         match queued {
-            Some(queued) => queued.join(ask),
+            Some(queued) => *queued = ask,
             None => self.say(Control::Ask { channel: end, ask }),
         }
     }

@@ -9,7 +9,7 @@ use super::{
 };
 use crate::engine::{
     carriage::Carriage,
-    control::{ChannelSpec, CloseReason, Control, Role},
+    control::{Ask, ChannelSpec, CloseReason, Control, Role},
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
     id_map::IdMap,
     landing::LandingId,
@@ -310,11 +310,15 @@ impl Session {
             .handle_counters(&news)
             .map_err(|source| PeerMisbehaved::Counters { channel, source })?;
         let counters = sender.counters;
+        let next = (moved && sender.has_to_ask_on()).then(|| sender.unanswered());
         if moved {
             self.events.push_back(Event::Counted {
                 end: channel,
                 counters,
             });
+        }
+        if let Some(ask) = next {
+            self.say_ask(channel, ask);
         }
         Ok(())
     }
@@ -524,6 +528,7 @@ impl Session {
                 .max_message_bytes
                 .min(open.spec.max_message_bytes),
         };
+        let mut asked = Ask::default();
         match &mut local.state {
             EndState::Receiver(state) => {
                 *state = Some(Box::new(ReceiveChannel::new(
@@ -536,6 +541,8 @@ impl Session {
                 channel.alignment = agreed.alignment as usize;
                 channel.sent_position = record::first_position(channel.alignment);
                 channel.counters.released_position = channel.sent_position;
+                // The peer had no end that it could have answered for.
+                asked = channel.unanswered();
             }
         }
         self.events.push_back(Event::Opened {
@@ -550,6 +557,9 @@ impl Session {
                 reason,
                 final_sequence: 0,
             });
+        }
+        if asked != Ask::default() {
+            self.say_ask(end, asked);
         }
         self.mark_ready(end);
         self.forget_if_over(end);

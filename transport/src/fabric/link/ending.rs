@@ -93,7 +93,7 @@ impl Link {
             self.session.close_sender(id, last, reason);
         }
         if self.local.is_none() && last > sender.end.counts().received {
-            self.session.ask(id, Ask::received(last));
+            self.session.ask_last(id, Ask::received(last));
         }
     }
 

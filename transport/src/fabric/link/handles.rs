@@ -114,6 +114,13 @@ impl Link {
         }
     }
 
+    /// Asks for an acknowledgement that was perhaps asked for before.
+    pub(crate) fn ask_once(&mut self, end: u32, sequence: u64) {
+        if self.senders.contains(end) {
+            self.session.ask_once(end, sequence);
+        }
+    }
+
     /// Names of channels that the peer opened and we did not, with the peer's role.
     pub(crate) fn incoming(&self) -> Vec<(String, Role)> {
         self.session

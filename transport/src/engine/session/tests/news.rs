@@ -110,7 +110,8 @@ fn an_ask_is_answered_when_it_is_reached() {
 #[test]
 fn asks_that_wait_to_go_out_go_out_as_one() {
     let mut session = sending();
-    for received in 1..100 {
+    publish(&mut session, 100);
+    for received in (10..100).rev() {
         session.ask(1, Ask::received(received));
         session.ask(
             1,
@@ -120,18 +121,113 @@ fn asks_that_wait_to_go_out_go_out_as_one() {
             },
         );
     }
-    let joined = Ask {
-        received: 99,
+    let nearest = Ask {
+        received: 10,
         released: 49,
         acknowledged: 0,
     };
-    assert_eq!(
-        drain(&mut session).1,
-        [Control::Ask {
-            channel: 1,
-            ask: joined
-        }]
-    );
+    assert_eq!(drain(&mut session).1, [asks(nearest)]);
+}
+
+fn asks(ask: Ask) -> Control {
+    Control::Ask { channel: 1, ask }
+}
+
+/// Everything is acknowledged up to `acknowledged`, and nothing else is held back.
+fn acknowledged(acknowledged: u64) -> Counters {
+    Counters {
+        acknowledged,
+        ..counters(acknowledged)
+    }
+}
+
+/// Who waits for the third message does not wait for the sixth.
+#[test]
+fn a_nearer_ask_is_answered_before_a_farther_one() {
+    for order in [[6, 3], [3, 6]] {
+        let mut session = receiving();
+        deliver(&mut session, &records(1, &[&b""[..]; 6])).unwrap();
+        for target in order {
+            deliver(&mut session, &ask(Ask::acknowledged(target))).unwrap();
+        }
+        for (now, heard) in [(2, None), (3, Some(3)), (5, None), (6, Some(6))] {
+            session.released(1, &acknowledged(now));
+            let answer = told(&mut session).map(|told| told.acknowledged);
+            assert_eq!(answer, heard, "{order:?}: {now} are acknowledged");
+        }
+    }
+}
+
+/// Each answer leads to the next question while the end waits for more, so nobody between the
+/// nearest message and the farthest is left out.
+#[test]
+fn an_end_asks_on_until_the_farthest_is_answered() {
+    let mut session = sending();
+    publish(&mut session, 10);
+    for target in [10, 7, 5] {
+        session.ask(1, Ask::acknowledged(target));
+    }
+    assert_eq!(drain(&mut session).1, [asks(Ask::acknowledged(5))]);
+    for (heard, next) in [
+        (4, None),
+        (5, Some(6)),
+        (7, Some(8)),
+        (9, Some(10)),
+        (10, None),
+    ] {
+        deliver(&mut session, &told_by_peer(1, acknowledged(heard))).unwrap();
+        let next: Vec<_> = next
+            .map(|next| asks(Ask::acknowledged(next)))
+            .into_iter()
+            .collect();
+        assert_eq!(drain(&mut session).1, next, "{heard} are acknowledged");
+    }
+    // A lone question leads to no other.
+    let mut session = sending();
+    publish(&mut session, 10);
+    session.ask(1, Ask::acknowledged(10));
+    drain(&mut session);
+    deliver(&mut session, &told_by_peer(1, acknowledged(5))).unwrap();
+    deliver(&mut session, &told_by_peer(1, acknowledged(10))).unwrap();
+    assert_eq!(drain(&mut session).1, []);
+}
+
+/// Behind the goodbye nothing can be asked, so the last question is for all.
+#[test]
+fn the_last_ask_takes_the_place_of_nearer_ones() {
+    let mut session = sending();
+    publish(&mut session, 10);
+    session.ask(1, Ask::received(5));
+    session.ask_last(1, Ask::received(10));
+    assert_eq!(drain(&mut session).1, [asks(Ask::received(10))]);
+    deliver(&mut session, &told_by_peer(1, counters(5))).unwrap();
+    assert_eq!(drain(&mut session).1, []);
+}
+
+/// A caller that looks again and again asks once for each message.
+#[test]
+fn what_was_asked_is_not_asked_once_more_in_passing() {
+    let mut session = sending();
+    publish(&mut session, 10);
+    for target in [8, 5, 6, 8, 5] {
+        session.ask_once(1, target);
+    }
+    assert_eq!(drain(&mut session).1, [asks(Ask::acknowledged(5))]);
+    session.ask_once(1, 6);
+    assert_eq!(drain(&mut session).1, []);
+    session.ask_once(1, 4);
+    assert_eq!(drain(&mut session).1, [asks(Ask::acknowledged(4))]);
+}
+
+/// A peer that has not opened its end cannot note a question.
+#[test]
+fn an_ask_ahead_of_the_peers_open_is_asked_again() {
+    let mut session = Session::new(config());
+    session.open(Role::Sender, "wal", spec()).unwrap();
+    session.ask(1, Ask::acknowledged(1));
+    drain(&mut session);
+    deliver(&mut session, &open(PEER, Role::Receiver)).unwrap();
+    assert_eq!(drain(&mut session).1, [asks(Ask::acknowledged(1))]);
 }
 
 #[test]
