@@ -6,6 +6,9 @@
 //! and takes back what it left: a message is taken off its channel in the poll that returns
 //! it, and one that is being sent is either published or not.
 //!
+//! An executor's waker is called on whatever thread has the news. If it panics there, the log
+//! has an error with the panic's text, and everybody else is woken.
+//!
 //! Under [`Driver::Threads`](crate::Driver::Threads) the node's engine moves by itself. Under
 //! [`Driver::Caller`](crate::Driver::Caller) each poll that finds nothing runs one turn, and
 //! between polls nothing moves: let the program turn the engine, by

@@ -5,7 +5,7 @@ use std::{
     pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
     thread::{self, Thread},
@@ -78,6 +78,49 @@ pub(crate) fn poll_until_woken<F: Future + Unpin>(
         }
     }
     polled
+}
+
+/// Polls `task`, which stays pending, and polls it again for as long as a poll has woken it.
+/// Returns how often, at most `limit` times.
+pub(crate) fn polls_until_quiet<F: Future + Unpin>(task: &mut F, limit: usize) -> usize {
+    let count = Arc::new(Count::default());
+    let waker = Waker::from(count.clone());
+    for polls in 1..=limit {
+        let before = count.0.load(Ordering::Relaxed);
+        let polled = pin!(&mut *task).poll(&mut Context::from_waker(&waker));
+        assert!(polled.is_pending(), "what it waits for is there");
+        if count.0.load(Ordering::Relaxed) == before {
+            return polls;
+        }
+    }
+    limit
+}
+
+/// Counts its calls.
+#[derive(Default)]
+struct Count(AtomicUsize);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A waker that panics when it is called, and whether it was called.
+#[derive(Default)]
+pub(crate) struct Panics(AtomicBool);
+
+impl Panics {
+    pub(crate) fn was_called(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+        panic!("planted: a waker panics");
+    }
 }
 
 /// Notes that it was called, and wakes the thread that waits for that.

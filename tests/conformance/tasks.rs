@@ -4,7 +4,8 @@
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
-    task::Poll,
+    sync::Arc,
+    task::{Context, Poll, Waker},
 };
 
 use futures_util::{SinkExt, StreamExt};
@@ -21,6 +22,8 @@ use crate::common::{
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("tasks_ping_pong", tasks_ping_pong),
     Scenario::new("tasks_wait_for_room", tasks_wait_for_room),
+    Scenario::new("tasks_wait_quietly", tasks_wait_quietly),
+    Scenario::new("tasks_waker_panics", tasks_waker_panics),
     Scenario::new("tasks_dropped", tasks_dropped),
     Scenario::new("tasks_acknowledged", tasks_acknowledged),
     Scenario::new("tasks_stream_and_sink", tasks_stream_and_sink),
@@ -91,6 +94,95 @@ fn tasks_wait_for_room(stage: &mut Stage) {
             receive_all(&mut receiver, last, length);
             stage.hear("done", &node);
             assert_ended(receiver);
+        }
+    }
+}
+
+/// A task that waits for room behind a cloned sender is polled when something has changed, and
+/// does not wake itself.
+fn tasks_wait_quietly(stage: &mut Stage) {
+    const LIMIT: usize = 1_000;
+    let (node, peer) = stage.meet();
+    let driver = stage.driver();
+    match stage.side {
+        Side::Dialer => {
+            let channel = peer.channel("wal").codec::<Raw>().window_messages(8);
+            let mut sender = channel.sender::<[u8]>().expect("a sender");
+            let mut again = sender.clone();
+            sender.opened(LONG).expect("the peer opens");
+            let mut sent = 0;
+            while task::poll_once(&mut sender.send_async(&payload::numbered(sent + 1, 64)))
+                .is_ready()
+            {
+                sent += 1;
+            }
+            let message = payload::numbered(sent + 1, 64);
+            let mut pending = [&mut sender, &mut again].map(|one| one.send_async(&message));
+            for future in &mut pending {
+                let polls = task::polls_until_quiet(future, LIMIT);
+                assert!(polls < LIMIT, "it wakes itself");
+            }
+            stage.tell("full");
+            drop(pending);
+            let waiting = sender.send_async(&message);
+            assert_eq!(task::run(&node, driver, waiting).expect("sent"), sent + 1);
+            task::run(&node, driver, sender.wait_acked_async(sent + 1)).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            receiver.opened(LONG).expect("the peer opens");
+            stage.hear("full", &node);
+            for sequence in 1.. {
+                match task::run(&node, driver, receiver.recv_async()) {
+                    Ok(message) => {
+                        payload::check(sequence, &message);
+                        message.ack();
+                    }
+                    Err(RecvError::Ended) => break,
+                    Err(error) => panic!("{error}"),
+                }
+            }
+            stage.hear("done", &node);
+        }
+    }
+}
+
+/// A waker that panics harms nobody but its own task: the node goes on, and so does the
+/// channel.
+fn tasks_waker_panics(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    match stage.side {
+        Side::Dialer => {
+            let mut sender = sender(&peer, "wal");
+            for sequence in 1..=20 {
+                stage.hear("waiting", &node);
+                sender.send(&payload::numbered(sequence, 64)).expect("sent");
+                sender.flush().expect("received");
+            }
+            sender.wait_acked(20).expect("acknowledged");
+            stage.tell("done");
+        }
+        Side::Listener => {
+            let mut receiver = receiver(&peer, "wal");
+            receiver.opened(LONG).expect("the peer opens");
+            for sequence in 1..=20 {
+                let panics = Arc::<task::Panics>::default();
+                let waker = Waker::from(panics.clone());
+                let mut pending = receiver.recv_async();
+                let polled = Pin::new(&mut pending).poll(&mut Context::from_waker(&waker));
+                assert!(polled.is_pending());
+                stage.tell("waiting");
+                while !panics.was_called() {
+                    node.poll();
+                    std::thread::yield_now();
+                }
+                drop(pending);
+                let message = receiver.recv().expect("a message");
+                payload::check(sequence, &message);
+                message.ack();
+            }
+            stage.hear("done", &node);
         }
     }
 }

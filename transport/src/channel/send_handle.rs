@@ -114,24 +114,9 @@ impl SendHandle {
         &mut self,
         size: Option<usize>,
         patience: Patience,
-        mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+        encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Result<u64, SendFailure> {
-        let mut entered = self.enter(patience)?;
-        let end = entered.end;
-        if let Some(producer) = entered.producer()
-            && producer.takes(size.unwrap_or(producer.typical))
-            && !end.state.is_over()
-        {
-            match encode(producer.slot()) {
-                Ok(length) if length as u64 <= producer.max_message_bytes => {
-                    return Ok(end.publish(producer, RecordKind::Data, length));
-                }
-                Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
-                Err(Abort::Overflow) => {}
-                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
-            }
-        }
-        entered.send_slow(size, patience, &mut encode)
+        self.enter(patience)?.send(size, patience, encode)
     }
 
     /// Reserves room for a payload of `length` bytes, to be built in place.
@@ -157,7 +142,7 @@ impl SendHandle {
     }
 
     #[inline(always)]
-    fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
+    pub(super) fn enter(&mut self, patience: Patience) -> Result<Entered<'_>, SendFailure> {
         if fork::is_child() {
             return Err(self.end.used_after_fork().into());
         }
@@ -377,6 +362,31 @@ impl Drop for Entered<'_> {
 }
 
 impl Entered<'_> {
+    /// Sends a message as [`SendHandle::send`] does, and leaves.
+    #[inline(always)]
+    pub(super) fn send(
+        mut self,
+        size: Option<usize>,
+        patience: Patience,
+        mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, SendFailure> {
+        let end = self.end;
+        if let Some(producer) = self.producer()
+            && producer.takes(size.unwrap_or(producer.typical))
+            && !end.state.is_over()
+        {
+            match encode(producer.slot()) {
+                Ok(length) if length as u64 <= producer.max_message_bytes => {
+                    return Ok(end.publish(producer, RecordKind::Data, length));
+                }
+                Ok(length) => return Err(end.too_long(Some(length as u64)).into()),
+                Err(Abort::Overflow) => {}
+                Err(Abort::Failed(error)) => return Err(SendError::Encode(error).into()),
+            }
+        }
+        self.send_slow(size, patience, &mut encode)
+    }
+
     #[inline(always)]
     fn writing(&mut self) -> &mut Writing {
         // SAFETY: exclusive by rule 1, 2 or 4 for as long as this value lives, of which a handle

@@ -133,7 +133,13 @@ impl SendHandle {
         // Another handle may be inside, which no counter tells of.
         self.end().turnstile.waiters.renew(&mut wait.turn, waker);
         self.register_for_room(wait, waker);
-        match settled_send(self.send(size, Patience::None, encode)) {
+        let sent = self.enter(Patience::None).and_then(|entered| {
+            // Nobody else is inside, so the task waits for room. Leaving wakes who waits for its
+            // turn, and would wake this task.
+            entered.end.turnstile.waiters.leave(&mut wait.turn);
+            entered.send(size, Patience::None, encode)
+        });
+        match settled_send(sent) {
             Some(sent) => {
                 self.leave(wait);
                 Poll::Ready(sent)

@@ -19,12 +19,16 @@
 //! takes it back before it registers again, so that there are no more entries than waiters.
 //!
 //! Wakers are foreign code, so an engine takes them under its lock and calls
-//! them after it.
+//! them after it. One that panics is reported and wakes nobody, and those behind it are
+//! woken all the same.
 
 use std::sync::PoisonError;
 use std::task::Waker;
 
-use super::{barrier::Asymmetry, wakers::Wakers};
+use super::{
+    barrier::Asymmetry,
+    wakers::{self, Wakers},
+};
 use crate::sync::{AtomicU32, Mutex, MutexGuard, Ordering};
 
 /// A place to wait at, for threads and tasks alike.
@@ -174,7 +178,7 @@ impl WaitSlot {
         self.waiting
             .store(u32::from(!wakers.is_empty()), Ordering::Relaxed);
         drop(entries);
-        first.map(|(_, waker)| waker.wake()).is_some()
+        first.map(|(_, waker)| wakers::call(waker)).is_some()
     }
 
     fn entries(&self) -> MutexGuard<'_, Entries> {

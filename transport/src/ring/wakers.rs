@@ -6,8 +6,10 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    any::Any,
     cell::Cell,
     mem::{self, ManuallyDrop},
+    panic::{self, AssertUnwindSafe},
     task::Waker,
 };
 
@@ -60,10 +62,30 @@ impl Wakers {
         self.0.extend(wakers);
     }
 
-    /// Calls all of them; for who holds no lock.
+    /// Calls all of them, also those behind one that panics; for who holds no lock.
     pub fn wake(&mut self) {
-        self.0.drain(..).for_each(Waker::wake);
+        self.0.drain(..).for_each(call);
     }
+}
+
+/// Calls a waker, which is foreign code. If it panics, the log says so, and nothing else comes
+/// of it: the thread that wakes has others to wake, and is not to blame.
+pub(super) fn call(waker: Waker) {
+    if let Err(cause) = panic::catch_unwind(AssertUnwindSafe(|| waker.wake())) {
+        report(cause);
+    }
+}
+
+#[cold]
+fn report(cause: Box<dyn Any + Send>) {
+    let text = cause.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| cause.downcast_ref::<String>().map(String::as_str));
+    tracing::error!(
+        panic = text.unwrap_or("of another type than text"),
+        "a waker panicked; its task may not be polled again"
+    );
+    // Foreign code as well, and it may panic in turn.
+    mem::forget(cause);
 }
 
 impl Drop for Wakers {
@@ -77,7 +99,66 @@ impl Drop for Wakers {
 
 #[cold]
 fn keep(mut list: Vec<Waker>) {
-    // Empty but for a panic.
+    // Wakers that nobody called.
     list.clear();
     let _ = KEPT.try_with(|kept| kept.set(list));
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    };
+    use std::task::Wake;
+
+    use super::*;
+    use crate::ring::WaitSlot;
+
+    /// Panics when it is used for the first time.
+    #[derive(Default)]
+    struct PanicsOnce(AtomicU32);
+
+    impl Wake for PanicsOnce {
+        fn wake(self: Arc<Self>) {
+            assert!(
+                self.0.fetch_add(1, Ordering::Relaxed) > 0,
+                "planted: a waker panics"
+            );
+        }
+    }
+
+    fn three() -> ([Arc<PanicsOnce>; 3], [Waker; 3]) {
+        let woken = [(); 3].map(|()| Arc::<PanicsOnce>::default());
+        let wakers = woken.each_ref().map(|one| Waker::from(one.clone()));
+        (woken, wakers)
+    }
+
+    fn counts(woken: &[Arc<PanicsOnce>]) -> Vec<u32> {
+        let count = |one: &Arc<PanicsOnce>| one.0.load(Ordering::Relaxed);
+        woken.iter().map(count).collect()
+    }
+
+    #[test]
+    fn wakers_behind_one_that_panics_are_woken() {
+        let (woken, registered) = three();
+        let slot = WaitSlot::new();
+        let _tickets = registered.each_ref().map(|waker| slot.register(waker));
+        let mut wakers = Wakers::new();
+        slot.take(&mut wakers);
+        wakers.wake();
+        assert!(wakers.is_empty());
+        assert_eq!(counts(&woken), [1, 1, 1]);
+    }
+
+    #[test]
+    fn a_slot_wakes_those_behind_one_that_panics() {
+        let (woken, registered) = three();
+        let slot = WaitSlot::new();
+        let _tickets = registered.each_ref().map(|waker| slot.register(waker));
+        assert!(slot.wake_one());
+        slot.wake_all();
+        assert_eq!(counts(&woken), [1, 1, 1]);
+        assert!(!slot.is_waiting());
+    }
 }
