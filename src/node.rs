@@ -400,6 +400,9 @@ impl Node {
     /// the last `poll` and sleeping is in no descriptor, nor is a time that runs out (a
     /// handshake's, say): call `poll` after sending, and once a second in any case.
     ///
+    /// What another thread does meanwhile by dropping or acknowledging a message makes it
+    /// readable as well, if there is anything to do for it.
+    ///
     /// From the first call of this method on, peers ring for each message in shared memory
     /// that follows a pause, which costs them a system call.
     #[must_use]

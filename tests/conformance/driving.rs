@@ -17,6 +17,7 @@ use crate::common::{
     kernel, payload,
     scenario::{Scenario, Side, Span},
     stage::{BytesReceiver, BytesSender, LONG, MOMENT, Stage, receiver, sender},
+    task,
 };
 
 pub(crate) const SCENARIOS: &[Scenario] = &[
@@ -29,6 +30,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("accepting_without_waiting", accepting_without_waiting),
     Scenario::new("own_event_loop", own_event_loop).on(Span::EachFabricByCallers),
     Scenario::new("taken_in_by_another_end", taken_in_by_another_end).on(Span::EachFabricByCallers),
+    Scenario::new("taken_in_by_a_guard", taken_in_by_a_guard).on(Span::EachFabricByCallers),
     Scenario::new("asleep_after_busy_polling", asleep_after_busy_polling),
     Scenario::new("sent_behind_the_last_wait", sent_behind_the_last_wait).on(Span::EachFabric),
 ];
@@ -313,6 +315,61 @@ fn taken_in_by_another_end(stage: &mut Stage) {
                 assert_eq!(stage.hear_any(), "sent");
                 let nothing = second.try_recv().expect_err("nobody sends");
                 assert!(matches!(nothing, TryRecvError::Empty), "{nothing}");
+                let message = loop {
+                    edges.next(&node);
+                    match first.try_recv() {
+                        Ok(message) => break message,
+                        Err(TryRecvError::Empty) => {}
+                        Err(error) => panic!("{error}"),
+                    }
+                };
+                payload::check(round, &message);
+            }
+            stage.tell("received");
+        }
+    }
+}
+
+/// A guard that another thread drops runs a turn, which takes in a message: the program that
+/// sleeps on the node's descriptor hears of it.
+fn taken_in_by_a_guard(stage: &mut Stage) {
+    let rounds = stage.count(200);
+    match stage.side {
+        Side::Dialer => {
+            let node = stage.builder().build().expect("a node");
+            let peer = stage.dial(&node);
+            let (mut first, mut second) = (sender(&peer, "first"), sender(&peer, "second"));
+            for end in [&mut first, &mut second] {
+                end.opened(LONG).expect("the peer opens");
+            }
+            for round in 1..=rounds {
+                second.send(b"held").expect("sent");
+                let mut acknowledged = second.wait_acked_async(round);
+                assert!(task::poll_once(&mut acknowledged).is_pending());
+                stage.hear("looked", &node);
+                first.send(&payload::numbered(round, 100)).expect("sent");
+                while node.poll() {}
+                stage.tell("sent");
+                task::run(&node, Driver::Caller, acknowledged).expect("acknowledged");
+            }
+            assert_eq!(stage.hear_any(), "received");
+        }
+        Side::Listener => {
+            let node = stage.listen();
+            let peer = node.accept().expect("a peer");
+            let (mut first, mut second) = (receiver(&peer, "first"), receiver(&peer, "second"));
+            for end in [&mut first, &mut second] {
+                end.opened(LONG).expect("the peer opens");
+            }
+            let edges = Edges::of(&node);
+            for round in 1..=rounds {
+                let held = second.recv().expect("a message");
+                while node.poll() {}
+                assert!(matches!(first.try_recv(), Err(TryRecvError::Empty)));
+                while node.poll() {}
+                stage.tell("looked");
+                assert_eq!(stage.hear_any(), "sent");
+                thread::spawn(|| held.ack()).join().expect("no panic");
                 let message = loop {
                     edges.next(&node);
                     match first.try_recv() {

@@ -147,6 +147,11 @@ const FINDERS: &[Finder] = &[
     },
     Finder {
         tool: Tool::Loom,
+        test: "loom_a_watcher_is_rung_for",
+        mutants: &["watcher_unrung"],
+    },
+    Finder {
+        tool: Tool::Loom,
         test: "loom_woken_whoever_leads",
         mutants: &["woken_unseen", "waker_rings_nothing"],
     },

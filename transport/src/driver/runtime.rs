@@ -712,12 +712,17 @@ impl Drive for Runtime {
     fn drive(&self) {
         self.guard_rang.store(true, Ordering::Release);
         let turn = |engine: MutexGuard<'_, Engine>| {
-            self.turn(engine, &Ready::NOTHING);
+            let moved = self.turn(engine, &Ready::NOTHING);
             if self.engine.has_sleeper() {
                 self.settle();
             }
+            if moved && self.is_watched() {
+                // What the turn took in is in the epoll set no more.
+                self.bell.wake();
+            }
         };
-        self.engine.drive(turn, || self.bell.wake());
+        self.engine
+            .drive(turn, self.is_watched(), || self.bell.wake());
     }
 }
 

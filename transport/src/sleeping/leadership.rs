@@ -42,6 +42,10 @@
 //!    leading passes it on: it may have been that one. Model: loom_a_follower_may_give_up.
 //! 7. A claim is made before the leader is rung for, and the keeper looks for claims where
 //!    it looks for news. Model: loom_the_seat_is_claimed.
+//! 8. A program may sleep on the bell by itself, between turns, and nobody knows when. The
+//!    thread that has the engine may be in the last moments of such a turn, and has looked at
+//!    the news already. So a thread that leaves a mark then rings in any case. Model:
+//!    loom_a_watcher_is_rung_for.
 //!
 //! News costs one fence and one load for who has it. Nothing here is per message.
 
@@ -143,14 +147,27 @@ impl<E> Leadership<E> {
     }
 
     /// Turns the engine, or leaves that to whoever has it now; never waits.
-    pub fn drive(&self, turn: impl FnOnce(MutexGuard<'_, E>), ring: impl FnOnce()) {
+    ///
+    /// `is_watched` says that a program sleeps on the bell itself, between the turns that it
+    /// runs.
+    pub fn drive(
+        &self,
+        turn: impl FnOnce(MutexGuard<'_, E>),
+        is_watched: bool,
+        ring: impl FnOnce(),
+    ) {
         match self.try_lock() {
             Some(engine) => return turn(engine),
             None if is_mutant("drive_mark_missing") => {}
             // Rule 2.
             None => self.mark(),
         }
-        self.rouse(ring);
+        // Rule 8.
+        if is_watched && !is_mutant("watcher_unrung") {
+            ring();
+        } else {
+            self.rouse(ring);
+        }
     }
 
     /// Whether the bell may be drained; for who holds the engine (rule 4).
@@ -424,15 +441,29 @@ mod tests {
             },
             |seven| {
                 assert!(leadership.has_sleeper() && leadership.rouse(ring));
-                leadership.drive(|mut engine| *engine += 1, ring);
+                leadership.drive(|mut engine| *engine += 1, false, ring);
                 let engine = leadership.lock();
-                leadership.drive(|_| panic!("somebody has the engine"), ring);
+                leadership.drive(|_| panic!("somebody has the engine"), false, ring);
                 drop(engine);
                 seven
             },
         );
         assert_eq!((slept, rung.get(), *leadership.lock()), (Some(7), 2, 1));
         assert!(leadership.may_drain(&0));
+    }
+
+    #[test]
+    fn a_program_that_sleeps_on_the_bell_is_rung_for_unless_the_turn_is_run() {
+        let leadership = Leadership::new(());
+        let rung = Cell::new(0);
+        let ring = || rung.set(rung.get() + 1);
+        leadership.drive(|_| (), true, ring);
+        assert_eq!(rung.get(), 0);
+        let engine = leadership.lock();
+        leadership.drive(|_| panic!("somebody has the engine"), true, ring);
+        drop(engine);
+        assert_eq!(rung.get(), 1);
+        assert!(leadership.is_marked());
     }
 
     #[test]
@@ -445,7 +476,7 @@ mod tests {
         };
         assert!(sleeps(false) && !sleeps(true));
         let engine = leadership.lock();
-        leadership.drive(|_| panic!("somebody has the engine"), || ());
+        leadership.drive(|_| panic!("somebody has the engine"), false, || ());
         drop(engine);
         assert!(!sleeps(false));
         assert!(leadership.take_mark() && !leadership.take_mark());

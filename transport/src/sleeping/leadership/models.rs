@@ -75,7 +75,37 @@ impl Node {
             drop(engine);
             self.leadership.rouse(|| self.bell.ring());
         };
-        self.leadership.drive(turn, || self.bell.ring());
+        self.leadership.drive(turn, false, || self.bell.ring());
+    }
+
+    /// A guard settles while a program sleeps on the bell between its turns.
+    fn settle_watched(&self) {
+        self.settled.store(true, Ordering::Release);
+        let turn = |mut engine: MutexGuard<'_, Engine>| {
+            let moved = self.turn(&mut engine);
+            drop(engine);
+            if moved {
+                self.bell.ring();
+            }
+        };
+        self.leadership.drive(turn, true, || self.bell.ring());
+    }
+
+    /// A program that runs turns until the guard is answered, and sleeps on the bell when a
+    /// turn has moved nothing.
+    fn watch(&self) {
+        loop {
+            let mut engine = self.leadership.lock();
+            self.bell.drain();
+            let moved = self.turn(&mut engine);
+            if engine.answered {
+                return;
+            }
+            drop(engine);
+            if !moved {
+                self.bell.sleep();
+            }
+        }
     }
 
     /// Another thread's turn, that fetches what the waiter waits for.
@@ -206,6 +236,17 @@ fn loom_driven_or_roused() {
         let node = Node::new(1);
         let guard = in_thread(&node, Node::settle);
         node.lead(&Woken::default());
+        guard.join().unwrap();
+    });
+}
+
+/// Mutant: watcher_unrung.
+#[test]
+fn loom_a_watcher_is_rung_for() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let guard = in_thread(&node, Node::settle_watched);
+        node.watch();
         guard.join().unwrap();
     });
 }
