@@ -71,7 +71,10 @@ use crate::{
 /// parent nor a peer notices. [`UsedAfterFork`] says what no error can tell, first of all that
 /// the bytes of messages that were held at the fork are not there. A child that calls `exec`
 /// leaves the new program no descriptor of ours, so [`std::process::Command`] may be used at
-/// any time.
+/// any time. With an RDMA device on a kernel before Linux 5.12, a fork is unsafe for libibverbs'
+/// queues unless `RDMAV_FORK_SAFE` is set, even where the child calls `exec` at once; the node
+/// then logs a warning when it opens the device. `Command` forks only where it has to, as for
+/// `pre_exec`, and else uses `posix_spawn`, which is safe.
 ///
 /// `fork` copies the calling thread alone. What other threads were doing stays half done in
 /// the child, and so may what the child itself then calls of other libraries; there is nothing

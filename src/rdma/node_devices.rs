@@ -184,12 +184,8 @@ impl State {
         let opened = Site::open(provider, &choice, settings.site());
         // It may have gone since we looked.
         let site = opened.inspect_err(|_| self.inventory = None)?;
-        tracing::info!(
-            device = %choice,
-            fork = %report,
-            pages = %HugePages::of_system(),
-            "RDMA device opened"
-        );
+        tracing::info!(device = %choice, pages = %HugePages::of_system(), "RDMA device opened");
+        report.log(&choice.device);
         self.site = Some((choice, site.clone()));
         Ok(site)
     }

@@ -40,6 +40,7 @@ pub use huge_pages::HugePages;
 pub use large::{
     DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,
 };
+pub(crate) use mapping::keep_from_children;
 pub use mapping::{Access, Mapping};
 pub use memfd::create_memfd;
 pub use mirrored::MirroredMapping;

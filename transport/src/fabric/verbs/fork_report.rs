@@ -22,6 +22,12 @@ pub enum ForkStatus {
 }
 
 impl ForkStatus {
+    /// Returns whether a process may fork while a device works for it, whatever its child does.
+    #[must_use]
+    pub fn is_safe(self) -> bool {
+        matches!(self, Self::Enabled | Self::Unneeded)
+    }
+
     /// From the C enumeration.
     #[must_use]
     pub fn from_raw(raw: u32) -> Self {
@@ -39,7 +45,8 @@ impl fmt::Display for ForkStatus {
         match self {
             Self::Disabled => f.write_str(
                 "not safe for the queues of libibverbs (IBV_FORK_DISABLED): set RDMAV_FORK_SAFE=1 \
-                 if the program forks without exec",
+                 if the program forks, also where the child calls exec at once; posix_spawn and \
+                 vfork are safe",
             ),
             Self::Enabled => f.write_str("safe, by libibverbs (IBV_FORK_ENABLED)"),
             Self::Unneeded => f.write_str("safe, by the kernel (IBV_FORK_UNNEEDED)"),
@@ -71,6 +78,16 @@ impl ForkReport {
         Self::of(provider, |name| env::var_os(name).is_some())
     }
 
+    /// Tells the log what a fork means for a device that was opened: a warning where it is not
+    /// [safe](ForkStatus::is_safe).
+    pub fn log(&self, device: &str) {
+        const WHAT: &str = "a fork of this process beside an RDMA device";
+        match self.status.is_safe() {
+            true => tracing::info!(device, fork = %self, "{WHAT}"),
+            false => tracing::warn!(device, fork = %self, "{WHAT}"),
+        }
+    }
+
     pub(super) fn of(provider: &Arc<dyn Provider>, is_set: impl Fn(&str) -> bool) -> Self {
         Self {
             status: provider.fork_status(),
@@ -95,8 +112,54 @@ impl fmt::Display for ForkReport {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
+    use tracing::{Event, Level, Metadata, Subscriber, span, subscriber};
+
     use super::super::provider::fake::{FakeDevice, FakeProvider};
     use super::*;
+
+    /// The levels of what is logged.
+    #[derive(Clone, Default)]
+    struct Levels(Arc<Mutex<Vec<Level>>>);
+
+    impl Subscriber for Levels {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            self.0.lock().unwrap().push(*event.metadata().level());
+        }
+
+        // Nothing here opens spans.
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    #[test]
+    fn a_fork_that_is_not_known_to_be_safe_is_a_warning() {
+        let levels = Levels::default();
+        subscriber::with_default(levels.clone(), || {
+            for raw in 0..4 {
+                let status = ForkStatus::from_raw(raw);
+                let report = ForkReport {
+                    status,
+                    fork_safe: false,
+                    huge_pages_safe: false,
+                };
+                report.log("mlx5_0");
+            }
+        });
+        // Disabled, enabled, unneeded, unknown.
+        let expected = [Level::WARN, Level::INFO, Level::INFO, Level::WARN];
+        assert_eq!(*levels.0.lock().unwrap(), expected);
+    }
 
     #[test]
     fn the_variables_and_the_status_are_one_line() {
@@ -114,8 +177,8 @@ mod tests {
         assert_eq!(
             report.to_string(),
             "not safe for the queues of libibverbs (IBV_FORK_DISABLED): set RDMAV_FORK_SAFE=1 if \
-             the program forks without exec; RDMAV_FORK_SAFE is not set, RDMAV_HUGEPAGES_SAFE is \
-             set"
+             the program forks, also where the child calls exec at once; posix_spawn and vfork \
+             are safe; RDMAV_FORK_SAFE is not set, RDMAV_HUGEPAGES_SAFE is set"
         );
         assert_eq!(ForkStatus::from_raw(9), ForkStatus::Unknown(9));
     }

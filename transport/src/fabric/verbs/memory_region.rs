@@ -10,7 +10,11 @@
 //!    does not write there: the device writes a receive from its posting until its
 //!    completion, and a granted block whenever the peer likes. Hence [`DeviceMemory`]
 //!    hands out an address.
-//! 3. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
+//! 3. Registered memory is kept from children of a fork. libibverbs lets them have it again
+//!    when the last registration of a page ends, or is refused (`ibv_dofork_range`, with
+//!    `RDMAV_FORK_SAFE` before Linux 5.12 and with `RDMAV_USE_MADVISE` on every kernel), so
+//!    the advice is given anew then.
+//! 4. A [`ScatterEntry`] borrows what it points to, so it is mapped when it is posted;
 //!    what happens afterwards is rule 1.
 
 use std::marker::PhantomData;
@@ -26,14 +30,14 @@ use super::locked_memory::LockedMemory;
 use super::protection_domain::{Domain, ProtectionDomain};
 use super::provider::RegionHandle;
 use crate::fork;
-use crate::memory::{BufferSlab, Mapping, MirroredMapping};
+use crate::memory::{BufferSlab, Mapping, MirroredMapping, keep_from_children};
 
 /// Memory that can be registered.
 ///
 /// # Safety
 /// `base()..base() + bytes()` is mapped, at the same place and with the same length, from
 /// now until the value is dropped, also when the value moves. Whoever makes references
-/// into it keeps rule 2 of this module.
+/// into it keeps rule 2 of this module. A child of a fork touches none of its pages (rule 3).
 pub unsafe trait DeviceMemory: Send + Sync {
     /// Its first byte.
     fn base(&self) -> NonNull<u8>;
@@ -138,6 +142,8 @@ pub struct MemoryRegion<M: DeviceMemory> {
 pub(super) struct Registration {
     /// By which the domain has it.
     number: u64,
+    /// The addresses that are registered, which are mapped while the state is `Held`.
+    range: Range<usize>,
     state: Mutex<RegistrationState>,
 }
 
@@ -174,6 +180,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             true => access.relaxed_ordering(),
             false => access,
         };
+        let range = base.addr().get()..base.addr().get() + bytes;
         // SAFETY: the domain is alive; the range is mapped while `memory` lives
         // (`DeviceMemory`), and `drop` deregisters before it lets go of it.
         let registered = unsafe {
@@ -182,6 +189,8 @@ impl<M: DeviceMemory> MemoryRegion<M> {
                 .register(domain.handle, base, bytes, access.bits())
         }
         .map_err(|errno| {
+            // SAFETY: `memory` lives, and is kept from children (`DeviceMemory`).
+            unsafe { keep_from_children(range.clone()) };
             VerbsError::registration(context.name(), bytes as u64, LockedMemory::now(), errno)
         })?;
         let number = new_tag();
@@ -190,6 +199,7 @@ impl<M: DeviceMemory> MemoryRegion<M> {
             memory: ManuallyDrop::new(memory),
             registration: Arc::new(Registration {
                 number,
+                range,
                 state: Mutex::new(held),
             }),
             base,
@@ -292,7 +302,13 @@ impl Registration {
             // no more after this.
             let ended = unsafe { context.provider().deregister(*handle) };
             *state = match ended {
-                Ok(()) => RegistrationState::Ended,
+                Ok(()) => {
+                    // SAFETY: the region's memory is mapped: the region lets go of it after it
+                    // has called this, and finds `state` locked until then. It is kept from
+                    // children (`DeviceMemory`).
+                    unsafe { keep_from_children(self.range.clone()) };
+                    RegistrationState::Ended
+                }
                 Err(errno) => {
                     context.undestroyed("ibv_dereg_mr", errno);
                     RegistrationState::Stuck

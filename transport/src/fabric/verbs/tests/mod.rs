@@ -6,6 +6,7 @@ mod connecting;
 mod discovery;
 mod errors;
 mod extended;
+mod forks;
 mod lifetimes;
 mod overdue;
 mod posting;

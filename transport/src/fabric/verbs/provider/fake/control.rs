@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::ptr::NonNull;
 
 use rustix::io::Errno;
+use rustix::mm::Advice;
 
 use super::super::super::error::VerbsError;
 use super::super::super::fork_report::ForkStatus;
@@ -51,7 +52,8 @@ impl Provider for FakeProvider {
     }
 
     fn fork_status(&self) -> ForkStatus {
-        ForkStatus::Unneeded
+        let status = self.world.lock().fork_status;
+        status.unwrap_or(ForkStatus::Unneeded)
     }
 
     fn open(&self, name: &str) -> Result<OpenedContext, VerbsError> {
@@ -202,15 +204,20 @@ impl Provider for FakeProvider {
         access: u32,
     ) -> Result<RegisteredRegion, Errno> {
         let mut state = self.world.lock();
-        state.grant(Call::Register)?;
         // SAFETY: the trait's contract.
         let domain = unsafe { id_of(domain.as_ptr()) };
+        let start = base.as_ptr().expose_provenance() as u64;
+        state.advise_fork(start, bytes as u64, Advice::LinuxDontFork);
+        if let Err(errno) = state.grant(Call::Register) {
+            state.advise_fork(start, bytes as u64, Advice::LinuxDoFork);
+            return Err(errno);
+        }
         let id = state.new_id();
         state.regions.insert(
             id,
             FakeRegion {
                 domain,
-                base: base.as_ptr().expose_provenance() as u64,
+                base: start,
                 bytes: bytes as u64,
                 access,
             },
@@ -227,7 +234,9 @@ impl Provider for FakeProvider {
         state.grant(Call::Deregister)?;
         // SAFETY: the trait's contract.
         let id = unsafe { id_of(region.as_ptr()) };
-        state.regions.remove(&id);
+        if let Some(ended) = state.regions.remove(&id) {
+            state.advise_fork(ended.base, ended.bytes, Advice::LinuxDoFork);
+        }
         // SAFETY: the trait's contract.
         unsafe { take_back(region.as_ptr()) };
         Ok(())

@@ -25,6 +25,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::super::abi::{Sge, Wc};
+use super::super::fork_report::ForkStatus;
 use super::super::queue_pair_state::{AttributeMask, QueuePairAttributes};
 use super::{Provider, RawEvent};
 
@@ -180,6 +181,12 @@ impl FakeProvider {
     /// some devices do not: whoever waits for it waits until time is up.
     pub fn lose_last_events(&self, lose: bool) {
         self.world.lock().loses_last_events = lose;
+    }
+
+    /// What `ibv_is_fork_initialized` says from now on. With [`ForkStatus::Enabled`] the end of
+    /// a registration lets children have its pages, as libibverbs does.
+    pub fn set_fork_status(&self, status: ForkStatus) {
+        self.world.lock().fork_status = Some(status);
     }
 
     /// From now on a queue pair that dies says nothing at all, of no request.

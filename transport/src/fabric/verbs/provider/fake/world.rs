@@ -10,8 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{Errno, read, write};
+use rustix::mm::{Advice, madvise};
+use rustix::param::page_size;
 
 use super::super::super::abi::{Sge, Wc, access_flags, send_flags, wc_flags, wc_opcode, wr_opcode};
+use super::super::super::fork_report::ForkStatus;
 use super::super::super::queue_pair_state::QueuePairState;
 use super::super::{QueuePairSizes, RawEvent};
 use super::{Call, FakeDevice, FakeExtended, Modification, PostedReceive, PostedSend};
@@ -50,6 +53,8 @@ pub(super) struct State {
     pub(super) loses_last_events: bool,
     /// It says nothing at all, of no request.
     pub(super) is_silent: bool,
+    /// Whether children may have registered memory; `None` is the kernel's care.
+    pub(super) fork_status: Option<ForkStatus>,
     pub(super) limits_armed: u64,
     /// What all clocks show.
     pub(super) ticks: u64,
@@ -191,6 +196,25 @@ impl State {
             }
             None => Ok(()),
         }
+    }
+
+    /// Advises pages of memory that is registered or is no more, as libibverbs does after
+    /// `ibv_fork_init` (`ibv_dontfork_range` and `ibv_dofork_range`, libibverbs/memory.c; it
+    /// counts the registrations of each page, which tests do not need).
+    pub(super) fn advise_fork(&self, base: u64, bytes: u64, advice: Advice) {
+        if self.fork_status != Some(ForkStatus::Enabled) {
+            return;
+        }
+        let page = page_size();
+        let start = base as usize & !(page - 1);
+        let end = (base + bytes) as usize;
+        // SAFETY: memory of a registration, which is mapped; the advice changes no byte in
+        // this process.
+        let advised = unsafe {
+            let length = end.next_multiple_of(page) - start;
+            madvise(std::ptr::without_provenance_mut(start), length, advice)
+        };
+        assert_eq!(advised, Ok(()), "memory that is registered is mapped");
     }
 
     pub(super) fn device_of(&self, context: u64) -> &FakeDevice {
