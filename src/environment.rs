@@ -70,6 +70,8 @@ pub(crate) struct Site {
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
+    /// One that names a partition.
+    pub(crate) partition_key: Option<u16>,
     /// In bytes; one that a port can have.
     pub(crate) mtu_bytes: Option<u32>,
     pub(crate) completion_polling: Option<CompletionPolling>,
@@ -112,6 +114,18 @@ const VARIABLES: &[Variable] = &[
         take: |site, value| {
             site.gid_index = value.parse::<u8>().ok().map(u32::from);
             site.gid_index.is_some().then_some(())
+        },
+    },
+    Variable {
+        name: "IBEX_RDMA_PARTITION_KEY",
+        range: "0x0001 to 0xffff, but for 0x8000",
+        take: |site, value| {
+            let key = match value.strip_prefix("0x") {
+                Some(digits) => u16::from_str_radix(digits, 16).ok(),
+                None => value.parse().ok(),
+            };
+            site.partition_key = key.filter(|key| key & 0x7fff != 0);
+            site.partition_key.is_some().then_some(())
         },
     },
     Variable {
@@ -312,6 +326,7 @@ mod tests {
             ("IBEX_RDMA_DEVICE", "mlx5_1"),
             ("IBEX_RDMA_PORT", "2"),
             ("IBEX_RDMA_GID_INDEX", "0"),
+            ("IBEX_RDMA_PARTITION_KEY", "0x8001"),
             ("IBEX_RDMA_MTU", "1024"),
             ("IBEX_RDMA_COMPLETIONS", "one-by-one"),
             ("IBEX_RDMA_FAIL_OVER_AFTER", "2500"),
@@ -321,6 +336,7 @@ mod tests {
         assert_eq!(site.fabrics, Some(vec![Fabric::Tcp, Fabric::Shm]));
         assert_eq!(site.device.as_deref(), Some("mlx5_1"));
         assert_eq!((site.port, site.gid_index), (Some(2), Some(0)));
+        assert_eq!(site.partition_key, Some(0x8001));
         assert_eq!(site.mtu_bytes, Some(1024));
         let polling = Some(CompletionPolling::ExtendedOneByOne);
         assert_eq!(site.completion_polling, polling);
@@ -372,6 +388,16 @@ mod tests {
             ("IBEX_RDMA_PORT", "eth0", "1 to 255"),
             ("IBEX_RDMA_GID_INDEX", "-1", "0 to 255"),
             ("IBEX_RDMA_GID_INDEX", "256", "0 to 255"),
+            (
+                "IBEX_RDMA_PARTITION_KEY",
+                "0x8000",
+                "0x0001 to 0xffff, but for 0x8000",
+            ),
+            (
+                "IBEX_RDMA_PARTITION_KEY",
+                "8001h",
+                "0x0001 to 0xffff, but for 0x8000",
+            ),
             ("IBEX_RDMA_MTU", "1500", "256, 512, 1024, 2048 or 4096"),
             (
                 "IBEX_RDMA_COMPLETIONS",

@@ -38,6 +38,8 @@
 //! | DOWN, not ACTIVE | `ip link set NETDEV up`; on InfiniBand a subnet manager |
 //! | no GID that can be used; only link-local GIDs | an address on the device's network interface |
 //! | speaks RoCE v1 and ... RoCE v2 | [`RdmaSettings::gid_index`] at one end, of a GID of the other's type |
+//! | is not in partition ..., in different partitions, limited members | the subnet manager's partitions, or [`RdmaSettings::partition_key`] at both ends |
+//! | is in another InfiniBand subnet | floating LIDs of the subnets' routers, or another fabric |
 //! | the limit on locked memory is ... | below |
 //! | its limit is ... | the setting that the text names, lowered |
 //! | the policy forbids verbs | the policy of that node ([`Policy`](crate::Policy)) |
@@ -68,7 +70,7 @@ pub use ibex_transport::fabric::verbs::discovery::{
     address_towards,
 };
 pub use ibex_transport::{
-    fabric::verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, VerbsError},
+    fabric::verbs::{CompletionPolling, ForkReport, ForkStatus, Mtu, PartitionKey, VerbsError},
     memory::HugePages,
 };
 pub(crate) use node_devices::NodeDevices;

@@ -20,8 +20,8 @@ use ibex_transport::fabric::verbs::discovery::{
 };
 use ibex_transport::fabric::verbs::provider::{Libibverbs, Provider};
 use ibex_transport::fabric::verbs::{
-    FirstSequence, ForkReport, Gid, GidType, Mtu, PairEndpoint, PreparedPair, RemoteEndpoint, Site,
-    VerbsError,
+    FirstSequence, ForkReport, Gid, GidType, Mtu, PairEndpoint, PartitionKey, PreparedPair,
+    RemoteEndpoint, Site, VerbsError,
 };
 use ibex_transport::memory::HugePages;
 
@@ -116,29 +116,39 @@ impl NodeDevices {
             device,
             port,
             gid_index,
+            partition_key,
             ..
         } = &self.settings;
-        let named = |name: &str, port, gid_index| {
-            let name = name.to_owned();
-            let wish = Wish::Device {
-                name,
-                port,
-                gid_index,
-            };
-            choose(inventory, &wish)
+        let routed = match local.is_loopback() {
+            true => any(inventory),
+            false => choose(inventory, &Wish::Address(local)),
         };
-        if let Some(device) = device {
-            return named(device, *port, *gid_index);
-        }
-        let routed = if local.is_loopback() {
-            any(inventory)?
-        } else {
-            choose(inventory, &Wish::Address(local))?
+        let place = match (device, &routed) {
+            (Some(device), _) => Some((device.clone(), *port)),
+            (None, Ok(routed)) if port.is_some() || gid_index.is_some() => {
+                Some((routed.device.clone(), port.or(Some(routed.port))))
+            }
+            (None, _) => None,
         };
-        match (port, gid_index) {
-            (None, None) => Ok(routed),
-            (port, index) => named(&routed.device, port.or(Some(routed.port)), *index),
-        }
+        let mut choice = match place {
+            None => routed?,
+            Some((name, port)) => {
+                let wish = Wish::Device {
+                    name,
+                    port,
+                    gid_index: *gid_index,
+                };
+                let mut named = choose(inventory, &wish)?;
+                // The route may lead over another port, whose partitions are none of this one's.
+                named.partition_key = routed
+                    .ok()
+                    .filter(|routed| is_at_same_port(routed, &named))
+                    .and_then(|routed| routed.partition_key);
+                named
+            }
+        };
+        choice.partition_key = partition_key.or(choice.partition_key);
+        Ok(choice)
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -199,14 +209,21 @@ impl State {
 
     /// Why sessions cannot use this place, where the node's is another.
     fn taken_elsewhere(&self, choice: &Choice) -> Result<(), String> {
-        match &self.site {
-            Some((ours, _)) if (&ours.device, ours.port) != (&choice.device, choice.port) => {
-                Err(format!(
-                    "its route leads over {} port {}, and this node's sessions go over {} port \
-                     {}: a node uses one",
-                    choice.device, choice.port, ours.device, ours.port
-                ))
-            }
+        let Some((ours, site)) = &self.site else {
+            return Ok(());
+        };
+        if !is_at_same_port(ours, choice) {
+            return Err(format!(
+                "its route leads over {} port {}, and this node's sessions go over {} port {}: a \
+                 node uses one",
+                choice.device, choice.port, ours.device, ours.port
+            ));
+        }
+        match (choice.partition_key, site.partition_key()) {
+            (Some(wanted), Some(key)) if !wanted.is_of_same_partition(key) => Err(format!(
+                "its route leads into partition {wanted}, and this node's sessions are in {key}: \
+                 a node uses one"
+            )),
             _ => Ok(()),
         }
     }
@@ -282,6 +299,10 @@ fn any(inventory: &Inventory) -> Result<Choice, VerbsError> {
     Err(first_error.unwrap_or(VerbsError::NoDevice { hidden: None }))
 }
 
+fn is_at_same_port(one: &Choice, other: &Choice) -> bool {
+    (&one.device, one.port) == (&other.device, other.port)
+}
+
 fn active_ports(inventory: &Inventory) -> usize {
     let ports = inventory.devices.iter().flat_map(DeviceInfo::ports);
     ports.filter(|port| port.is_active()).count()
@@ -308,6 +329,7 @@ fn to_wire(ours: &PairEndpoint) -> Result<VerbsEndpoint, String> {
         max_send_sge: ours.max_send_entries,
         max_receive_sge: ours.max_receive_entries,
         immediate: ours.immediate,
+        partition_key: pair.partition_key.map_or(0, PartitionKey::get),
         receive_buffer_bytes: ours.buffer_bytes,
         credit: ours.credit,
     })
@@ -326,6 +348,7 @@ fn from_wire(theirs: &VerbsEndpoint) -> Result<PairEndpoint, String> {
                 WireGidType::RoceV1 => GidType::RoceV1,
                 WireGidType::RoceV2 => GidType::RoceV2,
             },
+            partition_key: PartitionKey::new(theirs.partition_key),
             mtu: mtu.ok_or_else(|| format!("the peer's MTU is {}", theirs.mtu_bytes))?,
         },
         buffer_bytes: theirs.receive_buffer_bytes,
@@ -353,6 +376,7 @@ mod tests {
                 lid,
                 gid: Gid([7; 16]),
                 gid_type,
+                partition_key: PartitionKey::new(lid),
                 mtu: Mtu::Bytes1024,
             },
             buffer_bytes: 4096,

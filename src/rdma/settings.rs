@@ -10,7 +10,7 @@ use std::time::Duration;
 #[cfg(feature = "fake-device")]
 use ibex_transport::fabric::verbs::provider::{Provider, fake::FakeProvider};
 use ibex_transport::fabric::verbs::{
-    CompletionPolling, ConnectionSettings, Mtu, SiteSettings, VerbsError,
+    CompletionPolling, ConnectionSettings, Mtu, PartitionKey, SiteSettings, VerbsError,
 };
 
 use crate::{SettingConflict, SettingError, environment::Site};
@@ -42,6 +42,7 @@ pub struct RdmaSettings {
     pub(super) device: Option<String>,
     pub(super) port: Option<u8>,
     pub(super) gid_index: Option<u32>,
+    pub(super) partition_key: Option<PartitionKey>,
     /// Whose devices these are, if not this machine's.
     #[cfg(feature = "fake-device")]
     pub(super) provider: Option<Arc<dyn Provider>>,
@@ -73,6 +74,7 @@ impl RdmaSettings {
             device: None,
             port: None,
             gid_index: None,
+            partition_key: None,
             #[cfg(feature = "fake-device")]
             provider: None,
             site: SiteSettings::default(),
@@ -113,6 +115,23 @@ impl RdmaSettings {
             0..=255,
         ));
         self.gid_index = Some(index);
+        self
+    }
+
+    /// The partition that the node's queue pairs are in, on InfiniBand, by its key, such as
+    /// `0x8001`. Default: that of the network interface of the route, where that is an IPoIB
+    /// interface or stands on one (`ib0.8001`), else that of the first key of the port's table.
+    /// Range 0x0001 to 0xffff without 0x8000; the uppermost bit, which full members have, does
+    /// not count. It costs nothing. Both ends have to be in one partition, and one of them as
+    /// a full member; where the key stands in the port's table is looked up for each session.
+    pub fn partition_key(mut self, key: u16) -> Self {
+        let number = u64::from(key & 0x7fff);
+        self.note(SettingError::check_count(
+            "partition_key",
+            number,
+            1..=0x7fff,
+        ));
+        self.partition_key = PartitionKey::new(key);
         self
     }
 
@@ -478,6 +497,7 @@ impl RdmaSettings {
             device,
             port,
             gid_index,
+            partition_key,
             mtu_bytes,
             completion_polling,
             ..
@@ -485,6 +505,8 @@ impl RdmaSettings {
         self.device = device.clone().or(self.device.take());
         self.port = port.or(self.port);
         self.gid_index = gid_index.or(self.gid_index);
+        let partition_key = partition_key.and_then(PartitionKey::new);
+        self.partition_key = partition_key.or(self.partition_key);
         self.site.completion_polling = completion_polling.or(self.site.completion_polling);
         if let Some(mtu) = mtu_bytes.and_then(Mtu::from_bytes) {
             self.connection = self.connection.path_mtu(mtu);
@@ -587,6 +609,10 @@ mod tests {
             (
                 RdmaSettings::new().gid_index(256),
                 "gid_index is 256; it may be 0 to 255",
+            ),
+            (
+                RdmaSettings::new().partition_key(0x8000),
+                "partition_key is 0; it may be 1 to 32767",
             ),
             (
                 RdmaSettings::new().held_buffers((1 << 20) + 1),
@@ -700,11 +726,13 @@ mod tests {
         settings.apply(&Site {
             device: Some("rxe0".to_owned()),
             port: Some(2),
+            partition_key: Some(0x8001),
             mtu_bytes: Some(1024),
             ..Site::default()
         });
         assert_eq!(settings.device.as_deref(), Some("rxe0"));
         assert_eq!((settings.port, settings.gid_index), (Some(2), Some(3)));
+        assert_eq!(settings.partition_key, PartitionKey::new(0x8001));
         let expected = RdmaSettings::new().path_mtu(Mtu::from_bytes(1024).unwrap());
         assert_eq!(settings.site(), expected.site());
     }

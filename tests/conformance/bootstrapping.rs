@@ -568,6 +568,7 @@ fn hand_made_pair() -> VerbsEndpoint {
         max_send_sge: 1,
         max_receive_sge: 1,
         immediate: false,
+        partition_key: 0,
         receive_buffer_bytes: 4096,
         credit: 0,
     }

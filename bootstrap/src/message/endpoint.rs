@@ -60,6 +60,9 @@ pub struct VerbsEndpoint {
     pub credit: u32,
     /// It takes immediate data, and makes writes with some. Since 1.3.
     pub immediate: bool,
+    /// The key of its partition, with the bit of full members; 0 where it is not known, as
+    /// with nodes that do not write it.
+    pub partition_key: u16,
 }
 
 /// The kind of a global identifier; peers with different kinds cannot talk.
@@ -148,6 +151,7 @@ impl VerbsEndpoint {
             receive_buffer_bytes: fields.u32("receive buffer size")?,
             credit: fields.u32("credit")?,
             immediate: fields.later_u8() & IMMEDIATE != 0,
+            partition_key: fields.later_u16(),
         };
         endpoint.check()?;
         Ok(endpoint)
@@ -201,6 +205,7 @@ impl VerbsEndpoint {
         fields.u32(self.receive_buffer_bytes);
         fields.u32(self.credit);
         fields.u8(if self.immediate { IMMEDIATE } else { 0 });
+        fields.u16(self.partition_key);
     }
 }
 

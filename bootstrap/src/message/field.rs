@@ -57,6 +57,15 @@ impl<'a> FieldReader<'a> {
     }
 
     /// A number that earlier versions do not write; 0 then.
+    pub(super) fn later_u16(&mut self) -> u16 {
+        let Some((bytes, rest)) = self.rest.split_first_chunk() else {
+            return 0;
+        };
+        self.rest = rest;
+        u16::from_le_bytes(*bytes)
+    }
+
+    /// A number that earlier versions do not write; 0 then.
     pub(super) fn later_u64(&mut self) -> u64 {
         let Some((bytes, rest)) = self.rest.split_first_chunk() else {
             return 0;

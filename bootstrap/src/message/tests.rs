@@ -22,6 +22,7 @@ fn one_of_each() -> Vec<Message> {
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
+        partition_key: 0x8001,
         receive_buffer_bytes: 4096,
         credit: 64,
     };
@@ -166,6 +167,7 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
             "00100000", // receive buffers
             "40000000", // credit
             "01",       // immediate data
+            "0180",     // partition key
         )
     );
     assert_eq!(hex(&messages[6]), "050309006e6f20646576696365");
@@ -184,7 +186,7 @@ fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
         let bytes = bytes_of(&message);
         // What 1.3 and 1.4 have added is not missed.
         let later = match message {
-            Message::Endpoint(Endpoint::Verbs(_)) => 1,
+            Message::Endpoint(Endpoint::Verbs(_)) => 3,
             Message::Offer(_) => 8,
             _ => 0,
         };

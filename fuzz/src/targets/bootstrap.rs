@@ -322,6 +322,7 @@ fn endpoint() -> VerbsEndpoint {
         max_send_sge: 30,
         max_receive_sge: 30,
         immediate: true,
+        partition_key: 0xffff,
         receive_buffer_bytes: 4096,
         credit: 64,
     }

@@ -303,5 +303,6 @@ fn queue_pair(random: &mut Random) -> VerbsEndpoint {
         receive_buffer_bytes: 4096,
         credit: 64,
         immediate: true,
+        partition_key: 0xffff,
     }
 }

@@ -79,7 +79,6 @@ impl PollingChoice {
     pub(super) fn make(
         domain: &ProtectionDomain,
         device: &Device,
-        port: u8,
         local: impl Fn() -> Result<LocalPort, VerbsError>,
         wish: PollingWish,
     ) -> Self {
@@ -96,8 +95,9 @@ impl PollingChoice {
             return chosen(CompletionPolling::Plain, false, reason);
         }
         let test = |polling, times| {
-            let queue = TestQueue::make(domain, device, port, polling, times, false);
-            queue.and_then(|mut test| test.run(local()?))
+            let local = local()?;
+            let queue = TestQueue::make(domain, device, &local, polling, times, false);
+            queue.and_then(|mut test| test.run(local))
         };
         let kinds = [
             CompletionPolling::Extended,
@@ -186,7 +186,7 @@ impl TestQueue {
     pub(super) fn make(
         domain: &ProtectionDomain,
         device: &Device,
-        port: u8,
+        local: &LocalPort,
         polling: CompletionPolling,
         times: bool,
         takes_writes: bool,
@@ -209,11 +209,12 @@ impl TestQueue {
             .send_requests(MESSAGES)
             .send_entries(1)
             .inline_bytes(0)
-            .receives(MESSAGES, 1);
+            .receives(MESSAGES, 1)
+            .pkey_index(local.partition.index);
         if takes_writes {
             builder = builder.remote_access(access);
         }
-        let pair = builder.build(port, ConnectionSettings::default())?;
+        let pair = builder.build(local.number, ConnectionSettings::default())?;
         Ok(Self {
             pair,
             region,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use super::device::Device;
 use super::error::VerbsError;
 use super::gid::{GidEntry, GidType};
+use super::partition::{Partition, PartitionKey};
 use super::port::{LinkLayer, Mtu, PortAttributes};
 use super::queue_pair_state::{
     AddressVector, AttributeMask, GlobalRoute, QueuePairAttributes, QueuePairState,
@@ -26,7 +27,6 @@ pub struct ConnectionSettings {
     rnr_timer_code: u8,
     service_level: u8,
     traffic_class: u8,
-    pkey_index: u16,
 }
 
 impl Default for ConnectionSettings {
@@ -41,7 +41,6 @@ impl Default for ConnectionSettings {
             rnr_timer_code: 14,
             service_level: 0,
             traffic_class: 0,
-            pkey_index: 0,
         }
     }
 }
@@ -143,19 +142,6 @@ impl ConnectionSettings {
         self
     }
 
-    /// The partition, by its place in the port's table. Default: 0, the default
-    /// partition, and the only one on RoCE.
-    #[must_use]
-    pub fn pkey_index(mut self, index: u16) -> Self {
-        self.pkey_index = index;
-        self
-    }
-
-    /// That index.
-    pub(super) fn partition(&self) -> u16 {
-        self.pkey_index
-    }
-
     /// The time-out as the device takes it: exactly this.
     #[must_use]
     pub fn actual_timeout(&self) -> Duration {
@@ -182,10 +168,15 @@ impl ConnectionSettings {
         }
     }
 
-    pub(super) fn to_init(self, port: u8, access: u32) -> (QueuePairAttributes, AttributeMask) {
+    pub(super) fn to_init(
+        self,
+        port: u8,
+        pkey_index: u16,
+        access: u32,
+    ) -> (QueuePairAttributes, AttributeMask) {
         let attributes = QueuePairAttributes {
             port,
-            pkey_index: self.pkey_index,
+            pkey_index,
             access_flags: access,
             ..QueuePairAttributes::to(QueuePairState::Init)
         };
@@ -318,6 +309,8 @@ pub struct LocalPort {
     pub attributes: PortAttributes,
     /// The GID that packets come from.
     pub gid: GidEntry,
+    /// The partition that packets are of.
+    pub partition: Partition,
 }
 
 impl LocalPort {
@@ -342,6 +335,20 @@ impl LocalPort {
         port: u8,
         wanted: impl Fn(&GidEntry) -> bool,
     ) -> Result<Self, VerbsError> {
+        Self::in_partition(device, port, None, wanted)
+    }
+
+    /// Reads a port, which has to be active, and finds a GID and a partition again by their
+    /// values; without a `key` it is the partition of the table's first key.
+    ///
+    /// # Errors
+    /// As [`with_gid`](Self::with_gid), and if the port is not in the partition.
+    pub fn in_partition(
+        device: &Device,
+        port: u8,
+        key: Option<PartitionKey>,
+        wanted: impl Fn(&GidEntry) -> bool,
+    ) -> Result<Self, VerbsError> {
         let attributes = device.query_active_port(port)?;
         let present = device.gids(port)?;
         let found = present
@@ -354,6 +361,7 @@ impl LocalPort {
                 number: port,
                 attributes,
                 gid,
+                partition: device.partition(port, key)?,
             }),
             None => Err(VerbsError::NoUsableGid {
                 device: device.name().to_owned(),
@@ -378,6 +386,8 @@ pub struct RemoteEndpoint {
     pub gid: super::gid::Gid,
     /// How packets with that GID travel.
     pub gid_type: GidType,
+    /// The key of its partition; `None` if it does not say so.
+    pub partition_key: Option<PartitionKey>,
     /// What its port carries.
     pub mtu: Mtu,
 }
@@ -395,6 +405,7 @@ impl RemoteEndpoint {
             },
             gid: local.gid.gid,
             gid_type: local.gid.gid_type,
+            partition_key: local.partition.key,
             mtu: local.attributes.active_mtu,
         }
     }
@@ -411,13 +422,22 @@ impl RemoteEndpoint {
     /// Checks that two ends can talk at all.
     ///
     /// # Errors
-    /// [`VerbsError::DifferentGidTypes`], [`VerbsError::OtherSubnet`].
+    /// [`VerbsError::DifferentGidTypes`], [`VerbsError::OtherSubnet`],
+    /// [`VerbsError::DifferentPartitions`].
     pub fn check_against(&self, local: &LocalPort) -> Result<(), VerbsError> {
         if local.is_in_another_subnet(self) && self.gid.floating_lid().is_none() {
             return Err(VerbsError::OtherSubnet {
                 ours: local.gid.gid,
                 theirs: self.gid,
             });
+        }
+        if let (LinkLayer::InfiniBand, Some(ours), Some(theirs)) = (
+            local.attributes.link_layer,
+            local.partition.key,
+            self.partition_key,
+        ) && !ours.matches(theirs)
+        {
+            return Err(VerbsError::DifferentPartitions { ours, theirs });
         }
         let ours = local.gid.gid_type;
         // An InfiniBand port numbers its GIDs 0 like RoCE v1 does in older kernels, so on

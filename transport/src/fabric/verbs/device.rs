@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use super::error::VerbsError;
 use super::gid::GidEntry;
 use super::locked_memory::LockedMemory;
+use super::partition::{Partition, PartitionKey};
 use super::port::{PortAttributes, PortState};
 use super::provider::{
     ContextHandle, DeviceAttributes, OpenedContext, Provider, RawEvent, Transport,
@@ -178,6 +179,31 @@ impl Device {
     pub fn pkeys(&self, port: u8) -> Result<Vec<u16>, VerbsError> {
         let length = self.query_port(port)?.pkey_table_len;
         (0..length).map(|index| self.pkey(port, index)).collect()
+    }
+
+    /// A port's place in a partition, as its table is now; without a wish that of the table's
+    /// first key.
+    ///
+    /// # Errors
+    /// [`VerbsError::NoSuchPartition`] if the port is not in the partition, or its table cannot
+    /// be read and a key is wanted.
+    pub fn partition(
+        &self,
+        port: u8,
+        wanted: Option<PartitionKey>,
+    ) -> Result<Partition, VerbsError> {
+        let Some(wanted) = wanted else {
+            // Older libraries read keys from /sys, which may be hidden.
+            let key = self.pkey(port, 0).ok().and_then(PartitionKey::new);
+            return Ok(Partition { index: 0, key });
+        };
+        let table = self.pkeys(port)?;
+        Partition::find(wanted, &table).ok_or_else(|| VerbsError::NoSuchPartition {
+            device: self.name().to_owned(),
+            port,
+            key: wanted,
+            present: table.into_iter().filter_map(PartitionKey::new).collect(),
+        })
     }
 
     /// One of them.

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use super::connect_error::ConnectError;
 use super::gid::{Gid, GidEntry, GidType};
 use super::locked_memory::LockedMemory;
+use super::partition::PartitionKey;
 use super::port::PortState;
 use super::provider::Transport;
 use crate::fork::UsedAfterFork;
@@ -220,6 +221,31 @@ pub enum VerbsError {
         ours: GidType,
         /// The peer's.
         theirs: GidType,
+    },
+    /// The port is not in the partition that is wanted.
+    #[error(
+        "RDMA device {device} port {port} is not in partition {key}: its table of partition keys has \
+         {}; have the subnet manager add it (opensm: partitions.conf), or name another by \
+         partition_key or IBEX_RDMA_PARTITION_KEY",
+        list(present)
+    )]
+    NoSuchPartition {
+        /// The device.
+        device: String,
+        /// The port.
+        port: u8,
+        /// The key that is wanted, by the settings or by the network interface of the route.
+        key: PartitionKey,
+        /// The keys in the port's table.
+        present: Vec<PartitionKey>,
+    },
+    /// The two ends' ports take no packets of each other's partition.
+    #[error("{}", different_partitions(*ours, *theirs))]
+    DifferentPartitions {
+        /// Our port's key.
+        ours: PartitionKey,
+        /// The peer's port's key.
+        theirs: PartitionKey,
     },
     /// The peer is in another InfiniBand subnet, and no route leads there.
     #[error(
@@ -429,6 +455,20 @@ impl VerbsError {
             },
         }
     }
+}
+
+fn different_partitions(ours: PartitionKey, theirs: PartitionKey) -> String {
+    if ours.is_of_same_partition(theirs) {
+        return format!(
+            "both ends' ports are limited members of their partition (keys {ours} and {theirs}), and \
+             such cannot talk to each other; have the subnet manager make one of them a full member"
+        );
+    }
+    format!(
+        "the two ends' ports are in different partitions: our key is {ours}, the peer's {theirs}; \
+         have both connections run over interfaces of one partition, or set partition_key or \
+         IBEX_RDMA_PARTITION_KEY at both ends"
+    )
 }
 
 fn open_step(source: Errno) -> &'static str {

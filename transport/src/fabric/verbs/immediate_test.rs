@@ -25,12 +25,12 @@ const TO: usize = 2048;
 pub(super) fn carries_immediate(
     domain: &ProtectionDomain,
     device: &Device,
-    port: u8,
     polling: CompletionPolling,
     local: impl Fn() -> Result<LocalPort, VerbsError>,
 ) -> Result<(), Reason> {
-    let mut test = TestQueue::make(domain, device, port, polling, false, true)?;
-    test.connect(local()?)?;
+    let local = local()?;
+    let mut test = TestQueue::make(domain, device, &local, polling, false, true)?;
+    test.connect(local)?;
     test.post_receive(0, 0)?;
     byte(&test, FROM + BYTES - 1).store(7, Ordering::Relaxed);
     let entries = [test.region.entry(FROM..FROM + BYTES)];

@@ -40,6 +40,7 @@ pub struct QueuePairBuilder {
     shared: Option<Arc<SharedReceives>>,
     sizes: QueuePairSizes,
     access: RegionAccess,
+    pkey_index: u16,
     batch: usize,
 }
 
@@ -60,6 +61,7 @@ impl QueuePairBuilder {
                 inline_bytes: 220,
             },
             access: RegionAccess::SEND,
+            pkey_index: 0,
             batch: 64,
         }
     }
@@ -117,6 +119,13 @@ impl QueuePairBuilder {
     #[must_use]
     pub fn remote_access(mut self, access: RegionAccess) -> Self {
         self.access = access;
+        self
+    }
+
+    /// The partition that it is in, by the place of the key in the port's table. Default: 0.
+    #[must_use]
+    pub fn pkey_index(mut self, index: u16) -> Self {
+        self.pkey_index = index;
         self
     }
 
@@ -215,7 +224,7 @@ impl QueuePairBuilder {
             receives,
             inner,
         };
-        let (attributes, mask) = settings.to_init(port, self.access.bits());
+        let (attributes, mask) = settings.to_init(port, self.pkey_index, self.access.bits());
         pair.modify(&attributes, mask)?;
         Ok(pair)
     }

@@ -25,6 +25,7 @@ use super::error::VerbsError;
 use super::gid::GidEntry;
 use super::immediate_test::carries_immediate;
 use super::memory_region::RegionAccess;
+use super::partition::{Partition, PartitionKey};
 use super::port::PortState;
 use super::prepared_pair::PreparedPair;
 use super::protection_domain::ProtectionDomain;
@@ -51,6 +52,8 @@ pub struct Site {
     opened: Mutex<Option<Opened>>,
     port: u8,
     gid: GidEntry,
+    /// The partition of its queue pairs; `None` is that of the port's first key.
+    partition_key: Option<PartitionKey>,
     /// By what its sessions are reached, as far as the port can change it under them.
     standing: Mutex<Standing>,
     /// Nothing of it works any more.
@@ -97,8 +100,8 @@ struct Opened {
 struct Standing {
     /// 0 on RoCE.
     lid: u16,
-    /// Of the partition that queue pairs are in.
-    pkey: Option<u16>,
+    /// Where queue pairs find the key of their partition; `None` if the port is in it no more.
+    partition: Option<Partition>,
 }
 
 /// What a port is like beside what its sessions stand on.
@@ -178,6 +181,8 @@ impl Site {
                     .saturating_sub(settings.receive_buffers),
             );
         completions += replaceable;
+        // A partition that the port is not in is told before anything is made.
+        device.partition(choice.port, choice.partition_key)?;
         let domain = ProtectionDomain::with_ordering(&device, settings.relaxed_ordering)?;
         let polling = choose_polling(&device, &domain, choice, &settings);
         let vector = settings.completion_vector;
@@ -212,7 +217,7 @@ impl Site {
             shared = Some(receives);
         }
         let events = AsyncEvents::of(&device)?;
-        let standing = Standing::of(&device, choice.port, &settings)?;
+        let standing = Standing::of(&device, choice.port, choice.partition_key)?;
         #[cfg(test)]
         let arrival_memory = shared.as_ref().map_or(0..0, |shared| {
             let slab = shared.buffers.slab();
@@ -227,6 +232,7 @@ impl Site {
         Ok(Arc::new(Self {
             port: choice.port,
             gid: choice.gid,
+            partition_key: choice.partition_key,
             standing: Mutex::new(standing),
             is_lost: AtomicBool::new(false),
             number: new_tag(),
@@ -319,7 +325,7 @@ impl Site {
     /// [`VerbsError`] if the device is gone.
     pub(crate) fn look_at_port(&self) -> Result<PortNews, VerbsError> {
         let device = self.opened()?.device;
-        let now = Standing::of(&device, self.port, &self.settings)?;
+        let now = Standing::of(&device, self.port, self.partition_key)?;
         let mut standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
         let before = std::mem::replace(&mut *standing, now);
         if before != now {
@@ -396,11 +402,12 @@ impl Site {
             domain,
             device,
         } = self.opened()?;
-        let local = local_port(&device, self.port, &self.gid)?;
+        let local = local_port(&device, self.port, &self.gid, self.partition_key)?;
         let builder = match grants_memory {
             true => builder.remote_access(RegionAccess::REMOTE_WRITE),
             false => builder,
         };
+        let builder = builder.pkey_index(local.partition.index);
         let pair = builder.build(self.port, self.settings.connection)?;
         let first = FirstSequence::from_random(RandomState::new().hash_one(pair.number()) as u32);
         let ticket = self.unjoined.list(pair.number());
@@ -413,6 +420,14 @@ impl Site {
     #[must_use]
     pub fn device(&self) -> &str {
         &self.name
+    }
+
+    /// The key of the partition that its queue pairs are in, as it was when the port was last
+    /// looked at; `None` if it is not known, or the port is in it no more.
+    #[must_use]
+    pub fn partition_key(&self) -> Option<PartitionKey> {
+        let standing = self.standing.lock().unwrap_or_else(PoisonError::into_inner);
+        standing.partition.and_then(|partition| partition.key)
     }
 
     /// How completions are polled, and why so.
@@ -594,10 +609,10 @@ impl Site {
 }
 
 impl Standing {
-    fn of(device: &Device, port: u8, settings: &SiteSettings) -> Result<Self, VerbsError> {
+    fn of(device: &Device, port: u8, key: Option<PartitionKey>) -> Result<Self, VerbsError> {
         Ok(Self {
             lid: device.query_port(port)?.lid,
-            pkey: device.pkey(port, settings.connection.partition()).ok(),
+            partition: device.partition(port, key).ok(),
         })
     }
 }
@@ -605,8 +620,8 @@ impl Standing {
 impl std::fmt::Display for Standing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "LID {}, partition ", self.lid)?;
-        match self.pkey {
-            Some(pkey) => write!(f, "{pkey:#06x}"),
+        match self.partition {
+            Some(partition) => write!(f, "{partition}"),
             None => f.write_str("none"),
         }
     }
@@ -676,8 +691,8 @@ fn choose_polling(
         times: settings.completion_times,
         is_hardware: choice.kind == DeviceKind::Hardware,
     };
-    let local = || local_port(device, choice.port, &choice.gid);
-    PollingChoice::make(domain, device, choice.port, local, wish)
+    let local = || port_of(device, choice);
+    PollingChoice::make(domain, device, local, wish)
 }
 
 fn has_immediate(
@@ -686,21 +701,31 @@ fn has_immediate(
     choice: &Choice,
     polling: CompletionPolling,
 ) -> bool {
-    let local = || local_port(device, choice.port, &choice.gid);
-    let tested = carries_immediate(domain, device, choice.port, polling, local);
+    let local = || port_of(device, choice);
+    let tested = carries_immediate(domain, device, polling, local);
     let why_not = tested.as_ref().err().map(ToString::to_string);
     tracing::info!(device = device.name(), why_not, "immediate data");
     tested.is_ok()
 }
 
-/// The port as it is now; the index of its GID moves. Where several interfaces have it, as a VLAN's
-/// has its parent's link-local one, it is that of the same interface, unless that was made anew.
-fn local_port(device: &Device, port: u8, gid: &GidEntry) -> Result<LocalPort, VerbsError> {
+fn port_of(device: &Device, choice: &Choice) -> Result<LocalPort, VerbsError> {
+    local_port(device, choice.port, &choice.gid, choice.partition_key)
+}
+
+/// The port as it is now; the indices of its GID and of its partition move. Where several
+/// interfaces have the GID, as a VLAN's has its parent's link-local one, it is that of the same
+/// interface, unless that was made anew.
+fn local_port(
+    device: &Device,
+    port: u8,
+    gid: &GidEntry,
+    key: Option<PartitionKey>,
+) -> Result<LocalPort, VerbsError> {
     let is_same = |entry: &GidEntry| entry.gid == gid.gid && entry.gid_type == gid.gid_type;
     let is_there =
         |entry: &GidEntry| is_same(entry) && entry.interface_index == gid.interface_index;
-    match LocalPort::with_gid(device, port, is_there) {
-        Err(VerbsError::NoUsableGid { .. }) => LocalPort::with_gid(device, port, is_same),
+    match LocalPort::in_partition(device, port, key, is_there) {
+        Err(VerbsError::NoUsableGid { .. }) => LocalPort::in_partition(device, port, key, is_same),
         found => found,
     }
 }

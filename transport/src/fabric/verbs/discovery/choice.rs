@@ -8,6 +8,7 @@ use super::local_address::LocalAddress;
 use super::{DeviceInfo, DeviceKind, GidInfo, Inventory, PortInfo};
 use crate::fabric::verbs::error::VerbsError;
 use crate::fabric::verbs::gid::{Gid, GidEntry, GidScope, GidType};
+use crate::fabric::verbs::partition::PartitionKey;
 use crate::fabric::verbs::port::{LinkLayer, Mtu};
 
 /// What a device is wanted for.
@@ -41,6 +42,10 @@ pub struct Choice {
     pub gid: GidEntry,
     /// The network interface of the GID.
     pub netdev: Option<String>,
+    /// The partition of that interface, or of what it stands on, where it has one, as IPoIB
+    /// interfaces do. Its place in the port's table is looked up for each connection. `None`
+    /// is the partition of the table's first key.
+    pub partition_key: Option<PartitionKey>,
     /// What the port carries now. A connection takes the smaller of both ends'.
     pub mtu: Mtu,
     /// Why.
@@ -51,9 +56,13 @@ impl fmt::Display for Choice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "{} port {} with GID {} and MTU {}: {}",
-            self.device, self.port, self.gid, self.mtu, self.reason
-        )
+            "{} port {} with GID {} and MTU {}",
+            self.device, self.port, self.gid, self.mtu
+        )?;
+        if let Some(key) = self.partition_key {
+            write!(f, " in partition {key}")?;
+        }
+        write!(f, ": {}", self.reason)
     }
 }
 
@@ -130,6 +139,9 @@ impl Inventory {
         // Who has a link-local address has a peer on the same link.
         let routed = from.filter(|_| preferred.map(Gid::scope) != Some(GidScope::LinkLocal));
         let below = self.sysfs.below(netdev);
+        let partition_key = std::iter::once(netdev)
+            .chain(below.iter().map(String::as_str))
+            .find_map(|interface| self.sysfs.partition_key(interface));
         let mut inactive = None;
         let mut confined = None;
         for interface in std::iter::once(netdev).chain(below.iter().map(String::as_str)) {
@@ -158,7 +170,10 @@ impl Inventory {
                 } else {
                     format!(", which stands on {interface}")
                 };
-                return Ok(one.choice(format!("{why}{stands}")));
+                return Ok(Choice {
+                    partition_key,
+                    ..one.choice(format!("{why}{stands}"))
+                });
             }
         }
         if let Some((one, netdev, address)) = confined {
@@ -345,6 +360,7 @@ impl Candidate<'_> {
             port: self.port.number,
             gid: self.gid.entry,
             netdev: self.gid.netdev.clone(),
+            partition_key: None,
             mtu: self.port.attributes.active_mtu,
             reason,
         }

@@ -10,6 +10,8 @@ use std::collections::VecDeque;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use crate::fabric::verbs::partition::PartitionKey;
+
 /// The kernel's files, at their usual place or at a test's.
 #[derive(Clone, Debug)]
 pub struct Sysfs {
@@ -168,6 +170,15 @@ impl Sysfs {
         names(&self.sys.join("class/net"))
             .into_iter()
             .find(|netdev| self.interface_index(netdev) == Some(index))
+    }
+
+    /// The partition key of an IPoIB interface; `None` of others. The kernel sets the bit of
+    /// full members in it, whatever the port's table has (`ipoib_intf_init`,
+    /// drivers/infiniband/ulp/ipoib/ipoib_main.c).
+    #[must_use]
+    pub fn partition_key(&self, netdev: &str) -> Option<PartitionKey> {
+        let number = self.netdev_hex(netdev, "pkey")?;
+        PartitionKey::new(u16::try_from(number).ok()?)
     }
 
     /// Whether there is such a network interface.

@@ -12,7 +12,7 @@ use crate::fabric::verbs::discovery::{
 };
 use crate::fabric::verbs::provider::Transport;
 use crate::fabric::verbs::provider::fake::Call;
-use crate::fabric::verbs::{Gid, GidEntry, GidScope, GidType, PortState, VerbsError};
+use crate::fabric::verbs::{Gid, GidEntry, GidScope, GidType, PartitionKey, PortState, VerbsError};
 
 fn address(text: &str) -> IpAddr {
     text.parse().unwrap()
@@ -175,7 +175,10 @@ fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
     tree.netdev("ib0", 5, &[]);
     tree.netdev("ib1", 6, &[]);
     tree.netdev("ib0.8001", 8, &[]);
+    tree.netdev("macvlan0", 9, &["ib0.8001"]);
     tree.file("sys/class/net/ib0.8001/parent", "ib0");
+    tree.file("sys/class/net/ib0.8001/pkey", "0x8001");
+    tree.file("sys/class/net/ib0/pkey", "0xffff");
     tree.file("sys/class/net/ib0/dev_port", "0");
     tree.file("sys/class/net/ib1/dev_id", "0x1");
     tree.hardware("mlx5_0", "-1", &["ib0", "ib1"]);
@@ -183,6 +186,20 @@ fn infiniband_interfaces_belong_to_ports_and_their_children_to_them() {
     let choice = inventory.choose(&netdev("ib0.8001"), &[]).unwrap();
     assert_eq!(place(&choice), ("mlx5_0", 1, 0));
     assert!(choice.reason.ends_with("which stands on ib0"));
+    // And are in partitions of their own, with all that stands on them.
+    let key_of = |name: &str| {
+        let choice = inventory.choose(&netdev(name), &[]).unwrap();
+        choice.partition_key.map(PartitionKey::get)
+    };
+    assert_eq!(key_of("ib0.8001"), Some(0x8001));
+    assert_eq!(key_of("macvlan0"), Some(0x8001));
+    assert_eq!(key_of("ib0"), Some(0xffff));
+    assert!(
+        choice
+            .to_string()
+            .contains(" in partition 0x8001: ib0.8001 was asked for"),
+        "{choice}"
+    );
     // The other port's interface is not this port's.
     assert_eq!(
         inventory

@@ -17,7 +17,7 @@ fn domain() -> (FakeProvider, ProtectionDomain) {
     (fake, ProtectionDomain::new(&device).unwrap())
 }
 
-/// Whether a child would have none of it: the flag `dc` in proc_pid_smaps(5).
+/// Returns whether a child would have none of it: the flag `dc` in proc_pid_smaps(5).
 fn is_kept_from_children(memory: &Mapping) -> bool {
     let range = memory.base().as_ptr().addr()..memory.base().as_ptr().addr() + memory.bytes();
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();

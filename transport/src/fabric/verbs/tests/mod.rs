@@ -53,6 +53,7 @@ fn choice(kind: DeviceKind) -> Choice {
             interface_index: 7,
         },
         netdev: None,
+        partition_key: None,
         mtu: Mtu::Bytes1024,
         reason: "the test says so".to_owned(),
     }

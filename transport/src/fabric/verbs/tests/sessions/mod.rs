@@ -12,6 +12,7 @@ mod landing;
 mod limits;
 mod masks;
 mod parting;
+mod partitions;
 mod reactions;
 mod removal;
 mod rendezvous;
