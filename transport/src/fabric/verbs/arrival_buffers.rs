@@ -1,17 +1,18 @@
-//! The receive buffers of one receive queue: posted, arrived, held by messages, and back.
+//! The receive buffers of one receive queue, from posting to arrival, through the messages
+//! that hold them, and back.
 //!
 //! Rules:
 //! 1. As many buffers are posted as the peers' credit and the reserve ask for, whatever
-//!    applications hold: a buffer that arrived is replaced by another at once. Replacing
-//!    lags behind by less than [`REPOST_BATCH`], and that many more are posted.
-//! 2. A frame is read where it arrived as long as a free buffer can replace its own; when
-//!    none can, it is copied out, and its own is posted again. So messages that are held
-//!    for ever cost the zero copy, and never the credit.
-//! 3. What a queue pair had taken of a shared queue and not completed when it was destroyed
-//!    is replaced likewise, once it is [overdue](super::overdue). The device may have it all
-//!    the same, so it counts as outstanding until it completes; the receive queue and the
-//!    completion queue are made for `posted` and `replaceable` together, and no more than
-//!    `replaceable` are replaced.
+//!    applications hold: another buffer replaces one that arrived at once. Replacing lags
+//!    behind by less than [`REPOST_BATCH`], and that many more are posted.
+//! 2. The receiver reads a frame where it arrived as long as a free buffer can replace the
+//!    frame's buffer. When none can, the frame is copied out and its buffer is posted again.
+//!    So messages that are held for ever cost the zero copy, and never the credit.
+//! 3. A queue pair that is destroyed may have taken buffers of a shared queue and not completed
+//!    them. They are replaced likewise, once they are [overdue](super::overdue). The device may
+//!    still have such a buffer, so it counts as outstanding until it completes. The receive
+//!    queue and the completion queue are made for `posted` and `replaceable` together, and no
+//!    more than `replaceable` buffers are replaced.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,19 +26,19 @@ use super::work_id::{Operation, WorkId};
 use super::work_request::ReceiveRequest;
 use crate::memory::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 
-/// Receives that are posted with one call, if not more.
+/// The least number of receives that are posted with one call.
 pub(crate) const REPOST_BATCH: u32 = 16;
 
-/// The buffers.
+/// The buffers of one receive queue.
 #[derive(Debug)]
 pub(crate) struct ArrivalBuffers {
     region: MemoryRegion<Arc<BufferSlab>>,
     free: FreeBuffers,
-    /// By number.
+    /// The last posting of each buffer, by the buffer's number.
     postings: Box<[Posting]>,
-    /// Buffers that are to be posted.
+    /// Buffers that [`refill`](Self::refill) is to post.
     missing: u32,
-    /// All postings so far.
+    /// The number of all postings so far.
     posted: u64,
     overdue: Overdue,
     /// Buffers that were posted, never completed and were replaced, by number. The device may
@@ -47,8 +48,8 @@ pub(crate) struct ArrivalBuffers {
     replaceable: u32,
     /// Buffers that should have been written off beyond those.
     unreplaced: usize,
-    /// How often arrival memory was filled anew: once for so many frames, of which these
-    /// are still to come.
+    /// The number of times that arrival memory was filled anew, once for each
+    /// `frames_per_refill` frames; `frames_to_refill` are still to come before the next time.
     refills: u64,
     frames_per_refill: u64,
     frames_to_refill: u64,
@@ -59,20 +60,20 @@ pub(crate) struct ArrivalBuffers {
 struct Posting {
     /// `Some` until it has completed.
     buffer: Option<OwnedBuffer>,
-    /// Which posting of the buffer it is.
+    /// The number of the posting among those of this buffer.
     generation: u32,
-    /// And which of all.
+    /// The number of the posting among those of all buffers.
     number: u64,
 }
 
-/// A buffer that something arrived in.
+/// A buffer with a frame that arrived.
 #[derive(Debug)]
 pub(crate) struct ArrivedBuffer {
-    /// The buffer; whoever drops the lease gives it back.
+    /// The buffer; dropping the lease gives it back.
     pub(crate) lease: BufferLease,
-    /// How often arrival memory was filled anew so far.
+    /// The number of times that arrival memory was filled anew so far.
     pub(crate) refills: u64,
-    /// Nothing could replace it: it has to come back at once (rule 2).
+    /// No buffer could replace this one, so it has to come back at once (rule 2).
     pub(crate) is_scarce: bool,
 }
 
@@ -114,8 +115,8 @@ impl ArrivalBuffers {
         })
     }
 
-    /// Takes notice that a receive has completed; `None` if it is none of ours, or not the
-    /// present one.
+    /// Takes back the buffer of a receive that has completed; `None` if `id` names no present
+    /// posting of these buffers.
     #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
         if id.operation() != Operation::Receive {
@@ -130,7 +131,8 @@ impl ArrivalBuffers {
         Some(self.arrived(buffer))
     }
 
-    /// The same of a buffer that was written off, and is not to be posted again: another was.
+    /// Takes back a buffer that was written off. It is not posted again, as another was posted in
+    /// its place.
     #[cold]
     #[inline(never)]
     pub(crate) fn complete_late(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
@@ -158,26 +160,26 @@ impl ArrivalBuffers {
 
     // ---- What queue pairs keep -------------------------------------------------------
 
-    /// A queue pair was destroyed before it was drained: what it had taken of the queue may
-    /// never complete.
+    /// Notes that a queue pair was destroyed before it was drained: the receives that it had
+    /// taken of the queue may never complete.
     pub(crate) fn may_miss_some(&mut self, queue: &ReceiveQueue) {
         self.overdue.begin(self.posted, self.outstanding(queue));
     }
 
-    /// The device says that no more than `left` are posted, whatever is counted here.
+    /// Notes that the device has no more than `left` receives, whatever is counted here.
     pub(crate) fn has_only(&mut self, left: u32) {
         if let Some(before) = self.overdue.before() {
             self.write_off(before, left as usize);
         }
     }
 
-    /// Receives that are posted and expected to complete.
+    /// Returns the number of receives that are posted and expected to complete.
     pub(crate) fn outstanding(&self, queue: &ReceiveQueue) -> u32 {
         queue.outstanding() - self.written_off.len() as u32
     }
 
-    /// Gives up what was posted before posting `before`, but for the last `left` of it, and has
-    /// others posted for it, as far as rule 3 allows.
+    /// Gives up the receives that were posted before posting `before`, but for the last `left`
+    /// of them, and has others posted in their place, as far as rule 3 allows.
     #[cold]
     fn write_off(&mut self, before: u64, left: usize) {
         let postings = (0_u32..).zip(&self.postings);
@@ -214,14 +216,14 @@ impl ArrivalBuffers {
         (self.unreplaced > 0).then_some(lost)
     }
 
-    /// Whether [`refill`](Self::refill) is due.
+    /// Returns whether [`refill`](Self::refill) is due.
     #[inline]
     #[must_use]
     pub(crate) fn wants_refill(&self) -> bool {
         self.missing >= REPOST_BATCH
     }
 
-    /// Posts what is missing.
+    /// Posts the buffers that are missing from the queue.
     ///
     /// # Errors
     /// [`PostError`] if the queue takes no more, which only a broken one does.
@@ -275,7 +277,7 @@ impl ArrivalBuffers {
         Ok(())
     }
 
-    /// The buffers' memory.
+    /// Returns the memory of all buffers.
     #[cfg(test)]
     #[must_use]
     pub(crate) fn slab(&self) -> &Arc<BufferSlab> {

@@ -1,19 +1,19 @@
-//! What a fork means for memory that is registered, as the kernel, libibverbs and the
-//! environment have it. It is read and told, never changed: `ibv_fork_init` is the program's
-//! to call, or another library's.
+//! Reports what a fork means for registered memory, by the kernel, libibverbs and the
+//! environment. ibex reads this state and never changes it: calling `ibv_fork_init` is up to
+//! the program or another library.
 #![forbid(unsafe_code)]
 
 use std::{env, fmt, sync::Arc};
 
 use super::provider::Provider;
 
-/// What `ibv_is_fork_initialized` says.
+/// The answer of `ibv_is_fork_initialized` about this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ForkStatus {
-    /// A page that is registered may be the child's after a fork, and the parent have a copy
-    /// that the device does not know. So it is also with a libibverbs that cannot be asked.
+    /// A fork may leave a registered page to the child and give the parent a copy that the
+    /// device does not know. A libibverbs that cannot be asked counts as this too.
     Disabled,
-    /// libibverbs keeps registered memory, its own included, from children.
+    /// libibverbs keeps registered memory from children, its own memory included.
     Enabled,
     /// The kernel gives the child the copy (5.12 and later).
     Unneeded,
@@ -28,7 +28,7 @@ impl ForkStatus {
         matches!(self, Self::Enabled | Self::Unneeded)
     }
 
-    /// From the C enumeration.
+    /// Translates the C enumeration `ibv_fork_status`.
     #[must_use]
     pub fn from_raw(raw: u32) -> Self {
         match raw {
@@ -55,24 +55,24 @@ impl fmt::Display for ForkStatus {
     }
 }
 
-/// What there is to know before a program forks. Its `Display` is one line.
+/// A report for programs that fork. Its `Display` is one line.
 ///
-/// ibex keeps the memory that it registers from children itself; the status is about what
-/// libibverbs registers, the queues.
+/// ibex itself keeps the memory that it registers from children; the status is about the
+/// queues, which libibverbs registers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForkReport {
-    /// `ibv_is_fork_initialized`.
+    /// The answer of `ibv_is_fork_initialized` about this process.
     pub status: ForkStatus,
     /// `RDMAV_FORK_SAFE` or `IBV_FORK_SAFE` is set: libibverbs calls `ibv_fork_init` itself.
     pub fork_safe: bool,
-    /// `RDMAV_HUGEPAGES_SAFE` is set: libibverbs asks for the size of pages then. ibex needs
-    /// it for nothing, having no memory of hugetlbfs.
+    /// `RDMAV_HUGEPAGES_SAFE` is set: libibverbs then asks for the size of pages. ibex does not
+    /// need it, since it has no memory of hugetlbfs.
     pub huge_pages_safe: bool,
 }
 
 impl ForkReport {
-    /// As it is now.
+    /// Reads the state of this process.
     #[must_use]
     pub fn now(provider: &Arc<dyn Provider>) -> Self {
         Self::of(provider, |name| env::var_os(name).is_some())
@@ -119,7 +119,7 @@ mod tests {
     use super::super::provider::fake::{FakeDevice, FakeProvider};
     use super::*;
 
-    /// The levels of what is logged.
+    /// A subscriber that keeps the level of each event.
     #[derive(Clone, Default)]
     struct Levels(Arc<Mutex<Vec<Level>>>);
 

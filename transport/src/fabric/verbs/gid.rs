@@ -1,10 +1,10 @@
-//! Global identifiers: what a port is called by its peers, and which kind is best.
+//! Global identifiers (GIDs), by which peers address a port, and which kind is best.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one.
+/// A GID of 128 bits; on RoCE an IPv6 address, or an IPv4 address mapped into one.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Gid(pub [u8; 16]);
 
@@ -18,22 +18,22 @@ impl Gid {
         })
     }
 
-    /// Whether it is all zeros, as in an empty slot of a port's table.
+    /// Returns whether all bits are zero, as in an empty slot of a port's table.
     #[must_use]
     pub fn is_empty(self) -> bool {
         self == Self::default()
     }
 
-    /// The prefix of the InfiniBand subnet that its port is in.
+    /// Returns the prefix of the InfiniBand subnet that its port is in.
     #[must_use]
     pub fn subnet_prefix(self) -> u64 {
         let Self([a, b, c, d, e, f, g, h, ..]) = self;
         u64::from_be_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// The LID by which other InfiniBand subnets reach its subnet, where routers have given it
-    /// one (a *floating* LID): site-local prefixes `fec0:0:FLID::` name it. UCX reads it so too
-    /// (src/uct/ib/base/ib_iface.c).
+    /// Returns the LID by which other InfiniBand subnets reach its subnet, where routers have
+    /// given it one (a *floating* LID). Site-local prefixes `fec0:0:FLID::` name it; UCX reads
+    /// it in the same way (src/uct/ib/base/ib_iface.c).
     #[must_use]
     pub fn floating_lid(self) -> Option<u16> {
         match self.0 {
@@ -44,7 +44,7 @@ impl Gid {
         }
     }
 
-    /// What kind of address it holds.
+    /// Returns the kind of address in it.
     #[must_use]
     pub fn scope(self) -> GidScope {
         let v6 = Ipv6Addr::from(self.0);
@@ -70,23 +70,23 @@ impl fmt::Debug for Gid {
     }
 }
 
-/// What kind of address a GID holds.
+/// The kind of address in a GID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GidScope {
-    /// An empty slot.
+    /// No address: an empty slot of the table.
     Empty,
-    /// A mapped IPv4 address.
+    /// An IPv4 address, mapped into IPv6.
     Ipv4(Ipv4Addr),
     /// An IPv6 address, or an InfiniBand GID, that is routed.
     Global,
-    /// An address of one link. On InfiniBand every GID with the default prefix is one.
+    /// An address of one link. On InfiniBand all GIDs with the default prefix look like one.
     LinkLocal,
 }
 
-/// How packets with a GID travel. Two ends with different kinds cannot talk.
+/// The way in which packets with a GID travel. Two ends with different kinds cannot talk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GidType {
-    /// InfiniBand.
+    /// Packets of an InfiniBand network.
     InfiniBand,
     /// RoCE version 1: an Ethernet type of its own.
     RoceV1,
@@ -97,7 +97,7 @@ pub enum GidType {
 }
 
 impl GidType {
-    /// From `enum ibv_gid_type`.
+    /// Translates the C enumeration `ibv_gid_type`.
     #[must_use]
     pub fn from_raw(raw: u32) -> Self {
         match raw {
@@ -120,15 +120,15 @@ impl fmt::Display for GidType {
     }
 }
 
-/// One slot of a port's table. Slots move when addresses come and go, so an index is
-/// looked up for every connection and never kept.
+/// An occupied slot of a port's GID table. Slots move when addresses come and go, so an index
+/// is looked up for every connection and never kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GidEntry {
-    /// Its place in the table.
+    /// The slot's place in the table.
     pub index: u32,
-    /// The identifier.
+    /// The identifier in the slot.
     pub gid: Gid,
-    /// How it travels.
+    /// The way in which its packets travel.
     pub gid_type: GidType,
     /// The network interface it belongs to, by index; 0 where it has none.
     pub interface_index: u32,
@@ -138,7 +138,7 @@ impl GidEntry {
     /// A connection names its GID by 8 bits (`ibv_global_route::sgid_index`).
     pub const LAST_INDEX: u32 = u8::MAX as u32;
 
-    /// How well an entry serves, the smaller the better; `None` if it cannot be used.
+    /// Returns the entry's rank, the smaller the better; `None` if it cannot be used.
     ///
     /// RoCE v2 before v1, because only v2 is routed; within v2 the IPv4-mapped one
     /// first, because it is the address that operators configured and peers resolve.

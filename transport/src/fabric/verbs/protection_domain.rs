@@ -1,4 +1,4 @@
-//! A protection domain: what queue pairs and memory regions must share to be used together.
+//! A protection domain, which queue pairs and memory regions must share to be used together.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
@@ -9,25 +9,25 @@ use super::memory_region::Registration;
 use super::provider::DomainHandle;
 use crate::fork;
 
-/// A protection domain. Clones are the same domain.
+/// A protection domain of an open device. Clones are the same domain.
 #[derive(Clone, Debug)]
 pub struct ProtectionDomain {
     inner: Arc<Domain>,
 }
 
-/// What the objects of a domain keep alive.
+/// The part of a domain that the objects made from it keep alive.
 #[derive(Debug)]
 pub(super) struct Domain {
     pub(super) handle: DomainHandle,
     pub(super) context: Arc<Context>,
-    /// Its regions let the device order its accesses to memory loosely.
+    /// The device may order its accesses to regions of this domain loosely.
     pub(super) relaxed_ordering: bool,
-    /// What is registered, by number, to be ended wherever it is; `None` once that was done.
+    /// Registrations by number, which closing the device ends; `None` after that.
     registrations: Mutex<Option<BTreeMap<u64, Weak<Registration>>>>,
 }
 
 impl ProtectionDomain {
-    /// Makes one.
+    /// Makes a domain on an open device.
     ///
     /// # Errors
     /// [`VerbsError`] if the device refuses.
@@ -35,8 +35,8 @@ impl ProtectionDomain {
         Self::with_ordering(device, false)
     }
 
-    /// Makes one whose regions the device may write in any order before the completion that
-    /// announces them, if `relaxed`.
+    /// Makes a domain like [`new`](Self::new). If `relaxed`, the device may write to its regions
+    /// in any order before the completion that announces the bytes.
     ///
     /// # Errors
     /// As [`new`](Self::new).
@@ -76,7 +76,7 @@ impl ProtectionDomain {
 }
 
 impl Domain {
-    /// Keeps a registration in mind; false if no other may be made.
+    /// Adds a registration; false if the domain takes no more.
     pub(super) fn note(&self, number: u64, registration: &Arc<Registration>) -> bool {
         let mut registrations = self.registrations();
         let noted = registrations.as_mut();
@@ -85,7 +85,7 @@ impl Domain {
             .is_some()
     }
 
-    /// It is over.
+    /// Removes a registration that has ended.
     pub(super) fn forget(&self, number: u64) {
         if let Some(noted) = self.registrations().as_mut() {
             noted.remove(&number);

@@ -1,4 +1,4 @@
-//! What an engine polls of a site that it has in its care.
+//! The queues of a site that an engine polls.
 
 use super::arrival_buffers::{ArrivalBuffers, ArrivedBuffer};
 use super::async_event::AsyncEvents;
@@ -9,11 +9,11 @@ use super::work_id::WorkId;
 /// The queues of a site.
 #[derive(Debug)]
 pub(crate) struct SiteQueues {
-    /// Of all its queue pairs.
+    /// The completion queue of all its queue pairs.
     pub(crate) wait: CompletionWait,
-    /// For all of them; `None` where each has its own.
+    /// The receive queue of all its queue pairs; `None` where each has its own.
     pub(crate) shared: Option<SharedReceives>,
-    /// `None` if someone else reads them, who opened the device before.
+    /// The device's asynchronous events; `None` if an earlier opener of the device reads them.
     pub(crate) events: Option<AsyncEvents>,
 }
 
@@ -24,12 +24,13 @@ pub(crate) struct SharedReceives {
     pub(crate) buffers: ArrivalBuffers,
     /// The device tells when fewer than this many are posted; 0 if it cannot.
     limit: u32,
-    /// It will tell.
+    /// The device has been asked to tell and has not done so yet.
     is_armed: bool,
 }
 
 impl SharedReceives {
-    /// Of `posted` buffers that are to be posted.
+    /// Puts a queue and its buffers together. The caller posts `posted` of the buffers by
+    /// [`refill`](Self::refill).
     pub(crate) fn new(queue: ReceiveQueue, buffers: ArrivalBuffers, posted: u32) -> Self {
         Self {
             queue,
@@ -39,7 +40,8 @@ impl SharedReceives {
         }
     }
 
-    /// Takes notice that a receive has completed; `None` if it is none of this queue.
+    /// Takes back the buffer of a receive that has completed; `None` if this queue has no such
+    /// receive.
     #[inline(always)]
     pub(crate) fn complete(&mut self, id: WorkId) -> Option<ArrivedBuffer> {
         let buffer = match self.buffers.complete(id) {
@@ -50,7 +52,7 @@ impl SharedReceives {
         Some(buffer)
     }
 
-    /// Posts what is missing, and asks to be told when little is left.
+    /// Posts the missing receives, and asks the device to tell when few are left.
     pub(crate) fn refill(&mut self) -> Result<(), PostError> {
         self.buffers.refill(&mut self.queue)?;
         // Asked earlier it would tell with each message.
@@ -73,19 +75,19 @@ impl SharedReceives {
         }
     }
 
-    /// The device has told that little is left, and what had completed was taken: posts what is
-    /// missing.
+    /// Posts the missing receives after the device has told that few are left. The caller has
+    /// taken all completions before.
     pub(crate) fn run_low(&mut self) -> Result<(), PostError> {
         self.is_armed = false;
         self.buffers.has_only(self.limit);
         self.refill()
     }
 
-    /// A queue pair was destroyed before it was drained.
+    /// Notes that a queue pair was destroyed before it was drained.
     pub(crate) fn may_miss_some(&mut self) {
         self.buffers.may_miss_some(&self.queue);
     }
 }
 
-/// Of so many parts that are posted the last is little.
+/// The device tells when fewer receives are left than those posted divided by this number.
 const LIMIT_PART: u32 = 8;

@@ -1,4 +1,4 @@
-//! Choosing one port and GID of an inventory, and saying why.
+//! Chooses one port, GID and partition of an inventory, and says why.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -11,44 +11,44 @@ use crate::fabric::verbs::gid::{Gid, GidEntry, GidScope, GidType};
 use crate::fabric::verbs::partition::PartitionKey;
 use crate::fabric::verbs::port::{LinkLayer, Mtu};
 
-/// What a device is wanted for.
+/// The wish by which a device is chosen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Wish {
-    /// Connections from this address of ours, as the bootstrap connection's.
+    /// A device for connections from this local address, as the bootstrap connection's.
     Address(IpAddr),
-    /// This network interface, or what it stands on.
+    /// The device of this network interface, or of an interface that it stands on.
     Netdev(String),
-    /// This device; its first active port and best GID, unless they are named too.
+    /// A device by name, with its first active port and best GID, unless they are named too.
     Device {
-        /// The device.
+        /// The name of the device.
         name: String,
-        /// The port.
+        /// The number of the port.
         port: Option<u8>,
-        /// The GID's place in the port's table.
+        /// The place of the GID in the port's table.
         gid_index: Option<u32>,
     },
 }
 
-/// A port and a GID, and why these.
+/// A port, a GID and a partition, with the reason for them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice {
-    /// The device.
+    /// The name of the device.
     pub device: String,
-    /// Whether it is hardware.
+    /// The kind of the device: hardware or software.
     pub kind: DeviceKind,
-    /// The port.
+    /// The number of the port.
     pub port: u8,
-    /// The GID. Its index is looked up again, by its value, for each connection.
+    /// The GID of our end. Its index is looked up again, by its value, for each connection.
     pub gid: GidEntry,
     /// The network interface of the GID.
     pub netdev: Option<String>,
-    /// The partition of that interface, or of what it stands on, where it has one, as IPoIB
-    /// interfaces do. Its place in the port's table is looked up for each connection. `None`
-    /// is the partition of the table's first key.
+    /// The partition of the route's interface, or of an interface that it stands on; IPoIB
+    /// interfaces have one. Its place in the port's table is looked up for each connection.
+    /// `None` stands for the partition of the table's first key.
     pub partition_key: Option<PartitionKey>,
-    /// What the port carries now. A connection takes the smaller of both ends'.
+    /// The MTU of the port now. A connection takes the smaller one of both ends.
     pub mtu: Mtu,
-    /// Why.
+    /// The reason for this choice, for people.
     pub reason: String,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Choice {
     }
 }
 
-/// A port that might do.
+/// A GID of a port that may be chosen.
 #[derive(Clone, Copy)]
 struct Candidate<'inventory> {
     device: &'inventory DeviceInfo,
@@ -75,11 +75,11 @@ struct Candidate<'inventory> {
 }
 
 impl Inventory {
-    /// Chooses. `addresses` are those of this machine; [`Wish::Address`] asks for them, and
-    /// who names a network interface that `/sys` does not show.
+    /// Chooses a port, GID and partition. `addresses` are those of this machine; they are needed
+    /// for [`Wish::Address`], and for a network interface that `/sys` does not show.
     ///
     /// # Errors
-    /// [`VerbsError`]: nothing fits, with what there is.
+    /// [`VerbsError`] if nothing fits, with the devices, interfaces or GIDs that there are.
     pub fn choose(&self, wish: &Wish, addresses: &[LocalAddress]) -> Result<Choice, VerbsError> {
         match wish {
             Wish::Address(address) => self.by_address(*address, addresses),
@@ -127,8 +127,8 @@ impl Inventory {
         }
     }
 
-    /// By an interface, then by what it stands on; `from` is the address of the connection,
-    /// whose GID is taken before all others.
+    /// Chooses by an interface, then by the interfaces that it stands on; `from` is the address
+    /// of the connection, whose GID is taken before all others.
     fn by_netdev(
         &self,
         netdev: &str,
@@ -213,7 +213,7 @@ impl Inventory {
         })
     }
 
-    /// Whether there is no such network interface, as far as can be known: `/sys` may be
+    /// Returns whether no such network interface exists, as far as can be known: `/sys` may be
     /// hidden, or show those of another network namespace.
     fn lacks_netdev(&self, netdev: &str, addresses: &[LocalAddress]) -> bool {
         !self.sysfs.all_netdevs().is_empty()
@@ -221,7 +221,7 @@ impl Inventory {
             && addresses.iter().all(|entry| entry.netdev != netdev)
     }
 
-    /// By the GID that is this address, of an active port.
+    /// Chooses the GID of an active port that is this address.
     fn by_gid(&self, address: IpAddr) -> Option<Choice> {
         let mut found = self.candidates(|_, gid| gid.entry.gid == Gid::of(address));
         found.retain(|one| one.port.is_active());
@@ -295,8 +295,8 @@ impl Inventory {
         }
     }
 
-    /// Usable GIDs of one interface; where no GID says which interface is its own, as on
-    /// InfiniBand, all of the port that the interface belongs to.
+    /// Returns the usable GIDs of one interface; where GIDs name no interface, as on InfiniBand,
+    /// all GIDs of the port that the interface belongs to.
     fn candidates_on(&self, interface: &str) -> Vec<Candidate<'_>> {
         self.candidates(|port, gid| match &gid.netdev {
             Some(netdev) => netdev == interface,
@@ -304,7 +304,7 @@ impl Inventory {
         })
     }
 
-    /// Usable GIDs that are `wanted`.
+    /// Returns the usable GIDs that are `wanted`.
     fn candidates(&self, wanted: impl Fn(&PortInfo, &GidInfo) -> bool) -> Vec<Candidate<'_>> {
         let mut found = Vec::new();
         for device in &self.devices {
@@ -319,7 +319,7 @@ impl Inventory {
         found
     }
 
-    /// Where devices are, for an error.
+    /// Lists the devices with their interfaces, for an error.
     fn places(&self) -> Vec<String> {
         let mut places = Vec::new();
         for device in &self.devices {
@@ -345,7 +345,7 @@ impl Inventory {
 }
 
 impl Candidate<'_> {
-    /// Whether no packet with this GID gets past a router. On InfiniBand those with the
+    /// Returns whether no packet with this GID gets past a router. On InfiniBand, GIDs with the
     /// default prefix are the usual ones, and a subnet is more than a link.
     fn reaches_only_its_link(&self) -> bool {
         self.gid.entry.gid.scope() == GidScope::LinkLocal

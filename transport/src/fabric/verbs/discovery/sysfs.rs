@@ -1,9 +1,9 @@
-//! What the kernel tells of devices and network interfaces in `/sys`.
+//! Reads the kernel's files in `/sys` about devices and network interfaces.
 //!
-//! The library knows devices, ports and GIDs; which network interface is whose, what it
-//! stands on, and whether a device is hardware, only the kernel's files say. Anything may
-//! be missing here (a sandbox hides it, a device has no such file), and then the answer
-//! is nothing and never an error.
+//! libibverbs knows devices, ports and GIDs. Only the kernel's files say which network
+//! interface belongs to which device, which interfaces it stands on, its partition key, and
+//! whether a device is hardware. Any file may be missing (a sandbox hides it, or a device has
+//! no such file); the answer is then empty and never an error.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -19,15 +19,15 @@ pub struct Sysfs {
     dev: PathBuf,
 }
 
-/// Whether a device is made of silicon.
+/// The kind of a device: hardware or a driver in software.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceKind {
-    /// It sits on a bus.
+    /// A device on a bus.
     Hardware,
-    /// It is a driver above a network interface, such as soft-RoCE: slower than the
-    /// kernel's tcp on the same machine, and good for tests.
+    /// A driver above a network interface, such as soft-RoCE, which is slower than the kernel's
+    /// TCP on the same machine and good for tests.
     Software,
-    /// The kernel's files are hidden. Not to be preferred to anything by itself.
+    /// A device whose files are hidden. ibex prefers it to nothing by itself.
     Unknown,
 }
 
@@ -38,7 +38,7 @@ impl Default for Sysfs {
 }
 
 impl Sysfs {
-    /// With other roots than `/sys` and `/dev`.
+    /// Reads below other roots than `/sys` and `/dev`.
     #[must_use]
     pub fn at(sys: impl Into<PathBuf>, dev: impl Into<PathBuf>) -> Self {
         Self {
@@ -47,14 +47,14 @@ impl Sysfs {
         }
     }
 
-    /// The devices that the kernel has, which may be more than a process can see.
+    /// Returns the devices that the kernel has; a process may be able to use fewer.
     #[must_use]
     pub fn devices(&self) -> Vec<String> {
         names(&self.sys.join("class/infiniband"))
     }
 
-    /// Why devices that there may be are not in the library's list; `None` if the kernel
-    /// would show them and has none either.
+    /// Returns why the library's list may lack devices; `None` if the kernel would show them and
+    /// has none either.
     #[must_use]
     pub fn why_hidden(&self) -> Option<String> {
         if self.is_hidden() {
@@ -83,12 +83,12 @@ impl Sysfs {
         Some(format!("the kernel has {devices}, but {why}"))
     }
 
-    /// Whether nothing at all can be seen.
+    /// Returns whether `/sys` is hidden altogether.
     pub(super) fn is_hidden(&self) -> bool {
         !self.sys.join("class").is_dir()
     }
 
-    /// Whether a device is hardware: one that sits on a bus has a link to it.
+    /// Returns the kind of a device. Hardware has a link to its place on a bus.
     #[must_use]
     pub fn kind(&self, device: &str) -> DeviceKind {
         let directory = self.device(device);
@@ -104,7 +104,7 @@ impl Sysfs {
         files.iter().any(|name| name.starts_with("uverbs"))
     }
 
-    /// The NUMA node that a device is nearest to.
+    /// Returns the NUMA node that a device is nearest to.
     #[must_use]
     pub fn numa_node(&self, device: &str) -> Option<u32> {
         // -1 where the machine has only one.
@@ -113,14 +113,14 @@ impl Sysfs {
             .ok()
     }
 
-    /// The network interface of one GID, by name.
+    /// Returns the name of the network interface of a GID.
     #[must_use]
     pub fn gid_netdev(&self, device: &str, port: u8, index: u32) -> Option<String> {
         let file = format!("ports/{port}/gid_attrs/ndevs/{index}");
         read(&self.device(device).join(file))
     }
 
-    /// The network interfaces of a port, whatever its GIDs say: those on the same bus
+    /// Returns the network interfaces of a port, whatever its GIDs say: those on the same bus
     /// device and port (InfiniBand's `ib0`), and the one below a software device.
     #[must_use]
     pub fn port_netdevs(&self, device: &str, port: u8) -> Vec<String> {
@@ -142,7 +142,7 @@ impl Sysfs {
         found
     }
 
-    /// The network interfaces of a device, whatever their port.
+    /// Returns the network interfaces of a device, whatever their port.
     pub(super) fn netdevs(&self, device: &str) -> Vec<String> {
         let directory = self.device(device);
         let mut found = names(&directory.join("device/net"));
@@ -150,7 +150,7 @@ impl Sysfs {
         found
     }
 
-    /// The network interfaces of the machine, or of this network namespace.
+    /// Returns the network interfaces of the machine, or of this network namespace.
     pub(super) fn all_netdevs(&self) -> Vec<String> {
         let mut found = names(&self.sys.join("class/net"));
         // Beside them stand files, such as `bonding_masters`.
@@ -158,13 +158,13 @@ impl Sysfs {
         found
     }
 
-    /// A network interface's index.
+    /// Returns the index of a network interface.
     #[must_use]
     pub fn interface_index(&self, netdev: &str) -> Option<u32> {
         self.netdev_number(netdev, "ifindex")
     }
 
-    /// The network interface with an index.
+    /// Returns the name of the network interface with an index.
     #[must_use]
     pub fn interface_name(&self, index: u32) -> Option<String> {
         names(&self.sys.join("class/net"))
@@ -172,7 +172,7 @@ impl Sysfs {
             .find(|netdev| self.interface_index(netdev) == Some(index))
     }
 
-    /// The partition key of an IPoIB interface; `None` of others. The kernel sets the bit of
+    /// Returns the partition key of an IPoIB interface; `None` for other interfaces. The kernel sets the bit of
     /// full members in it, whatever the port's table has (`ipoib_intf_init`,
     /// drivers/infiniband/ulp/ipoib/ipoib_main.c).
     #[must_use]
@@ -181,15 +181,15 @@ impl Sysfs {
         PartitionKey::new(u16::try_from(number).ok()?)
     }
 
-    /// Whether there is such a network interface.
+    /// Returns whether a network interface exists.
     #[must_use]
     pub fn has_netdev(&self, netdev: &str) -> bool {
         self.netdev(netdev).exists()
     }
 
-    /// What a network interface stands on, nearest first: the interface below a VLAN or a
-    /// macvlan, the members of a bond or bridge (a bond's active one first), the parent
-    /// of an InfiniBand child, and theirs.
+    /// Returns the interfaces that a network interface stands on, nearest first. These are the
+    /// interface below a VLAN or a macvlan, the members of a bond or bridge (a bond's active
+    /// one first), the parent of an IPoIB child, and the interfaces that these stand on.
     #[must_use]
     pub fn below(&self, netdev: &str) -> Vec<String> {
         let mut found: Vec<String> = Vec::new();
@@ -251,7 +251,7 @@ fn names(directory: &Path) -> Vec<String> {
     names
 }
 
-/// A file of one line, if it is there and says something.
+/// Reads a file of one line; `None` if it is missing or empty.
 fn read(file: &Path) -> Option<String> {
     let text = fs::read_to_string(file).ok()?;
     let text = text.trim();
