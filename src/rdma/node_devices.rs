@@ -401,6 +401,29 @@ mod tests {
         }
     }
 
+    #[cfg(feature = "fake-device")]
+    #[test]
+    fn queue_pairs_are_in_the_partition_of_the_settings_and_the_peer_is_told() {
+        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+
+        let mut device = FakeDevice::infiniband("mlx5_0", 3);
+        device.ports[0].pkeys = vec![0xffff, 0x8001];
+        device.ports[0].attributes.pkey_table_len = 2;
+        let fake = FakeProvider::new(vec![device]);
+        let local = IpAddr::from(Ipv4Addr::LOCALHOST);
+        let prepared = |settings: RdmaSettings| {
+            let devices = NodeDevices::new(settings.on_fake(&fake, |_| ()));
+            let pair = devices.prepare(local, local, End::Dialer)?;
+            Ok::<_, String>(pair.endpoint().partition_key)
+        };
+        let settings = RdmaSettings::new();
+        assert_eq!(prepared(settings.clone()), Ok(0xffff));
+        assert_eq!(prepared(settings.clone().partition_key(0x8001)), Ok(0x8001));
+        let refused = prepared(settings.partition_key(0x8002)).unwrap_err();
+        let says = "is not in partition 0x8002: its table of partition keys has 0xffff, 0x8001";
+        assert!(refused.contains(says), "{refused}");
+    }
+
     #[test]
     fn a_port_with_a_lid_is_on_infiniband_whatever_the_kernel_calls_its_gids() {
         let wire = to_wire(&endpoint(GidType::RoceV1, 9)).expect("InfiniBand");
