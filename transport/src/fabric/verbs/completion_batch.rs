@@ -27,17 +27,17 @@ pub(super) struct BatchPolling {
     calls: BatchCalls,
     /// Completions of one batch, at most.
     most: usize,
-    /// An error that came behind completions, which go first.
+    /// An error that came behind completions; the caller gets these first.
     failed: Option<PollFailure>,
-    /// What turns the completions' times into ours, where they have some.
+    /// The clock that turns the completions' times into ours, where they have some.
     clock: Option<DeviceClock>,
 }
 
 /// The call that failed, and its errno.
 pub(super) type PollFailure = (&'static str, c_int);
 
-/// Starts that find the queue busy before it counts as lost: it is so for the length of a
-/// write of the kernel's.
+/// The number of starts in a row that may find the queue busy before it counts as lost. A queue
+/// is busy for as long as the kernel writes its clock.
 const BUSY_STARTS: u32 = 1 << 16;
 
 const EMPTY: c_int = Errno::NOENT.raw_os_error();
@@ -63,7 +63,8 @@ impl BatchPolling {
         self.clock.is_some()
     }
 
-    /// Takes what is there, as far as it fits; gives how many, or which call failed.
+    /// Takes the completions that are there, as far as they fit; gives how many, or the call that
+    /// failed.
     ///
     /// # Safety
     /// The queue is alive.

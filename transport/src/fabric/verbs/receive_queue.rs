@@ -1,9 +1,9 @@
-//! A receive queue: memory posted for what arrives, shared by queue pairs or one's own.
+//! A receive queue: memory that is posted for messages, shared by queue pairs or of one alone.
 //!
-//! One type for both, because not every device has shared receive queues (in rdma-core
-//! 65, efa, erdma, ionic and mana have none): the engine refills either the same way, in
-//! batches, and learns from completions what was used. Limits are counted here and known
-//! before the device is asked.
+//! One type serves both, because not every device has shared receive queues (in rdma-core 65,
+//! efa, erdma, ionic and mana have none). The engine refills both in the same way, in batches,
+//! and learns from completions which receives were used. The queue counts its receives, so its
+//! limit is known before the device is asked.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use super::queue_pair::Pair;
 use super::work_request::{PushError, ReceiveRequest, RequestTable};
 use crate::fork;
 
-/// A queue of receives.
+/// A queue of receives, shared by queue pairs or of one alone.
 #[derive(Debug)]
 pub struct ReceiveQueue {
     target: Target,
@@ -29,14 +29,14 @@ pub struct ReceiveQueue {
     outstanding: u32,
 }
 
-/// Whose queue it is.
+/// The owner of a receive queue.
 #[derive(Clone, Debug)]
 enum Target {
     Shared(Arc<SharedReceives>),
     Pair(Arc<Pair>),
 }
 
-/// What queue pairs on a shared receive queue keep alive.
+/// The part of a shared receive queue that its queue pairs keep alive.
 #[derive(Debug)]
 pub(super) struct SharedReceives {
     pub(super) handle: SharedReceiveHandle,
@@ -44,11 +44,11 @@ pub(super) struct SharedReceives {
     domain: Arc<Domain>,
 }
 
-/// Receives posted with one call, at most.
+/// The most receives that are posted with one call.
 pub const RECEIVE_BATCH: usize = 64;
 
 impl ReceiveQueue {
-    /// A queue for all queue pairs of a protection domain that are made with it.
+    /// Makes a queue for all queue pairs of a protection domain that are made with it.
     ///
     /// # Errors
     /// [`VerbsError`], with the device's limit where that is what stops it; a device
@@ -103,7 +103,7 @@ impl ReceiveQueue {
         })
     }
 
-    /// The own queue of a queue pair.
+    /// Makes the own queue of a queue pair.
     pub(super) fn of_pair(pair: &Arc<Pair>, capacity: u32, entries: u32) -> Self {
         Self {
             target: Target::Pair(Arc::clone(pair)),
@@ -114,19 +114,19 @@ impl ReceiveQueue {
         }
     }
 
-    /// How many receives it holds; at least what was asked for.
+    /// Returns how many receives it holds, at least as many as were asked for.
     #[must_use]
     pub fn capacity(&self) -> u32 {
         self.capacity
     }
 
-    /// Receives that are posted and not [retired](Self::retire).
+    /// Returns the number of receives that are posted and not [retired](Self::retire).
     #[must_use]
     pub fn outstanding(&self) -> u32 {
         self.outstanding
     }
 
-    /// Takes notice of so many completed receives, failed ones included.
+    /// Notes that so many receives have completed, failed ones included.
     ///
     /// # Panics
     /// If there were not so many outstanding.
@@ -138,7 +138,7 @@ impl ReceiveQueue {
             .expect("no more receives complete than were posted");
     }
 
-    /// Begins a batch.
+    /// Begins a batch of receives.
     #[inline]
     #[must_use = "a batch that is dropped posts nothing"]
     pub fn batch<'memory>(&mut self) -> ReceiveBatch<'_, 'memory> {
@@ -221,7 +221,7 @@ impl ReceiveQueue {
         })
     }
 
-    /// The number by which asynchronous events name it; `None` for a queue pair's own.
+    /// Returns the number by which asynchronous events name it; `None` for a queue pair's own.
     #[must_use]
     pub fn tag(&self) -> Option<u64> {
         self.shared_inner().map(|shared| shared.tag)
@@ -256,7 +256,7 @@ pub struct ReceiveBatch<'queue, 'memory> {
 }
 
 impl<'memory> ReceiveBatch<'_, 'memory> {
-    /// Adds one.
+    /// Adds a receive to the batch.
     ///
     /// # Errors
     /// [`PushError`]; the batch is as it was.
@@ -271,7 +271,7 @@ impl<'memory> ReceiveBatch<'_, 'memory> {
         self.queue.table.push_receive(request)
     }
 
-    /// Posts what is in it; gives how many.
+    /// Posts the receives of the batch; gives how many.
     ///
     /// # Errors
     /// [`PostError`], which says how many were posted all the same.
@@ -286,21 +286,21 @@ impl<'memory> ReceiveBatch<'_, 'memory> {
     }
 }
 
-/// The device refused a batch from some request on. A dead queue pair does not refuse:
-/// it flushes.
+/// The device refused a batch from some request on. A dead queue pair does not refuse
+/// requests: it flushes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{call} refused request {} of {requests}: {source}; {accepted} are posted and the rest is not",
     accepted + 1
 )]
 pub struct PostError {
-    /// The verb.
+    /// The name of the verb that failed.
     pub call: &'static str,
-    /// Requests of the batch.
+    /// The number of requests of the batch.
     pub requests: u32,
-    /// How many of them, from the first on, were posted.
+    /// The number of requests, from the first on, that were posted.
     pub accepted: u32,
-    /// What the device said.
+    /// The errno that the device gave.
     pub r#source: Errno,
 }
 

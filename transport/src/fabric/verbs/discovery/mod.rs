@@ -1,4 +1,4 @@
-//! Which RDMA devices there are, and which one to take.
+//! Lists the RDMA devices of a machine and chooses one of them.
 //!
 //! [`discover`] makes an [`Inventory`] of everything at one moment: devices, ports, GIDs
 //! with their type and network interface, partitions, limits. [`Inventory::choose`] takes
@@ -28,64 +28,65 @@ pub use sysfs::{DeviceKind, Sysfs};
 /// All devices of a machine, at one moment.
 #[derive(Clone, Debug)]
 pub struct Inventory {
-    /// The devices.
+    /// All devices that libibverbs lists.
     pub devices: Vec<DeviceInfo>,
     sysfs: Sysfs,
 }
 
-/// One device.
+/// A device of an inventory.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
-    /// Its name.
+    /// The device's name, as in `/sys/class/infiniband`.
     pub name: String,
-    /// What it speaks.
+    /// The kind of network that the device speaks.
     pub transport: Transport,
-    /// Whether it is hardware.
+    /// The kind of the device: hardware or software.
     pub kind: DeviceKind,
-    /// The NUMA node that it is nearest to.
+    /// The NUMA node that the device is nearest to.
     pub numa_node: Option<u32>,
-    /// What it can do, and its ports; or why it cannot be used.
+    /// The limits and ports of the device, or the reason why it cannot be used.
     pub details: Result<DeviceDetails, Obstacle>,
 }
 
-/// Why a device cannot be used. Shared, since inventories are cloned and errors are not.
+/// The reason why a device cannot be used. It is shared, since inventories are cloned and errors
+/// are not.
 #[derive(Clone, Debug)]
 pub struct Obstacle(pub Arc<VerbsError>);
 
-/// What only an open device tells.
+/// The properties that only an open device tells.
 #[derive(Clone, Debug)]
 pub struct DeviceDetails {
-    /// What it can do.
+    /// The limits of the device.
     pub attributes: DeviceAttributes,
-    /// Its ports.
+    /// The ports, from number 1.
     pub ports: Vec<PortInfo>,
 }
 
-/// One port.
+/// A port of a device.
 #[derive(Clone, Debug)]
 pub struct PortInfo {
-    /// Its number.
+    /// The port's number, from 1.
     pub number: u8,
-    /// What it is like.
+    /// The port's state and limits.
     pub attributes: PortAttributes,
-    /// Its GIDs.
+    /// The port's GIDs, by index.
     pub gids: Vec<GidInfo>,
-    /// Its partitions; empty where they cannot be read.
+    /// The port's table of partition keys; empty where it cannot be read.
     pub pkeys: Vec<u16>,
-    /// Network interfaces that belong to it, GIDs or not.
+    /// Network interfaces that belong to the port, with GIDs or without.
     pub netdevs: Vec<String>,
 }
 
-/// One GID.
+/// A GID of a port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GidInfo {
-    /// The table's slot.
+    /// The slot of the port's GID table.
     pub entry: GidEntry,
-    /// The network interface that it belongs to.
+    /// The network interface that the GID belongs to.
     pub netdev: Option<String>,
 }
 
-/// Takes the inventory. A device that cannot be used is in it, with the reason.
+/// Takes the inventory of all devices. A device that cannot be used is in it, with the reason.
 ///
 /// # Errors
 /// [`VerbsError`] if there is no library, no kernel support or no device at all.
@@ -126,9 +127,9 @@ pub fn discover(provider: &Arc<dyn Provider>, sysfs: &Sysfs) -> Result<Inventory
     })
 }
 
-/// Whether a device is hardware, where `/sys` does not say. Of drivers without hardware
-/// only soft-RoCE has reliable connections of RoCE, and this is what it calls its vendor
-/// (`RXE_VENDOR_ID`, drivers/infiniband/sw/rxe/rxe_param.h).
+/// Returns the kind of a device where `/sys` does not say. Of the drivers without hardware only
+/// soft-RoCE has reliable connections of RoCE, and 0xffffff is its vendor (`RXE_VENDOR_ID`,
+/// drivers/infiniband/sw/rxe/rxe_param.h).
 fn kind_by_vendor(attributes: &DeviceAttributes) -> DeviceKind {
     match attributes.vendor_id {
         0 => DeviceKind::Unknown,
@@ -169,14 +170,14 @@ fn details(
 }
 
 impl DeviceInfo {
-    /// Its ports; none if it cannot be used.
+    /// Returns the device's ports; none if it cannot be used.
     pub fn ports(&self) -> impl Iterator<Item = &PortInfo> {
         self.details.iter().flat_map(|details| &details.ports)
     }
 }
 
 impl Obstacle {
-    /// As the error of who wanted the device.
+    /// Makes the error for a caller that wanted the device.
     fn error(&self) -> VerbsError {
         VerbsError::Unusable {
             source: Arc::clone(&self.0),
@@ -185,7 +186,7 @@ impl Obstacle {
 }
 
 impl PortInfo {
-    /// Whether it carries traffic.
+    /// Returns whether the port carries traffic.
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.attributes.state == PortState::Active
