@@ -3,7 +3,10 @@
 use std::{error::Error, os::fd::BorrowedFd, time::Instant};
 
 use ibex_bootstrap::{Acceptor, Established, features};
-use ibex_transport::driver::{Admission, ControlSource, Incoming, PeerDescription};
+use ibex_transport::{
+    driver::{Admission, ControlSource, Incoming, PeerDescription},
+    fabric::shm::UnixWires,
+};
 
 use crate::{
     peer,
@@ -63,6 +66,7 @@ pub(crate) fn admission(
         unix,
         verbs,
         peer: info,
+        began,
         place,
         fabric,
         reason,
@@ -71,7 +75,7 @@ pub(crate) fn admission(
     Admission {
         stream,
         leftover,
-        unix,
+        unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
         // Nothing of the handshake agrees on them yet.
@@ -82,6 +86,7 @@ pub(crate) fn admission(
             address: info.address,
             identity: info.identity.0,
             incarnation: info.incarnation,
+            began,
             pid: info.pid,
             knows_versions: info.features & features::CHANNEL_VERSIONS != 0,
             rests: info.features & features::RESTING_RINGS != 0,

@@ -9,11 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex_bootstrap::{Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, dial};
+use ibex_bootstrap::{
+    Acceptor, Local, Meanwhile, NodeIdentity, Places, SessionLimits, UnixClosing, dial,
+};
 use ibex_transport::{
     driver::{
         Admission, CloseReport, Driver, Runtime, RuntimeConfig, SessionShared, has_membarrier,
     },
+    fabric::shm,
     fork::{self, UsedAfterFork},
 };
 
@@ -157,6 +160,10 @@ impl Node {
             }
             local.verbs_site = Some(devices.clone());
         }
+        local.unix_closing = UnixClosing {
+            close: shm::close_unix,
+            is_held_up: shm::is_held_up,
+        };
         local.handshake_timeout = settings.handshake_timeout;
         local.limits.channels = settings.max_channels;
         local.places = Places::new(SessionLimits {

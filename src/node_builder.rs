@@ -296,7 +296,7 @@ impl NodeBuilder {
     /// Sessions that one peer may have with this node, whoever connected; peers are told
     /// apart by their [`identity`](Self::identity), and one that was started again is not kept
     /// out by sessions of its run before. Default: 1024, range 1 to 65536. Each
-    /// costs a descriptor (over shared memory six), and [memory](Self#memory). One more is
+    /// costs a descriptor (over shared memory five), and [memory](Self#memory). One more is
     /// refused: both ends get
     /// [`HandshakeError::TooManySessions`](crate::bootstrap::HandshakeError::TooManySessions)
     /// with the limit and whose it is. A session counts until its end is noticed here; one

@@ -4,7 +4,7 @@
 
 use std::fmt;
 use std::net::{SocketAddr, TcpStream};
-use std::os::fd::OwnedFd;
+use std::time::Instant;
 
 use crate::fabric::FabricKind;
 use crate::handshake::{Agreement, Prologue};
@@ -12,6 +12,7 @@ use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::local::Limits;
 use crate::message::Version;
 use crate::places::Place;
+use crate::unix_sockets::UnixSockets;
 use crate::verbs::VerbsPair;
 
 /// One finished handshake.
@@ -23,10 +24,10 @@ pub struct Established {
     /// What the peer sent behind its *Ready* and was read along with it: the
     /// first bytes of the session, to be taken before any from `stream`.
     pub leftover: Vec<u8>,
-    /// For shm: a connected, non-blocking `SOCK_SEQPACKET` socket to the same
-    /// peer, over which descriptors can be passed. The token was presented and
-    /// accepted, and the kernel vouches that both ends run as one user.
-    pub unix: Option<OwnedFd>,
+    /// For shm: sockets to the same peer, over which descriptors can be passed, and each end
+    /// be woken. The token was presented at both and accepted, and the kernel vouches that
+    /// both ends run as one user.
+    pub unix: Option<UnixSockets>,
     /// For verbs: a queue pair that is connected to the same peer's, as the
     /// [`VerbsSite`](crate::VerbsSite) made it. The peer's can receive.
     pub verbs: Option<Box<dyn VerbsPair>>,
@@ -34,6 +35,11 @@ pub struct Established {
     // The peer.
     /// Who is at the other end.
     pub peer: PeerInfo,
+    /// When this end had the connection, before the peer had said all that it has. So of two
+    /// runs of one identity, one after the other, the older's is the earlier, in whichever
+    /// order their handshakes end: that of a run that has ended cannot begin after that of
+    /// the next, and be finished.
+    pub began: Instant,
     /// Whether this end connected. Exactly one end of a session did.
     pub is_dialer: bool,
 
@@ -89,7 +95,8 @@ pub(crate) struct Sockets {
     pub(crate) stream: TcpStream,
     pub(crate) leftover: Vec<u8>,
     pub(crate) address: SocketAddr,
-    pub(crate) unix: Option<(OwnedFd, Option<u32>)>,
+    pub(crate) began: Instant,
+    pub(crate) unix: Option<(UnixSockets, Option<u32>)>,
     pub(crate) verbs: Option<Box<dyn VerbsPair>>,
 }
 
@@ -103,7 +110,7 @@ impl Established {
             .verbs
             .filter(|_| agreement.fabric == FabricKind::Verbs);
         let (unix, pid) = match unix {
-            Some((socket, pid)) => (Some(socket), pid),
+            Some((sockets, pid)) => (Some(sockets), pid),
             None => (None, None),
         };
         Established {
@@ -122,6 +129,7 @@ impl Established {
                 version: agreement.version,
                 features: agreement.features,
             },
+            began: sockets.began,
             is_dialer,
             session_id: agreement.session_id,
             resume_secret: *agreement.resume_secret.expose(),

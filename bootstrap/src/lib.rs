@@ -41,6 +41,7 @@ pub mod message;
 pub mod negotiate;
 mod places;
 mod resumption;
+mod unix_sockets;
 mod verbs;
 
 pub use error::{
@@ -54,4 +55,5 @@ pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, features, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
+pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 pub use verbs::{VerbsPair, VerbsSite};

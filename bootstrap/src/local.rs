@@ -10,6 +10,7 @@ use crate::identity::{HostHint, Incarnation, NodeIdentity};
 use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
+use crate::unix_sockets::UnixClosing;
 use crate::verbs::VerbsSite;
 
 /// This node, as it presents itself to peers.
@@ -35,6 +36,10 @@ pub struct Local {
     /// Where its RDMA devices are. It is asked when a peer has said Hello, and
     /// not at all where verbs is forbidden. Default: none.
     pub verbs_site: Option<Arc<dyn VerbsSite>>,
+
+    /// How Unix sockets are closed that a peer has put something into. Default:
+    /// [`UnixClosing::default`].
+    pub unix_closing: UnixClosing,
 
     // What it can take.
     /// How much a peer may ask of this node.
@@ -79,6 +84,7 @@ impl Local {
             verbs: Policy::Auto,
             absent: Vec::new(),
             verbs_site: None,
+            unix_closing: UnixClosing::default(),
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
             resumable: None,

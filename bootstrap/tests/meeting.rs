@@ -2,8 +2,11 @@
 
 mod common;
 
-use std::io::{Read, Write};
+use std::io::{IoSlice, Read, Write};
+use std::mem::MaybeUninit;
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -11,10 +14,11 @@ use common::{LONG, Listening, dial_node_1, node, wait_readable};
 use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake};
 use ibex_bootstrap::{
     Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, NodeIdentity, Policy,
-    Problem, Version, VersionRange, dial,
+    Problem, UnixClosing, Version, VersionRange, dial,
 };
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketType, connect, recv, send, socket,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
+    SocketType, connect, recv, send, sendmsg, socket,
 };
 
 /// A byte each way, and nothing before it: the handshake left nothing behind.
@@ -55,10 +59,16 @@ fn over_shm_with_a_unix_socket_on_both_ends() {
     assert_eq!(acceptor.peer.address, dialer.stream.local_addr().unwrap());
     for (from, to) in [(&dialer, &acceptor), (&acceptor, &dialer)] {
         assert_eq!(from.peer.pid, Some(std::process::id()));
-        send(from.unix.as_ref().unwrap(), b"hello", SendFlags::NOSIGNAL).unwrap();
-        let mut buffer = [0; 16];
-        let (_, length) = recv(to.unix.as_ref().unwrap(), &mut buffer, RecvFlags::empty()).unwrap();
-        assert_eq!(&buffer[..length], b"hello");
+        let (from, to) = (from.unix.as_ref().unwrap(), to.unix.as_ref().unwrap());
+        for (from, to, text) in [
+            (&from.control, &to.control, b"hello"),
+            (&from.bells, &to.bells, b"rings"),
+        ] {
+            send(from, text, SendFlags::NOSIGNAL).unwrap();
+            let mut buffer = [0; 16];
+            let (_, length) = recv(to, &mut buffer, RecvFlags::empty()).unwrap();
+            assert_eq!(&buffer[..length], text);
+        }
     }
 }
 
@@ -255,15 +265,18 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     };
     let nothing = [b""; 6].map(|silence| visit(silence));
     acceptor.turn(Instant::now());
-    let mut long = token.expose().to_vec();
-    long.push(0);
-    for wrong in [&[0; 32][..], &token.expose()[..31], &long] {
+    let shown = |what: u8| [&token.expose()[..], &[what]].concat();
+    let wrong = [0; 33];
+    let long = [shown(b'b'), vec![b'b']].concat();
+    // The last is half of what a dialer does, and its second half.
+    for wrong in [&wrong[..], &shown(0)[..32], &shown(0), &long, &shown(b'c')] {
         let stranger = visit(wrong);
         acceptor.turn(Instant::now());
         let (_, length) = recv(&stranger, &mut [0; 8], RecvFlags::empty()).unwrap();
         assert_eq!(length, 0, "closed on a wrong token");
     }
-    let ours = visit(token.expose());
+    let _bells = visit(&shown(b'b'));
+    let ours = visit(&shown(b'c'));
     acceptor.turn(Instant::now());
     let mut answer = [0; 8];
     assert_eq!(recv(&ours, &mut answer, RecvFlags::empty()).unwrap().1, 1);
@@ -276,6 +289,46 @@ fn strangers_at_the_unix_socket_are_kept_out_and_keep_nobody_out() {
     assert_eq!(established.fabric, FabricKind::Shm);
     assert!(established.unix.is_some());
     drop(nothing);
+}
+
+/// What a stranger attaches is neither taken nor closed where handshakes are driven.
+#[test]
+fn descriptors_from_strangers_are_left_to_who_can_wait() {
+    static LEFT: Mutex<Vec<OwnedFd>> = Mutex::new(Vec::new());
+    let mut local = node(2);
+    local.unix_closing = UnixClosing {
+        close: |socket| LEFT.lock().unwrap().push(socket),
+        is_held_up: || false,
+    };
+    let mut acceptor = Acceptor::bind("127.0.0.1:0".parse().unwrap(), local).unwrap();
+    let mut dialer = HandMade::connected_to(&acceptor, this_host());
+    let DialerEvent::ConnectUnix { name, .. } = dialer.next_event(&mut acceptor) else {
+        panic!("not sent to the Unix socket");
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    let stranger = socket(AddressFamily::UNIX, SocketType::SEQPACKET, None).unwrap();
+    connect(
+        &stranger,
+        &SocketAddrUnix::new_abstract_name(&name).unwrap(),
+    )
+    .unwrap();
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    let writers = [writer.as_fd()];
+    assert!(control.push(SendAncillaryMessage::ScmRights(&writers)));
+    let text = [IoSlice::new(b"x")];
+    sendmsg(&stranger, &text, &mut control, SendFlags::NOSIGNAL).unwrap();
+    drop(writer);
+    acceptor.turn(Instant::now());
+    assert_eq!(LEFT.lock().unwrap().len(), 1, "the stranger's connection");
+    rustix::io::ioctl_fionbio(&reader, true).unwrap();
+    let open = (&reader).read(&mut [0]).unwrap_err();
+    assert_eq!(open.kind(), std::io::ErrorKind::WouldBlock, "it is open");
+    LEFT.lock().unwrap().clear();
+    assert_eq!((&reader).read(&mut [0]).unwrap(), 0);
+    // And the listening socket, into which anybody may have put something.
+    drop((dialer, acceptor));
+    assert_eq!(LEFT.lock().unwrap().len(), 1);
 }
 
 #[test]

@@ -380,7 +380,7 @@ struct HandMadeAcceptor {
     joins: bool,
     listener: Option<OwnedFd>,
     /// Kept, since closing it would say something.
-    joined: Option<OwnedFd>,
+    joined: Vec<OwnedFd>,
 }
 
 impl HandMadeAcceptor {
@@ -398,7 +398,7 @@ impl HandMadeAcceptor {
             machine: AcceptorHandshake::new(&local, this_host(), entropy, now, now + LONG),
             joins: silence.joins,
             listener: None,
-            joined: None,
+            joined: Vec::new(),
         }
     }
 }
@@ -415,14 +415,15 @@ impl Half for HandMadeAcceptor {
     fn act(&mut self) {
         // Its name was said in the turn before, so a dialer comes.
         if let Some(listener) = self.listener.as_ref().filter(|_| self.joins)
-            && self.joined.is_none()
+            && self.joined.is_empty()
         {
-            let dialer = accept(listener).expect("the dialer comes");
+            let bells = accept(listener).expect("the dialer comes");
+            let dialer = accept(listener).expect("it comes twice");
             let mut token = [0; 64];
             let (_, length) = recv(&dialer, &mut token, RecvFlags::empty()).expect("its token");
-            assert!(self.machine.handle_token(&token[..length]));
+            assert!(self.machine.handle_token(&token[..length - 1]));
             send(&dialer, b"+", SendFlags::NOSIGNAL).expect("it waits");
-            self.joined = Some(dialer);
+            self.joined = vec![bells, dialer];
         }
         while let Some(event) = self.machine.poll_event() {
             match event {
@@ -430,7 +431,7 @@ impl Half for HandMadeAcceptor {
                     let socket = unix_socket();
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     bind(&socket, &address).expect("nobody has the name");
-                    listen(&socket, 1).expect("it listens");
+                    listen(&socket, 2).expect("it listens");
                     self.listener = Some(socket);
                     self.machine.handle_listening(Ok(()));
                 }
@@ -445,7 +446,7 @@ impl Half for HandMadeAcceptor {
 struct HandMadeDialer {
     machine: DialerHandshake,
     joins: bool,
-    joined: Option<OwnedFd>,
+    joined: Vec<OwnedFd>,
 }
 
 impl HandMadeDialer {
@@ -455,7 +456,7 @@ impl HandMadeDialer {
         Self {
             machine: DialerHandshake::new(&local, this_host(), [6; 16], now, now + LONG),
             joins: silence.joins,
-            joined: None,
+            joined: Vec::new(),
         }
     }
 }
@@ -473,17 +474,24 @@ impl Half for HandMadeDialer {
         while let Some(event) = self.machine.poll_event() {
             match event {
                 DialerEvent::ConnectUnix { name, token } => {
-                    let socket = unix_socket();
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
-                    connect(&socket, &address).expect("the node listens there");
+                    let show = |part: u8| {
+                        let socket = unix_socket();
+                        connect(&socket, &address).expect("the node listens there");
+                        if self.joins {
+                            let shown = [&token.expose()[..], &[part]].concat();
+                            send(&socket, &shown, SendFlags::NOSIGNAL).expect("it listens");
+                        }
+                        socket
+                    };
+                    let (bells, socket) = (show(b'b'), show(b'c'));
                     if self.joins {
-                        send(&socket, token.expose(), SendFlags::NOSIGNAL).expect("it listens");
                         let (_, length) = recv(&socket, &mut [0; 8], RecvFlags::empty())
                             .expect("an answer to the token");
                         assert_eq!(length, 1, "the token is right");
                         self.machine.handle_unix(Ok(()));
                     }
-                    self.joined = Some(socket);
+                    self.joined = vec![bells, socket];
                 }
                 DialerEvent::FindDevice => self.machine.handle_device(Ok(hand_made_device())),
                 DialerEvent::PreparePair => self.machine.handle_prepared(Ok(hand_made_pair())),

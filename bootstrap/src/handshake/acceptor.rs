@@ -267,6 +267,20 @@ impl Handshake<AcceptorPart> {
         self.read_messages();
     }
 
+    /// Whether a connection at the Unix socket that presents `bytes` may be part of the
+    /// session: these are the token, which is not used up by that.
+    #[must_use]
+    pub fn knows_token(&self, bytes: &[u8]) -> bool {
+        let awaits = matches!(
+            self.part.state,
+            State::AwaitReady {
+                way: Way::Unix { joined: false },
+                ..
+            }
+        );
+        awaits && self.part.entropy.token.matches(bytes)
+    }
+
     /// A connection of this user's at the Unix socket presents `bytes`. True
     /// for the first one with the right token: keep it, and answer it. False:
     /// close that connection and go on listening.

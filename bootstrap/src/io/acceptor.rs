@@ -313,8 +313,9 @@ impl Acceptor {
             epoll: self.epoll.as_fd(),
             key,
         };
+        let closing = self.local.unix_closing;
         self.pending
-            .insert(key, Pending::new(machine, stream, address, watch)?);
+            .insert(key, Pending::new(machine, stream, address, closing, watch)?);
         // Its Hello is usually here already.
         self.advance(key, now);
         Ok(())

@@ -16,12 +16,13 @@ use super::connect::{Broken, RANDOM, connect, random_bytes};
 use super::line::Line;
 use super::own_pair::{OWN_ADDRESS, OwnPair};
 use super::patience::{Cancelled, Meanwhile, Patience};
-use super::unix::UnixPeer;
+use super::unix::{UnixPair, UnixPeer};
 use super::{after, host};
 use crate::error::{DialError, HandshakeError, rounded};
 use crate::established::{Established, Sockets};
 use crate::handshake::{Agreement, DialerEvent, DialerHandshake, DialerPart, Step};
 use crate::local::Local;
+use crate::unix_sockets::UnixClosing;
 
 /// Connects to the node that listens at `address` (`host:port`) and shakes
 /// hands with it. Blocks, for `timeout` at most.
@@ -288,9 +289,11 @@ impl Dial<'_> {
 struct Conversation<'a> {
     line: Line<'a, DialerPart>,
     address: SocketAddr,
+    began: Instant,
     /// Connected, from the moment when the machine asked for it; whether its
     /// answer came, the machine knows.
-    unix: Option<UnixPeer>,
+    unix: Option<UnixPair>,
+    closing: UnixClosing,
     pair: OwnPair,
 }
 
@@ -311,7 +314,9 @@ impl<'a> Conversation<'a> {
         Ok(Conversation {
             line: Line::new(machine, stream, patience),
             address,
+            began: now,
             unix: None,
+            closing: local.unix_closing,
             pair,
         })
     }
@@ -321,7 +326,7 @@ impl<'a> Conversation<'a> {
             while let Some(event) = self.line.machine.poll_event() {
                 match event {
                     DialerEvent::ConnectUnix { name, token } => {
-                        match UnixPeer::connect(&name, &token) {
+                        match UnixPair::connect(&name, &token, self.closing) {
                             Ok(unix) => self.unix = Some(unix),
                             Err(why) => self.line.machine.handle_unix(Err(why)),
                         }
@@ -370,6 +375,7 @@ impl<'a> Conversation<'a> {
         self.unix
             .as_ref()
             .filter(|_| self.line.machine.step() == Step::UnixSocket)
+            .map(|unix| &unix.control)
     }
 
     fn finish(self, agreement: Agreement) -> Established {
@@ -377,7 +383,8 @@ impl<'a> Conversation<'a> {
             stream: self.line.stream,
             leftover: self.line.machine.into_leftover(),
             address: self.address,
-            unix: self.unix.map(UnixPeer::into_parts),
+            began: self.began,
+            unix: self.unix.map(UnixPair::into_parts),
             verbs: self.pair.into_pair(),
         };
         Established::new(agreement, sockets, true)

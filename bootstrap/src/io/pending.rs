@@ -4,19 +4,20 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Instant;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 
 use super::errands::{Errand, Outcome};
 use super::tcp::{self, Incoming};
-use super::unix::{self, Datagram, UnixPeer};
+use super::unix::{self, Datagram, Part, UnixPair, UnixPeer};
 use crate::error::HandshakeError;
 use crate::established::{Established, Sockets};
 use crate::handshake::{AcceptorEvent, AcceptorHandshake, Agreement, ResumedSession, Step};
 use crate::negotiate::End;
 use crate::resumption::ResumedConnection;
+use crate::unix_sockets::{UnixClosing, UnixSocket};
 use crate::verbs::VerbsPair;
 
 /// A handshake and the sockets that it runs on, each in the acceptor's epoll
@@ -25,6 +26,8 @@ use crate::verbs::VerbsPair;
 pub(super) struct Pending {
     machine: AcceptorHandshake,
     address: SocketAddr,
+    /// When it was accepted.
+    began: Instant,
 
     // TCP.
     stream: TcpStream,
@@ -33,11 +36,14 @@ pub(super) struct Pending {
     watching_writes: bool,
 
     // Unix.
-    listener: Option<OwnedFd>,
+    closing: UnixClosing,
+    listener: Option<UnixSocket>,
     /// Connections that have presented nothing yet, oldest first.
     visitors: VecDeque<UnixPeer>,
-    /// The one with the token.
-    dialer: Option<UnixPeer>,
+    /// The one with the token that the dialer will ring over, while the other has not come.
+    bells: Option<UnixPeer>,
+    /// Both.
+    dialer: Option<UnixPair>,
 
     // RDMA.
     /// Our address on `stream`, by which a device is chosen.
@@ -67,6 +73,7 @@ impl Pending {
         machine: AcceptorHandshake,
         stream: TcpStream,
         address: SocketAddr,
+        closing: UnixClosing,
         watch: Watch<'_>,
     ) -> io::Result<Pending> {
         let own_address = tcp::own_address(&stream)?;
@@ -74,11 +81,14 @@ impl Pending {
         Ok(Pending {
             machine,
             address,
+            began: Instant::now(),
             stream,
             outbox: Vec::new(),
             watching_writes: false,
+            closing,
             listener: None,
             visitors: VecDeque::new(),
+            bells: None,
             dialer: None,
             own_address,
             pair: None,
@@ -155,7 +165,8 @@ impl Pending {
             stream: self.stream,
             leftover: self.machine.into_leftover(),
             address: self.address,
-            unix: self.dialer.map(UnixPeer::into_parts),
+            began: self.began,
+            unix: self.dialer.map(UnixPair::into_parts),
             verbs: self.pair,
         }
     }
@@ -192,7 +203,7 @@ impl Pending {
         let Some(listener) = &self.listener else {
             return;
         };
-        while let Some(visitor) = unix::accept(listener) {
+        while let Some(visitor) = unix::accept(listener, self.closing) {
             if watch.add(&visitor, EventFlags::IN).is_err() {
                 continue;
             }
@@ -212,13 +223,31 @@ impl Pending {
             let mut buffer = [0; 64];
             match visitor.receive(&mut buffer) {
                 Datagram::Nothing => self.visitors.push_back(visitor),
-                Datagram::Bytes(length) if self.machine.handle_token(&buffer[..length]) => {
+                Datagram::Bytes(length) => {
                     watch.remove(&visitor);
-                    visitor.welcome();
-                    self.dialer = Some(visitor);
+                    self.take_in(visitor, &buffer[..length]);
                 }
-                Datagram::Bytes(_) | Datagram::Closed => watch.remove(&visitor),
+                Datagram::Closed => watch.remove(&visitor),
             }
+        }
+    }
+
+    /// A connection at the Unix socket has presented something. That of the bells is made
+    /// first, so it is here when the other is.
+    fn take_in(&mut self, visitor: UnixPeer, datagram: &[u8]) {
+        let Some((part, token)) = unix::presented(datagram) else {
+            return;
+        };
+        // Only both together use the token up.
+        if part == Part::Bells && self.machine.knows_token(token) {
+            self.bells = Some(visitor);
+        } else if part == Part::Control && self.bells.is_some() && self.machine.handle_token(token)
+        {
+            visitor.welcome();
+            self.dialer = self.bells.take().map(|bells| UnixPair {
+                control: visitor,
+                bells,
+            });
         }
     }
 
@@ -283,7 +312,7 @@ impl Pending {
     }
 
     fn listen_unix(&mut self, name: &[u8], watch: Watch<'_>) -> io::Result<()> {
-        let listener = unix::listen_at(name)?;
+        let listener = unix::listen_at(name, self.closing)?;
         watch.add(&listener, EventFlags::IN)?;
         self.listener = Some(listener);
         Ok(())
@@ -296,6 +325,7 @@ impl Pending {
         for visitor in self.visitors.drain(..) {
             watch.remove(&visitor);
         }
+        self.bells = None;
     }
 }
 

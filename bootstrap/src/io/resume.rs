@@ -108,6 +108,7 @@ fn attempt(
     let reunion = Reunion {
         line,
         address,
+        began: now,
         pair,
     };
     Ok(reunion.run()?.map_err(Missed::Session))
@@ -117,6 +118,7 @@ fn attempt(
 struct Reunion<'a> {
     line: Line<'a, ResumerPart>,
     address: SocketAddr,
+    began: Instant,
     pair: OwnPair,
 }
 
@@ -160,6 +162,7 @@ impl Reunion<'_> {
             stream: self.line.stream,
             leftover: self.line.machine.into_leftover(),
             address: self.address,
+            began: self.began,
             unix: None,
             verbs: self.pair.into_pair(),
         };

@@ -1,28 +1,49 @@
-//! The Unix socket of a shared-memory session: how two processes prove that
-//! they are on one host, and later pass descriptors.
+//! The Unix sockets of a shared-memory session: how two processes prove that
+//! they are on one host, and later pass descriptors and wake each other.
 //!
 //! Rules: the name is in the abstract namespace, so nothing is left behind by a
 //! kill and a process in another network namespace cannot reach it; each end
 //! asks the kernel, not the other end, which user and process it talks to; the
-//! dialer presents the token as one datagram and the acceptor answers [`WELCOME`].
+//! dialer connects twice, first for what wakes and then for what passes
+//! descriptors, and presents the token and what it is for as one datagram each;
+//! the acceptor answers [`WELCOME`] on the latter. Sockets are made by connecting
+//! and accepting and never passed, so that nobody else has a descriptor of an end.
+//!
+//! Whoever connects may attach descriptors to what it sends, and taking such a
+//! datagram closes them, which may sleep. So a datagram is peeked at, and taken
+//! if it has none; and sockets are closed by [`UnixClosing`].
 
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::io::Errno;
+use rustix::io::{Errno, IoSliceMut};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with,
-    bind, connect, listen, recv, send, socket_with,
+    AddressFamily, RecvAncillaryBuffer, RecvFlags, ReturnFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType, accept_with, bind, connect, listen, recv, recvmsg, send, socket_with,
 };
 
 use crate::identity::Secret;
+use crate::unix_sockets::{UnixClosing, UnixSocket, UnixSockets};
 
 /// One end of a connected Unix socket of this user's.
 pub(super) struct UnixPeer {
-    socket: OwnedFd,
+    socket: UnixSocket,
     /// The process at the other end; `None` if this pid namespace cannot see it.
     pid: Option<u32>,
+}
+
+/// Both connections to one peer.
+pub(super) struct UnixPair {
+    pub(super) control: UnixPeer,
+    pub(super) bells: UnixPeer,
+}
+
+/// What a connection is for, as its first datagram says behind the token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Part {
+    Bells,
+    Control,
 }
 
 /// What a datagram, or the lack of one, says.
@@ -30,12 +51,16 @@ pub(super) enum Datagram {
     /// Its length in the buffer.
     Bytes(usize),
     Nothing,
+    /// Or something came that is not for this socket.
     Closed,
 }
 
 /// A socket that listens under an abstract name.
-pub(super) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
-    let socket = seqpacket()?;
+pub(super) fn listen_at(name: &[u8], closing: UnixClosing) -> io::Result<UnixSocket> {
+    if (closing.is_held_up)() {
+        return Err(io::Error::other(HELD_UP));
+    }
+    let socket = closing.guard(seqpacket()?);
     bind(&socket, &SocketAddrUnix::new_abstract_name(name)?)?;
     listen(&socket, BACKLOG)?;
     Ok(socket)
@@ -43,10 +68,10 @@ pub(super) fn listen_at(name: &[u8]) -> io::Result<OwnedFd> {
 
 /// The next connection of this user's. Others are closed unheard: names are
 /// visible to every user of the host.
-pub(super) fn accept(listener: impl AsFd) -> Option<UnixPeer> {
+pub(super) fn accept(listener: impl AsFd, closing: UnixClosing) -> Option<UnixPeer> {
     loop {
         match accept_with(&listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-            Ok(socket) => match UnixPeer::of_this_user(socket) {
+            Ok(socket) => match UnixPeer::of_this_user(closing.guard(socket)) {
                 Ok(peer) => return Some(peer),
                 Err(why) => tracing::debug!(%why, "a connection to the Unix socket was closed"),
             },
@@ -62,14 +87,62 @@ pub(super) fn accept(listener: impl AsFd) -> Option<UnixPeer> {
     }
 }
 
-impl UnixPeer {
+/// Takes what a datagram says apart.
+pub(super) fn presented(datagram: &[u8]) -> Option<(Part, &[u8])> {
+    let (part, token) = datagram.split_last()?;
+    let part = [Part::Bells, Part::Control]
+        .into_iter()
+        .find(|one| one.to_wire() == *part)?;
+    Some((part, token))
+}
+
+impl Part {
+    fn to_wire(self) -> u8 {
+        match self {
+            Part::Bells => b'b',
+            Part::Control => b'c',
+        }
+    }
+}
+
+impl UnixPair {
     /// Connects and presents the token. The error says in words why this fabric
     /// is not to be had; it ends in the reason for the next choice.
-    pub(super) fn connect(name: &[u8], token: &Secret) -> Result<UnixPeer, String> {
+    pub(super) fn connect(
+        name: &[u8],
+        token: &Secret,
+        closing: UnixClosing,
+    ) -> Result<UnixPair, String> {
+        if (closing.is_held_up)() {
+            return Err(HELD_UP.to_string());
+        }
+        let bells = UnixPeer::connect(name, token, Part::Bells, closing)?;
+        let control = UnixPeer::connect(name, token, Part::Control, closing)?;
+        Ok(UnixPair { control, bells })
+    }
+
+    pub(super) fn into_parts(self) -> (UnixSockets, Option<u32>) {
+        let pid = self.control.pid;
+        let sockets = UnixSockets {
+            control: self.control.socket,
+            bells: self.bells.socket,
+        };
+        (sockets, pid)
+    }
+}
+
+impl UnixPeer {
+    fn connect(
+        name: &[u8],
+        token: &Secret,
+        part: Part,
+        closing: UnixClosing,
+    ) -> Result<UnixPeer, String> {
         let address = SocketAddrUnix::new_abstract_name(name)
             .map_err(|error| format!("the name of the Unix socket is unusable ({error})"))?;
         let socket = seqpacket()
             .map_err(|error| format!("this node cannot make a Unix socket ({error})"))?;
+        let socket = closing.guard(socket);
         connect(&socket, &address).map_err(|error| match error {
             // The name does not exist here, though the peer listens: it is in
             // another network namespace.
@@ -79,7 +152,10 @@ impl UnixPeer {
             error => format!("the peer's Unix socket cannot be reached ({error})"),
         })?;
         let peer = UnixPeer::of_this_user(socket)?;
-        match send(&peer.socket, token.expose(), SendFlags::NOSIGNAL) {
+        let mut shown = [0; 33];
+        shown[..32].copy_from_slice(token.expose());
+        shown[32] = part.to_wire();
+        match send(&peer.socket, &shown, SEND) {
             Ok(_) => Ok(peer),
             Err(error) => Err(format!(
                 "{peer} closed its Unix socket before it was shown the token ({error}); see \
@@ -91,7 +167,7 @@ impl UnixPeer {
     /// Answers the token.
     pub(super) fn welcome(&self) {
         // A failure means that the dialer has gone, and its connection says so.
-        let _ = send(&self.socket, &WELCOME, SendFlags::NOSIGNAL);
+        let _ = send(&self.socket, &WELCOME, SEND);
     }
 
     /// What the acceptor answers to the token: `None` while it has not.
@@ -111,8 +187,24 @@ impl UnixPeer {
     }
 
     pub(super) fn receive(&self, buffer: &mut [u8]) -> Datagram {
+        let mut nothing = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::DONTWAIT | RecvFlags::PEEK;
         loop {
-            return match recv(&self.socket, &mut *buffer, RecvFlags::empty()) {
+            let mut parts = [IoSliceMut::new(buffer)];
+            match recvmsg(&self.socket, &mut parts, &mut nothing, flags) {
+                Ok(datagram) if datagram.bytes == 0 => return Datagram::Closed,
+                Ok(datagram) if datagram.flags.contains(ReturnFlags::CTRUNC) => {
+                    tracing::debug!("descriptors came where none are passed");
+                    return Datagram::Closed;
+                }
+                Ok(_) => break,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Datagram::Nothing,
+                Err(_) => return Datagram::Closed,
+            }
+        }
+        loop {
+            return match recv(&self.socket, &mut *buffer, RecvFlags::DONTWAIT) {
                 Ok((_, 0)) => Datagram::Closed,
                 Ok((_, length)) => Datagram::Bytes(length.min(buffer.len())),
                 Err(Errno::INTR) => continue,
@@ -122,12 +214,8 @@ impl UnixPeer {
         }
     }
 
-    pub(super) fn into_parts(self) -> (OwnedFd, Option<u32>) {
-        (self.socket, self.pid)
-    }
-
     /// Checks who is at the other end.
-    fn of_this_user(socket: OwnedFd) -> Result<UnixPeer, String> {
+    fn of_this_user(socket: UnixSocket) -> Result<UnixPeer, String> {
         let credentials = credentials(socket.as_fd())
             .map_err(|error| format!("the user behind the Unix socket is unknown ({error})"))?;
         let ours = rustix::process::geteuid().as_raw();
@@ -200,10 +288,16 @@ fn credentials(socket: BorrowedFd<'_>) -> io::Result<libc::ucred> {
     Ok(credentials)
 }
 
+/// Whatever the state of the socket is.
+const SEND: SendFlags = SendFlags::DONTWAIT.union(SendFlags::NOSIGNAL);
+
+/// Why there is no shared memory while [`UnixClosing::is_held_up`].
+const HELD_UP: &str = "what processes of this user passed to this node cannot be closed";
+
 /// What the acceptor says to the right token.
 const WELCOME: [u8; 1] = *b"+";
 
-/// One dialer is expected; the rest is room for processes that only look.
+/// One dialer is expected, twice; the rest is room for processes that only look.
 const BACKLOG: i32 = 8;
 
 #[cfg(test)]
@@ -214,35 +308,41 @@ mod tests {
         format!("ibex-test-{test}-{}", std::process::id()).into_bytes()
     }
 
+    const CLOSING: UnixClosing = UnixClosing {
+        close: drop,
+        is_held_up: || false,
+    };
+
     fn token() -> Secret {
         Secret::new([7; 32])
     }
 
     #[test]
     fn a_name_that_nobody_has_is_taken_for_another_namespace() {
-        let refused = UnixPeer::connect(&name("nobody"), &token()).err();
+        let refused = UnixPeer::connect(&name("nobody"), &token(), Part::Control, CLOSING).err();
         let why = "the peer's Unix socket is not in this network namespace";
         assert_eq!(refused.as_deref(), Some(why));
     }
 
     #[test]
     fn both_ends_know_the_process_at_the_other() {
-        let listener = listen_at(&name("pid")).unwrap();
-        let dialer = UnixPeer::connect(&name("pid"), &token()).unwrap();
-        let acceptor = accept(&listener).unwrap();
+        let listener = listen_at(&name("pid"), CLOSING).unwrap();
+        let dialer = UnixPeer::connect(&name("pid"), &token(), Part::Control, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap();
         assert_eq!(dialer.pid, Some(std::process::id()));
         assert_eq!(acceptor.pid, Some(std::process::id()));
     }
 
     #[test]
     fn a_token_is_one_datagram_and_its_answer_another() {
-        let listener = listen_at(&name("token")).unwrap();
-        assert!(accept(&listener).is_none());
-        let dialer = UnixPeer::connect(&name("token"), &token()).unwrap();
-        let acceptor = accept(&listener).unwrap();
+        let listener = listen_at(&name("token"), CLOSING).unwrap();
+        assert!(accept(&listener, CLOSING).is_none());
+        let dialer = UnixPeer::connect(&name("token"), &token(), Part::Control, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap();
         let mut buffer = [0; 64];
-        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(32)));
-        assert!(token().matches(&buffer[..32]));
+        assert!(matches!(acceptor.receive(&mut buffer), Datagram::Bytes(33)));
+        let (part, shown) = presented(&buffer[..33]).unwrap();
+        assert!(part == Part::Control && token().matches(shown));
         assert!(matches!(acceptor.receive(&mut buffer), Datagram::Nothing));
         assert_eq!(dialer.answer(), None);
         acceptor.welcome();
@@ -251,9 +351,9 @@ mod tests {
 
     #[test]
     fn a_socket_closed_on_the_token_is_a_refusal_by_a_process() {
-        let listener = listen_at(&name("closed")).unwrap();
-        let dialer = UnixPeer::connect(&name("closed"), &token()).unwrap();
-        drop(accept(&listener));
+        let listener = listen_at(&name("closed"), CLOSING).unwrap();
+        let dialer = UnixPeer::connect(&name("closed"), &token(), Part::Control, CLOSING).unwrap();
+        drop(accept(&listener, CLOSING));
         let why = format!(
             "the peer's process {} closed its Unix socket before it accepted the token; see \
              whether it runs, and what its log says",
@@ -264,9 +364,9 @@ mod tests {
 
     #[test]
     fn a_wrong_answer_is_a_refusal() {
-        let listener = listen_at(&name("answer")).unwrap();
-        let dialer = UnixPeer::connect(&name("answer"), &token()).unwrap();
-        let acceptor = accept(&listener).unwrap();
+        let listener = listen_at(&name("answer"), CLOSING).unwrap();
+        let dialer = UnixPeer::connect(&name("answer"), &token(), Part::Control, CLOSING).unwrap();
+        let acceptor = accept(&listener, CLOSING).unwrap();
         send(&acceptor.socket, b"no", SendFlags::NOSIGNAL).unwrap();
         let why = format!(
             "the peer's process {} answered the token with 2 bytes that are no welcome",

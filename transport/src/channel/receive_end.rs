@@ -9,7 +9,6 @@ use std::{
     collections::VecDeque,
     mem,
     ops::Deref,
-    os::fd::OwnedFd,
     ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
 };
@@ -23,7 +22,7 @@ use crate::{
     driver::Counter,
     engine::{counters::Counters, record::first_position},
     fabric::{
-        shm::{MessageSegment, MessageSlots, RingSegment},
+        shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
         verbs::LandingBlock,
     },
     fork,
@@ -87,7 +86,7 @@ pub(crate) enum Source {
     /// The sender's ring, to be mapped by the handle's own thread.
     Ring {
         /// Its memory.
-        fd: OwnedFd,
+        fd: PassedFd,
         /// Its bytes.
         capacity: u64,
     },
@@ -157,7 +156,7 @@ pub(crate) enum LargePlace {
         /// Its bytes.
         capacity: u64,
         /// Its memory, unless we have it mapped already.
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
     },
 }
 

@@ -10,7 +10,7 @@ mod waiting;
 use std::sync::atomic::Ordering;
 use std::{
     fmt, mem,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     ptr::NonNull,
     sync::{Arc, PoisonError},
     time::{Duration, Instant},
@@ -35,7 +35,7 @@ use crate::{
         record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
         session::Agreed,
     },
-    fabric::shm::{RingSegment, SegmentRefused},
+    fabric::shm::{PassedFd, RingSegment, SegmentRefused},
     fork,
     memory::orphans::{self, Orphan},
     ring::{Arm, CellBlock, Consumer, Mapped},
@@ -596,7 +596,7 @@ impl ReceiveHandle {
     /// Maps a ring that came, and goes on there behind what the one before had.
     fn map_ring(
         &self,
-        fd: &OwnedFd,
+        fd: &PassedFd,
         capacity: u64,
         alignment: usize,
     ) -> Result<Source, SegmentRefused> {

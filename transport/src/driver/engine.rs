@@ -292,7 +292,7 @@ impl Engine {
                 };
                 match token & 3 {
                     bell if bell == Wire::Bell as u64 => {
-                        link.bell_rang(context);
+                        link.bell_rang(&self.tools, context);
                         note_deadline(link, &mut self.timed);
                         self.watch.take_in(link);
                         if context.runtime.is_watched() {
@@ -607,7 +607,7 @@ impl Engine {
                 self.care_for(pair.site())?;
                 Over::Pair(pair)
             }
-            (None, Some(_)) => Over::Shm,
+            (None, Some(unix)) => Over::Shm(unix.bells.clone()),
             (None, None) => Over::Stream,
         };
         let (peer, resumes) = (admission.peer, admission.rewiring.is_some());

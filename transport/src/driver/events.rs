@@ -258,6 +258,7 @@ mod tests {
             address: SocketAddr::from(([127, 0, 0, 1], 7000)),
             identity: [1; 16],
             incarnation: 2,
+            began: std::time::Instant::now(),
             pid: None,
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),

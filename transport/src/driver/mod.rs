@@ -18,7 +18,6 @@ mod gathering;
 mod keeper;
 mod memory_wanted;
 mod patience;
-mod peer_bell;
 mod peer_description;
 mod runtime;
 mod session_counters;

@@ -1,7 +1,7 @@
 //! What a handshake told of a peer.
 #![forbid(unsafe_code)]
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Instant};
 
 use crate::{engine::control::CloseReason, fabric::Fabric};
 
@@ -14,6 +14,9 @@ pub struct PeerDescription {
     pub identity: [u8; 16],
     /// Its incarnation: another value means that it restarted.
     pub incarnation: u64,
+    /// When its connection was there, on this end's clock: of two runs of one peer the
+    /// earlier is the older.
+    pub began: Instant,
     /// Its process, where it runs on this host.
     pub pid: Option<u32>,
     /// Whether it reads an open with several versions of a message type.

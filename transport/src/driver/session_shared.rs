@@ -5,7 +5,7 @@ use std::{fmt, iter, mem, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use super::{
     Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
-    carrier::Carrier, engine::Mark, peer_bell::PeerBell, waiting::Looks,
+    carrier::Carrier, engine::Mark, waiting::Looks,
 };
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
@@ -17,6 +17,7 @@ use crate::{
     },
     fabric::{
         Fabric,
+        shm::Bells,
         verbs::{LandingBlock, LandingPlace, PreparedPair, Site},
     },
     fork::{self, UsedAfterFork},
@@ -30,7 +31,7 @@ pub struct SessionShared {
     pub(crate) id: u64,
     peer: PeerDescription,
     /// Where data goes through memory that both processes map.
-    peer_bell: Option<PeerBell>,
+    bells: Option<Arc<Bells>>,
     /// What the data goes over now.
     pub(crate) carrier: Carrier,
     /// It goes on over another connection when its own breaks.
@@ -46,8 +47,8 @@ pub struct SessionShared {
 pub(crate) enum Over<'a> {
     /// The connection.
     Stream,
-    /// Memory that both processes map.
-    Shm,
+    /// Memory that both processes map; the engines wake each other by these.
+    Shm(Arc<Bells>),
     /// A queue pair.
     Pair(&'a PreparedPair),
 }
@@ -61,9 +62,9 @@ impl SessionShared {
         payload_checksums: bool,
         over: Over<'_>,
     ) -> Self {
-        let (peer_bell, pair) = match over {
+        let (bells, pair) = match over {
             Over::Stream => (None, None),
-            Over::Shm => (Some(PeerBell::default()), None),
+            Over::Shm(bells) => (Some(bells), None),
             Over::Pair(pair) => (None, Some(pair)),
         };
         Self {
@@ -71,7 +72,7 @@ impl SessionShared {
             id,
             carrier: Carrier::new(peer.fabric, pair),
             peer,
-            peer_bell,
+            bells,
             resumes,
             payload_checksums,
             fences: AtomicBool::new(false),
@@ -159,7 +160,7 @@ impl SessionShared {
     /// Whether its channels lie in memory that the peer shares.
     #[must_use]
     pub fn is_shm(&self) -> bool {
-        self.peer_bell.is_some()
+        self.bells.is_some()
     }
 
     /// What carries its data now, or did last.
@@ -286,20 +287,13 @@ impl SessionShared {
         self.peer.address.to_string()
     }
 
-    /// The eventfd that wakes the peer has come.
-    pub(crate) fn set_peer_bell(&self, bell: OwnedFd) {
-        if let Some(peer_bell) = &self.peer_bell {
-            peer_bell.set(bell);
-        }
-    }
-
     /// The session is over, and the engine has forgotten it: it keeps no descriptor, however
     /// long handles are kept, or wait to be accepted.
     pub(crate) fn end(&self) {
         // Relaxed: who sees it late drops it with the next ones.
         self.is_over.store(true, Ordering::Relaxed);
-        if let Some(peer_bell) = &self.peer_bell {
-            peer_bell.give_back();
+        if let Some(bells) = &self.bells {
+            bells.close();
         }
     }
 
@@ -311,7 +305,7 @@ impl SessionShared {
     /// Wakes the peer's engine (shm).
     #[cold]
     pub(crate) fn ring_peer(&self) {
-        if self.peer_bell.as_ref().is_some_and(PeerBell::ring) {
+        if self.bells.as_ref().is_some_and(|bells| bells.ring()) {
             self.counters.bells.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -382,7 +376,7 @@ impl SessionShared {
 
     /// What calls look at that wait for this session.
     pub(crate) fn looks(&self) -> Looks {
-        match self.peer_bell {
+        match self.bells {
             Some(_) => Looks::Memory,
             None if self.carrier.is_pair() => Looks::Queue,
             None => Looks::Socket,

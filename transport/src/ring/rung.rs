@@ -49,7 +49,7 @@ impl Rung {
     /// [`Doorbell::generation`](super::Doorbell::generation)).
     ///
     /// `bell` must order what is done before it before whatever its hearer does after
-    /// draining it: an eventfd does, by the lock that its counter is under.
+    /// draining it: a socket does, by the lock that its queue is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
         if is_mutant("rung_late") {
             bell();

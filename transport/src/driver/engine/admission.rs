@@ -1,12 +1,13 @@
 //! What a finished handshake hands to the engine.
 #![forbid(unsafe_code)]
 
-use std::{any::Any, net::TcpStream, os::fd::OwnedFd};
+use std::{any::Any, net::TcpStream};
 
 use crate::{
     driver::PeerDescription,
     fabric::{
         link::{RewiringTerms, say_last_word},
+        shm::UnixWires,
         verbs::PreparedPair,
     },
 };
@@ -18,8 +19,8 @@ pub struct Admission {
     pub stream: TcpStream,
     /// Bytes that came behind the handshake.
     pub leftover: Vec<u8>,
-    /// The Unix socket to the peer, where the fabric is shared memory.
-    pub unix: Option<OwnedFd>,
+    /// The Unix sockets to the peer, where the fabric is shared memory.
+    pub unix: Option<UnixWires>,
     /// The queue pair, where the fabric is verbs; connected to the peer's. Its site comes
     /// into the care of this node.
     pub rdma: Option<PreparedPair>,

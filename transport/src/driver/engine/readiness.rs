@@ -51,7 +51,7 @@ impl Ready {
 pub(crate) enum Wire {
     /// The session's connection.
     Tcp = 0,
-    /// The eventfd that the peer rings.
+    /// The socket over which the peer rings.
     Bell = 1,
     /// The socket that passes descriptors.
     Unix = 2,

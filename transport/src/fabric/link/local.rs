@@ -1,5 +1,5 @@
 //! The wires of a shared-memory session beside its connection: what passes descriptors, and
-//! the bell that the peer rings. Data never comes through here.
+//! what the peer rings. Data never comes through here.
 //!
 //! A channel is open once both its `Open` came over the connection and the peer's block
 //! of words over the Unix socket, in whatever order.
@@ -7,15 +7,11 @@
 use std::{
     collections::VecDeque,
     io,
-    os::fd::{AsFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::Arc,
 };
 
-use rustix::event::{
-    EventfdFlags,
-    epoll::{self, EventData, EventFlags},
-    eventfd,
-};
+use rustix::event::epoll::{self, EventData, EventFlags};
 
 use crate::{
     channel::words::{ReceiverWords, SenderWords, Words},
@@ -26,7 +22,8 @@ use crate::{
         session::Agreed,
     },
     fabric::shm::{
-        ControlBlock, ControlSegments, FdSocket, PeerControlSegment, Reader, SegmentShare, Sizes,
+        Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
+        SegmentShare, Sizes, UnixWires,
         message::{self, Message},
     },
     memory::MemoryError,
@@ -36,8 +33,8 @@ use crate::{
 /// The wires of a shared-memory session beside its connection.
 pub(super) struct LocalWires {
     pub(super) socket: FdSocket,
-    /// Rung by the peer.
-    pub(super) bell: OwnedFd,
+    /// Rung by the peer, and to ring it.
+    pub(super) bells: Arc<Bells>,
     /// What the socket did not take yet.
     pub(super) outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
@@ -57,7 +54,7 @@ pub(super) struct LocalWires {
     /// Channels whose opens met and whose peer's block has not come.
     pub(super) opening: Vec<Opening>,
     /// Rings and large messages of channels whose open is still on the connection.
-    pub(super) early: VecDeque<(Message, Option<OwnedFd>)>,
+    pub(super) early: VecDeque<(Message, Option<PassedFd>)>,
     pub(super) greeted: bool,
     /// What comes next needs a descriptor that this process may not open now.
     pub(super) lacks_descriptor: bool,
@@ -81,25 +78,25 @@ pub(super) struct Opening {
 impl LocalWires {
     /// A peer that knows of rings that rest knows of control segments of several lengths.
     pub(super) fn new(
-        unix: OwnedFd,
+        wires: UnixWires,
         session: u64,
         peer: &PeerDescription,
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let theirs = rustix::io::fcntl_dupfd_cloexec(&bell, 0)?;
-        let socket = FdSocket::new(unix);
-        let add = |fd, wire: Wire, flags| {
+        let UnixWires { socket, bells } = wires;
+        let add = |fd: BorrowedFd<'_>, wire: Wire, flags| {
             epoll::add(epoll, fd, EventData::new_u64(wire.token(session)), flags)
         };
-        add(bell.as_fd(), Wire::Bell, EventFlags::IN)?;
+        bells
+            .with_fd(|fd| add(fd, Wire::Bell, EventFlags::IN))
+            .transpose()?;
         // Told once of what comes: it may stay there for want of a descriptor.
         add(socket.as_fd(), Wire::Unix, EventFlags::IN | EventFlags::ET)?;
         let asymmetry = Asymmetry::of_process() == Asymmetry::Membarrier;
         Ok(Self {
             socket,
-            bell,
-            outbox: VecDeque::from([(Message::Hello { asymmetry }, Some(theirs))]),
+            bells,
+            outbox: VecDeque::from([(Message::Hello { asymmetry }, None)]),
             rings_rest: peer.rests,
             sizes: match peer.rests {
                 true => Sizes::Growing,
@@ -130,8 +127,13 @@ impl LocalWires {
     }
 
     pub(super) fn unregister(&self, epoll: &OwnedFd) {
-        let _ = epoll::delete(epoll, &self.bell);
+        self.stop_hearing(epoll);
         let _ = epoll::delete(epoll, &self.socket);
+    }
+
+    /// The peer will not ring any more.
+    pub(super) fn stop_hearing(&self, epoll: &OwnedFd) {
+        let _ = self.bells.with_fd(|fd| epoll::delete(epoll, fd));
     }
 
     /// Whether what the socket did not take yet belongs to messages of sending end `end`.

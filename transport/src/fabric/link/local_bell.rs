@@ -1,10 +1,15 @@
-//! The bell of a shared-memory session: the peer rings it for whoever has armed, and for what
-//! its senders ask.
+//! What a peer rings for over shared memory: for whoever has armed, and for what its senders
+//! ask.
 
 use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{Link, stalls::wants_room};
-use crate::{channel::stall::NOTICE, driver::Context, engine::timer::Timer};
+use crate::{
+    channel::{EndCause, stall::NOTICE},
+    driver::{Context, Tools},
+    engine::timer::Timer,
+    fabric::shm::Heard,
+};
 
 impl Link {
     /// Answers the senders that have asked since they were last answered.
@@ -70,10 +75,18 @@ impl Link {
     }
 
     /// The peer rang: wakes whoever has what it waits for, and answers senders that ask.
-    pub(crate) fn bell_rang(&mut self, context: &mut Context<'_>) {
+    pub(crate) fn bell_rang(&mut self, tools: &Tools, context: &mut Context<'_>) {
         let Some(local) = &self.local else { return };
-        // Drain first and look afterwards, or a ring in between is lost.
-        let _ = rustix::io::retry_on_intr(|| rustix::io::read(&local.bell, &mut [0u8; 8]));
+        // Hear first and look afterwards, or a ring in between is lost.
+        match local.bells.hear() {
+            Heard::Rings => {}
+            // Why, the connection says, behind what the peer has to say yet.
+            Heard::End => local.stop_hearing(&tools.epoll),
+            Heard::Noise => {
+                let what = "it broke the protocol: it passed a descriptor where it is to ring";
+                return self.finish_broken(EndCause::lost(what), context);
+            }
+        }
         self.answer_asks(context);
         for receiver in self.receivers.values_mut() {
             let end = &receiver.end;

@@ -21,7 +21,8 @@ use crate::{
     driver::Context,
     engine::{control::Role, id_map::IdMap, timer::Timer},
     fabric::shm::{
-        FdSocketError, Incoming, Outgoing, PeerControlSegment, SegmentRefused,
+        FdSocketError, Incoming, Outgoing, PassedFd, PeerControlSegment, SegmentRefused,
+        check_kind,
         message::{self, Message},
     },
 };
@@ -167,6 +168,14 @@ impl Link {
                 Err(error) => return self.finish_broken(cause_of(&error), context),
             };
             local.lacks_descriptor = false;
+            // At once, so that nothing else is kept, be it for a channel to come.
+            let kind = received
+                .fd
+                .as_ref()
+                .map_or(Ok(()), |fd| check_kind(fd.as_fd()));
+            if let Err(refused) = kind {
+                return self.finish_broken(broke(refused), context);
+            }
             let handled = match Message::decode(received.bytes()) {
                 Ok(message) if message.attachment().allows(received.fd.is_some()) => {
                     self.handle_local(message, received.fd, context)
@@ -188,19 +197,18 @@ impl Link {
     fn handle_local(
         &mut self,
         message: Message,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
         let Some(local) = &mut self.local else {
             return Ok(());
         };
         match (message, fd) {
-            (Message::Hello { asymmetry }, Some(fd)) => {
+            (Message::Hello { asymmetry }, _) => {
                 if !asymmetry {
                     self.shared.use_fences();
                 }
                 local.greeted = true;
-                self.shared.set_peer_bell(fd);
                 self.open_local(context);
                 Ok(())
             }
@@ -230,7 +238,7 @@ impl Link {
         }
     }
 
-    fn take_control_segment(&mut self, index: u32, fd: OwnedFd) -> Result<(), EndCause> {
+    fn take_control_segment(&mut self, index: u32, fd: PassedFd) -> Result<(), EndCause> {
         let Some(local) = &mut self.local else {
             return Ok(());
         };
@@ -254,7 +262,7 @@ impl Link {
     fn handle_for_receiver(
         &mut self,
         message: Message,
-        fd: Option<OwnedFd>,
+        fd: Option<PassedFd>,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
         let (Message::Ring { end, .. } | Message::Rest { end } | Message::Large { end, .. }) =
@@ -321,7 +329,7 @@ impl Link {
     }
 
     /// The two sockets are not ordered: what came before its channel's open waits for it.
-    fn keep_for_later(&mut self, message: Message, fd: Option<OwnedFd>) -> Result<(), EndCause> {
+    fn keep_for_later(&mut self, message: Message, fd: Option<PassedFd>) -> Result<(), EndCause> {
         if let Some(local) = &mut self.local {
             if local.early.len() >= MAX_EARLY {
                 return Err(broke("too much came for channels that are not open"));
@@ -395,7 +403,7 @@ impl Link {
     }
 }
 
-fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: OwnedFd) -> Result<(), EndCause> {
+fn take_ring(receiver: &mut ReceiveLink, capacity: u64, fd: PassedFd) -> Result<(), EndCause> {
     let agreed = receiver.end.state.agreed();
     let agreed = agreed.map(|agreed| agreed.window.bytes);
     if agreed != Some(capacity) || receiver.has_ring {

@@ -65,7 +65,7 @@ use crate::{
         session_credit::CreditReport,
         timer::TimerTable,
     },
-    fabric::verbs::PreparedPair,
+    fabric::{shm::UnixWires, verbs::PreparedPair},
 };
 
 /// One session's wires and ends.
@@ -119,8 +119,8 @@ pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],
-    /// The socket that passes descriptors (shm).
-    pub(crate) unix: Option<OwnedFd>,
+    /// What passes descriptors, and what rings (shm).
+    pub(crate) unix: Option<UnixWires>,
     /// The queue pair (verbs), connected.
     pub(crate) pair: Option<PreparedPair>,
     /// Ends that either side may have open.

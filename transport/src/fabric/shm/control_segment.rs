@@ -188,7 +188,7 @@ impl PeerControlSegment {
     /// # Errors
     /// [`SegmentRefused`] if it is not what [`ControlSegment::create`] makes, or
     /// there is no room for the mapping.
-    pub fn accept(fd: OwnedFd, bytes: usize) -> Result<Arc<Self>, SegmentRefused> {
+    pub fn accept(fd: impl AsFd, bytes: usize) -> Result<Arc<Self>, SegmentRefused> {
         sealed::check(fd.as_fd(), bytes as u64)?;
         let what = MemoryUse::ControlBlocks;
         let memory = Mapping::of_file(what, fd.as_fd(), bytes, Access::ReadOnly)?;

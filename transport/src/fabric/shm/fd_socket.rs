@@ -6,13 +6,15 @@
 //! the one and get the other (`MSG_CTRUNC`, unix(7)), so a message is peeked at,
 //! which brings its descriptor and leaves it where it is, and taken once that is
 //! here. Every call is non-blocking. Whatever a hostile peer attaches, no
-//! descriptor leaks: those that are not handed out are closed.
+//! descriptor leaks or is closed here: what is too much for a message stays where it is, and
+//! goes with the socket.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use super::aside::{PassedFd, UnixSocket};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -25,14 +27,16 @@ pub const MAX_MESSAGE_BYTES: usize = 64;
 /// A connected socket that passes descriptors.
 #[derive(Debug)]
 pub struct FdSocket {
-    socket: OwnedFd,
+    socket: UnixSocket,
 }
 
 impl FdSocket {
-    /// Takes over a connected `SOCK_SEQPACKET` Unix socket.
+    /// Takes over a connected `SOCK_SEQPACKET` Unix socket that no other process has.
     #[must_use]
     pub fn new(socket: OwnedFd) -> Self {
-        Self { socket }
+        Self {
+            socket: UnixSocket::new(socket),
+        }
     }
 
     /// Sends one message, and a copy of `fd` with it. The caller may close its
@@ -99,13 +103,13 @@ impl FdSocket {
         };
         received.length = message.bytes;
 
-        // The descriptors first: whatever else is wrong, each is ours to close
-        // from here on, and dropping it does that. The space may hold one more
-        // than it was sized for, since it is padded for alignment.
+        // The descriptors first: whatever else is wrong, each is ours from here on. The
+        // space may hold one more than it was sized for, since it is padded for alignment;
+        // the rest is not here, and where it is, it stays.
         let mut surplus = 0;
         for part in control.drain() {
             if let RecvAncillaryMessage::ScmRights(fds) = part {
-                for fd in fds {
+                for fd in fds.map(PassedFd::new) {
                     surplus += usize::from(received.fd.is_some());
                     received.fd.get_or_insert(fd);
                 }
@@ -185,7 +189,7 @@ pub struct Received {
     buffer: [u8; MAX_MESSAGE_BYTES],
     length: usize,
     /// The descriptor that came with it; close-on-exec.
-    pub fd: Option<OwnedFd>,
+    pub fd: Option<PassedFd>,
 }
 
 impl Received {
@@ -201,9 +205,7 @@ impl Received {
 #[derive(Debug, thiserror::Error)]
 pub enum FdSocketError {
     /// More than one descriptor came with one message.
-    #[error(
-        "the peer attached more than one descriptor to a message; all are closed, closing the session"
-    )]
+    #[error("the peer attached more than one descriptor to a message; closing the session")]
     TooManyDescriptors,
     /// The message is longer than any may be.
     #[error("the peer sent a message of more than {MAX_MESSAGE_BYTES} bytes; closing the session")]
@@ -241,7 +243,9 @@ mod tests {
     }
 
     fn memfd() -> OwnedFd {
-        create_memfd(MemoryUse::ControlBlocks, 4096).unwrap()
+        let fd = create_memfd(MemoryUse::ControlBlocks, 4096).unwrap();
+        super::super::sealed::seal(&fd, MemoryUse::ControlBlocks, 4096).unwrap();
+        fd
     }
 
     fn inode(fd: impl AsFd) -> u64 {
@@ -354,7 +358,8 @@ mod tests {
     #[test]
     fn descriptors_in_messages_that_nobody_takes_are_closed_with_the_socket() {
         let (left, right) = pair();
-        let (file_fd, other_end) = pair();
+        let (file_fd, other_end) = super::super::aside::tests::pair();
+        let other_end = FdSocket::new(other_end);
         assert_eq!(
             left.send(b"x", Some(file_fd.as_fd())).unwrap(),
             Outgoing::Sent
@@ -365,6 +370,10 @@ mod tests {
             "still in flight"
         );
         drop((left, right));
+        // By a thread that may be held up.
+        while matches!(other_end.receive().unwrap(), Incoming::WouldBlock) {
+            std::thread::yield_now();
+        }
         assert!(matches!(other_end.receive().unwrap(), Incoming::End));
     }
 

@@ -14,8 +14,7 @@ const _: () = assert!(MAX_ENCODED_BYTES <= super::MAX_MESSAGE_BYTES);
 /// One message between the two sides of a shared-memory session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message {
-    /// The first message of each side. With it comes the eventfd by which the
-    /// receiver of this message wakes its sender.
+    /// The first message of each side.
     Hello {
         /// Whether the sleeper's half of a doorbell is membarrier(2); if either
         /// side says no, both use fences.
@@ -103,9 +102,9 @@ impl Message {
     #[must_use]
     pub fn attachment(&self) -> Attachment {
         match self {
-            Self::Hello { .. } | Self::Control { .. } | Self::Ring { .. } => Attachment::Required,
+            Self::Control { .. } | Self::Ring { .. } => Attachment::Required,
             Self::Large { .. } => Attachment::Optional,
-            Self::End { .. } | Self::Rest { .. } => Attachment::Forbidden,
+            Self::Hello { .. } | Self::End { .. } | Self::Rest { .. } => Attachment::Forbidden,
         }
     }
 
@@ -388,11 +387,9 @@ mod tests {
 
     #[test]
     fn an_attachment_is_checked_by_kind() {
-        assert!(
-            !Message::Hello { asymmetry: true }
-                .attachment()
-                .allows(false)
-        );
+        let hello = Message::Hello { asymmetry: true }.attachment();
+        assert!(hello.allows(false) && !hello.allows(true));
+        assert!(!Message::Control { index: 0 }.attachment().allows(false));
         let end = Message::End {
             end: 0,
             role: Role::Sender,

@@ -2,18 +2,24 @@
 //!
 //! The sender of a channel owns its ring and writes it; the receiver maps it
 //! read-only and reads in place; each side states its counters in a control
-//! segment that the other only reads. Descriptors travel over a Unix socket.
+//! segment that the other only reads. Descriptors travel over a Unix socket, and a
+//! second one wakes.
 //! Nothing has a name, so nothing outlives the two processes.
 
 pub mod message;
 
+mod aside;
+mod bells;
 mod control_segment;
 mod control_segments;
 mod fd_socket;
 mod message_segment;
 mod ring_segment;
 mod sealed;
+mod unix_wires;
 
+pub use aside::{PassedFd, UnixSocket, close_unix, is_held_up};
+pub use bells::{Bells, Heard};
 pub use control_segment::{
     ControlBlock, ControlSegment, MOST_BYTES, PeerControlSegment, SegmentShare, Sizes,
 };
@@ -25,3 +31,5 @@ pub use message_segment::{
 };
 pub use ring_segment::RingSegment;
 pub use sealed::SegmentRefused;
+pub(super) use sealed::check_kind;
+pub use unix_wires::UnixWires;

@@ -35,15 +35,7 @@ pub(super) fn seal(fd: impl AsFd, what: MemoryUse, bytes: usize) -> Result<(), M
 /// Checks that a peer's memory file is sealed, has exactly `bytes` and is backed
 /// in full. Seals cannot be taken off again, so what holds here holds for ever.
 pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused> {
-    let seals = fcntl_get_seals(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
-        source: errno.into(),
-    })?;
-    if !seals.contains(SEALS) {
-        return Err(SegmentRefused::NotSealed {
-            seals: seals.bits(),
-            needed: SEALS.bits(),
-        });
-    }
+    check_kind(fd)?;
     let stat = fstat(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
         source: errno.into(),
     })?;
@@ -63,6 +55,29 @@ pub(super) fn check(fd: BorrowedFd<'_>, bytes: u64) -> Result<(), SegmentRefused
         return Err(SegmentRefused::NotBacked {
             backed,
             announced: bytes,
+        });
+    }
+    // Whoever unmaps it last frees all of it, be it beyond the file's end.
+    if backed > bytes.next_multiple_of(HUGE_PAGE_BYTES) {
+        return Err(SegmentRefused::BackedBeyond {
+            backed,
+            announced: bytes,
+        });
+    }
+    Ok(())
+}
+
+/// Checks that a peer's descriptor is of a sealed memory file. Never waits, whatever it is of:
+/// it is asked for its seals before anything else, and only files that live in memory have
+/// some.
+pub(in crate::fabric) fn check_kind(fd: BorrowedFd<'_>) -> Result<(), SegmentRefused> {
+    let seals = fcntl_get_seals(fd).map_err(|errno| SegmentRefused::NotAMemoryFile {
+        source: errno.into(),
+    })?;
+    if !seals.contains(SEALS) {
+        return Err(SegmentRefused::NotSealed {
+            seals: seals.bits(),
+            needed: SEALS.bits(),
         });
     }
     Ok(())
@@ -111,6 +126,17 @@ pub enum SegmentRefused {
         /// The length that the peer announced.
         announced: u64,
     },
+    /// The file has memory beyond its end, which we would have to free.
+    #[error(
+        "the peer passed a segment of {announced} bytes that {backed} bytes of memory belong to; \
+         closing the session"
+    )]
+    BackedBeyond {
+        /// Bytes that are backed.
+        backed: u64,
+        /// The length that the peer announced.
+        announced: u64,
+    },
     /// The announced length is impossible.
     #[error(
         "the peer announced a segment of {announced} bytes, which cannot be a segment here; \
@@ -137,6 +163,9 @@ pub enum SegmentRefused {
     #[error(transparent)]
     Memory(#[from] MemoryError),
 }
+
+/// A file may end within a huge page, which is backed as a whole.
+const HUGE_PAGE_BYTES: u64 = 2 << 20;
 
 #[cfg(test)]
 mod tests {
@@ -191,6 +220,19 @@ mod tests {
         let refused = check(fd.as_fd(), BYTES as u64).unwrap_err();
         assert!(
             matches!(refused, SegmentRefused::NotBacked { .. }),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn a_file_with_memory_beyond_its_end_is_refused() {
+        let fd = memfd_create(c"beyond", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
+        ftruncate(&fd, BYTES as u64).unwrap();
+        fallocate(&fd, FallocateFlags::KEEP_SIZE, 0, 4 * HUGE_PAGE_BYTES).unwrap();
+        seal(&fd, MemoryUse::Ring, BYTES).unwrap();
+        let refused = check(fd.as_fd(), BYTES as u64).unwrap_err();
+        assert!(
+            matches!(refused, SegmentRefused::BackedBeyond { .. }),
             "{refused}"
         );
     }

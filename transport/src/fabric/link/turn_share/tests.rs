@@ -4,15 +4,11 @@
 use std::{
     io::{ErrorKind, Write as _},
     net::{TcpListener, TcpStream},
-    os::fd::{AsFd as _, OwnedFd},
     sync::Arc,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use rustix::{
-    event::{EventfdFlags, eventfd},
-    net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair},
-};
+use rustix::net::{AddressFamily, RecvFlags, SocketFlags, SocketType, recv, socketpair};
 
 use super::*;
 use crate::{
@@ -29,7 +25,7 @@ use crate::{
     fabric::{
         Fabric,
         shm::{
-            FdSocket, Outgoing,
+            FdSocket, Outgoing, UnixWires,
             message::{Message, Role},
         },
     },
@@ -70,7 +66,7 @@ fn connection() -> [TcpStream; 2] {
     [dialed, listener.accept().unwrap().0]
 }
 
-fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<OwnedFd>) -> Arc<SessionShared> {
+fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> Arc<SessionShared> {
     let fabric = match unix {
         Some(_) => Fabric::Shm,
         None => Fabric::Tcp,
@@ -85,6 +81,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<OwnedFd>) -> Ar
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
+            began: Instant::now(),
             pid: None,
             fabric,
             reason: "the test says so".to_owned(),
@@ -226,13 +223,13 @@ fn one_look_at_a_unix_socket_takes_a_share() {
     let node = runtime(Driver::Caller);
     let [stream, _tcp] = connection();
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-    let (unix, peer) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let pair = || socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    let ((unix, peer), (bells, _bells)) = (pair(), pair());
     let watched = unix.try_clone().unwrap();
-    let _session = admit(&node, stream, Some(unix));
+    let _session = admit(&node, stream, Some(UnixWires::new(unix, bells)));
     let peer = FdSocket::new(peer);
-    let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
     let hello = Message::Hello { asymmetry: true };
-    let greeted = peer.send(hello.encode().as_ref(), Some(bell.as_fd()));
+    let greeted = peer.send(hello.encode().as_ref(), None);
     assert!(matches!(greeted, Ok(Outgoing::Sent)));
     let again = Message::End {
         end: 1,

@@ -110,6 +110,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
+            began: std::time::Instant::now(),
             pid: None,
             fabric: Fabric::Verbs,
             reason: "the test says so".to_owned(),

@@ -1,0 +1,79 @@
+//! The Unix sockets of a session over shared memory, and how they are closed.
+#![forbid(unsafe_code)]
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+/// How a node closes its Unix sockets.
+///
+/// Whoever is at the other end may have put descriptors into one, which closing it closes, and
+/// may have made those so that this sleeps. The default closes them where they are dropped.
+#[derive(Clone, Copy, Debug)]
+pub struct UnixClosing {
+    /// Closes a socket, connected or listening. Called where handshakes are driven, so it
+    /// must not wait.
+    pub close: fn(OwnedFd),
+    /// Says that many sockets wait to be closed, and should be no more. Then the ends choose
+    /// another fabric than shared memory.
+    pub is_held_up: fn() -> bool,
+}
+
+/// A Unix socket of this node's, closed by its [`UnixClosing`].
+#[derive(Debug)]
+pub struct UnixSocket {
+    /// There until it is dropped or taken out.
+    socket: Option<OwnedFd>,
+    close: fn(OwnedFd),
+}
+
+/// The two connected, non-blocking `SOCK_SEQPACKET` sockets of a session. This process made
+/// or accepted both, and no other has a descriptor of this end.
+#[derive(Debug)]
+pub struct UnixSockets {
+    /// Passes descriptors.
+    pub control: UnixSocket,
+    /// Wakes the peer; carries nothing else.
+    pub bells: UnixSocket,
+}
+
+impl UnixClosing {
+    pub(crate) fn guard(self, socket: OwnedFd) -> UnixSocket {
+        UnixSocket {
+            socket: Some(socket),
+            close: self.close,
+        }
+    }
+}
+
+impl Default for UnixClosing {
+    fn default() -> UnixClosing {
+        UnixClosing {
+            close: drop,
+            is_held_up: || false,
+        }
+    }
+}
+
+impl UnixSocket {
+    /// The socket itself. The caller closes it from here on.
+    #[must_use]
+    pub fn into_fd(mut self) -> OwnedFd {
+        self.socket.take().expect("it is there until dropped")
+    }
+}
+
+impl AsFd for UnixSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket
+            .as_ref()
+            .expect("it is there until dropped")
+            .as_fd()
+    }
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            (self.close)(socket);
+        }
+    }
+}

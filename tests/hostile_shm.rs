@@ -1,0 +1,288 @@
+//! A peer of the same user that speaks the protocol of shared memory, and passes what makes
+//! calls sleep: none of it holds up another session, or the end of the node.
+#![forbid(unsafe_code)]
+
+use std::{
+    io::{IoSlice, Write},
+    mem::MaybeUninit,
+    net::{TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    process,
+    sync::{
+        atomic::{AtomicU64, Ordering},
+        mpsc::{RecvTimeoutError, Sender as Done, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use ibex::{Driver, Fabric, Node, Peer, Policy};
+use ibex_bootstrap::{Established, Local, NodeIdentity, UnixSockets, dial};
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    fs::OFlags,
+    io::Errno,
+    net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, send, sendmsg, sockopt},
+};
+
+/// An attack by a peer that has finished its handshake.
+struct Attack {
+    name: &'static str,
+    act: fn(&UnixSockets) -> Aftermath,
+    /// The node ends its session; else it goes on.
+    is_refused: bool,
+}
+
+/// Descriptors that the attacker keeps until the attack is over.
+type Aftermath = Vec<OwnedFd>;
+
+const ATTACKS: &[Attack] = &[
+    Attack {
+        name: "a full eventfd that blocks",
+        act: |unix| {
+            let bell = eventfd(u32::MAX, EventfdFlags::empty()).unwrap();
+            rustix::io::write(&bell, &(u64::MAX - 1 - u64::from(u32::MAX)).to_ne_bytes()).unwrap();
+            pass(&unix.control, &HELLO, &[bell.as_fd()]);
+            Vec::new()
+        },
+        is_refused: true,
+    },
+    Attack {
+        name: "a full pipe that blocks",
+        act: |unix| {
+            let (reader, writer) = std::io::pipe().unwrap();
+            let flags = rustix::fs::fcntl_getfl(&writer).unwrap();
+            rustix::fs::fcntl_setfl(&writer, flags | OFlags::NONBLOCK).unwrap();
+            while (&writer).write(&[0; 4096]).is_ok() {}
+            rustix::fs::fcntl_setfl(&writer, flags).unwrap();
+            pass(&unix.control, &HELLO, &[writer.as_fd()]);
+            vec![reader.into()]
+        },
+        is_refused: true,
+    },
+    Attack {
+        name: "everything that it has blocks",
+        act: |unix| {
+            for socket in [unix.control.as_fd(), unix.bells.as_fd()] {
+                let flags = rustix::fs::fcntl_getfl(socket).unwrap();
+                rustix::fs::fcntl_setfl(socket, flags - OFlags::NONBLOCK).unwrap();
+            }
+            send(&unix.control, &HELLO, SendFlags::NOSIGNAL).unwrap();
+            ring(unix).unwrap();
+            Vec::new()
+        },
+        is_refused: false,
+    },
+    Attack {
+        name: "a socket that lingers, with its greeting",
+        act: |unix| slow(unix, |unix, slow| pass(&unix.control, &HELLO, &[slow])),
+        is_refused: true,
+    },
+    Attack {
+        name: "a socket that lingers, as control words",
+        act: |unix| {
+            slow(unix, |unix, slow| {
+                pass(&unix.control, &HELLO, &[]);
+                pass(&unix.control, &CONTROL, &[slow]);
+            })
+        },
+        is_refused: true,
+    },
+    Attack {
+        name: "a socket that lingers, behind what ends the session",
+        act: |unix| {
+            slow(unix, |unix, slow| {
+                pass(&unix.control, b"no message", &[]);
+                pass(&unix.control, &HELLO, &[slow]);
+            })
+        },
+        is_refused: true,
+    },
+    Attack {
+        name: "a socket that lingers, in an empty packet",
+        act: |unix| slow(unix, |unix, slow| pass(&unix.control, b"", &[slow])),
+        is_refused: false,
+    },
+    Attack {
+        name: "a socket that lingers, as a ring",
+        act: |unix| slow(unix, |unix, slow| pass(&unix.bells, b"\x01", &[slow])),
+        is_refused: true,
+    },
+    Attack {
+        name: "253 sockets that linger, at once",
+        act: |unix| slow(unix, |unix, slow| pass(&unix.control, &HELLO, &[slow; 253])),
+        is_refused: true,
+    },
+    Attack {
+        name: "253 sockets that linger, as a ring",
+        act: |unix| slow(unix, |unix, slow| pass(&unix.bells, b"\x01", &[slow; 253])),
+        is_refused: true,
+    },
+    Attack {
+        name: "a flood of rings",
+        act: |unix| {
+            send(&unix.control, &HELLO, SendFlags::NOSIGNAL).unwrap();
+            // Until it has been full often: then the node hears, and has other things to do.
+            let mut full = 0;
+            while full < 1000 {
+                match ring(unix) {
+                    Err(Errno::AGAIN) => {
+                        full += 1;
+                        thread::yield_now();
+                    }
+                    sent => assert_eq!(sent, Ok(1)),
+                }
+            }
+            Vec::new()
+        },
+        is_refused: false,
+    },
+    Attack {
+        name: "no rings, as its end is closed for writing",
+        act: |unix| {
+            rustix::net::shutdown(&unix.bells, rustix::net::Shutdown::Write).unwrap();
+            Vec::new()
+        },
+        is_refused: false,
+    },
+];
+
+#[test]
+fn with_threads() {
+    each_attack(Driver::Threads);
+}
+
+#[test]
+fn with_the_callers() {
+    each_attack(Driver::Caller);
+}
+
+fn each_attack(driver: Driver) {
+    for attack in ATTACKS {
+        watched(attack.name, move || run(attack, driver));
+    }
+}
+
+fn run(attack: &Attack, driver: Driver) {
+    let build = |listens: bool| {
+        let builder = Node::builder().driver(driver);
+        let builder = builder.fabric(Fabric::Shm, Policy::Require);
+        match listens {
+            true => builder.listen("127.0.0.1:0").build().unwrap(),
+            false => builder.build().unwrap(),
+        }
+    };
+    let node = build(true);
+    let other = build(false);
+    let (peer, here) = meet(&node, || other.connect(node.local_addr().unwrap()).unwrap());
+    exchange(&peer, &here);
+
+    let (established, there) = meet(&node, || hostile(&node));
+    let aftermath = (attack.act)(established.unix.as_ref().unwrap());
+    // Channels open, and engines sleep and are woken.
+    exchange(&peer, &here);
+    if attack.is_refused {
+        while !there.is_gone() {
+            exchange(&peer, &here);
+        }
+    }
+    let late = build(false);
+    let (late_peer, late_here) = meet(&node, || late.connect(node.local_addr().unwrap()).unwrap());
+    exchange(&late_peer, &late_here);
+    exchange(&peer, &here);
+    assert_eq!(there.is_gone(), attack.is_refused, "{}", attack.name);
+
+    drop(established);
+    thread::scope(|scope| {
+        for node in [&node, &other, &late] {
+            scope.spawn(|| node.close(LONG));
+        }
+    });
+    drop(aftermath);
+}
+
+/// Has somebody meet `node`: what that gets, and the end of the session that `node` has.
+fn meet<T: Send>(node: &Node, dial: impl FnOnce() -> T + Send) -> (T, Peer) {
+    thread::scope(|scope| {
+        let dialing = scope.spawn(dial);
+        // It turns the engine where callers do.
+        let here = node.accept().unwrap();
+        (dialing.join().unwrap(), here)
+    })
+}
+
+/// Opens a channel each way, and has a message over each.
+fn exchange(one: &Peer, other: &Peer) {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let number = COUNT.fetch_add(1, Ordering::Relaxed);
+    for (from, to) in [(one, other), (other, one)] {
+        let name = number.to_string();
+        let mut sender = from.sender::<u64>(&name).unwrap();
+        let mut receiver = to.receiver::<u64>(&name).unwrap();
+        thread::scope(|scope| {
+            scope.spawn(move || {
+                assert_eq!(*receiver.recv_timeout(LONG).unwrap(), number);
+                assert!(receiver.next().unwrap().is_none());
+            });
+            sender.send(&number).unwrap();
+            sender.close().unwrap();
+        });
+    }
+}
+
+/// Becomes a peer of `node`, by the handshake alone.
+fn hostile(node: &Node) -> Established {
+    let address = node.local_addr().unwrap().to_string();
+    let local = Local::new(NodeIdentity([9; 16]), 9);
+    dial(&address, &local, LONG, &|| false).unwrap()
+}
+
+/// Passes a descriptor whose last close sleeps. This close is the node's where callers turn
+/// the engine, and else that of whoever is later.
+fn slow(unix: &UnixSockets, pass: fn(&UnixSockets, BorrowedFd<'_>)) -> Aftermath {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (other, _) = listener.accept().unwrap();
+    socket.set_nonblocking(true).unwrap();
+    while socket.write(&[0; 64 << 10]).is_ok() {}
+    sockopt::set_socket_linger(&socket, Some(Duration::from_secs(3600))).unwrap();
+    pass(unix, socket.as_fd());
+    thread::spawn(move || drop(socket));
+    vec![other.into()]
+}
+
+fn pass(socket: impl AsFd, bytes: &[u8], fds: &[BorrowedFd<'_>]) {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(253))];
+    let mut control = SendAncillaryBuffer::new(&mut space);
+    if !fds.is_empty() {
+        assert!(control.push(SendAncillaryMessage::ScmRights(fds)));
+    }
+    let flags = SendFlags::NOSIGNAL;
+    sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags).unwrap();
+}
+
+fn ring(unix: &UnixSockets) -> rustix::io::Result<usize> {
+    send(&unix.bells, &[1], SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
+}
+
+/// Ends the process where something sleeps that must not: a thread that does cannot be ended.
+fn watched(name: &'static str, act: impl FnOnce()) {
+    let (done, waiting): (Done<()>, _) = channel();
+    let watch = thread::spawn(move || {
+        if waiting.recv_timeout(LONG * 2) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("everything sleeps behind this: {name}");
+            process::abort();
+        }
+    });
+    act();
+    drop(done);
+    watch.join().unwrap();
+}
+
+/// The first message of an end: membarrier is used.
+const HELLO: [u8; 2] = [1, 1];
+/// A control segment, the first.
+const CONTROL: [u8; 5] = [2, 0, 0, 0, 0];
+
+/// Far more than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
