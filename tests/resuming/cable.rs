@@ -4,7 +4,7 @@ use std::{
     io::{Read, Write},
     net::{Shutdown, SocketAddr, TcpListener, TcpStream},
     sync::{
-        Arc, Mutex,
+        Arc, Condvar, Mutex,
         atomic::{AtomicBool, Ordering},
     },
     thread,
@@ -23,13 +23,29 @@ struct Inner {
     is_cut: AtomicBool,
     /// Whoever dials while it is cut is connected, to nobody, and not sent away.
     is_silent: AtomicBool,
+    /// Connections are made, and nothing goes over them.
+    is_held: Mutex<bool>,
+    is_let_go: Condvar,
 }
 
 impl Cable {
     pub(crate) fn to(target: SocketAddr) -> Self {
+        Self::with(target, Inner::default())
+    }
+
+    /// Makes connections, over which nothing goes until they are let go.
+    pub(crate) fn held(target: SocketAddr) -> Self {
+        let inner = Inner {
+            is_held: Mutex::new(true),
+            ..Inner::default()
+        };
+        Self::with(target, inner)
+    }
+
+    fn with(target: SocketAddr, inner: Inner) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let inner = Arc::<Inner>::default();
+        let inner = Arc::new(inner);
         let lines = inner.clone();
         thread::spawn(move || {
             for here in listener.incoming() {
@@ -45,12 +61,23 @@ impl Cable {
                 let mut ends = lines.ends.lock().unwrap();
                 for (from, to) in [(&here, &there), (&there, &here)] {
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                    thread::spawn(move || carry(from, to));
+                    let lines = lines.clone();
+                    thread::spawn(move || carry(from, to, &lines));
                 }
                 ends.extend([here, there]);
             }
         });
         Self { address, inner }
+    }
+
+    /// Whether somebody is connected through it.
+    pub(crate) fn is_connected(&self) -> bool {
+        !self.inner.ends.lock().unwrap().is_empty()
+    }
+
+    pub(crate) fn let_go(&self) {
+        *self.inner.is_held.lock().unwrap() = false;
+        self.inner.is_let_go.notify_all();
     }
 
     /// Breaks the connections that there are.
@@ -81,7 +108,10 @@ impl Cable {
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream) {
+fn carry(mut from: TcpStream, mut to: TcpStream, lines: &Inner) {
+    let is_held = lines.is_held.lock().unwrap();
+    drop(lines.is_let_go.wait_while(is_held, |is_held| *is_held));
+
     let mut buffer = [0; 16 << 10];
     while let Ok(read @ 1..) = from.read(&mut buffer) {
         if to.write_all(&buffer[..read]).is_err() {

@@ -338,6 +338,58 @@ fn a_peer_that_ran_anew_before_its_connection_broke_is_gone_for_certain() {
     drop(here);
 }
 
+/// Handshakes that run beside each other end in any order: of two runs, the one whose began
+/// first is the older.
+#[test]
+fn a_run_is_not_taken_for_an_older_one_whose_handshake_ends_later() {
+    for ends_first in [0, 1] {
+        let there = builder(Fabric::Tcp).handshake_timeout(LONG);
+        let there = there.build().unwrap();
+        let address = there.local_addr().unwrap();
+        let dial = |_| {
+            let cable = Cable::held(address);
+            let known = builder(Fabric::Tcp).identity([7; 16]);
+            let known = known.connect_timeout(LONG).handshake_timeout(LONG);
+            let node = Arc::new(known.build().unwrap());
+            let (dialing, at) = (node.clone(), cable.address);
+            let dialing = thread::spawn(move || dialing.connect(at).unwrap());
+            wait_until(|| cable.is_connected());
+            (node, cable, Some(dialing))
+        };
+        let mut runs: Vec<_> = (0..2).map(dial).collect();
+        let mut sessions = [None, None];
+        for run in [ends_first, 1 - ends_first] {
+            let (_, cable, dialing) = &mut runs[run];
+            cable.let_go();
+            let peer = dialing.take().unwrap().join().unwrap();
+            let other = there.accept().unwrap();
+            let mut sender = peer.sender::<u64>("numbers").unwrap();
+            let mut receiver = other.receiver::<u64>("numbers").unwrap();
+            sender.send(&1).unwrap();
+            assert_eq!(*receiver.recv().unwrap(), 1);
+            sessions[run] = Some((peer, other, sender, receiver));
+        }
+        let [Some(older), Some(newer)] = sessions else {
+            unreachable!("both met");
+        };
+        // That of the newer goes on when its connection breaks, and that of the older is over.
+        let (_, other, mut sender, mut receiver) = newer;
+        runs[1].1.cut();
+        sender.send(&2).unwrap();
+        assert_eq!(*receiver.recv().unwrap(), 2);
+        assert!(!other.is_gone());
+        let (_, _, _sender, mut receiver) = older;
+        runs[0].1.cut_for_good();
+        let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+            panic!("nothing else was sent");
+        };
+        let EndCause::PeerGone { why, certain: true } = &end.cause else {
+            panic!("{end}")
+        };
+        assert!(why.contains("anew"), "{end}");
+    }
+}
+
 /// Both of its ends have one name and are found all the same.
 #[test]
 fn a_session_of_a_node_with_itself_goes_on() {

@@ -95,14 +95,24 @@ impl Engine {
         }
     }
 
-    /// Of sessions whose peer is known to have ended, since it runs anew, none waits for it; nor
-    /// will one whose connection is not known to be broken yet.
+    /// A session with `peer` is here. Of sessions whose peer is known to have ended, since it
+    /// runs anew, none waits for it; nor will one whose connection is not known to be broken
+    /// yet.
+    ///
+    /// The new session may itself be with the run that has ended: handshakes that run beside
+    /// each other end in any order. They begin in the order of the runs.
     pub(super) fn runs_anew(&mut self, peer: &PeerDescription, context: &mut Context<'_>) {
-        let is_before = |link: &Link| {
-            let before = link.peer();
-            before.identity == peer.identity && before.incarnation != peer.incarnation
+        let of_peer = || {
+            let links = self.links.values();
+            links.filter(|link| link.peer().identity == peer.identity)
         };
-        let links = self.links.values().filter(|link| is_before(link));
+        let is_same_run = |link: &Link| link.peer().incarnation == peer.incarnation;
+        let has_newer = of_peer().any(|link| !is_same_run(link) && link.peer().began > peer.began);
+        let is_over = |link: &Link| match is_same_run(link) {
+            true => has_newer,
+            false => link.peer().began < peer.began,
+        };
+        let links = of_peer().filter(|link| is_over(link));
         let sessions: Vec<u64> = links.map(|link| link.id()).collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {
