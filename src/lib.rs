@@ -209,3 +209,8 @@ pub use ibex_transport::{
     fork::UsedAfterFork,
     memory::{MemoryError, MemoryUse},
 };
+
+/// The README's code, as it is shown.
+#[cfg(all(doctest, feature = "rkyv"))]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,10 +1,16 @@
 //! How those who dial a node become its sessions.
 
-use std::{error::Error, os::fd::BorrowedFd, time::Instant};
+use std::{
+    error::Error,
+    mem::{self, Discriminant},
+    net::SocketAddr,
+    os::fd::BorrowedFd,
+    time::Instant,
+};
 
-use ibex_bootstrap::{Acceptor, Established, features};
+use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem, features};
 use ibex_transport::{
-    driver::{Admission, ControlSource, Incoming, PeerDescription},
+    driver::{Admission, ControlSource, Incoming, PeerDescription, log_limit::LogLimit},
     fabric::shm::UnixWires,
 };
 
@@ -16,6 +22,7 @@ use crate::{
 /// The listener with its handshakes, as the engine turns it.
 pub(crate) struct Listener {
     pub(crate) acceptor: Acceptor,
+    pub(crate) failures: Failures,
     pub(crate) our_channels: u32,
     pub(crate) resuming: Resuming,
 }
@@ -27,10 +34,11 @@ impl ControlSource for Listener {
 
     fn turn(&mut self, now: Instant) -> Vec<Incoming> {
         self.acceptor.turn(now);
+        self.failures.tell_held(now);
         while let Some(failure) = self.acceptor.poll_failure() {
-            // As an error value, so that a subscriber can tell one cause from another.
-            let failure: &(dyn Error + 'static) = &failure;
-            tracing::warn!(failure, "a connection did not become a session");
+            let kind = FailureKind::of(&failure.problem);
+            self.failures
+                .tell(kind, &failure, self.acceptor.local_addr(), now);
         }
         let mut incoming = Vec::new();
         while let Some(next) = self.acceptor.poll_established() {
@@ -45,11 +53,68 @@ impl ControlSource for Listener {
     }
 
     fn next_deadline(&self) -> Option<Instant> {
-        self.acceptor.next_deadline()
+        let deadlines = [self.acceptor.next_deadline(), self.failures.next_due()];
+        deadlines.into_iter().flatten().min()
     }
 
     fn close(&mut self) {
+        self.failures.tell_last_held(Instant::now());
         self.acceptor.close();
+    }
+}
+
+/// Connections that did not become sessions, as the log hears of them. Whoever can connect
+/// can cause one, so it hears of a few of each kind, and how many more there were; the others
+/// are debug messages.
+#[derive(Debug, Default)]
+pub(crate) struct Failures {
+    limit: LogLimit<FailureKind>,
+}
+
+/// What is told of as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FailureKind(Discriminant<Problem>, Option<Discriminant<HandshakeError>>);
+
+impl FailureKind {
+    fn of(problem: &Problem) -> Self {
+        let inner = match problem {
+            Problem::Handshake(error) => Some(mem::discriminant(error)),
+            _ => None,
+        };
+        Self(mem::discriminant(problem), inner)
+    }
+}
+
+impl Failures {
+    fn tell(
+        &mut self,
+        kind: FailureKind,
+        failure: &(dyn Error + 'static),
+        listener: SocketAddr,
+        now: Instant,
+    ) {
+        // As an error value, so that a subscriber can tell one cause from another.
+        match self.limit.admits(kind, now, || failure.to_string()) {
+            true => tracing::warn!(failure, %listener, "a connection did not become a session"),
+            false => tracing::debug!(failure, %listener, "a connection did not become a session"),
+        }
+    }
+
+    fn tell_held(&mut self, now: Instant) {
+        while let Some(held) = self.limit.poll_held(now) {
+            held.warn();
+        }
+    }
+
+    /// Nothing follows.
+    fn tell_last_held(&mut self, now: Instant) {
+        while let Some(held) = self.limit.poll_last_held(now) {
+            held.warn();
+        }
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        self.limit.next_due()
     }
 }
 
@@ -95,5 +160,105 @@ pub(crate) fn admission(
             fabric: peer::as_carried(fabric),
             reason,
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        fmt,
+        sync::{
+            Arc,
+            atomic::{AtomicU64, Ordering},
+        },
+        time::Duration,
+    };
+
+    use tracing::{
+        Event, Level, Metadata, Subscriber,
+        field::{Field, Visit},
+        span,
+    };
+
+    use super::*;
+
+    /// Counts warnings, and keeps the last count that one of them told.
+    #[derive(Clone, Default)]
+    struct Log(Arc<Counts>);
+
+    #[derive(Default)]
+    struct Counts {
+        warnings: AtomicU64,
+        others: AtomicU64,
+        told: AtomicU64,
+    }
+
+    impl Subscriber for Log {
+        fn enabled(&self, _: &Metadata<'_>) -> bool {
+            true
+        }
+
+        fn event(&self, event: &Event<'_>) {
+            let counts = &self.0;
+            match *event.metadata().level() {
+                Level::WARN => counts.warnings.fetch_add(1, Ordering::Relaxed),
+                _ => counts.others.fetch_add(1, Ordering::Relaxed),
+            };
+            event.record(&mut Reading(counts));
+        }
+
+        // Nothing here opens spans.
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+
+    struct Reading<'a>(&'a Counts);
+
+    impl Visit for Reading<'_> {
+        fn record_u64(&mut self, field: &Field, value: u64) {
+            if field.name() == "count" {
+                self.0.told.store(value, Ordering::Relaxed);
+            }
+        }
+
+        fn record_debug(&mut self, _: &Field, _: &dyn fmt::Debug) {}
+    }
+
+    #[test]
+    fn a_hundred_thousand_failures_are_a_few_warnings_and_a_count() {
+        let log = Log::default();
+        let counts = log.0.clone();
+        let count = |of: &AtomicU64| of.load(Ordering::Relaxed);
+        tracing::subscriber::with_default(log, || {
+            let (mut failures, start) = (Failures::default(), Instant::now());
+            let listener = ([127, 0, 0, 1], 7000).into();
+            let noise = Problem::Handshake(HandshakeError::NotIbex {
+                seen: "noise".to_owned(),
+            });
+            // In less than the ten seconds of a period.
+            for number in 0..100_000_u32 {
+                let now = start + Duration::from_micros(90) * number;
+                failures.tell_held(now);
+                failures.tell(FailureKind::of(&noise), &noise, listener, now);
+            }
+            assert_eq!(count(&counts.warnings), 5);
+            assert_eq!(count(&counts.others), 99_995);
+            // Another kind is heard all the same.
+            let other = Problem::Handshake(HandshakeError::Closed {
+                step: ibex_bootstrap::handshake::Step::Hello,
+                detail: None,
+            });
+            failures.tell(FailureKind::of(&other), &other, listener, start);
+            assert_eq!(count(&counts.warnings), 6);
+            let due = failures.next_due().expect("a count is to be told");
+            failures.tell_held(due);
+            assert_eq!((count(&counts.warnings), count(&counts.told)), (7, 99_995));
+            assert_eq!(failures.next_due(), None);
+        });
     }
 }

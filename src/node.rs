@@ -27,7 +27,7 @@ use crate::{
     NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
-    listener::{Listener, admission},
+    listener::{Failures, Listener, admission},
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     resuming::{Resuming, Sessions},
@@ -219,6 +219,7 @@ impl Node {
         self.local_addr = Some(acceptor.local_addr());
         let listener = Listener {
             acceptor,
+            failures: Failures::default(),
             our_channels: self.settings.max_channels,
             resuming: self.resuming.clone(),
         };

@@ -211,12 +211,14 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 31] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 33] {
     let &SessionStats {
         frames_sent,
         frames_received,
         bytes_sent,
         bytes_received,
+        control_bytes_sent,
+        control_bytes_received,
         bytes_copied,
         writes,
         reads,
@@ -251,6 +253,8 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 31] {
         ("frames_received", frames_received),
         ("bytes_sent", bytes_sent),
         ("bytes_received", bytes_received),
+        ("control_bytes_sent", control_bytes_sent),
+        ("control_bytes_received", control_bytes_received),
         ("bytes_copied", bytes_copied),
         ("writes", writes),
         ("reads", reads),

@@ -150,3 +150,112 @@ where
 fn generic_code_needs_one_bound() {
     assert_eq!(alignment_of::<Made>(), 16);
 }
+
+/// Types that contain themselves, by name, as `Self`, in what they share and with a parameter.
+mod recursive {
+    use std::{collections::BTreeMap, sync::Arc};
+
+    use super::ibex;
+
+    #[ibex::message]
+    pub(super) enum Tree {
+        Leaf(u64),
+        Branch(Vec<Tree>),
+        Named {
+            parts: BTreeMap<String, Self>,
+            note: Option<String>,
+        },
+    }
+
+    #[ibex::message]
+    pub(super) struct List {
+        pub(super) value: u32,
+        pub(super) next: Option<Box<Self>>,
+    }
+
+    #[ibex::message]
+    pub(super) struct Shared {
+        pub(super) name: String,
+        pub(super) parts: Vec<Arc<Shared>>,
+    }
+
+    #[ibex::message]
+    pub(super) struct Of<T> {
+        pub(super) value: T,
+        pub(super) next: Option<Box<Of<T>>>,
+    }
+
+    /// What bounds it has is said here.
+    #[ibex::message]
+    #[rkyv(
+        serialize_bounds(__S: rkyv::ser::Writer, __S::Error: rkyv::rancor::Source),
+        deserialize_bounds(__D::Error: rkyv::rancor::Source),
+        bytecheck(bounds(__C: rkyv::validation::ArchiveContext, __C::Error: rkyv::rancor::Source)),
+    )]
+    pub(super) struct ByHand {
+        #[rkyv(omit_bounds)]
+        pub(super) next: Option<Box<ByHand>>,
+    }
+}
+
+#[test]
+fn a_type_may_contain_itself() {
+    use recursive::{ArchivedList, ArchivedTree, ByHand, List, Of, Shared, Tree};
+    use std::sync::Arc;
+
+    let parts = [("a".to_owned(), Tree::Leaf(2))].into();
+    let named = Tree::Named { parts, note: None };
+    let tree = Tree::Branch(vec![Tree::Leaf(1), named]);
+    encode::<Rkyv, _>(&tree)
+        .read::<Rkyv, Tree, _>(|view| {
+            let ArchivedTree::Branch(parts) = view else {
+                panic!("another variant");
+            };
+            assert!(matches!(parts[0], ArchivedTree::Leaf(value) if value.to_native() == 1));
+            let ArchivedTree::Named { parts, .. } = &parts[1] else {
+                panic!("another variant");
+            };
+            assert!(matches!(parts["a"], ArchivedTree::Leaf(value) if value.to_native() == 2));
+        })
+        .unwrap();
+
+    let next = Some(Box::new(List {
+        value: 2,
+        next: None,
+    }));
+    encode::<Rkyv, _>(&List { value: 1, next })
+        .read::<Rkyv, List, _>(|view: &ArchivedList| {
+            let next = view.next.as_ref().unwrap();
+            assert_eq!((view.value.to_native(), next.value.to_native()), (1, 2));
+            let owned: List = rkyv::deserialize::<_, rkyv::rancor::Error>(view).unwrap();
+            assert_eq!(owned.next.map(|next| next.value), Some(2));
+        })
+        .unwrap();
+
+    let leaf = Arc::new(Shared {
+        name: "leaf".to_owned(),
+        parts: Vec::new(),
+    });
+    let root = Shared {
+        name: "root".to_owned(),
+        parts: vec![leaf.clone(), leaf],
+    };
+    encode::<Rkyv, _>(&root)
+        .read::<Rkyv, Shared, _>(|view| assert_eq!(view.parts[1].name, "leaf"))
+        .unwrap();
+
+    let next = Some(Box::new(Of {
+        value: 2_u64,
+        next: None,
+    }));
+    encode::<Rkyv, _>(&Of { value: 1_u64, next })
+        .read::<Rkyv, Of<u64>, _>(|view| assert_eq!(view.next.as_ref().unwrap().value, 2))
+        .unwrap();
+
+    let by_hand = ByHand {
+        next: Some(Box::new(ByHand { next: None })),
+    };
+    encode::<Rkyv, _>(&by_hand)
+        .read::<Rkyv, ByHand, _>(|view| assert!(view.next.is_some()))
+        .unwrap();
+}

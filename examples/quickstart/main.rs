@@ -7,9 +7,8 @@
 use std::{
     env,
     error::Error,
-    fs,
+    fs::{self, File},
     io::{BufRead, BufReader, Write},
-    net::SocketAddr,
     path::Path,
     process::{self, Child, Command, ExitCode, Stdio},
 };
@@ -26,8 +25,8 @@ struct Entry {
 }
 // [message]
 
+// [primary]
 fn primary(replica: &str, entries: impl Iterator<Item = Entry>) -> Result<u64> {
-    // [primary]
     let node = Node::client()?;
     let mut log = node.connect(replica)?.sender::<Entry>("wal")?; // waits for a replica that starts later
     let mut last = 0;
@@ -36,14 +35,16 @@ fn primary(replica: &str, entries: impl Iterator<Item = Entry>) -> Result<u64> {
     }
     log.wait_acked(last)?; // the replica's application said so
     log.close()?;
-    // [primary]
     Ok(last)
 }
+// [primary]
 
-fn replica(addr: &str, mut file: fs::File) -> Result<()> {
-    // [replica]
+// [replica]
+fn replica(addr: &str, mut file: File) -> Result<()> {
     let node = Node::listen(addr)?;
-    announce(node.local_addr()); // port 0 in `addr` is any that is free
+    if let Some(addr) = node.local_addr() {
+        println!("listening on {addr}"); // port 0 is any that is free
+    }
     let mut log = node.accept()?.receiver::<Entry>("wal")?;
     while let Some(entry) = log.next()? {
         // None: orderly end; Err: who, what, counts
@@ -51,9 +52,9 @@ fn replica(addr: &str, mut file: fs::File) -> Result<()> {
         file.sync_data()?;
         entry.ack(); // a panic before this line is no ack
     }
-    // [replica]
     Ok(())
 }
+// [replica]
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -116,15 +117,8 @@ fn run_primary(addr: &str) -> Result<()> {
 }
 
 fn run_replica(addr: &str, path: &Path) -> Result<()> {
-    let file = fs::File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
+    let file = File::create(path).map_err(|error| format!("{}: {error}", path.display()))?;
     replica(addr, file)
-}
-
-/// Says where this node listens.
-fn announce(addr: Option<SocketAddr>) {
-    if let Some(addr) = addr {
-        println!("{ANNOUNCEMENT}{addr}");
-    }
 }
 
 /// Where the other process listens, once it does.
@@ -133,10 +127,8 @@ fn announced(replica: &mut Child) -> Result<String> {
     if let Some(output) = replica.stdout.take() {
         BufReader::new(output).read_line(&mut line)?;
     }
-    match line.trim_end().strip_prefix(ANNOUNCEMENT) {
+    match line.trim_end().strip_prefix("listening on ") {
         Some(addr) => Ok(addr.to_owned()),
         None => Err("the replica ended before it listened; its own message is above".into()),
     }
 }
-
-const ANNOUNCEMENT: &str = "listening on ";

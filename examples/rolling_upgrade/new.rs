@@ -11,6 +11,7 @@ use std::{process::ExitCode, time::Duration};
 use ibex::{Peer, Versions};
 use program::{ENTRIES, Result};
 
+// [types]
 /// As the last release has it; its name is free, its structure is not.
 #[ibex::message]
 struct EntryV1 {
@@ -24,6 +25,7 @@ struct Entry {
     term: u64,
     data: Vec<u8>,
 }
+// [types]
 
 #[ibex::message]
 struct ReportV1 {
@@ -97,22 +99,28 @@ fn primary(peer: &Peer) -> Result {
     Ok(())
 }
 
-/// Takes entries of whichever version the primary sends, and reports.
-fn replica(peer: &Peer) -> Result {
-    let mut store = Store::default();
-    // [versions]
+// [versions]
+/// Takes entries of whichever version the primary sends.
+fn receive(peer: &Peer, mut append: impl FnMut(Option<u64>, &[u8])) -> Result {
     let mut log = peer
         .channel("wal")
         .versions::<Entry, EntryV1>()
         .receiver()?;
     while let Some(entry) = log.next()? {
         match &entry {
-            Versions::Newer(entry) => store.append(Some(entry.term.into()), &entry.data),
-            Versions::Older(entry) => store.append(None, &entry.data),
+            Versions::Newer(entry) => append(Some(entry.term.into()), &entry.data),
+            Versions::Older(entry) => append(None, &entry.data),
         }
         entry.ack();
     }
-    // [versions]
+    Ok(())
+}
+// [versions]
+
+/// Receives what the primary sends, and reports.
+fn replica(peer: &Peer) -> Result {
+    let mut store = Store::default();
+    receive(peer, |term, data| store.append(term, data))?;
     let Store {
         entries,
         bytes,

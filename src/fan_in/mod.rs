@@ -619,6 +619,8 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Condition for Something<'_, T, C, V> 
     }
 }
 
+/// For [`Select`](crate::Select).
+#[doc(hidden)]
 impl<T: ?Sized, C, V: KnownVersions<T, C>> OfAnyPeer for FanIn<T, C, V> {
     fn gathering(&self) -> &Gathering {
         &self.gathering

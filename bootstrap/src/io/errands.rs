@@ -51,6 +51,8 @@ pub(super) struct Errands {
     site: Arc<dyn VerbsSite>,
     desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
+    /// That there can be no thread was told.
+    has_warned: bool,
 }
 
 /// What the thread shares with its acceptor.
@@ -91,6 +93,7 @@ impl Errands {
             site,
             desk: Arc::new(Desk { papers, bell }),
             thread: None,
+            has_warned: false,
         })
     }
 
@@ -116,11 +119,14 @@ impl Errands {
         match thread.spawn(move || desk.work(&*site)) {
             Ok(thread) => self.thread = Some(thread),
             Err(error) => {
-                tracing::warn!(
-                    %error,
-                    "no thread for RDMA devices: queue pairs are made where the engine runs, \
-                     and everything waits for it"
-                );
+                // Each handshake finds it out anew.
+                if !std::mem::replace(&mut self.has_warned, true) {
+                    tracing::warn!(
+                        %error,
+                        "no thread for RDMA devices: queue pairs are made where the engine \
+                         runs, and everything waits for it"
+                    );
+                }
                 self.desk.work(&*self.site);
             }
         }

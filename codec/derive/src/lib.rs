@@ -28,6 +28,20 @@ use proc_macro::TokenStream;
 /// }
 /// ```
 ///
+/// A type may contain itself, in a `Vec`, a `Box` or the like: a field that names it, or says
+/// `Self`, gets the bounds that rkyv wants for that, unless an attribute of rkyv's speaks of
+/// bounds. Types that contain each other need those by hand: `#[rkyv(omit_bounds)]` on the
+/// fields that close the circle, and `serialize_bounds`, `deserialize_bounds` and
+/// `bytecheck(bounds(..))` on their types.
+///
+/// ```ignore
+/// #[ibex::message]
+/// enum Tree {
+///     Leaf(u64),
+///     Branch(Vec<Tree>),
+/// }
+/// ```
+///
 /// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for
 /// the archived type or `#[rkyv(with = ..)]` on a field. Those of
 /// [`Schema`](derive@Schema) do, too, as `#[ibex(..)]` or here:

@@ -1,17 +1,19 @@
-//! Expands `#[ibex::message]`: the item as it is, with the derives above it.
+//! Expands `#[ibex::message]`: the item with the derives above it, and before them what has
+//! the compiler name a field's type that has no schema before rkyv's derives complain of it.
 
-use proc_macro2::TokenStream;
-use quote::quote;
+use proc_macro2::{Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote, quote_spanned};
 use syn::parse::Parser;
-use syn::{Error, Item, Result};
+use syn::spanned::Spanned;
+use syn::{Attribute, Error, Fields, GenericParam, Generics, Ident, Item, Result, parse_quote};
 
-use crate::attributes::Container;
+use crate::attributes::{Container, Field};
 
 /// The expansion. After an error the item is still there, so that the compiler
 /// complains about the message and not about every use of the type as well.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
-    match prefix(arguments, item.clone()) {
-        Ok(prefix) => quote!(#prefix #item),
+    match message(arguments, item.clone()) {
+        Ok(message) => message,
         Err(error) => {
             let error = error.into_compile_error();
             quote!(#error #item)
@@ -19,11 +21,20 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     }
 }
 
-fn prefix(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
+fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let mut container = Container::new();
     syn::meta::parser(|meta| container.parse(&meta)).parse2(arguments)?;
-    match syn::parse2::<Item>(item)? {
-        Item::Struct(_) | Item::Enum(_) => {}
+    let mut item = syn::parse2::<Item>(item)?;
+    let (ident, generics, attributes, all_fields) = match &mut item {
+        Item::Struct(item) => {
+            let fields = vec![&mut item.fields];
+            (&item.ident, &item.generics, &item.attrs, fields)
+        }
+        Item::Enum(item) => {
+            let variants = item.variants.iter_mut();
+            let fields = variants.map(|variant| &mut variant.fields).collect();
+            (&item.ident, &item.generics, &item.attrs, fields)
+        }
         Item::Union(item) => {
             return Err(Error::new(
                 item.union_token.span,
@@ -36,13 +47,16 @@ fn prefix(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
                 "`#[ibex::message]` goes on a struct or an enum: a message is a value",
             ));
         }
-    }
+    };
 
     let krate = &container.krate;
     let ignore_serde = container
         .ignores_serde
         .then(|| quote!(#[ibex(ignore_serde)]));
+    let described = described(&all_fields, generics, &container);
+    let recursion = Recursion::of(ident, attributes, all_fields).bounds(&container);
     Ok(quote! {
+        #described
         #[derive(
             #krate::rkyv::Archive,
             #krate::rkyv::Serialize,
@@ -51,6 +65,148 @@ fn prefix(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         )]
         #[rkyv(crate = #krate::rkyv)]
         #[ibex(crate = #krate)]
+        #recursion
         #ignore_serde
+        #item
+    })
+}
+
+/// A type that only exists if the fields' types have schemas. The compiler looks at it first,
+/// so what it says of a field that lacks `#[ibex::message]` comes before the dozen errors of
+/// rkyv's derives. Fields whose types depend on the message's parameters are left out.
+fn described(
+    all_fields: &[&mut Fields],
+    generics: &Generics,
+    container: &Container,
+) -> TokenStream {
+    let (krate, itself) = (&container.krate, Ident::new("Self", Span::call_site()));
+    let fields = all_fields.iter().flat_map(|fields| fields.iter());
+    let types = fields
+        // What is wrong with its attributes the derive says.
+        .filter_map(|field| Field::of(field, container).ok())
+        .map(|field| field.described_as)
+        .filter(|ty| !depends_on(&ty.to_token_stream(), generics))
+        // Elsewhere that is another type, and here it would tell nothing.
+        .filter(|ty| !names(&ty.to_token_stream(), &itself))
+        .map(|ty| {
+            let span = Span::call_site().located_at(ty.span());
+            quote_spanned!(span=> __Described<#ty>)
+        });
+    quote! {
+        const _: () = {
+            #[allow(unused_imports)]
+            use #krate::codec::Described as __Described;
+            #[allow(dead_code)]
+            struct __IbexFields(#(#types),*);
+        };
+    }
+}
+
+fn depends_on(ty: &TokenStream, generics: &Generics) -> bool {
+    generics.params.iter().any(|parameter| match parameter {
+        GenericParam::Lifetime(_) => true,
+        GenericParam::Type(parameter) => names(ty, &parameter.ident),
+        GenericParam::Const(parameter) => names(ty, &parameter.ident),
+    })
+}
+
+/// How a type refers to itself, if it does.
+struct Recursion {
+    is_recursive: bool,
+    is_shared: bool,
+}
+
+impl Recursion {
+    /// Marks the fields that refer to the type itself, by its name or as `Self`. rkyv's derives
+    /// would have each implementation demand itself, without an end.
+    ///
+    /// A type that says something of bounds already is left as it is.
+    fn of(ident: &Ident, attributes: &[Attribute], all_fields: Vec<&mut Fields>) -> Self {
+        let mut found = Self {
+            is_recursive: false,
+            is_shared: false,
+        };
+        let of_fields = all_fields
+            .iter()
+            .flat_map(|fields| fields.iter())
+            .flat_map(|field| &field.attrs);
+        if attributes.iter().chain(of_fields).any(speaks_of_bounds) {
+            return found;
+        }
+        let itself = Ident::new("Self", Span::call_site());
+        for field in all_fields.into_iter().flat_map(|fields| fields.iter_mut()) {
+            let ty = field.ty.to_token_stream();
+            if names(&ty, ident) || names(&ty, &itself) {
+                found.is_recursive = true;
+                let shared = ["Rc", "Arc"].map(|name| Ident::new(name, Span::call_site()));
+                found.is_shared |= shared.iter().any(|name| names(&ty, name));
+                field.attrs.push(parse_quote!(#[rkyv(omit_bounds)]));
+            }
+        }
+        found
+    }
+
+    /// What rkyv's implementations for vectors, boxes and the like want, which the bounds of
+    /// the fields would have said.
+    fn bounds(&self, container: &Container) -> Option<TokenStream> {
+        if !self.is_recursive {
+            return None;
+        }
+        let rkyv = &container.krate;
+        let rkyv = quote!(#rkyv::rkyv);
+        let (sharing, shared, pooling) = match self.is_shared {
+            true => (
+                quote!(+ #rkyv::ser::Sharing),
+                quote!(+ #rkyv::validation::SharedContext),
+                quote!(__D: #rkyv::de::Pooling,),
+            ),
+            false => Default::default(),
+        };
+        Some(quote! {
+            #[rkyv(
+                serialize_bounds(
+                    __S: #rkyv::ser::Writer + #rkyv::ser::Allocator #sharing,
+                    __S::Error: #rkyv::rancor::Source,
+                ),
+                deserialize_bounds(#pooling __D::Error: #rkyv::rancor::Source),
+                bytecheck(bounds(
+                    __C: #rkyv::validation::ArchiveContext #shared,
+                    __C::Error: #rkyv::rancor::Source,
+                )),
+            )]
+        })
+    }
+}
+
+/// Whether an attribute of rkyv's says which bounds there are to be.
+fn speaks_of_bounds(attribute: &Attribute) -> bool {
+    const BOUNDS: [&str; 5] = [
+        "omit_bounds",
+        "archive_bounds",
+        "serialize_bounds",
+        "deserialize_bounds",
+        "bytecheck",
+    ];
+    let tokens = attribute.to_token_stream();
+    attribute.path().is_ident("rkyv")
+        && BOUNDS
+            .iter()
+            .any(|name| names(&tokens, &Ident::new(name, Span::call_site())))
+}
+
+/// Whether a name stands somewhere in the tokens, and not in a path behind another.
+fn names(tokens: &TokenStream, name: &Ident) -> bool {
+    let mut colons = 0;
+    tokens.clone().into_iter().any(|token| {
+        let is_behind_another = colons == 2;
+        colons = match &token {
+            TokenTree::Punct(punct) if punct.as_char() == ':' => colons + 1,
+            _ => 0,
+        };
+        match token {
+            TokenTree::Ident(ident) => ident == *name && !is_behind_another,
+            TokenTree::Group(group) => names(&group.stream(), name),
+            TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+        }
     })
 }

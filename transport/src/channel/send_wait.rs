@@ -259,7 +259,7 @@ impl SendEnd {
 
     #[cold]
     fn notice(&self, what: What) {
-        what.warn(self.session.peer());
+        what.warn(&self.session);
         self.session.tell(what);
     }
 }

@@ -10,6 +10,7 @@ use std::{
     panic::{self, AssertUnwindSafe},
     sync::{
         Mutex,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Sender, channel},
     },
     thread::{self, JoinHandle},
@@ -24,6 +25,8 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug, Default)]
 pub(super) struct ControlThread {
     state: Mutex<State>,
+    /// That there can be no thread was told: each long message of a peer finds it out anew.
+    has_warned: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -53,11 +56,13 @@ impl ControlThread {
             match State::start() {
                 Ok(running) => *state = running,
                 Err(error) => {
-                    tracing::warn!(
-                        %error,
-                        "no control thread: a large message's memory is mapped where the \
-                         engine runs, and everything waits for it"
-                    );
+                    if !self.has_warned.swap(true, Ordering::Relaxed) {
+                        tracing::warn!(
+                            %error,
+                            "no control thread: a large message's memory is mapped where the \
+                             engine runs, and everything waits for it"
+                        );
+                    }
                     return Some(job);
                 }
             }

@@ -6,6 +6,7 @@
 
 use std::{
     io, mem,
+    net::SocketAddr,
     os::fd::OwnedFd,
     sync::Arc,
     time::{Duration, Instant},
@@ -40,9 +41,10 @@ use self::{
     watch::Watch,
 };
 use super::{
-    Runtime, RuntimeConfig, Undelivered,
-    session_shared::{Over, SessionShared},
+    Runtime, RuntimeConfig, Undelivered, Warning, Warnings,
+    session_shared::{Over, PeerInLog, SessionShared},
     waiting::Errands,
+    warn_of,
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
@@ -90,6 +92,7 @@ pub(crate) struct Engine {
     marks: Vec<Mark>,
     closing: Closing,
     undelivered: Vec<Undelivered>,
+    warnings: Arc<Warnings>,
 }
 
 /// What handles tell the engine without its lock.
@@ -127,7 +130,11 @@ const TURNS_PER_EPOLL: u64 = 64;
 const HOT_TURNS: u32 = 256;
 
 impl Engine {
-    pub(crate) fn new(bell: &'static Bell, config: &RuntimeConfig) -> io::Result<Self> {
+    pub(crate) fn new(
+        bell: &'static Bell,
+        config: &RuntimeConfig,
+        warnings: Arc<Warnings>,
+    ) -> io::Result<Self> {
         let epoll = Arc::new(epoll::create(CreateFlags::CLOEXEC)?);
         epoll::add(
             &epoll,
@@ -159,6 +166,7 @@ impl Engine {
             marks: Vec::new(),
             closing: Closing::No,
             undelivered: Vec::new(),
+            warnings,
         })
     }
 
@@ -189,6 +197,9 @@ impl Engine {
         if is_due || self.turns.is_multiple_of(TURNS_PER_EPOLL) {
             progress |= self.look_for_silence(context);
             self.look_for_devices(context);
+            if self.warnings.are_held() {
+                self.warnings.tell_held(Instant::now());
+            }
         }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
@@ -409,15 +420,25 @@ impl Engine {
                     continue;
                 }
             };
-            let peer = admission.peer.address;
-            let admitted = context
-                .runtime
-                .arc()
-                .map(|runtime| self.admit(&runtime, admission, context));
-            match admitted {
-                Some(Ok(session)) => context.runtime.push_accepted(session, &mut context.wakers),
-                Some(Err(error)) => tracing::warn!(%peer, %error, "a session could not be set up"),
-                None => {}
+            let Some(runtime) = context.runtime.arc() else {
+                continue;
+            };
+            let accepted_on = admission.stream.local_addr().ok();
+            let peer = admission.peer.clone();
+            match self.admit(&runtime, admission, accepted_on, context) {
+                Ok(session) => context.runtime.push_accepted(session, &mut context.wakers),
+                Err(error) => {
+                    let peer = PeerInLog {
+                        peer: &peer,
+                        accepted_on,
+                    };
+                    warn_of!(
+                        self.warnings,
+                        Warning::NotSetUp,
+                        format_args!("{peer}: {error}"),
+                        %peer, %error, "a session could not be set up"
+                    );
+                }
             }
         }
         any
@@ -497,7 +518,12 @@ impl Engine {
             if let Some(link) = self.links.get_mut(session)
                 && let Err(error) = link.join_epoll(&self.tools.epoll)
             {
-                tracing::error!(%error, "epoll does not take a session back; polling it instead");
+                warn_of!(
+                    self.warnings,
+                    Warning::NoEpoll,
+                    error,
+                    %error, "epoll does not take a session back; polling it instead"
+                );
                 all = false;
             }
         }
@@ -541,6 +567,7 @@ impl Engine {
             link.is_hot = !link.is_cold();
             link.is_hot
         });
+        self.warnings.tell_held(now);
         let next = self.deadline();
         self.note_time(now);
         if next.is_some_and(|next| next <= now) {
@@ -561,6 +588,7 @@ impl Engine {
             .chain(self.closing.deadline())
             .chain(self.watch.next_look())
             .chain(self.site_looks.next())
+            .chain(self.warnings.next_due())
             .min()
     }
 
@@ -587,6 +615,7 @@ impl Engine {
         &mut self,
         runtime: &Arc<Runtime>,
         admission: Admission,
+        accepted_on: Option<SocketAddr>,
         context: &mut Context<'_>,
     ) -> io::Result<Arc<SessionShared>> {
         if self.closing != Closing::No {
@@ -595,8 +624,12 @@ impl Engine {
         }
         let id = self.next_session;
         self.next_session += 1;
+        let peer = PeerInLog {
+            peer: &admission.peer,
+            accepted_on,
+        };
         tracing::info!(
-            peer = %admission.peer.address,
+            %peer,
             fabric = %admission.peer.fabric,
             reason = %admission.peer.reason,
             "session up"
@@ -612,7 +645,15 @@ impl Engine {
         };
         let (peer, resumes) = (admission.peer, admission.rewiring.is_some());
         let checksums = admission.payload_checksums;
-        let shared = SessionShared::new(runtime.clone(), id, peer, resumes, checksums, over);
+        let shared = SessionShared::new(
+            runtime.clone(),
+            id,
+            peer,
+            accepted_on,
+            resumes,
+            checksums,
+            over,
+        );
         let shared = Arc::new(shared);
         let handover = Handover {
             tcp: admission.stream,

@@ -15,8 +15,8 @@ use std::{
 };
 
 use super::{
-    Patience, PeerDescription, Runtime, runtime::lock, session_shared::SessionShared,
-    waiting::Looks,
+    Patience, PeerDescription, Runtime, Warning, runtime::lock, session_shared::SessionShared,
+    waiting::Looks, warn_of,
 };
 use crate::{
     channel::{EndCause, NotOpened},
@@ -191,19 +191,25 @@ impl Runtime {
 
 impl What {
     /// For the log: what is waited for in vain as a warning, its end as news.
-    pub(crate) fn warn(&self, peer: &PeerDescription) {
-        let peer = peer.address;
+    pub(crate) fn warn(&self, session: &SessionShared) {
+        let (peer, warnings) = (session.peer_in_log(), &session.runtime.warnings);
         match self {
-            What::NotOpened(missing) => {
-                tracing::warn!(%peer, %missing, "an end is waited for that is not open there");
-            }
+            What::NotOpened(missing) => warn_of!(
+                warnings,
+                Warning::NotOpened,
+                missing,
+                %peer, %missing, "an end is waited for that is not open there"
+            ),
             What::Stalled(Stalled {
                 channel,
                 end,
                 oldest,
                 held,
                 ..
-            }) => tracing::warn!(
+            }) => warn_of!(
+                warnings,
+                Warning::Stalled,
+                format_args!("channel {channel:?} with {peer}"),
                 %channel, %peer, %end, oldest, ?held,
                 "a sender waits for room and nothing is released"
             ),

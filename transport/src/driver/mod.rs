@@ -16,6 +16,7 @@ mod engine;
 mod events;
 mod gathering;
 mod keeper;
+pub mod log_limit;
 mod memory_wanted;
 mod patience;
 mod peer_description;
@@ -25,6 +26,7 @@ mod session_shared;
 mod session_stats;
 mod wait;
 mod waiting;
+mod warnings;
 mod yielding;
 
 pub use crate::fabric::link::{
@@ -45,6 +47,7 @@ pub use session_shared::SessionShared;
 pub use session_stats::SessionStats;
 pub use wait::Wait;
 pub(crate) use waiting::Looks;
+pub(crate) use warnings::{Warning, Warnings, warn_of};
 
 pub(crate) use engine::{Context, Tools, Wire, answer_if_rung};
 

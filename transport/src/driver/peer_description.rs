@@ -1,7 +1,7 @@
 //! What a handshake told of a peer.
 #![forbid(unsafe_code)]
 
-use std::{net::SocketAddr, time::Instant};
+use std::{fmt, net::SocketAddr, time::Instant};
 
 use crate::{engine::control::CloseReason, fabric::Fabric};
 
@@ -40,5 +40,14 @@ impl PeerDescription {
             CloseReason::Aborted if !self.knows_aborts => CloseReason::SlotLeaked,
             reason => reason,
         }
+    }
+}
+
+/// Its identity and incarnation, as far as people tell them apart, and its address.
+impl fmt::Display for PeerDescription {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = self.identity[..6].iter();
+        shown.try_for_each(|byte| write!(f, "{byte:02x}"))?;
+        write!(f, "/{:08x} at {}", self.incarnation as u32, self.address)
     }
 }

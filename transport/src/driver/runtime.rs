@@ -22,7 +22,7 @@ use std::{
 };
 
 use super::{
-    CloseReport, Driver, Driving, EventQueue, TimedOut, Wait,
+    CloseReport, Driver, Driving, EventQueue, TimedOut, Wait, Warnings,
     control_thread::ControlThread,
     engine::{self, Admission, Context, ControlSource, Engine, Mark, Ready},
     gathering::{Gatherings, Told, push_live},
@@ -95,6 +95,7 @@ pub struct Runtime {
     accept_waiters: WaitSlot,
     gatherings: Gatherings,
     pub(crate) events: EventQueue,
+    pub(crate) warnings: Arc<Warnings>,
     closed: AtomicBool,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
@@ -117,7 +118,8 @@ impl Runtime {
         fork::claim().map_err(io::Error::other)?;
         orphans::sweep();
         let bell = Bell::lease()?;
-        let engine = Engine::new(bell.bell(), &config)?;
+        let warnings = Arc::<Warnings>::default();
+        let engine = Engine::new(bell.bell(), &config, warnings.clone())?;
         let runtime = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             epoll: engine.epoll(),
@@ -133,6 +135,7 @@ impl Runtime {
             accept_waiters: WaitSlot::new(),
             gatherings: Gatherings::default(),
             events: EventQueue::default(),
+            warnings: warnings.clone(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             close_report: Mutex::new(None),
@@ -225,7 +228,8 @@ impl Runtime {
 
     /// Takes a finished handshake over as a session.
     pub fn admit(self: &Arc<Self>, admission: Admission) -> io::Result<Arc<SessionShared>> {
-        let session = self.with_engine(|engine, context| engine.admit(self, admission, context));
+        let session =
+            self.with_engine(|engine, context| engine.admit(self, admission, None, context));
         // Bytes that came behind the handshake are in no socket any more: epoll is silent
         // about them, so the leader takes them in a turn of its own.
         self.bell.wake();

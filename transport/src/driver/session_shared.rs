@@ -1,7 +1,7 @@
 //! What handles and engine share of one session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fmt, iter, mem, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
 
 use super::{
     Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
@@ -30,6 +30,8 @@ pub struct SessionShared {
     pub(crate) runtime: Arc<Runtime>,
     pub(crate) id: u64,
     peer: PeerDescription,
+    /// The address of ours that the peer connected to, if it did.
+    accepted_on: Option<SocketAddr>,
     /// Where data goes through memory that both processes map.
     bells: Option<Arc<Bells>>,
     /// What the data goes over now.
@@ -41,6 +43,22 @@ pub struct SessionShared {
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(crate) counters: SessionCounters,
+}
+
+/// A peer, for the log. One that connected comes from a port that says nothing.
+pub(crate) struct PeerInLog<'a> {
+    pub(crate) peer: &'a PeerDescription,
+    pub(crate) accepted_on: Option<SocketAddr>,
+}
+
+impl fmt::Display for PeerInLog<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.peer.fmt(f)?;
+        match self.accepted_on {
+            Some(ours) => write!(f, ", accepted on {ours}"),
+            None => Ok(()),
+        }
+    }
 }
 
 /// What a session's data goes over.
@@ -58,6 +76,7 @@ impl SessionShared {
         runtime: Arc<Runtime>,
         id: u64,
         peer: PeerDescription,
+        accepted_on: Option<SocketAddr>,
         resumes: bool,
         payload_checksums: bool,
         over: Over<'_>,
@@ -72,6 +91,7 @@ impl SessionShared {
             id,
             carrier: Carrier::new(peer.fabric, pair),
             peer,
+            accepted_on,
             bells,
             resumes,
             payload_checksums,
@@ -105,6 +125,14 @@ impl SessionShared {
     #[must_use]
     pub fn peer(&self) -> &PeerDescription {
         &self.peer
+    }
+
+    /// The peer as the log names it: who, where, and whom it connected to.
+    pub(crate) fn peer_in_log(&self) -> impl fmt::Display {
+        PeerInLog {
+            peer: &self.peer,
+            accepted_on: self.accepted_on,
+        }
     }
 
     /// What the session counted so far.
@@ -227,7 +255,7 @@ impl SessionShared {
             match site.register_grant(&mut lease, bytes) {
                 Ok(()) => return Ok(lease),
                 Err(error) => tracing::debug!(
-                    peer = %self.peer.address,
+                    peer = %self.peer_in_log(),
                     %error,
                     "a large message comes in chunks: its memory cannot be granted"
                 ),

@@ -7,14 +7,21 @@ use std::time::Duration;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct SessionStats {
-    /// Frames written to the socket, or sent over the queue pair.
+    /// Frames written to the socket, or sent over the queue pair. Over shared memory these are
+    /// control frames, and messages are in none.
     pub frames_sent: u64,
     /// Frames that came that way.
     pub frames_received: u64,
-    /// Bytes of the frames sent.
+    /// Bytes of the frames sent that carry messages, with what is said beside them (tcp, verbs).
+    /// Over shared memory nothing is sent: `released_bytes` and `large_bytes` of its channels
+    /// tell what went through their memory.
     pub bytes_sent: u64,
-    /// Bytes of the frames that came.
+    /// Bytes of such frames that came.
     pub bytes_received: u64,
+    /// Bytes sent over the connection beside shared memory, where no message goes.
+    pub control_bytes_sent: u64,
+    /// Bytes that came there.
+    pub control_bytes_received: u64,
     /// Message bytes that were copied after they arrived: frames cut by the end of an
     /// arrival block, small frames of a channel that holds old ones, and over verbs large
     /// messages of a peer that is granted no memory, and frames that came when messages held

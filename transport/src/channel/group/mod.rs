@@ -31,7 +31,7 @@ use super::{
     several::{Place, place},
 };
 use crate::{
-    driver::{Looks, Patience, Runtime},
+    driver::{Looks, Patience, Runtime, Warning, warn_of},
     engine::control::CloseReason,
     fork::{self, UsedAfterFork},
 };
@@ -210,9 +210,13 @@ impl<P: Copy> SendGroup<P> {
         }
         // In a fork of the process a thread that is not there may have the log.
         if !fork::is_child() {
-            tracing::warn!(
+            let peer = member.handle.session().peer_in_log();
+            warn_of!(
+                self.runtime.warnings,
+                Warning::MemberDropped,
+                format_args!("{peer}: {reason}"),
                 channel = member.handle.name(),
-                peer = %member.handle.session().peer().address,
+                %peer,
                 %reason,
                 "a member of the group is dropped"
             );

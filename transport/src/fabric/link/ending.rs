@@ -1,12 +1,13 @@
 //! The end of a link: in order, by a goodbye from either side, or broken.
 
+use std::mem;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use super::{Link, Parting, Phase};
 use crate::{
     channel::{EndCause, send_end::Claim, state::End},
-    driver::{Context, Tools, Undelivered, What},
+    driver::{Context, Tools, Undelivered, Warning, What, warn_of},
     engine::{
         control::{Ask, CloseReason},
         timer::Timer,
@@ -150,7 +151,13 @@ impl Link {
     /// The same, for any cause.
     pub(crate) fn end_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
         if self.phase == Phase::Up {
-            tracing::warn!(peer = %self.shared.peer().address, why = %cause, "session ended");
+            let peer = self.shared.peer_in_log();
+            warn_of!(
+                context.runtime.warnings,
+                Warning::SessionEnded(mem::discriminant(&cause)),
+                format_args!("{peer}: {cause}"),
+                %peer, why = %cause, "session ended"
+            );
         }
         self.receive_rest_of_local(context);
         self.finish_broken(cause, context);

@@ -18,7 +18,7 @@ use crate::{
         receive_end::{LargeArrival, LargePlace, Source},
         state::End,
     },
-    driver::Context,
+    driver::{Context, Warning, warn_of},
     engine::{control::Role, id_map::IdMap, timer::Timer},
     fabric::shm::{
         FdSocketError, Incoming, Outgoing, PassedFd, PeerControlSegment, SegmentRefused,
@@ -155,8 +155,11 @@ impl Link {
                 Ok(Incoming::WouldBlock | Incoming::End) => return,
                 Ok(Incoming::NotNow) => {
                     if !mem::replace(&mut local.lacks_descriptor, true) {
-                        let peer = self.shared.peer().address;
-                        tracing::warn!(
+                        let peer = self.shared.peer_in_log();
+                        warn_of!(
+                            context.runtime.warnings,
+                            Warning::NoDescriptor,
+                            peer,
                             %peer,
                             "this process is at its limit of open files, so what the peer passes \
                              has to wait: close some, or raise the limit (ulimit -n)"

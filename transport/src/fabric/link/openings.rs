@@ -32,7 +32,7 @@ impl Link {
         let due = self.ends().filter(is_due);
         let told = due.map(|end| end.take_open_notice(&self.incoming()));
         for what in told.collect::<Vec<_>>() {
-            what.warn(self.shared.peer());
+            what.warn(&self.shared);
             self.tell(what, context);
         }
         self.watch_next_opening();

@@ -263,7 +263,7 @@ impl Link {
             Verdict::Draining => return false,
             Verdict::Drained => pair.seat.was_drained(),
             Verdict::GaveUp(reason) => tracing::debug!(
-                peer = %self.shared.peer().address,
+                peer = %self.shared.peer_in_log(),
                 reason,
                 "a queue pair is destroyed before it was drained"
             ),

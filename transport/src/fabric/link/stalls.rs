@@ -123,7 +123,7 @@ impl Link {
             self.timers.set(Timer::Stall, next);
         }
         for what in told {
-            what.warn(self.shared.peer());
+            what.warn(&self.shared);
             self.tell(what, context);
         }
     }

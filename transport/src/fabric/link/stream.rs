@@ -86,7 +86,10 @@ impl Stream {
 
     /// As [`Wires::look_for_silence`].
     pub(super) fn look_for_silence(&mut self, counters: &SessionCounters) -> bool {
-        let moved = (counters.bytes_received.get(), counters.bytes_sent.get());
+        let moved = (
+            counters.bytes_received.get() + counters.control_bytes_received.get(),
+            counters.bytes_sent.get() + counters.control_bytes_sent.get(),
+        );
         if self.silence.replace(moved) != Some(moved) {
             return true;
         }
@@ -126,7 +129,10 @@ impl Link {
                 match stream.outbound.write(&mut stream.layer, &self.tcp) {
                     Ok((bytes, calls)) => {
                         let counters = &self.shared.counters;
-                        counters.bytes_sent.add(bytes as u64);
+                        match self.local {
+                            Some(_) => counters.control_bytes_sent.add(bytes as u64),
+                            None => counters.bytes_sent.add(bytes as u64),
+                        }
                         counters.writes.add(calls);
                         progress |= bytes > 0;
                     }

@@ -129,7 +129,10 @@ impl Link {
         match read {
             Ok(bytes) => {
                 counters.reads.add(1);
-                counters.bytes_received.add(bytes as u64);
+                match self.local {
+                    Some(_) => counters.control_bytes_received.add(bytes as u64),
+                    None => counters.bytes_received.add(bytes as u64),
+                }
                 share.take_bytes(arrived(inbound, bytes));
                 Ok(Some(bytes))
             }

@@ -166,7 +166,7 @@ impl Link {
         } else {
             self.shared.counters.suspensions.add(1);
             tracing::info!(
-                peer = %self.shared.peer().address, why = %cause,
+                peer = %self.shared.peer_in_log(), why = %cause,
                 "a session has lost its connection"
             );
             let process = PeerProcess::find(rewiring.terms.process);
@@ -318,13 +318,14 @@ impl Link {
 
     /// Nobody was there, or not with such wires.
     pub(crate) fn redial_failed(&mut self, epoch: u64, why: &str) {
-        let peer = self.shared.peer().address;
+        let shared = self.shared.clone();
         let is_suspended = self.is_suspended();
         if let Some(rewiring) = &mut self.rewiring
             && let Some(outage) = &mut rewiring.outage
             && is_suspended
             && rewiring.dialed == epoch
         {
+            let peer = shared.peer_in_log();
             tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
             outage.failure = Some(why.to_owned());
             self.dial_later(Instant::now());
@@ -438,7 +439,7 @@ impl Link {
         self.shared.counters.resumes.add(1);
         self.shared.counters.replayed.add(replayed);
         tracing::info!(
-            peer = %self.shared.peer().address, ?suspended, replayed,
+            peer = %self.shared.peer_in_log(), ?suspended, replayed,
             "a session goes on over a new connection"
         );
         let what = What::Resumed {
@@ -455,7 +456,7 @@ impl Link {
         let before = self.rewiring.as_mut().map(|one| &mut one.fabric);
         let from = before.map_or(to, |before| mem::replace(before, to));
         if from != to {
-            let peer = self.shared.peer().address;
+            let peer = self.shared.peer_in_log();
             tracing::info!(%peer, %from, %to, %reason, "a session has changed its fabric");
             self.tell(What::FabricChanged { from, to, reason }, context);
         }

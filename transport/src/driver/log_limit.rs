@@ -1,0 +1,189 @@
+//! A bound on how often the log tells the same.
+//!
+//! Rules:
+//!
+//! 1. Of each kind the first [`TOLD_PER_PERIOD`] in a [`PERIOD`] are told, and the others
+//!    counted.
+//! 2. The count is told when the period is over, with one that was told as the example.
+//! 3. The clock is an argument.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    time::{Duration, Instant},
+};
+
+/// Bound of what strangers and peers can have a node log.
+#[derive(Debug)]
+pub struct LogLimit<K> {
+    /// As many as the program has kinds of failures.
+    kinds: Vec<Kind<K>>,
+}
+
+#[derive(Debug)]
+struct Kind<K> {
+    kind: K,
+    /// When the period began.
+    since: Instant,
+    told: u32,
+    held: u64,
+    /// The last that was told.
+    example: String,
+}
+
+/// Events that were counted instead of told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Held {
+    /// One of their kind that was told before.
+    pub example: String,
+    /// Their number.
+    pub count: u64,
+    /// The time in which they came.
+    pub period: Duration,
+}
+
+/// How many of a kind are told in a period.
+pub const TOLD_PER_PERIOD: u32 = 5;
+/// The time that a count is of, or a little less.
+pub const PERIOD: Duration = Duration::from_secs(10);
+
+impl<K> Default for LogLimit<K> {
+    fn default() -> Self {
+        Self { kinds: Vec::new() }
+    }
+}
+
+impl<K: PartialEq> LogLimit<K> {
+    /// Whether something of this kind is to be told; else it was counted. `example` is its
+    /// text, if it is told. Drain [`poll_held`](Self::poll_held) before.
+    pub fn admits(&mut self, kind: K, now: Instant, example: impl FnOnce() -> String) -> bool {
+        let known = self.kinds.iter().position(|known| known.kind == kind);
+        let at = known.unwrap_or_else(|| {
+            self.kinds.push(Kind {
+                kind,
+                since: now,
+                told: 0,
+                held: 0,
+                example: String::new(),
+            });
+            self.kinds.len() - 1
+        });
+        let known = &mut self.kinds[at];
+        if known.held == 0 && now.saturating_duration_since(known.since) >= PERIOD {
+            (known.since, known.told) = (now, 0);
+        }
+        if known.told == TOLD_PER_PERIOD {
+            known.held += 1;
+            return false;
+        }
+        known.told += 1;
+        known.example = example();
+        true
+    }
+
+    /// What was counted in a period that is over.
+    #[must_use]
+    pub fn poll_held(&mut self, now: Instant) -> Option<Held> {
+        self.poll_held_for(PERIOD, now)
+    }
+
+    /// What was counted up to now, whether its period is over or not: nothing follows.
+    #[must_use]
+    pub fn poll_last_held(&mut self, now: Instant) -> Option<Held> {
+        self.poll_held_for(Duration::ZERO, now)
+    }
+
+    fn poll_held_for(&mut self, least: Duration, now: Instant) -> Option<Held> {
+        let known = self
+            .kinds
+            .iter_mut()
+            .find(|known| known.held > 0 && now.saturating_duration_since(known.since) >= least)?;
+        let held = Held {
+            example: known.example.clone(),
+            count: std::mem::take(&mut known.held),
+            period: now.saturating_duration_since(known.since),
+        };
+        (known.since, known.told) = (now, 0);
+        Some(held)
+    }
+
+    /// When [`poll_held`](Self::poll_held) has something, if nothing else happens.
+    #[must_use]
+    pub fn next_due(&self) -> Option<Instant> {
+        let holding = self.kinds.iter().filter(|known| known.held > 0);
+        // A time that the clock cannot express never comes.
+        holding
+            .filter_map(|known| known.since.checked_add(PERIOD))
+            .min()
+    }
+}
+
+impl Held {
+    /// For the log.
+    pub fn warn(&self) {
+        let Self { example, count, .. } = self;
+        tracing::warn!(%example, count, "{self}");
+    }
+}
+
+impl fmt::Display for Held {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (count, seconds) = (self.count, self.period.as_secs());
+        write!(f, "and {count} more of this kind in the last {seconds} s")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    #[test]
+    fn of_a_flood_a_few_are_told_and_the_rest_is_counted() {
+        let start = Instant::now();
+        let mut limit = LogLimit::default();
+        let mut told = 0;
+        for number in 0..1209_u32 {
+            let now = start + number * SECOND / 200;
+            assert_eq!(limit.poll_held(now), None, "the period is not over");
+            told += u32::from(limit.admits("flood", now, || format!("failure {number}")));
+        }
+        assert_eq!(told, TOLD_PER_PERIOD);
+        assert_eq!(limit.next_due(), Some(start + PERIOD));
+        let held = limit.poll_held(start + PERIOD).expect("the rest");
+        assert_eq!(
+            held.to_string(),
+            "and 1204 more of this kind in the last 10 s"
+        );
+        assert_eq!(held.example, "failure 4");
+        assert_eq!(
+            (limit.poll_held(start + PERIOD), limit.next_due()),
+            (None, None)
+        );
+        // A new period.
+        assert!(limit.admits("flood", start + PERIOD, String::new));
+    }
+
+    #[test]
+    fn kinds_do_not_hide_each_other() {
+        let now = Instant::now();
+        let mut limit = LogLimit::default();
+        for _ in 0..100 {
+            limit.admits("flood", now, String::new);
+        }
+        assert!(limit.admits("rare", now, String::new));
+        assert_eq!(limit.poll_last_held(now).expect("a count").count, 95);
+        assert_eq!(limit.poll_last_held(now), None);
+    }
+
+    #[test]
+    fn what_comes_now_and_then_is_always_told() {
+        let start = Instant::now();
+        let mut limit = LogLimit::default();
+        for number in 0..100 {
+            assert!(limit.admits((), start + number * 3 * SECOND, String::new));
+        }
+        assert_eq!(limit.next_due(), None);
+    }
+}
