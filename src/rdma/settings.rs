@@ -151,8 +151,10 @@ impl RdmaSettings {
     /// range 18 to 2^20, and `max_sessions` + 17 at least. With more, more sessions can have
     /// `session_credit` at a time; each costs `receive_buffer_bytes` of locked memory, and the
     /// device has a limit of its own. With fewer than `max_sessions` + 16 and one for each session
-    /// that there is, sessions take turns at what is left, and a peer that stands still in its
-    /// turn holds up those that wait for theirs. Without
+    /// that there is, sessions take turns at what is left. A peer that stands still (its process
+    /// is stopped, or nobody turns its node) keeps what it was lent, up to 4 buffers in a turn,
+    /// until it goes on or its session ends. The others take turns at the rest; where such peers
+    /// have all that is left, everybody waits for one of them. Without
     /// [`shared_receives`](Self::shared_receives) each session takes `session_credit` + 18 of
     /// them, and so many are the least.
     pub fn receive_buffers(mut self, buffers: u32) -> Self {

@@ -24,6 +24,9 @@
 //!    when a third more sessions would still find room. So the arrival of n sessions costs
 //!    each of the others a recall per step, not one per arrival; and what a step leaves over
 //!    is there for who comes next.
+//!    A recall that nobody answers while those who wait use what they have, twice each, counts
+//!    no more as coming back: the others share, or take turns at, what is left. What a silent
+//!    peer was lent is lost to them, and nothing else.
 //! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
 //!    sessions at most to find idle ones. Nothing waits for a clock.
 //!
@@ -96,6 +99,8 @@ pub struct CreditBroker {
     /// Open ones, by the number of answers after which they are overdue.
     open: BTreeSet<(u64, SessionId)>,
     answers: u64,
+    /// Wishes of sessions that wait already, since the last answer.
+    repeated: u64,
 }
 
 /// A session cannot be taken in.
@@ -140,6 +145,7 @@ impl CreditBroker {
             gifts: 0,
             open: BTreeSet::new(),
             answers: 0,
+            repeated: 0,
         }
     }
 
@@ -255,9 +261,10 @@ impl CreditBroker {
         if self.holdings.get(session).is_some_and(is_known) {
             return;
         }
-        let mut is_new = false;
+        let (mut is_new, mut is_repeated) = (false, false);
         self.holdings.change(session, |holding, _| {
             is_new = holding.ticket.is_none() && holding.held < most;
+            is_repeated = holding.ticket.is_some();
             if is_new {
                 holding.ticket = Some(ticket);
                 holding.turn = turn;
@@ -268,6 +275,9 @@ impl CreditBroker {
         if is_new {
             self.next_ticket += 1;
             self.waiting.insert(ticket, session);
+        }
+        if is_repeated {
+            self.notice_silence();
         }
         self.set_level();
     }
@@ -303,6 +313,7 @@ impl CreditBroker {
         if closed.is_some() {
             self.close_recall(session, closed);
             self.answers += 1;
+            self.repeated = 0;
             self.find_overdue();
         }
         self.set_level();
@@ -468,6 +479,20 @@ impl CreditBroker {
                 holding.due = None;
                 holding.is_overdue = true;
             });
+        }
+    }
+
+    /// Somebody who waits has used what it has once more. When everybody could have done so twice
+    /// and nobody has answered a recall, nobody will: where all that were asked are silent, no
+    /// answer of others tells.
+    fn notice_silence(&mut self) {
+        self.repeated += 1;
+        if self.repeated > 2 * self.holdings.len()
+            && let Some(&(due, _)) = self.open.last()
+        {
+            self.repeated = 0;
+            self.answers = self.answers.max(due);
+            self.find_overdue();
         }
     }
 

@@ -244,6 +244,75 @@ proptest! {
 }
 
 proptest! {
+    /// Peers that stand still keep what they have, and no more is lost to the others: as long as
+    /// a grain is left, each of those that answer has its turn.
+    #[test]
+    fn who_answers_is_given_something_while_the_silent_leave_a_grain(
+        settings in settings(),
+        moves in proptest::collection::vec(any_move(), 0..200),
+    ) {
+        let mut host = Host::new(settings);
+        for what in moves {
+            host.make(what)?;
+        }
+        let alive = host.sessions.iter().filter(|(_, model)| !model.is_silent);
+        let ids: Vec<_> = alive.map(|(&id, _)| id).collect();
+        for &id in &ids {
+            host.make(Move::Want(id))?;
+        }
+        let before: Vec<_> = ids.iter().map(|id| host.sessions[id].used).collect();
+        // Who has something uses it and wants more; who has nothing has said so.
+        for _ in 0..8 * host.sessions.len() + 8 {
+            for &id in &ids {
+                if host.sessions[&id].out > 0 {
+                    host.make(Move::Use(id, u64::MAX))?;
+                    host.make(Move::Want(id))?;
+                }
+            }
+        }
+        let silent = host.sessions.values().filter(|model| model.is_silent);
+        let kept: u64 = silent.map(|model| model.out).sum();
+        let is_left = host.broker.lendable - kept >= settings.grain;
+        for (&id, before) in ids.iter().zip(before) {
+            let has_had_some = host.sessions[&id].used > before;
+            prop_assert!(has_had_some || !is_left, "{id} waits: {host:?}");
+        }
+    }
+}
+
+/// Forty sessions share what a peer leaves that had nearly everything and stands still.
+#[test]
+fn a_crowd_takes_turns_at_what_a_silent_peer_leaves() {
+    for (lendable, most) in [(2, 1), (3, 2), (4, 3), (40, 39), (64, 63)] {
+        let settings = BrokerSettings {
+            capacity: lendable + 41,
+            reserve: 1,
+            max_sessions: 41,
+            grain: 1,
+            most,
+        };
+        let mut host = Host::new(settings);
+        host.make(Move::Join(0)).unwrap();
+        assert_eq!(host.sessions[&0].out, most, "it is alone");
+        host.make(Move::FallSilent(0)).unwrap();
+        for id in 1..=40 {
+            host.make(Move::Join(id)).unwrap();
+        }
+        for id in (1..=40).cycle().take(40 * 200) {
+            if host.sessions[&id].out > 0 {
+                host.make(Move::Use(id, u64::MAX)).unwrap();
+                host.make(Move::Want(id)).unwrap();
+            }
+        }
+        let used: Vec<u64> = (1..=40).map(|id| host.sessions[&id].used).collect();
+        assert!(
+            used.iter().all(|&used| used > 0),
+            "{lendable} buffers: {used:?}"
+        );
+    }
+}
+
+proptest! {
     /// Whatever happened: when all but one do no more than answer recalls, nothing is kept
     /// for them any more but a grain.
     #[test]
