@@ -43,6 +43,11 @@ pub struct Events {
 }
 
 /// Something that happened to a session or to a channel.
+///
+/// The events of a session come in this order: [`Connected`](Event::Connected); any number of
+/// suspensions, each a [`Suspended`](Event::Suspended) that is followed by its
+/// [`Resumed`](Event::Resumed) or by the end of the session; and at last
+/// [`Gone`](Event::Gone), once. Events of its channels come in between.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
@@ -61,6 +66,11 @@ pub enum Event {
     /// A session has lost its connection, for 50 ms or more. Its handles go on as far as they
     /// can: senders until their windows are full, receivers with what has arrived; then they
     /// wait. What breaks off and goes on sooner is told when it goes on.
+    ///
+    /// It says nothing of the peer's process, which may have ended: the connection of a process
+    /// that is killed breaks first, and its kernel tells of the end later, by more than 50 ms
+    /// on a busy machine. Then [`Gone`](Event::Gone) with
+    /// [`certain: true`](EndCause::PeerGone) follows. It may also come without a suspension.
     #[non_exhaustive]
     Suspended {
         /// The peer.
@@ -102,7 +112,9 @@ pub enum Event {
         /// attempt to have it again.
         reason: String,
     },
-    /// A session is over. What had arrived is still handed out.
+    /// A session is over. What had arrived is still handed out. Told once for each session that
+    /// was told as [`Connected`](Event::Connected), and nothing is told of that session
+    /// afterwards. A suspension that it ends has no [`Resumed`](Event::Resumed).
     #[non_exhaustive]
     Gone {
         /// The peer.

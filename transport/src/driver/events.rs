@@ -5,6 +5,7 @@
 //! 1. Telling never waits for whoever listens: the queue is bounded, and with one more the
 //!    oldest goes and is counted.
 //! 2. Each event is handed out once.
+//! 3. Of a session the end is told once, and nothing behind it.
 #![forbid(unsafe_code)]
 
 use std::{
@@ -248,10 +249,8 @@ impl SessionShared {
 
     /// Tells of something that a handle has noticed, unless the session is over.
     pub(crate) fn tell(&self, what: What) {
-        self.runtime.on_link(self.id, |_, context| {
-            let runtime = context.runtime;
-            runtime.events.tell(self.peer(), what, &mut context.wakers);
-        });
+        self.runtime
+            .on_link(self.id, |link, context| link.tell(what, context));
     }
 }
 

@@ -25,8 +25,12 @@ impl Link {
         self.tell(What::Connected { fabric, reason }, context);
     }
 
-    /// Tells whoever listens to the node's events.
-    pub(super) fn tell(&self, what: What, context: &mut Context<'_>) {
+    /// Tells whoever listens to the node's events, unless they know that the session is over:
+    /// a handle may notice something in the moment of the end.
+    pub(crate) fn tell(&self, what: What, context: &mut Context<'_>) {
+        if self.phase == Phase::Gone && !matches!(what, What::Gone { .. }) {
+            return;
+        }
         let events = &context.runtime.events;
         events.tell(self.shared.peer(), what, &mut context.wakers);
     }

@@ -1,12 +1,13 @@
 //! How sessions over queue pairs end.
 
-use std::net::Shutdown;
+use std::{net::Shutdown, time::Duration};
 
 use rustix::io::Errno;
 
 use super::*;
 use crate::channel::EndCause;
-use crate::engine::control::CloseReason;
+use crate::driver::What;
+use crate::engine::control::{CloseReason, Role};
 use crate::fabric::verbs::QueuePairState;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
@@ -157,6 +158,37 @@ fn a_failed_send_ends_the_session_with_the_first_cause_after_what_arrived() {
     assert_eq!(arrived, 3);
     assert!(matches!(cause(&mut receiver), EndCause::PeerGone { .. }));
     assert!(stage.nodes[0].session.is_gone() && stage.nodes[1].session.is_gone());
+}
+
+/// A handle may notice in the moment of the end that its channel goes on.
+#[test]
+fn behind_the_end_of_a_session_nothing_is_told_of_it() {
+    let stage = Stage::new();
+    let node = &stage.nodes[0];
+    let recovered = || What::Recovered {
+        channel: "log".to_owned(),
+        end: Role::Sender,
+        stalled: Duration::ZERO,
+    };
+    node.runtime.on_link(node.session.id, |link, context| {
+        link.tell(recovered(), context);
+        link.fail("planted", context);
+        link.tell(recovered(), context);
+        link.fail("planted again", context);
+    });
+    let told = std::iter::from_fn(|| node.runtime.next_event(Patience::None));
+    let told: Vec<_> = told.map(|event| event.what).collect();
+    assert!(
+        matches!(
+            told[..],
+            [
+                What::Connected { .. },
+                What::Recovered { .. },
+                What::Gone { .. }
+            ]
+        ),
+        "{told:?}"
+    );
 }
 
 #[test]
