@@ -360,7 +360,7 @@ mod tests {
         assert_eq!(site.environment.overrides[0].value, "tcp, shm");
         let of_rdma = match cfg!(feature = "verbs") {
             true => 0,
-            false => 6,
+            false => 7,
         };
         assert_eq!(site.environment.warnings.len(), of_rdma, "not compiled in");
     }
