@@ -6,6 +6,8 @@
 
 #[cfg(not(loom))]
 pub mod channel;
+#[cfg(not(loom))]
+mod clock;
 mod debug_as_display;
 #[cfg(not(loom))]
 pub mod driver;

@@ -18,6 +18,7 @@ use super::{
     state::{End, EndState},
 };
 use crate::{
+    clock,
     driver::{Patience, SessionShared, What},
     engine::control::{ChannelSpec, Role},
     fork::{self, UsedAfterFork},
@@ -160,7 +161,7 @@ impl ChannelEnd {
             self.session.poll();
             return look().unwrap_or(Err(Unopened::NotYet));
         };
-        let now = Instant::now();
+        let now = clock::now();
         // A time that the clock cannot express is for ever.
         let give_up = now.checked_add(self.open_timeout);
         let until = [deadline, give_up].into_iter().flatten().min();
@@ -226,7 +227,7 @@ impl ChannelEnd {
     /// when that time is over, once.
     pub(super) fn watch_open(&self) {
         if self.state.is_pending()
-            && self.open_watch.since.set(Instant::now()).is_ok()
+            && self.open_watch.since.set(clock::now()).is_ok()
             && let Some(due) = self.open_notice_at()
         {
             self.session.watch_opening(due);

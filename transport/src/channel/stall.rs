@@ -12,7 +12,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::driver::Counter;
+use crate::{clock, driver::Counter};
 
 /// A sending end's waits.
 #[derive(Debug, Default)]
@@ -48,7 +48,7 @@ impl Stall {
     /// There is no room, with `progress` so far.
     pub(super) fn begin(&self, progress: u64) {
         self.progress.store(progress, Ordering::Relaxed);
-        let now = nanoseconds(Instant::now());
+        let now = nanoseconds(clock::now());
         self.since.store(now, Ordering::Relaxed);
         self.count.add(1);
     }
@@ -64,7 +64,7 @@ impl Stall {
     pub(crate) fn take_notice(&self) -> Option<Instant> {
         let notice_at = self.notice_at()?;
         // An engine may notice on behalf of a task: once all the same.
-        let is_due = notice_at <= Instant::now() && !self.is_told.swap(true, Ordering::Relaxed);
+        let is_due = notice_at <= clock::now() && !self.is_told.swap(true, Ordering::Relaxed);
         is_due.then(|| notice_at - NOTICE)
     }
 
@@ -76,7 +76,7 @@ impl Stall {
             return None;
         }
         self.since.store(0, Ordering::Relaxed);
-        let waited = nanoseconds(Instant::now()).saturating_sub(since);
+        let waited = nanoseconds(clock::now()).saturating_sub(since);
         self.total.add(waited);
         let was_told = self.is_told.load(Ordering::Relaxed);
         self.is_told.store(false, Ordering::Relaxed);
@@ -88,7 +88,7 @@ impl Stall {
         let since = self.since.load(Ordering::Relaxed);
         let present = match since {
             0 => 0,
-            since => nanoseconds(Instant::now()).saturating_sub(since),
+            since => nanoseconds(clock::now()).saturating_sub(since),
         };
         Stalls {
             count: self.count.get(),
@@ -112,43 +112,46 @@ fn instant(nanoseconds: u64) -> Instant {
 }
 
 /// Before any wait.
-static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+static START: LazyLock<Instant> = LazyLock::new(clock::now);
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::clock::StoppedClock;
 
     #[test]
     fn a_wait_is_counted_until_there_is_room() {
+        let clock = StoppedClock::stop();
         let stall = Stall::default();
         assert_eq!(stall.stalls(), Stalls::default());
         stall.begin(7);
         assert!(stall.goes_on(7), "the same wait");
         assert!(!stall.goes_on(8), "something moved meanwhile");
-        std::thread::sleep(Duration::from_millis(2));
+        clock.advance(Duration::from_millis(2));
         let running = stall.stalls();
         assert_eq!(running.count, 1);
-        assert!(running.total >= Duration::from_millis(2));
+        assert_eq!(running.total, Duration::from_millis(2));
         assert_eq!(stall.end(), None, "nobody was told of it");
         let ended = stall.stalls();
-        assert!(ended.total >= running.total);
-        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(ended.total, running.total);
+        clock.advance(Duration::from_millis(2));
         assert_eq!(stall.stalls(), ended, "nobody waits");
         assert_eq!(stall.end(), None);
     }
 
     #[test]
     fn a_long_wait_is_told_of_once_and_so_is_its_end() {
+        let clock = StoppedClock::stop();
         let stall = Stall::default();
         assert_eq!(stall.notice_at(), None);
         stall.begin(0);
         let notice_at = stall.notice_at().expect("it is not told of");
         assert_eq!(stall.take_notice(), None, "nor long");
-        std::thread::sleep(NOTICE);
+        clock.advance(NOTICE);
         assert_eq!(stall.take_notice(), Some(notice_at - NOTICE));
         assert_eq!((stall.take_notice(), stall.notice_at()), (None, None));
         let Recovered(waited) = stall.end().expect("it was told of");
-        assert!(waited >= NOTICE);
+        assert_eq!(waited, NOTICE);
         stall.begin(1);
         assert!(stall.notice_at().is_some(), "another wait");
         assert_eq!(stall.end(), None);

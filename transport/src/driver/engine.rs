@@ -48,6 +48,7 @@ use super::{
 };
 use crate::{
     channel::receive_end::ReceiveEnd,
+    clock,
     engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
         link::{Handover, Link, LinkStats, compact::compact_pool},
@@ -203,7 +204,7 @@ impl Engine {
         }
         // The clock is worth a tenth of a system call, so only who waits for it reads it.
         if self.control_deadline.is_some() || !self.timed.is_empty() {
-            let now = Instant::now();
+            let now = clock::now();
             progress |= self.turn_control(now, context);
             self.expire(now, context);
         }
@@ -293,7 +294,7 @@ impl Engine {
                 self.answer_guards(context);
             }
             // Due now.
-            TOKEN_CONTROL => self.control_deadline = Some(Instant::now()),
+            TOKEN_CONTROL => self.control_deadline = Some(clock::now()),
             token if token & SITE_WIRE == SITE_WIRE => self.site_is_ready(token >> 2, context),
             token => {
                 let session = token >> 2;

@@ -34,6 +34,7 @@ use super::{
 };
 use crate::{
     channel::{ReceiveHandle, SendHandle},
+    clock,
     engine::{
         control::{ChannelSpec, CloseReason},
         session::CannotOpen,
@@ -334,7 +335,7 @@ impl Runtime {
         let moved = self.engine.try_lock().is_some_and(|mut engine| {
             // Who polls like this may sleep on the set afterwards.
             let is_told = engine.join_epoll();
-            engine.note_time(Instant::now());
+            engine.note_time(clock::now());
             let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
@@ -651,7 +652,7 @@ impl Runtime {
         }
         let is_first = !self.closed.swap(true, Ordering::AcqRel);
         // A time that the clock cannot express is for ever.
-        let deadline = Instant::now().checked_add(timeout);
+        let deadline = clock::now().checked_add(timeout);
         self.with_engine(|engine, context| {
             engine.begin_close(deadline, context);
             self.accept_waiters.take(&mut context.wakers);
@@ -663,7 +664,7 @@ impl Runtime {
         if !is_first {
             return self.await_close_report();
         }
-        let until = || self.with_engine(|engine, _| engine.closing_ends(Instant::now()));
+        let until = || self.with_engine(|engine, _| engine.closing_ends(clock::now()));
         while let Some(deadline) = until() {
             if self.driver() == Driver::Caller {
                 match self.engine.try_lead() {
@@ -671,7 +672,7 @@ impl Runtime {
                     None => thread::yield_now(),
                 }
             } else {
-                let soon = Instant::now() + CLOSE_POLL;
+                let soon = clock::now() + CLOSE_POLL;
                 let soon = deadline.map_or(soon, |deadline| deadline.min(soon));
                 let _ = self.wait(&self.accept_waiters, Some(soon), Looks::Socket, || {
                     until().is_none().then_some(())

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     channel::EndCause,
+    clock,
     engine::{credit_broker::CreditBroker, id_map::IdMap, reserved_buffer::reserved_buffers},
     fabric::verbs::{
         AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
@@ -163,7 +164,7 @@ pub(super) struct SiteLooks {
 
 impl SiteLooks {
     fn begin(&mut self) {
-        let next = || Instant::now() + BETWEEN_SITE_LOOKS;
+        let next = || clock::now() + BETWEEN_SITE_LOOKS;
         self.next.get_or_insert_with(next);
     }
 
@@ -236,7 +237,7 @@ impl Engine {
             self.site_looks = SiteLooks::default();
             return;
         }
-        self.site_looks.note(Instant::now());
+        self.site_looks.note(clock::now());
         if mem::take(&mut self.site_looks.is_due) {
             let is_unsure = |site: &&Arc<Site>| !site.is_lost() && !site.is_shown();
             let sites = self.sites.iter().map(|care| &care.site);

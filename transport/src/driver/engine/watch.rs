@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Context, Engine, heat_link, note_deadline, report_credit};
-use crate::{fabric::link::Link, memory::LargePool};
+use crate::{clock, fabric::link::Link, memory::LargePool};
 
 /// Sessions that are looked at.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ impl Watch {
         link.is_watched = true;
         self.sessions.push(link.id());
         self.next_look
-            .get_or_insert_with(|| Instant::now() + BETWEEN_LOOKS);
+            .get_or_insert_with(|| clock::now() + BETWEEN_LOOKS);
     }
 
     /// So many sessions are taken in without meeting the allocator.
@@ -70,7 +70,7 @@ impl Engine {
             if self.watch.next_look.is_none() {
                 return false;
             }
-            self.watch.note(Instant::now());
+            self.watch.note(clock::now());
             if !self.watch.is_due {
                 return false;
             }
@@ -79,7 +79,7 @@ impl Engine {
             let is_warm = self.rest_pools(context);
             let is_over = self.watch.sessions.is_empty() && !is_warm;
             self.watch.is_due = false;
-            self.watch.next_look = (!is_over).then(|| Instant::now() + BETWEEN_LOOKS);
+            self.watch.next_look = (!is_over).then(|| clock::now() + BETWEEN_LOOKS);
         }
         true
     }

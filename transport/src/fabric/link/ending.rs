@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 use super::{Link, Parting, Phase};
 use crate::{
     channel::{EndCause, send_end::Claim, state::End},
+    clock,
     driver::{Context, Tools, Undelivered, Warning, What, warn_of},
     engine::{
         control::{Ask, CloseReason},
@@ -42,7 +43,7 @@ impl Link {
             receiver.end.state.end(End::Cause(EndCause::NodeClosed));
             receiver.end.waiters.take(&mut context.wakers);
         }
-        self.leaving_until = Some(Instant::now() + LEAVING_TIMEOUT);
+        self.leaving_until = Some(clock::now() + LEAVING_TIMEOUT);
         self.end_senders();
         // It goes out behind the closes of all senders.
         self.session.say_goodbye();
@@ -62,7 +63,7 @@ impl Link {
         let claims: Vec<_> = ending.iter().map(|(_, end)| end.claim()).collect();
         // Of all claims at once: who is not seen inside sees OVER.
         Asymmetry::of_process().heavy_here();
-        let now = Instant::now();
+        let now = clock::now();
         let is_late = self.leaving_until.is_none_or(|until| until <= now);
         let mut is_busy = false;
         for ((id, _), claim) in ending.iter().zip(claims) {
@@ -129,13 +130,13 @@ impl Link {
                 }
                 self.session.say_goodbye();
                 self.timers
-                    .set(Timer::Linger, Instant::now() + GOODBYE_TIMEOUT);
+                    .set(Timer::Linger, clock::now() + GOODBYE_TIMEOUT);
             }
             Phase::Closing => {
                 // Ours may still wait for credit, and the peer waits for it.
                 self.end_senders_now();
                 self.phase = Phase::PeerClosed;
-                let latest = Instant::now() + GOODBYE_TIMEOUT;
+                let latest = clock::now() + GOODBYE_TIMEOUT;
                 self.timers.set_sooner(Timer::Linger, latest);
                 self.finish_if_said(context);
             }

@@ -1,14 +1,12 @@
 //! What handles want of a link: ends opened, closed, asked about.
 
 use std::sync::atomic::Ordering;
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Duration};
 
 use super::{Link, Phase, local::LeasedBlock, receive_link::ReceiveLink, send_link::SendLink};
 use crate::{
     channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
+    clock,
     driver::{Context, answer_if_rung},
     engine::{
         control::{Ask, ChannelSpec, CloseReason, Role},
@@ -167,7 +165,7 @@ impl Link {
             self.want_large(end, context);
         }
         if was_stalled {
-            self.look_for_stalls(Instant::now(), context);
+            self.look_for_stalls(clock::now(), context);
         }
         news
     }

@@ -1,11 +1,12 @@
 //! What a peer rings for over shared memory: for whoever has armed, and for what its senders
 //! ask.
 
-use std::{sync::atomic::Ordering, time::Instant};
+use std::sync::atomic::Ordering;
 
 use super::{Link, stalls::wants_room};
 use crate::{
     channel::{EndCause, stall::NOTICE},
+    clock,
     driver::{Context, Tools},
     engine::timer::Timer,
     fabric::shm::Heard,
@@ -27,7 +28,7 @@ impl Link {
                     // It may wait for a guard that was counted here.
                     receiver.end.waiters.take(&mut context.wakers);
                     if wants_room(theirs) {
-                        receiver.room_is_wanted(*wanted.get_or_insert_with(Instant::now));
+                        receiver.room_is_wanted(*wanted.get_or_insert_with(clock::now));
                     }
                 }
             }

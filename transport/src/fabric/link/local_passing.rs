@@ -6,7 +6,7 @@
 use std::{
     fmt, mem,
     os::fd::{AsFd, OwnedFd},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
@@ -18,6 +18,7 @@ use crate::{
         receive_end::{LargeArrival, LargePlace, Source},
         state::End,
     },
+    clock,
     driver::{Context, Warning, warn_of},
     engine::{control::Role, id_map::IdMap, timer::Timer},
     fabric::shm::{
@@ -45,7 +46,7 @@ impl Link {
                     return;
                 }
                 Ok(Outgoing::WouldBlock | Outgoing::NotNow) => {
-                    let again = Instant::now() + PASS_AGAIN;
+                    let again = clock::now() + PASS_AGAIN;
                     return self.timers.set_sooner(Timer::Pass, again);
                 }
                 Err(error) => {
@@ -165,7 +166,7 @@ impl Link {
                              has to wait: close some, or raise the limit (ulimit -n)"
                         );
                     }
-                    let again = Instant::now() + PASS_AGAIN;
+                    let again = clock::now() + PASS_AGAIN;
                     return self.timers.set_sooner(Timer::Pass, again);
                 }
                 Err(error) => return self.finish_broken(cause_of(&error), context),
@@ -193,7 +194,7 @@ impl Link {
         // epoll has told of it, and tells of nothing but what comes now.
         if let Some(local) = &mut self.local {
             local.has_more = true;
-            self.timers.set_sooner(Timer::Pass, Instant::now());
+            self.timers.set_sooner(Timer::Pass, clock::now());
         }
     }
 

@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     channel::EndCause,
+    clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
     engine::{session::WireTerms, timer::Timer},
     fabric::verbs::{
@@ -230,7 +231,7 @@ impl Link {
         };
         match mem::replace(&mut pair.state, PairState::Gone) {
             PairState::Live(queue_pair) => {
-                let (now, timeout) = (Instant::now(), DEFAULT_DRAIN_TIMEOUT);
+                let (now, timeout) = (clock::now(), DEFAULT_DRAIN_TIMEOUT);
                 // A number may come back; the session's never does.
                 let generation = self.shared.id as u32;
                 let mut teardown = Teardown::begin(queue_pair, generation, now, timeout);

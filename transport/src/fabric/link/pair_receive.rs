@@ -6,7 +6,6 @@ use std::{
     mem,
     ops::Range,
     ptr, slice,
-    time::Instant,
 };
 
 use super::{
@@ -16,6 +15,7 @@ use super::{
 };
 use crate::{
     channel::EndCause,
+    clock,
     driver::{Context, Tools},
     engine::{
         frame::FrameHeader,
@@ -123,7 +123,7 @@ impl Link {
             return false;
         };
         if matches!(pair.state, PairState::Leaving(_))
-            && self.look_at_teardown(Instant::now(), tools, context)
+            && self.look_at_teardown(clock::now(), tools, context)
         {
             return true;
         }

@@ -13,6 +13,7 @@ use std::{
 use super::{Link, receive_link::ReceiveLink};
 use crate::{
     channel::{stall::NOTICE, words::SenderWords},
+    clock,
     driver::{Context, Stalled, What},
     engine::{control::Role, timer::Timer},
 };
@@ -51,7 +52,7 @@ impl Link {
     /// The sender of `end` waits for room.
     pub(super) fn room_is_wanted(&mut self, end: u32) {
         if let Some(receiver) = self.receivers.get_mut(end) {
-            let now = Instant::now();
+            let now = clock::now();
             receiver.room_is_wanted(now);
             self.timers.set_sooner(Timer::Stall, now + NOTICE);
         }
@@ -62,7 +63,7 @@ impl Link {
     pub(crate) fn watch_stalls(&mut self) -> bool {
         let is_new = !self.timers.is_set(Timer::Stall);
         if is_new {
-            self.timers.set(Timer::Stall, Instant::now() + NOTICE);
+            self.timers.set(Timer::Stall, clock::now() + NOTICE);
         }
         is_new
     }

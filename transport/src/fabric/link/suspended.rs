@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     channel::EndCause,
+    clock,
     driver::{Context, Tools, What},
     engine::{
         session::{Session, is_newer_epoch},
@@ -119,7 +120,7 @@ impl Link {
             rewiring.unanswered_since = None;
             return false;
         };
-        let now = Instant::now();
+        let now = clock::now();
         let looked_for = match rewiring.unanswered_since {
             Some(since) if unanswered >= now.duration_since(since) => now.duration_since(since),
             _ => {
@@ -160,7 +161,7 @@ impl Link {
         let Some(rewiring) = &mut self.rewiring else {
             return;
         };
-        let now = Instant::now();
+        let now = clock::now();
         if let Some(outage) = &mut rewiring.outage {
             outage.failure = Some(cause.to_string());
         } else {
@@ -304,7 +305,10 @@ impl Link {
             && is_suspended
         {
             rewiring.dialed = rewiring.dialed.max(rewiring.epoch) + 1;
-            let (ways, broken_for) = (rewiring.terms.ways, outage.since.elapsed());
+            let (ways, broken_for) = (
+                rewiring.terms.ways,
+                clock::now().duration_since(outage.since),
+            );
             context.redialings.push(Redialing {
                 session,
                 attempt: Attempt {
@@ -328,7 +332,7 @@ impl Link {
             let peer = shared.peer_in_log();
             tracing::debug!(%peer, why, attempts = outage.attempts, "no new connection yet");
             outage.failure = Some(why.to_owned());
-            self.dial_later(Instant::now());
+            self.dial_later(clock::now());
         }
     }
 
@@ -432,7 +436,10 @@ impl Link {
         let (suspended, cause) = match outage {
             Some(outage) => {
                 let failure = outage.last_failure();
-                (outage.since.elapsed(), format!("{}{failure}", outage.cause))
+                (
+                    clock::now().duration_since(outage.since),
+                    format!("{}{failure}", outage.cause),
+                )
             }
             None => (Duration::ZERO, String::new()),
         };

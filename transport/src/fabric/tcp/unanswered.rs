@@ -39,8 +39,13 @@ mod tests {
         assert_eq!(unanswered_for(&stream), None);
         stream.set_nonblocking(true).unwrap();
         while stream.write(&[0; 1 << 16]).is_ok() {}
-        thread::sleep(Duration::from_millis(500));
-        let unanswered = unanswered_for(&stream).unwrap_or_default();
-        assert!(unanswered < Duration::from_millis(400), "{unanswered:?}");
+        // Its kernel acknowledges what is under way, or says again and again that it has no room.
+        let mut before = Duration::ZERO;
+        while let Some(unanswered) = unanswered_for(&stream)
+            && unanswered >= before
+        {
+            before = unanswered;
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

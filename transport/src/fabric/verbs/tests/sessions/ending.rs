@@ -75,7 +75,7 @@ fn a_goodbye_brings_everything_and_leaves_nothing() {
     }
     let runtimes = stage.nodes.each_ref().map(|node| node.runtime.clone());
     let [closes, answers] = runtimes;
-    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(20)));
+    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(300)));
     while !closing.is_finished() {
         answers.poll_ready();
     }
@@ -331,6 +331,7 @@ fn a_broken_device_ends_every_session_and_a_port_event_none() {
 
 #[test]
 fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_another() {
+    let clock = crate::clock::StoppedClock::stop();
     let mut stage = Stage::new();
     assert_eq!(stage.fake.alive()["contexts"], 2);
     let fatal = RawEvent {
@@ -338,13 +339,10 @@ fn a_lost_device_is_closed_when_nobody_needs_it_and_the_node_goes_on_with_anothe
         element: 0,
     };
     stage.fake.raise(DEVICE, fatal);
-    let start = std::time::Instant::now();
-    while !stage.nodes.iter().all(|node| node.session.is_gone()) {
-        stage.settle();
-        assert!(start.elapsed() < std::time::Duration::from_secs(20));
-    }
+    stage.settle();
+    assert!(stage.nodes.iter().all(|node| node.session.is_gone()));
     // The drain of its queue pairs waits for what never comes.
-    std::thread::sleep(crate::fabric::verbs::DEFAULT_DRAIN_TIMEOUT);
+    clock.advance(crate::fabric::verbs::DEFAULT_DRAIN_TIMEOUT);
     stage.settle();
     let sites = [(); 2].map(|()| open_site(&stage.fake, settings()));
     let [one, other] = pairs([&sites[0], &sites[1]]).unwrap();

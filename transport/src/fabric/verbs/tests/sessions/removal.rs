@@ -6,7 +6,7 @@ use super::*;
 use crate::channel::{EndCause, SendError};
 
 /// Much longer than the looks are apart.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 impl Stage {
     /// Takes the device out of the machine's list. What is open goes on working.

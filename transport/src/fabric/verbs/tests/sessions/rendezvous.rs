@@ -324,7 +324,7 @@ fn a_goodbye_waits_for_what_is_being_written() {
     let (mut sender, mut receiver) = stage.channel("goodbye", WINDOW);
     send(&mut sender, 1, 20 * WRITE_BYTES);
     let [closes, answers] = stage.nodes.each_ref().map(|node| node.runtime.clone());
-    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(20)));
+    let closing = std::thread::spawn(move || closes.close(std::time::Duration::from_secs(300)));
     while !closing.is_finished() {
         answers.poll_ready();
     }

@@ -1,14 +1,17 @@
 //! A silent sender's ring goes back when the device is done with it.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::*;
+use crate::clock::StoppedClock;
 
-/// Longer than two looks at what is silent.
-const SILENCE: Duration = Duration::from_millis(3500);
-/// For what must happen: how many looks it takes depends on what the device has told by
-/// then, and on how busy the machine is.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// What passes from one turn of both engines to the next.
+const TICK: Duration = Duration::from_millis(10);
+/// So many ticks are longer than two looks at what is silent.
+const SILENCE: usize = 350;
+/// And in so many goes back what goes back: how many looks that takes depends on what the
+/// device has told by then.
+const PATIENCE: usize = 6000;
 
 impl Stage {
     /// What is registered at both ends.
@@ -18,27 +21,29 @@ impl Stage {
 
     /// Turns both engines until so much is registered, or time is up. Returns whether it
     /// was.
-    fn settles_at(&self, regions: usize) -> bool {
-        let start = Instant::now();
-        while self.regions() != regions && start.elapsed() < PATIENCE {
+    fn settles_at(&self, regions: usize, clock: &StoppedClock) -> bool {
+        for _ in 0..PATIENCE {
+            if self.regions() == regions {
+                return true;
+            }
+            clock.advance(TICK);
             self.settle();
-            std::thread::sleep(Duration::from_millis(10));
         }
-        self.regions() == regions
+        false
     }
 
-    fn stays_at(&self, regions: usize) {
-        let start = Instant::now();
-        while start.elapsed() < SILENCE {
+    fn stays_at(&self, regions: usize, clock: &StoppedClock) {
+        for _ in 0..SILENCE {
+            clock.advance(TICK);
             self.settle();
             assert_eq!(self.regions(), regions);
-            std::thread::sleep(Duration::from_millis(10));
         }
     }
 }
 
 #[test]
 fn a_ring_goes_back_although_its_last_sends_asked_for_no_completion() {
+    let clock = StoppedClock::stop();
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("rests", WINDOW);
     let before = stage.regions();
@@ -49,12 +54,13 @@ fn a_ring_goes_back_although_its_last_sends_asked_for_no_completion() {
         assert_eq!(message.bytes(), payload(number, 100));
         message.acknowledge();
         assert_eq!(stage.regions(), before + 1);
-        assert!(stage.settles_at(before));
+        assert!(stage.settles_at(before, &clock));
     }
 }
 
 #[test]
 fn a_ring_stays_while_the_device_has_not_said_that_it_is_done_with_it() {
+    let clock = StoppedClock::stop();
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("rests", WINDOW);
     let before = stage.regions();
@@ -63,13 +69,14 @@ fn a_ring_stays_while_the_device_has_not_said_that_it_is_done_with_it() {
     assert_eq!(consume(&mut receiver), 1);
     // What asks the device waits in its queue.
     stage.fake.hold_sends(true);
-    stage.stays_at(before + 1);
+    stage.stays_at(before + 1, &clock);
     stage.fake.hold_sends(false);
-    assert!(stage.settles_at(before));
+    assert!(stage.settles_at(before, &clock));
 }
 
 #[test]
 fn a_ring_goes_back_while_another_channel_of_the_session_is_busy() {
+    let clock = StoppedClock::stop();
     let stage = Stage::new();
     let (mut silent, mut receiver) = stage.channel("silent", WINDOW);
     let (mut busy, mut taker) = stage.channel("busy", WINDOW);
@@ -78,13 +85,14 @@ fn a_ring_goes_back_while_another_channel_of_the_session_is_busy() {
     send(&mut silent, 1, 100);
     stage.settle();
     assert_eq!(consume(&mut receiver), 1);
-    let start = Instant::now();
-    while stage.regions() > before {
+    for _ in 0..PATIENCE {
+        if stage.regions() == before {
+            return;
+        }
+        clock.advance(TICK);
         send(&mut busy, 1, 100);
         stage.settle();
         consume(&mut taker);
-        assert!(start.elapsed() < PATIENCE, "the ring stays");
-        std::thread::sleep(Duration::from_millis(1));
     }
-    assert_eq!(stage.regions(), before);
+    panic!("the ring stays");
 }

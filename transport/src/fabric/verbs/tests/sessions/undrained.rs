@@ -37,7 +37,7 @@ impl Resuming {
 #[test]
 fn a_shared_receive_queue_is_as_long_after_mute_queue_pairs_as_before() {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), few_and(256));
-    test.stage.fake.fall_silent();
+    test.fall_silent();
     let posted = posted_receives(&test.stage);
     for times in 1..=3 {
         test.carry(10);
@@ -51,7 +51,7 @@ fn a_shared_receive_queue_is_as_long_after_mute_queue_pairs_as_before() {
 #[test]
 fn a_queue_that_is_nearly_empty_is_filled_as_soon_as_the_device_says_so() {
     let mut test = Resuming::by(VERBS_FIRST, one_device(), few_and(256));
-    test.stage.fake.fall_silent();
+    test.fall_silent();
     let posted = posted_receives(&test.stage);
     // As much as one peer can be lent, and again before anything else has come.
     test.breaks_and_keeps(30, 1);
@@ -66,7 +66,7 @@ fn a_queue_that_is_nearly_empty_is_filled_as_soon_as_the_device_says_so() {
 fn a_device_that_keeps_too_many_is_opened_anew_and_sessions_go_on() {
     let little = few_and(16);
     let mut test = Resuming::by(VERBS_FIRST, one_device(), little);
-    test.stage.fake.fall_silent();
+    test.fall_silent();
     test.breaks_and_keeps(10, 1);
     let opened_anew = [0, 1].map(|_| open_site(&test.stage.fake, little));
     let before = test.move_to(opened_anew);

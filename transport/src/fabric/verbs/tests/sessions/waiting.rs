@@ -9,7 +9,7 @@ fn ping_pong(driver: Driver, rounds: u64) {
     let stage = Stage::driven(driver, one_device(), settings());
     let (mut there, mut arrives) = stage.open(0, "there", WINDOW);
     let (mut back, mut returns) = stage.open(1, "back", WINDOW);
-    let within = || Patience::at_most(Duration::from_secs(60));
+    let within = || Patience::at_most(Duration::from_secs(300));
     let echo = std::thread::spawn(move || {
         for number in 0..rounds {
             let message = arrives.receive(within()).unwrap();
@@ -35,7 +35,7 @@ fn ping_pong(driver: Driver, rounds: u64) {
 }
 
 fn blocking_send(sender: &mut SendHandle, bytes: &[u8]) {
-    let patience = Patience::at_most(Duration::from_secs(60));
+    let patience = Patience::at_most(Duration::from_secs(300));
     sender
         .send(Some(bytes.len()), patience, |slot| fill(slot, bytes))
         .unwrap();
@@ -89,7 +89,7 @@ fn a_program_that_asks_for_the_set_last_is_woken() {
     let stage = Stage::new();
     let (mut sender, mut receiver) = stage.channel("watch", WINDOW);
     let program = &stage.nodes[1].runtime;
-    let sleep = || assert!(is_readable_within(program, 10), "it slept for ever");
+    let sleep = || assert!(is_readable_within(program, 300), "it slept for ever");
     let is_received = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -126,7 +126,7 @@ fn a_stream_with_little_credit_flows_while_both_sides_sleep() {
     for driver in [Driver::Threads, Driver::Caller] {
         let stage = Stage::driven(driver, one_device(), settings);
         let (mut sender, mut receiver) = stage.open(0, "stream", WINDOW);
-        let within = || Patience::at_most(Duration::from_secs(60));
+        let within = || Patience::at_most(Duration::from_secs(300));
         let sending = std::thread::spawn(move || {
             for number in 0..3000 {
                 blocking_send(&mut sender, &payload(number, 3000));

@@ -3,7 +3,9 @@
 use std::fmt::Write;
 use std::time::Instant;
 
-use super::super::resuming::{PATIENCE, Resuming, Stream, VERBS_FIRST, posted_receives, trusting};
+use super::super::resuming::{
+    PATIENCE, Resuming, Stream, TICK, VERBS_FIRST, posted_receives, trusting,
+};
 use super::{Changed, Fact, Situation, State};
 use crate::channel::{EndCause, RecvError};
 use crate::driver::{Ways, What};
@@ -298,6 +300,10 @@ impl Row {
             );
             self.test.turn(20);
             self.test.stage.settle();
+            if !self.says_goodbye() {
+                self.test.clock.advance(TICK);
+            }
+            self.test.pass_time();
             // What ended is told by its handle, and seen below.
             let _ = self.test.channels.each_mut().map(Stream::take_all);
             settled = if self.is_settled() { settled + 1 } else { 0 };
@@ -318,6 +324,12 @@ impl Row {
     fn is_up(&self) -> bool {
         let mut nodes = self.test.stage.nodes.iter();
         nodes.all(|node| !node.session.is_gone() && !node.session.is_suspended())
+    }
+
+    /// Then the answer may take a second, which does not pass here unless somebody waits to
+    /// dial again: no row comes too late for it.
+    fn says_goodbye(&self) -> bool {
+        matches!(self.situation.state, State::Closing | State::PeerClosed)
     }
 
     fn is_settled(&self) -> bool {

@@ -1,0 +1,80 @@
+//! The time that engines go by.
+#![forbid(unsafe_code)]
+
+#[cfg(not(test))]
+use std::time::Instant;
+
+#[cfg(test)]
+pub(crate) use stopped::{StoppedClock, now};
+
+/// The system's time.
+#[cfg(not(test))]
+#[inline(always)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// A clock that tests move, so that no busy machine makes an engine late.
+#[cfg(test)]
+mod stopped {
+    use std::{
+        cell::Cell,
+        marker::PhantomData,
+        time::{Duration, Instant},
+    };
+
+    thread_local! {
+        /// The time of a thread that has stopped its clock.
+        static STOPPED_AT: Cell<Option<Instant>> = const { Cell::new(None) };
+    }
+
+    /// The time of this thread: the system's, unless a [`StoppedClock`] says otherwise.
+    pub(crate) fn now() -> Instant {
+        STOPPED_AT.get().unwrap_or_else(Instant::now)
+    }
+
+    /// Keeps the time of the thread that made it where a test puts it, until it is dropped.
+    ///
+    /// Engines that this thread turns go by it. No call that sleeps may have a time limit then:
+    /// the limit is never reached.
+    #[derive(Debug)]
+    pub(crate) struct StoppedClock {
+        /// Bound to its thread.
+        _thread: PhantomData<*const ()>,
+    }
+
+    impl StoppedClock {
+        /// Stops the clock of this thread, which goes until now.
+        pub(crate) fn stop() -> Self {
+            let before = STOPPED_AT.replace(Some(Instant::now()));
+            assert_eq!(before, None, "the clock of this thread stands already");
+            let _thread = PhantomData;
+            Self { _thread }
+        }
+
+        /// Lets so much time pass.
+        pub(crate) fn advance(&self, time: Duration) {
+            STOPPED_AT.set(Some(now() + time));
+        }
+    }
+
+    impl Drop for StoppedClock {
+        fn drop(&mut self) {
+            STOPPED_AT.set(None);
+        }
+    }
+
+    #[test]
+    fn a_stopped_clock_goes_on_where_it_is_moved_and_with_its_end() {
+        let before = Instant::now();
+        let clock = StoppedClock::stop();
+        let stopped = now();
+        assert!(stopped >= before && now() == stopped);
+        clock.advance(Duration::from_secs(3600));
+        assert_eq!(now(), stopped + Duration::from_secs(3600));
+        let elsewhere = std::thread::spawn(now).join().unwrap();
+        assert!(elsewhere < now(), "another thread has its own");
+        drop(clock);
+        assert!(now() < stopped + Duration::from_secs(3600));
+    }
+}
