@@ -20,7 +20,7 @@ use ibex::{
 };
 
 /// Nothing here takes long; a guest under emulation may.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 /// A node whose device waits for so long for an acknowledgement, seven times.
 fn builder(device: &str, timeout: Duration) -> NodeBuilder {

@@ -11,6 +11,7 @@ mod guest;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
+use std::fs;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::{
@@ -29,8 +30,8 @@ use ibex::{
 use ibex_harness::proxy::{Harm, Proxy};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Nothing here takes long; a guest under emulation may.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// A watchdog's time: nothing here takes so long in any guest.
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn builder(verbs: Policy) -> NodeBuilder {
     let settings = match std::env::var_os("IBEX_TEST_LITTLE_MEMORY") {
@@ -488,7 +489,12 @@ fn an_idle_session_outlives_a_port_that_was_down() {
     let mut met = Met::new();
     drop(Changed::by("ip link set v0 down", "ip link set v0 up"));
     // Its port becomes active a moment later.
-    thread::sleep(Duration::from_secs(1));
+    let state = "/sys/class/infiniband/rxe0/ports/1/state";
+    let start = Instant::now();
+    while !fs::read_to_string(state).is_ok_and(|state| state.contains("ACTIVE")) {
+        assert!(start.elapsed() < PATIENCE, "the port stays down");
+        thread::sleep(Duration::from_millis(10));
+    }
     met.carry();
 }
 
@@ -611,9 +617,9 @@ fn removed_in_use(removes: &'static str, brings_back: &'static str) {
     });
     thread::sleep(Duration::from_millis(200));
     let took = Removal::begin(removes).took();
+    // With everything that is kept still there. How long it may take is tested by a clock that
+    // stands still where the machine does, over a device made of memory.
     println!("`{removes}` took {took:?}");
-    // Five are promised; a guest may have little of its host.
-    assert!(took < Duration::from_secs(10), "{took:?}");
     let start = Instant::now();
     while met.peers.iter().any(|peer| peer.fabric() != Fabric::Tcp) {
         assert!(start.elapsed() < PATIENCE, "the session goes on as before");
