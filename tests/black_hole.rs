@@ -59,9 +59,7 @@ fn builder() -> ibex::NodeBuilder {
 }
 
 fn next(events: &mut Events) -> Event {
-    events
-        .next_timeout(Duration::from_secs(20))
-        .expect("an event")
+    events.next_timeout(PATIENCE).expect("an event")
 }
 
 #[test]
@@ -171,6 +169,7 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     let other = there.accept().unwrap();
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
+    let answered = Instant::now();
     sender.send(&0).unwrap();
     receiver.recv().unwrap().ack();
     sender.wait_acked(1).unwrap();
@@ -179,11 +178,11 @@ fn an_end_that_only_receives_notices_by_keepalive() {
     // What is silent tells so, and gives its memory back.
     thread::sleep(Duration::from_secs(4));
     lo("down");
-    let since = Instant::now();
-    let told = events.next_timeout(4 * KEEPALIVE).expect("an event");
+    let told = next(&mut events);
     assert!(matches!(told, Event::Suspended { .. }), "{told}");
-    // The last answer was some seconds ago.
-    assert!(since.elapsed() >= KEEPALIVE / 2, "{:?}", since.elapsed());
+    // There may have been a later answer than the last that is known here.
+    let silent = answered.elapsed();
+    assert!(silent >= KEEPALIVE - NOTICE, "{silent:?}");
     lo("up");
     sender.send(&1).unwrap();
     assert_eq!(*receiver.recv().unwrap(), 1);
@@ -207,15 +206,17 @@ fn a_node_that_is_being_closed_notices_a_black_hole() {
     lo("down");
     sender.send(&1).unwrap();
     let since = Instant::now();
+    // It waits for ever if it does not notice.
     let report = here.close(Duration::MAX);
     assert!(since.elapsed() >= NOTICE);
-    assert!(since.elapsed() < Duration::from_secs(20));
     assert_eq!(report.undelivered.len(), 1, "{report}");
     drop(receiver);
 }
 
 /// When a silent network is noticed where nothing is under way.
 const KEEPALIVE: Duration = Duration::from_secs(19);
+/// A watchdog's time: nothing takes so long on any machine.
+const PATIENCE: Duration = Duration::from_secs(300);
 /// When a silent network is noticed.
 const NOTICE: Duration = Duration::from_secs(1);
 /// When it is given up, from then.

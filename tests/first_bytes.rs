@@ -105,9 +105,14 @@ fn harms_before(before: u64) -> impl Iterator<Item = Harm> {
 /// One session, whose first connection is harmed. Whether it came that far.
 fn meet(fabric: Fabric, address: SocketAddr, harm: Harm) -> bool {
     let (relay, was_harmed) = relay(address, harm).expect("a relay");
+    // Who is only held up comes through; others may be left without anybody to dial.
+    let connect_timeout = match harm.kind {
+        Kind::Hold => PATIENCE,
+        Kind::Reset | Kind::End => HOPELESS,
+    };
     let node = Node::builder()
         .fabric(fabric, Policy::Require)
-        .connect_timeout(Duration::from_secs(5))
+        .connect_timeout(connect_timeout)
         .window_messages(16)
         .window_bytes(64 << 10)
         .build();
@@ -197,5 +202,7 @@ const FIRST_BYTES: u64 = 500;
 const AT_ONCE: usize = 24;
 const SOON: Duration = Duration::from_millis(200);
 const HELD: Duration = Duration::from_millis(20);
-/// For an answer that comes at once.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// After so long nobody dials again where nobody listens.
+const HOPELESS: Duration = Duration::from_secs(5);
+/// A watchdog's time: nothing takes so long on any machine.
+const PATIENCE: Duration = Duration::from_secs(300);

@@ -495,7 +495,7 @@ impl Untouched {
             return true;
         }
         self.changes += 1;
-        assert!(self.changes < 3, "{:#?}\nbecame {now:#?}", self.seen);
+        assert!(self.changes < TRIES, "{:#?}\nbecame {now:#?}", self.seen);
         self.seen = Seen::at_rest(party);
         false
     }
@@ -635,5 +635,8 @@ fn ready<F: Future>(future: F) -> F::Output {
 
 /// Twice and a half as long as between two looks for silence, the second of which takes back.
 const SILENCE: Duration = Duration::from_millis(2500);
-/// Far beyond what anything here takes.
-const LONG: Duration = Duration::from_secs(60);
+/// So often is looked whether a child changes what an engine, which only time moves, may change
+/// too: such an engine comes to rest, and a child does the same each time.
+const TRIES: u32 = 20;
+/// A watchdog's time: nothing takes so long on any machine.
+const LONG: Duration = Duration::from_secs(300);

@@ -216,7 +216,7 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
                 let numbers = peer.channel("numbers").codec::<Pod>();
                 let mut sender = numbers.sender::<u64>().expect("a sender");
                 sender.send(&0).expect("sent");
-                (sender, node)
+                (sender, peer, node)
             });
             if is_fan_in {
                 let joined = requests.next().expect("the node is open");
@@ -237,7 +237,7 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
                 requests.try_next().expect_err("nothing comes");
             }
         }
-        let [(in_memory, _), (by_turns, _)] = &mut clients[..] else {
+        let [(in_memory, ..), (by_turns, peer_of_turns, _)] = &mut clients[..] else {
             unreachable!("two")
         };
         (1..=EACH).for_each(|number| _ = in_memory.send(&number).expect("sent"));
@@ -250,8 +250,11 @@ fn who_writes_our_memory_starves_nobody_whose_bytes_an_engine_brings() {
         };
         (1..10).for_each(|number| assert_eq!(next(), number));
         // From here on the engine has something, and nobody waits for it.
+        let before = peer_of_turns.stats().bytes_sent;
         by_turns.send(&u64::MAX).expect("sent");
-        thread::sleep(Duration::from_millis(50));
+        while peer_of_turns.stats().bytes_sent == before {
+            thread::sleep(Duration::from_millis(1));
+        }
         let place = (10..EACH).position(|_| next() == u64::MAX);
         assert!(
             place.is_some_and(|place| place < 200),

@@ -12,7 +12,7 @@ use ibex::{
     WaitAckedError,
 };
 
-use crate::{cable::Cable, node_over};
+use crate::{LONG, cable::Cable, node_over};
 
 #[test]
 fn limits_hold_over_tcp_under_threads() {
@@ -188,23 +188,20 @@ impl Place {
 fn wait_until(node: &Node, is_so: impl Fn() -> bool) {
     let began = Instant::now();
     while !is_so() {
-        // Before sessions are given up.
-        assert!(began.elapsed() < Duration::from_secs(20));
+        assert!(began.elapsed() < LONG);
         while node.poll() {}
         thread::sleep(Duration::from_millis(1));
     }
 }
 
-/// Panics unless a call that began then has taken as long as its limit, and hardly longer.
+/// Panics if a call that began then has given up before its limit. It has come back while there
+/// is no connection, as is looked at behind all of them: what would end it otherwise comes later.
 fn is_in_time(call: &str, began: Instant) {
     let took = began.elapsed();
     assert!(took >= LIMIT, "{call} gave up after {took:?}");
-    assert!(took < LIMIT + SLACK, "{call} took {took:?}");
 }
 
 const WINDOW: u64 = 16;
 const LIMIT: Duration = Duration::from_millis(300);
-/// What a busy machine may take to wake up a thread.
-const SLACK: Duration = Duration::from_secs(2);
 /// Far beyond the window.
 const LAST: u64 = 200;

@@ -32,10 +32,14 @@ fn node_over(fabric: Fabric, driver: Driver) -> Node {
     builder(fabric).driver(driver).build().unwrap()
 }
 
+/// No session is given up, and nobody stops dialing, before a test has failed otherwise, but
+/// where the test is about that.
 fn builder(fabric: Fabric) -> NodeBuilder {
     Node::builder()
         .listen("127.0.0.1:0")
         .fabric(fabric, Policy::Require)
+        .session_timeout(FOR_EVER)
+        .connect_timeout(FOR_EVER)
 }
 
 /// Two nodes, the first of which dialed the second over a cable.
@@ -215,7 +219,9 @@ fn whoever_does_not_come_back_in_time_is_gone() {
         cable.cut_for_good();
         let end = disconnection(sender.wait_acked(1));
         is_out_of_reach(&end, "within 200ms");
-        assert!(peer.is_gone() && !other.is_gone());
+        assert!(peer.is_gone());
+        // The other waits for its own time. It is asked first, and the clock then.
+        assert!(!other.is_gone() || broke.elapsed() >= LONGER);
         cable.mend();
         let next = |events: &mut ibex::Events| events.next_timeout(LONG).unwrap();
         assert!(matches!(next(&mut events), Event::Connected { .. }));
@@ -255,14 +261,12 @@ fn whoever_comes_back_too_late_is_refused() {
         is_out_of_reach(&end, "within 200ms");
         assert!(other.is_gone() && peer.is_suspended() && !peer.is_gone());
         cable.mend();
-        let mended = Instant::now();
-        let end = disconnection(sender.wait_acked(2));
+        let end = disconnection(sender.wait_acked_timeout(2, LONG));
         assert!(
             matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
             "{end}"
         );
         assert_eq!(end.counts.sent, 1);
-        assert!(mended.elapsed() < LONG, "it did not wait for its own time");
         assert!(peer.is_gone());
         assert_eq!((peer.stats().resumes, other.stats().resumes), (0, 0));
         // Only the session is over.
@@ -291,18 +295,18 @@ fn a_peer_that_runs_anew_is_gone_for_certain() {
     let stats = there.stats();
     assert_eq!(stats.sessions[0].state, SessionState::Suspended);
     assert!(stats.to_string().contains(", suspended"), "{stats}");
-    let began = Instant::now();
     let anew = known().build().unwrap();
     let after = anew.connect(there.local_addr().unwrap()).unwrap();
     assert_eq!(*receiver.recv().unwrap(), 1);
-    let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+    let Err(RecvTimeoutError::Failed(RecvError::Disconnected(end))) = receiver.recv_timeout(LONG)
+    else {
         panic!("nothing else was sent");
     };
     let EndCause::PeerGone { why, certain: true } = &end.cause else {
         panic!("{end}")
     };
     assert!(why.contains("anew"), "{end}");
-    assert!(began.elapsed() < LONG && other.is_gone());
+    assert!(other.is_gone());
     // The new one has a session of its own.
     let now = there.accept().unwrap();
     let mut sender = after.sender::<u64>("numbers").unwrap();
@@ -432,9 +436,7 @@ fn a_connection_that_nobody_takes_leaves_no_session_behind() {
             0
         }));
         drop(connecting);
-        let began = Instant::now();
         wait_until(|| other.is_gone());
-        assert!(began.elapsed() < LONG);
     }
 }
 
@@ -498,16 +500,16 @@ fn a_process_that_ends_while_there_is_no_connection_is_gone_for_certain() {
         assert_eq!(*receiver.recv().unwrap(), 1);
         cable.cut_for_good();
         wait_until(|| other.is_suspended());
-        let killed = Instant::now();
         dialer.kill().unwrap();
-        let Err(RecvError::Disconnected(end)) = receiver.recv() else {
+        let Err(RecvTimeoutError::Failed(RecvError::Disconnected(end))) =
+            receiver.recv_timeout(LONG)
+        else {
             panic!("nothing else was sent");
         };
         assert!(
             matches!(end.cause, EndCause::PeerGone { certain: true, .. }),
             "{end}"
         );
-        assert!(killed.elapsed() < LONG, "its session_timeout is longer");
         dialer.wait().unwrap();
     }
 }
@@ -542,12 +544,10 @@ fn whoever_gives_a_session_up_says_so() {
     let mut sender = peer.sender::<u64>("numbers").unwrap();
     let mut receiver = other.receiver::<u64>("numbers").unwrap();
     sender.send(&1).unwrap();
-    assert_eq!(*receiver.recv().unwrap(), 1);
+    receiver.recv().unwrap().ack();
     // Nothing is missing, so it has no time to wait for the other end's goodbye.
     let _ = there.close(Duration::ZERO);
-    let started = Instant::now();
-    assert!(sender.wait_acked(2).is_err());
-    assert!(started.elapsed() < Duration::from_secs(5));
+    disconnection(sender.wait_acked_timeout(2, LONG));
     drop((here, cable));
 }
 
@@ -569,16 +569,21 @@ fn a_node_that_is_being_closed_goes_on_with_its_sessions() {
             sender.send(&number).unwrap();
         }
         drop(sender);
-        let began = Instant::now();
-        let closing = thread::spawn(move || closes.0.close(Duration::from_secs(60)));
-        thread::sleep(Duration::from_millis(200));
+        let mut tells = closes.1.receiver::<u64>("tells").unwrap();
+        let closing = thread::spawn(move || closes.0.close(FOR_EVER));
+        // Of a node that is being closed every end is over.
+        assert!(
+            tells
+                .recv_timeout(LONG)
+                .is_err_and(|error| !error.is_transient())
+        );
         cable.mend();
         for number in 1..=1000 {
             assert_eq!(*receiver.recv().unwrap(), number);
         }
         assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+        wait_until(|| closing.is_finished());
         assert!(closing.join().unwrap().undelivered.is_empty());
-        assert!(began.elapsed() < Duration::from_secs(20));
         assert!(stays.1.is_gone());
     }
 }
@@ -594,18 +599,26 @@ fn a_node_that_is_being_closed_begins_no_session() {
     assert_eq!(*receiver.recv().unwrap(), 0);
     cable.cut_for_good();
     sender.send(&1).unwrap();
+    let mut tells = other.receiver::<u64>("tells").unwrap();
     let closing = thread::spawn(move || {
         drop(sender);
-        there.close(Duration::from_secs(60))
+        there.close(FOR_EVER)
     });
-    thread::sleep(Duration::from_millis(100));
-    let late = Node::builder().connect_timeout(Duration::from_secs(20));
+    // Of a node that is being closed every end is over.
+    assert!(
+        tells
+            .recv_timeout(LONG)
+            .is_err_and(|error| !error.is_transient())
+    );
+    let late = Node::builder().connect_timeout(FOR_EVER);
     let late = late.build().unwrap();
     let connecting = thread::spawn(move || late.connect(address).map(|peer| (late, peer)));
+    // Time in which it could be let in by mistake; it must not be, however long it is.
     thread::sleep(Duration::from_millis(300));
     assert!(!connecting.is_finished());
     cable.mend();
     assert_eq!(*receiver.recv().unwrap(), 1);
+    wait_until(|| closing.is_finished());
     assert!(closing.join().unwrap().undelivered.is_empty());
     let next = Node::builder().listen(address).build().unwrap();
     assert!(connecting.join().unwrap().is_ok());
@@ -627,7 +640,7 @@ fn tasks_that_connect_to_nobody_keep_no_session_from_going_on() {
     for number in 0..5 {
         cable.cut();
         sender.send(&number).unwrap();
-        let message = receiver.recv_timeout(Duration::from_secs(5)).unwrap();
+        let message = receiver.recv_timeout(LONG).unwrap();
         assert_eq!(*message, number);
     }
     drop(connecting);
@@ -741,5 +754,7 @@ fn segments() -> BTreeSet<(String, u64)> {
 const SHORT: Duration = Duration::from_millis(200);
 /// or after this,
 const LONGER: Duration = Duration::from_millis(1500);
-/// and nothing takes so long, while who gives up by default takes longer.
-const LONG: Duration = Duration::from_secs(20);
+/// or, where the test is about something else, never.
+const FOR_EVER: Duration = Duration::from_secs(24 * 3600);
+/// A watchdog's time: nothing takes so long on any machine.
+const LONG: Duration = Duration::from_secs(300);

@@ -109,6 +109,6 @@ pub(crate) fn dial_node_1(address: &str) -> Result<Established, DialError> {
 }
 
 /// For what has to happen and is waited for: a watchdog, no measurement.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
+pub(crate) const LONG: Duration = Duration::from_secs(300);
 
 const GLANCE: Duration = Duration::from_millis(20);
