@@ -95,15 +95,17 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
     }
     // What opening led to goes on for a while, and longer where others have the cores.
     let patience = Instant::now() + PATIENCE;
-    while used_in(REST / 10) > REST / 1000 {
-        assert!(Instant::now() < patience, "it does not come to rest");
+    loop {
+        let used = used_in(REST);
+        if used < REST / 100 {
+            break;
+        }
+        assert!(
+            Instant::now() < patience,
+            "{FUTURES} pending futures took {used:?} of {REST:?} over {fabric}"
+        );
     }
-    let used = used_in(REST);
     assert_eq!(self::threads(), threads);
-    assert!(
-        used < REST / 100,
-        "{FUTURES} pending futures took {used:?} of {REST:?} over {fabric}"
-    );
     let mut senders = senders;
     for (number, sender) in (0..).zip(&mut senders) {
         sender.send(&number).expect("sent");
@@ -117,7 +119,7 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
 
 const FUTURES: usize = 1000;
 const REST: Duration = Duration::from_secs(2);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(300);
 
 fn threads() -> usize {
     fs::read_dir("/proc/self/task").expect("procfs").count()

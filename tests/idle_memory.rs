@@ -3,7 +3,7 @@
 //!
 //! Measured is what both processes together have more than with one such session: private
 //! and shared pages, what both map counted once (`Pss`), pools included, after each channel
-//! has carried one message and then rested for 10 s. (What waits in a socket's buffers is
+//! has carried one message and then rests. (What waits in a socket's buffers is
 //! the kernel's, and is nothing here.)
 
 mod processes;
@@ -65,14 +65,17 @@ fn take_part(party: &mut Party, side: Side) -> [f64; 3] {
     // The first has what comes with the first: code, threads, pools.
     let first = party.peer.clone();
     ends.carry_over(party, side, std::slice::from_ref(&first), 0..=FURTHER);
-    let one = at_rest(party);
+    let one = at_rest(party, side, |_| true);
     let peers: Vec<Peer> = (0..sessions(party.setup))
         .map(|_| meet_again(party, side))
         .collect();
     ends.carry_over(party, side, &peers, 0..=0);
-    let many = at_rest(party);
+    let setup = party.setup;
+    let per_session = |kib: f64| (kib - one) / sessions(setup) as f64 <= PER_SESSION;
+    let many = at_rest(party, side, per_session);
     ends.carry_over(party, side, &peers, 1..=FURTHER);
-    let further = at_rest(party);
+    let channels = (sessions(setup) * FURTHER) as f64;
+    let further = at_rest(party, side, |kib| (kib - many) / channels <= PER_CHANNEL);
     party.meet();
     drop(ends);
     [one, many, further]
@@ -127,12 +130,23 @@ impl Ends {
     }
 }
 
-/// What both processes have after a rest.
-fn at_rest(party: &mut Party) -> f64 {
-    thread::sleep(REST);
-    let both = [own_pid(), party.other.pid()].map(resident_kib);
+/// What both processes have, as one of them finds, when it does not become less any more and is
+/// so little, however long a busy machine lets them wait for what they give back.
+fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) -> f64 {
+    let mut least = f64::INFINITY;
+    if side == Side::Here {
+        let (mut looks, mut looks_since) = (0, 0);
+        while looks_since < SETTLED || !is_so_little(least) && looks < PATIENCE {
+            thread::sleep(LOOK);
+            let both = [own_pid(), party.other.pid()].map(resident_kib);
+            let kib = both.iter().sum::<u64>() as f64;
+            looks += 1;
+            looks_since = if kib < least { 0 } else { looks_since + 1 };
+            least = least.min(kib);
+        }
+    }
     party.meet();
-    both.iter().sum::<u64>() as f64
+    least
 }
 
 /// The pages of a process, each divided by the number of processes that map it (`Pss`,
@@ -161,4 +175,9 @@ const PER_CHANNEL: f64 = 4.0;
 /// Channels of a session beside its first.
 const FURTHER: usize = 3;
 const AT_A_TIME: usize = 250;
-const REST: Duration = Duration::from_secs(10);
+/// Between two looks at what both have.
+const LOOK: Duration = Duration::from_secs(1);
+/// So many looks in turn find it no less, longer than what is silent keeps its memory.
+const SETTLED: u32 = 4;
+/// And after so many it is enough.
+const PATIENCE: u32 = 200;

@@ -8,18 +8,12 @@
 //! two small processes of a proof have; two are too many. (What waits in a socket's
 //! buffers is the kernel's, which bounds it by itself.)
 //!
-//! A receiver that never reads is watched for 10 s, the others for 6 s, and less over a
-//! device made of software; `MEMORY_FLAT_SECONDS` sets another time for all.
+//! A sender finds no room a million times, or a quarter of a million messages flow, of both
+//! fewer over a device made of software; `MEMORY_FLAT_TIMES` multiplies that.
 
 mod processes;
 
-use std::{
-    collections::VecDeque,
-    env, fs,
-    process::ExitCode,
-    thread,
-    time::{Duration, Instant},
-};
+use std::{collections::VecDeque, env, fs, process::ExitCode, thread, time::Duration};
 
 use ibex::{Raw, Receiver, Sender, TrySendError};
 use processes::{Party, Proof, Setup, own_pid};
@@ -80,25 +74,21 @@ fn push(party: &mut Party, beside: Beside) {
             party.other.say(messages);
             party.meet();
         }
-        flow_for(&mut flow, WARM_UP);
+        flow_once(&mut flow, party.setup.count(WARM_UP, 10));
     }
     party.meet();
 
-    let start = Instant::now();
-    let mut refused = 0u64;
-    let duration = duration(party.setup, beside);
-    while start.elapsed() < duration {
+    for _ in 0..rounds(party.setup, beside) {
         if beside != Beside::Nothing {
-            flow_for(&mut flow, Duration::from_millis(10));
+            flow_once(&mut flow, FLOWING);
         }
         if beside != Beside::Held {
             match stuck.try_send(&[7; MESSAGE]) {
-                Err(TrySendError::Full) => refused += 1,
+                Err(TrySendError::Full) => {}
                 other => panic!("nobody reads, and yet: {other:?}"),
             }
         }
     }
-    assert!(refused > 0 || beside == Beside::Held);
     party.meet();
     // The other side looks at both processes now.
     party.meet();
@@ -119,12 +109,9 @@ fn fill(sender: &mut Sender<[u8], Raw>) -> u64 {
     messages
 }
 
-fn flow_for(sender: &mut Sender<[u8], Raw>, time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
-        for _ in 0..100 {
-            sender.send(&[7; MESSAGE]).unwrap();
-        }
+fn flow_once(sender: &mut Sender<[u8], Raw>, messages: u64) {
+    for _ in 0..messages {
+        sender.send(&[7; MESSAGE]).unwrap();
     }
 }
 
@@ -193,13 +180,13 @@ fn resident_kib(pid: u32) -> u64 {
         .expect("the kernel knows it")
 }
 
-fn duration(setup: Setup, beside: Beside) -> Duration {
+fn rounds(setup: Setup, beside: Beside) -> u64 {
     let usual = match beside {
-        Beside::Nothing => setup.count(10, 3),
-        Beside::Flow | Beside::Held => setup.count(6, 2),
+        Beside::Nothing => setup.count(1_000_000, 10),
+        Beside::Flow | Beside::Held => setup.count(500, 50),
     };
-    let seconds = env::var("MEMORY_FLAT_SECONDS").ok();
-    Duration::from_secs(seconds.map_or(usual, |seconds| seconds.parse().expect("whole seconds")))
+    let times = env::var("MEMORY_FLAT_TIMES").ok();
+    usual * times.map_or(1, |times| times.parse().expect("a whole number"))
 }
 
 const MESSAGE: usize = 1000;
@@ -207,5 +194,9 @@ const MESSAGE: usize = 1000;
 const BURSTS: usize = 32;
 /// Less than half a window of messages.
 const HELD: usize = 400;
-const WARM_UP: Duration = Duration::from_secs(1);
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Messages that flow before what counts.
+const WARM_UP: u64 = 50_000;
+/// Messages that flow in a round.
+const FLOWING: u64 = 500;
+/// A watchdog's time: nothing takes so long on any machine.
+const PATIENCE: Duration = Duration::from_secs(200);

@@ -174,4 +174,4 @@ pub(crate) fn files_are_left() -> bool {
 /// How long to see the same. An engine that is awake needs one turn.
 const SETTLED: Duration = Duration::from_millis(500);
 /// The same where a ring may lie in its pool yet: longer than what is silent stays there.
-const SILENCE: Duration = Duration::from_secs(5);
+const SILENCE: Duration = Duration::from_secs(200);
