@@ -108,12 +108,16 @@ impl Stage {
 
     // ---- Meeting ---------------------------------------------------------------------
 
-    /// A node's builder, with the fabric and driver of this cell.
+    /// A node's builder, with the fabric and driver of this cell. It waits for the other side for
+    /// as long as a busy machine lets that wait, but where a scenario sets a time-out of its own.
     pub(crate) fn builder(&self) -> NodeBuilder {
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
             .driver(self.cell.driver)
-            .linger(PATIENT);
+            .connect_timeout(LONG)
+            .handshake_timeout(LONG)
+            .open_timeout(LONG)
+            .linger(LONG);
         match self.cell.fabric {
             #[cfg(feature = "verbs")]
             Fabric::Verbs => {
@@ -293,9 +297,6 @@ pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
         .expect("a receiver")
 }
 
-/// What a side gives the other to hear of the end, on a machine that may let either wait for
-/// seconds.
-const PATIENT: Duration = Duration::from_secs(10);
 /// For calls that have a time-out and are going to be answered; the watchdog is shorter.
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// For calls that are not going to be answered.

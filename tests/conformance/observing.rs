@@ -1,6 +1,9 @@
 //! What a node tells of itself: its counts and its events, at both ends.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use ibex::{
     ChannelState, ChannelStats, EndCause, Event, Node, NodeStats, Peer, Raw, Role,
@@ -376,17 +379,21 @@ fn waiting_for_an_ack(stage: &mut Stage) {
     stage.rendezvous("over", &node);
 }
 
-/// A sender that finds no room again and again, for longer than a stall, is none.
+/// A sender that finds no room again and again, for longer than a stall, is none. Each end
+/// measures its own waits: one that the machine has made as long as a stall is one.
 fn sender_that_goes_on(stage: &mut Stage) {
     let (node, peer) = stage.meet();
     let mut events = node.events();
     check_connected(events.next_timeout(LONG), &peer);
     let messages = 3 * WINDOW;
+    let mut longest = Duration::ZERO;
     match stage.side {
         Side::Dialer => {
             let mut sender = small_sender(&peer, "busy");
             for _ in 0..messages {
+                let began = Instant::now();
                 sender.send(b"a few bytes").expect("sent");
+                longest = longest.max(began.elapsed());
             }
             sender.wait_acked(messages).expect("acknowledged");
             let stats = channel_of(&node, "busy");
@@ -394,14 +401,20 @@ fn sender_that_goes_on(stage: &mut Stage) {
         }
         Side::Listener => {
             let mut receiver = small_receiver(&peer, "busy");
+            let mut released = Instant::now();
             for _ in 0..messages {
                 thread::sleep(Duration::from_millis(60));
                 receiver.recv().expect("a message").ack();
+                longest = longest.max(released.elapsed());
+                released = Instant::now();
             }
             drop(receiver);
         }
     }
-    assert_eq!(events.try_next(), None);
+    // With what an end takes to tell of room, which the next wait is behind.
+    if longest < NOTICE / 2 {
+        assert_eq!(events.try_next(), None);
+    }
     stage.rendezvous("over", &node);
 }
 
