@@ -7,6 +7,8 @@
 //! Medians, since now and then a message brings news along.
 
 #[cfg(target_arch = "x86_64")]
+mod extent;
+#[cfg(target_arch = "x86_64")]
 mod stepping;
 
 fn main() -> std::process::ExitCode {
@@ -33,7 +35,7 @@ mod cost {
     use libtest_mimic::{Arguments, Trial};
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-    use super::stepping;
+    use super::{extent, stepping};
 
     /// Peers that have joined and send nothing.
     const IDLE: usize = 256;
@@ -70,7 +72,9 @@ mod cost {
             play(fabric, way, idle.parse().expect("a number"));
             return ExitCode::SUCCESS;
         }
-        let trials = cases().map(|case| {
+        let arguments = Arguments::from_args();
+        let drawn = extent::drawn(cases().collect(), &arguments, |_| String::new());
+        let trials = drawn.into_iter().map(|case| {
             let name = name(case);
             Trial::test(name.clone(), move || {
                 let (alone, crowded) = (median(&name, 0), median(&name, IDLE));
@@ -81,7 +85,7 @@ mod cost {
                 }
             })
         });
-        libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+        libtest_mimic::run(&arguments, trials.collect()).exit_code()
     }
 
     /// Instructions of a message, with so many idle peers.

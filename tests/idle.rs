@@ -325,7 +325,8 @@ struct Thread {
 }
 
 impl Usage {
-    /// What it did, if that is worth mentioning, since `before`, [`WATCHED`] ago.
+    /// Says how much of a core the process used since `before`, [`WATCHED`] ago, if that is
+    /// worth mentioning.
     fn busy_since(&self, before: &Self) -> Option<String> {
         let sum = |usage: &Self| {
             usage
@@ -348,7 +349,7 @@ impl Usage {
         })
     }
 
-    /// Which thread was woken since `before`, or started.
+    /// Names a thread that was woken since `before`, or started.
     fn woken_since(&self, before: &Self) -> Option<String> {
         self.threads.iter().find_map(|thread| {
             let earlier = before.threads.iter().find(|other| other.id == thread.id);
@@ -398,5 +399,5 @@ const ECHOES: u64 = 10_000;
 /// Longer than what is silent takes to give its memory back.
 const WATCHED: Duration = Duration::from_secs(3);
 const WATCHES: u32 = 300;
-/// Nothing takes so long to come to rest on any machine.
+/// A watchdog's time: every process comes to rest sooner, on any machine.
 const PATIENCE: Duration = Duration::from_secs(200);

@@ -130,8 +130,8 @@ impl Ends {
     }
 }
 
-/// What both processes have, as one of them finds, when it does not become less any more and is
-/// so little, however long a busy machine lets them wait for what they give back.
+/// Waits until the memory of both processes does not become less any more and is so little,
+/// however long a busy machine keeps them from giving it back. Returns it, here.
 fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) -> f64 {
     let mut least = f64::INFINITY;
     if side == Side::Here {

@@ -3,7 +3,8 @@
 //! Each scenario is played once per cell of the matrix, as `scenario/fabric/driver`, by
 //! two processes that the kernel says are two. Another fabric joins in one line, in
 //! `common/scenario.rs`. A filter chooses as with any test:
-//! `cargo test --release --test conformance -- tcp/caller`. The cells of verbs are there
+//! `cargo test --release --test conformance -- tcp/caller`. Without one, each scenario is played
+//! in one cell, and in all of them by `cargo xtask test` (`extent/mod.rs`). The cells of verbs are there
 //! with the feature of that name and an RDMA device (`common/device.rs`).
 //!
 //! The device is used as `IBEX_RDMA_COMPLETIONS` and `IBEX_TEST_MASK` (`common/mask.rs`)
@@ -13,6 +14,8 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+#[path = "../extent/mod.rs"]
+mod extent;
 
 mod acknowledging;
 mod bootstrapping;
@@ -114,10 +117,12 @@ fn main() -> ExitCode {
         let has_device = has_device || !cell.takes_device();
         has_device && is_played(cell.scenario.name)
     });
+    let mut arguments = Arguments::from_args();
+    let kind = |cell: &Cell| cell.scenario.name.to_owned();
+    let cells = extent::drawn(cells.collect(), &arguments, kind);
     // What waits comes first, and the others beside it.
     let waits = |cell: &Cell| cell.scenario.waits && !cell.is_of_one_process();
-    let (waiting, others): (Vec<_>, Vec<_>) = cells.partition(waits);
-    let mut arguments = Arguments::from_args();
+    let (waiting, others): (Vec<_>, Vec<_>) = cells.into_iter().partition(waits);
     let seats = Arc::new(Seats::new(&mut arguments, waiting.len()));
     let trial = |cell: Cell| {
         let seats = seats.clone();

@@ -13,6 +13,9 @@
 //! 4. A side that panics ends the proof; a proof that hangs is ended by the watchdog.
 #![allow(dead_code, reason = "each test that includes this uses a part of it")]
 
+#[path = "../extent/mod.rs"]
+mod extent;
+
 use std::{
     env, fmt,
     io::{ErrorKind, Read, Write},
@@ -128,6 +131,8 @@ pub(crate) fn run(proofs: Vec<Proof>) -> ExitCode {
     }
     let mut arguments = Arguments::from_args();
     arguments.test_threads = Some(1);
+    let kind = |proof: &Proof| proof.name.split('/').next().unwrap_or_default().to_owned();
+    let proofs = extent::drawn(proofs, &arguments, kind);
     let trial = |proof: Proof| {
         Trial::test(proof.name.clone(), move || {
             proof.play_here();
@@ -410,4 +415,4 @@ const PROOF: &str = "TWO_PROCESS_PROOF";
 const LISTEN: &str = "listen";
 /// What [`Party::meet`] exchanges.
 const BEAT: u8 = b'.';
-const PATIENCE: Duration = Duration::from_secs(240);
+const PATIENCE: Duration = Duration::from_secs(600);

@@ -184,6 +184,8 @@ impl Step {
         let mut command = Command::new(program);
         command
             .args(&self.arguments)
+            // Tests play all that they have (tests/extent).
+            .env("IBEX_TEST_WHOLE", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
             .current_dir(workspace::root())
             .stdin(Stdio::null())
