@@ -270,7 +270,9 @@ fn watched(name: &'static str, act: impl FnOnce()) {
     let (done, waiting): (Done<()>, _) = channel();
     let watch = thread::spawn(move || {
         if waiting.recv_timeout(LONG * 2) == Err(RecvTimeoutError::Timeout) {
-            eprintln!("everything sleeps behind this: {name}");
+            // Past the test's capture, which an abort would lose.
+            let text = format!("everything sleeps behind this: {name}\n");
+            let _ = std::io::stderr().write_all(text.as_bytes());
             process::abort();
         }
     });
