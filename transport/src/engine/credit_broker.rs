@@ -491,6 +491,11 @@ impl CreditBroker {
             && let Some(&(due, _)) = self.open.last()
         {
             self.repeated = 0;
+            // Whoever has some goes on meanwhile, and may have the rest when it comes.
+            let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
+            if !self.waiting.values().any(has_nothing) {
+                return;
+            }
             self.answers = self.answers.max(due);
             self.find_overdue();
         }
