@@ -233,11 +233,6 @@ impl<C> ChannelBuilder<C> {
         opened.map_err(|error| refuse(error.into()))
     }
 
-    /// Whether the peer can choose among several versions.
-    pub(crate) fn peer_knows_versions(&self) -> bool {
-        self.session.peer().knows_versions
-    }
-
     fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
         OpenError {
             channel: self.name.clone(),

@@ -186,14 +186,14 @@ pub use ibex_codec::{Serde, SerdeBorrowed, serde, serde_bytes};
 /// [`ConnectError::Dial`] holds.
 pub mod bootstrap {
     pub use ibex_bootstrap::{
-        DialError, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit, Version,
-        VersionRange,
+        DialError, Garbling, HandshakeError, HandshakeFailure, Problem, SecurityMode, SessionLimit,
+        Version, VersionRange,
         handshake::Step,
         message::{MessageError, MessageKind, Text},
         negotiate::{End, FabricConflict},
     };
 }
-pub use ibex_bootstrap::{FabricKind as Fabric, Policy};
+pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
 pub use ibex_transport::{
     channel::{
         Counts, Disconnected, EndCause, LossReason, MessageTooLong, NoMessage, NotOpened,

@@ -8,7 +8,7 @@ use std::{
     time::Instant,
 };
 
-use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem, features};
+use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
 use ibex_transport::{
     driver::{Admission, ControlSource, Incoming, PeerDescription, log_limit::LogLimit},
     fabric::shm::UnixWires,
@@ -124,7 +124,7 @@ pub(crate) fn admission(
     our_channels: u32,
     resuming: &Resuming,
 ) -> Admission {
-    let (rewiring, registered) = resuming.terms(&established).unzip();
+    let (rewiring, registered) = resuming.terms(&established);
     let Established {
         stream,
         leftover,
@@ -135,6 +135,7 @@ pub(crate) fn admission(
         place,
         fabric,
         reason,
+        payload_checksums,
         ..
     } = established;
     Admission {
@@ -143,9 +144,8 @@ pub(crate) fn admission(
         unix: unix.map(|unix| UnixWires::new(unix.control.into_fd(), unix.bells.into_fd())),
         rdma: verbs.and_then(prepared_pair),
         max_channels: our_channels.min(info.limits.channels) as usize,
-        // Nothing of the handshake agrees on them yet.
-        payload_checksums: false,
-        rewiring,
+        payload_checksums,
+        rewiring: Some(rewiring),
         place: Box::new((place, registered)),
         peer: PeerDescription {
             address: info.address,
@@ -153,10 +153,6 @@ pub(crate) fn admission(
             incarnation: info.incarnation,
             began,
             pid: info.pid,
-            knows_versions: info.features & features::CHANNEL_VERSIONS != 0,
-            rests: info.features & features::RESTING_RINGS != 0,
-            knows_writes: info.features & features::REMOTE_WRITES != 0,
-            knows_aborts: info.features & features::ABORTS != 0,
             fabric: peer::as_carried(fabric),
             reason,
         },

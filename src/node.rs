@@ -149,6 +149,7 @@ impl Node {
         local.tcp = settings.tcp;
         local.verbs = settings.verbs;
         local.absent = absent_fabrics();
+        local.integrity = settings.integrity;
         #[cfg(feature = "verbs")]
         let devices = Arc::new(NodeDevices::new(settings.rdma.clone()));
         #[cfg(feature = "verbs")]

@@ -2,7 +2,7 @@
 
 use std::{net::ToSocketAddrs, time::Duration};
 
-use ibex_bootstrap::Policy;
+use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::driver::{Driver, Wait};
 
 use crate::{
@@ -175,6 +175,15 @@ impl NodeBuilder {
         } else if policy == Policy::Require {
             self.absent = self.absent.or(Some(fabric));
         }
+        self
+    }
+
+    /// Whether payloads have checksums over tcp. Default: [`Integrity::Auto`], which is with
+    /// peers on other hosts and not on one host. [`Integrity`] says what every fabric covers in
+    /// any case, and how the settings of two nodes go together;
+    /// [`Peer::payload_checksums`](crate::Peer::payload_checksums) tells the outcome.
+    pub fn integrity(mut self, integrity: Integrity) -> Self {
+        self.settings.integrity = integrity;
         self
     }
 

@@ -2,7 +2,7 @@
 
 use std::{thread, time::Duration};
 
-use ibex_bootstrap::Policy;
+use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{
     driver::{Driver, Wait},
     engine::channel_window::{ChannelWindow, HALF_WINDOW},
@@ -23,6 +23,7 @@ pub(crate) struct NodeSettings {
     pub(crate) shm: Policy,
     pub(crate) tcp: Policy,
     pub(crate) verbs: Policy,
+    pub(crate) integrity: Integrity,
     #[cfg(feature = "verbs")]
     pub(crate) rdma: RdmaSettings,
     pub(crate) connect_timeout: Duration,
@@ -50,6 +51,7 @@ impl Default for NodeSettings {
             shm: Policy::Auto,
             tcp: Policy::Auto,
             verbs: Policy::Auto,
+            integrity: Integrity::Auto,
             #[cfg(feature = "verbs")]
             rdma: RdmaSettings::new(),
             connect_timeout: Duration::from_secs(10),

@@ -197,6 +197,13 @@ impl Peer {
         fabric_of(self.session.fabric())
     }
 
+    /// Whether payloads of this session have a checksum where tcp carries them, as both nodes
+    /// computed when the session began; see [`Integrity`](crate::Integrity).
+    #[must_use]
+    pub fn payload_checksums(&self) -> bool {
+        self.session.payload_checksums()
+    }
+
     /// Why the fabric was chosen that the session began over, in words, and what stood in the
     /// way of the faster ones (what moved it since is [an event](crate::Event::FabricChanged)):
     /// `tcp: not shm: the nodes run on different hosts; not verbs: ...`.

@@ -11,7 +11,7 @@ use std::{
 
 use ibex_bootstrap::{
     Established, FabricKind, Local, Resumable, ResumableSessions, ResumedConnection, Secret,
-    Ticket, VerbsPair, features, resume,
+    Ticket, VerbsPair, resume,
 };
 use ibex_transport::{
     driver::{Attempt, Reconnection, Redial, RedialError, RewiringTerms, Ways},
@@ -79,17 +79,11 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// What a new session needs for that, if both ends can, and may. The end that was dialed is
-    /// found by the other when that dials again.
-    pub(crate) fn terms(
-        &self,
-        established: &Established,
-    ) -> Option<(RewiringTerms, Option<Registered>)> {
+    /// What a new session needs for that. The end that was dialed is found by the other when that
+    /// dials again.
+    pub(crate) fn terms(&self, established: &Established) -> (RewiringTerms, Option<Registered>) {
         let peer = &established.peer;
-        if peer.features & features::RESUME == 0 {
-            return None;
-        }
-        let (ways, session) = self.ways(established)?;
+        let (ways, session) = self.ways(established);
         let id = established.session_id;
         let redial = established.is_dialer.then(|| {
             Arc::new(Redialer {
@@ -114,7 +108,7 @@ impl Resuming {
         };
         let is_found = !established.is_dialer;
         let registered = is_found.then(|| self.sessions.enter(id, session));
-        Some((terms, registered))
+        (terms, registered)
     }
 
     /// A session's newest connection, which somebody who dialed made.
@@ -129,27 +123,19 @@ impl Resuming {
         reconnection(connection)
     }
 
-    /// What the session asks for if this end dials, and what it lets the other have; `None` if
-    /// nothing is left for it.
-    fn ways(&self, established: &Established) -> Option<(Ways, Resumable)> {
+    /// What the session asks for if this end dials, and what it lets the other have.
+    fn ways(&self, established: &Established) -> (Ways, Resumable) {
         let began = established.fabric;
-        let gets_pairs = established.peer.features & features::RESUME_VERBS != 0;
-        let (ways, fabrics, reason) = match (began, gets_pairs, &established.no_tcp) {
-            (FabricKind::Verbs, true, None) => {
+        let (ways, fabrics, reason) = match (began, &established.no_tcp) {
+            (FabricKind::Verbs, None) => {
                 let (after, back) = (self.fail_over_after, self.fail_back);
                 let fabrics = vec![FabricKind::Verbs, FabricKind::Tcp];
                 (Ways::VerbsThenTcp { after, back }, fabrics, None)
             }
-            (FabricKind::Verbs, true, Some(why)) => {
+            (FabricKind::Verbs, Some(why)) => {
                 let only = Ways::Only(as_carried(began));
                 (only, vec![began], Some(why.clone()))
             }
-            // What is left when a device, or the way to it, is gone.
-            (FabricKind::Verbs, false, None) => {
-                let tcp = FabricKind::Tcp;
-                (Ways::Only(as_carried(tcp)), vec![tcp], None)
-            }
-            (FabricKind::Verbs, false, Some(_)) => return None,
             (began, ..) => (Ways::Only(as_carried(began)), vec![began], None),
         };
         let session = Resumable {
@@ -158,7 +144,7 @@ impl Resuming {
             fabrics,
             reason: reason.unwrap_or_else(|| format!("the session began over {began}")),
         };
-        Some((ways, session))
+        (ways, session)
     }
 }
 

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use crate::handshake::Step;
+use crate::handshake::{CHECKSUM, Step};
 use crate::identity::{Incarnation, NodeIdentity};
 use crate::message::{MessageError, MessageKind, ResumeRefusal, SecurityMode, Text, VersionRange};
 use crate::negotiate::{End, FabricConflict};
@@ -96,6 +96,18 @@ pub enum HandshakeError {
         /// What is wrong with the bytes.
         problem: MessageError,
     },
+    /// Bytes of the handshake changed, went missing or were doubled on their way.
+    #[error(
+        "{how} before {step}; the connection was given up, and another attempt may succeed; \
+         where this happens again, look at what carries the connection: proxies, network cards, \
+         and the memory of both hosts"
+    )]
+    Garbled {
+        /// What was waited for.
+        step: Step,
+        /// Where that was found, and how.
+        how: Garbling,
+    },
     /// The peer sent a message out of turn.
     #[error(
         "the peer broke the protocol: it sent {kind} where this node waited for {step}; \
@@ -157,7 +169,53 @@ pub enum HandshakeError {
     },
 }
 
+/// How it was found that bytes of a handshake are not those that were sent.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Garbling {
+    /// This end received them.
+    #[error(
+        "the peer's message was damaged on its way: its checksum is {sent:08x}, and that of \
+         what arrived {computed:08x}"
+    )]
+    Here {
+        /// The checksum at the end of the message.
+        sent: u32,
+        /// The checksum of the message, and of both Hellos if it is the peer's first behind
+        /// its Hello.
+        computed: u32,
+    },
+    /// The peer did, and says so.
+    #[error("the peer did not receive what this node sent (it says: {0})")]
+    AtPeer(Text),
+}
+
 impl HandshakeError {
+    /// Whether bytes that changed, went missing or were doubled on their way may have led to
+    /// it. Else both ends heard what the other said, by its checksums.
+    pub(crate) fn may_be_garbling(&self) -> bool {
+        match self {
+            HandshakeError::Garbled { .. }
+            | HandshakeError::Closed { .. }
+            | HandshakeError::Silent { .. } => true,
+            HandshakeError::Malformed { step, problem } => {
+                let is_unchecked = matches!(
+                    problem,
+                    MessageError::Empty
+                        | MessageError::Oversize { .. }
+                        | MessageError::Truncated {
+                            field: CHECKSUM,
+                            ..
+                        }
+                );
+                *step == Step::Hello || is_unchecked
+            }
+            HandshakeError::OutOfTurn { step, .. } => *step == Step::Hello,
+            HandshakeError::NotIbex { seen } => is_nearly_magic(seen),
+            _ => false,
+        }
+    }
+
     /// The last word does not go out.
     pub(crate) fn takes_no_more() -> HandshakeError {
         HandshakeError::Closed {
@@ -412,6 +470,14 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
         true => String::new(),
         false => format!(" (at {peer})"),
     }
+}
+
+/// Whether a start of a stream may be the magic with a byte or two changed, missing or doubled:
+/// something of it is left, or too little has come to tell.
+fn is_nearly_magic(seen: &str) -> bool {
+    let parts = ["ibex", "\\r\\n\\x1a"];
+    let is_short = seen.len() < 8;
+    is_short || seen.starts_with("\\x89") || parts.iter().any(|part| seen.contains(part))
 }
 
 /// Names the protocols that are met most often on a wrong port.

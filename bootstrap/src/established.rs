@@ -62,6 +62,8 @@ pub struct Established {
     /// Why the session may never go over its connection, where the policy or the build of an end
     /// excludes tcp.
     pub no_tcp: Option<String>,
+    /// Whether payloads have a checksum where tcp carries them.
+    pub payload_checksums: bool,
 }
 
 /// What is known of a peer after the handshake.
@@ -86,8 +88,6 @@ pub struct PeerInfo {
     pub limits: Limits,
     /// The version that both ends speak from here on.
     pub version: Version,
-    /// The feature bits that both ends have.
-    pub features: u64,
 }
 
 /// The sockets of a finished handshake, and its queue pair.
@@ -127,7 +127,6 @@ impl Established {
                 host: agreement.peer.host,
                 limits: agreement.peer.limits,
                 version: agreement.version,
-                features: agreement.features,
             },
             began: sockets.began,
             is_dialer,
@@ -138,6 +137,7 @@ impl Established {
             fabric: agreement.fabric,
             reason: agreement.reason,
             no_tcp: agreement.no_tcp,
+            payload_checksums: agreement.payload_checksums,
         }
     }
 }

@@ -47,12 +47,23 @@ pub struct HostHint {
     /// The inode of the namespace in which `pid` counts; 0 when it could not be read, or
     /// is a peer's that does not say.
     pub pid_namespace: u64,
+    /// The inode of the network namespace, where both addresses of the connection belong to it;
+    /// 0 where the connection leads elsewhere, and where it could not be read.
+    pub network_namespace: u64,
 }
 
 impl HostHint {
     /// Whether both hints name the same running kernel.
     pub fn same_boot(&self, other: &HostHint) -> bool {
         self.boot_id != [0; 16] && self.boot_id == other.boot_id
+    }
+
+    /// Whether the connection between the two stays within one network stack.
+    #[must_use]
+    pub fn same_network(&self, other: &HostHint) -> bool {
+        self.same_boot(other)
+            && self.network_namespace != 0
+            && self.network_namespace == other.network_namespace
     }
 
     /// The number of `other`'s process, if it is the same number here.
@@ -139,6 +150,7 @@ mod tests {
             pid: 1,
             uid: 1,
             pid_namespace: 0,
+            network_namespace: 0,
         };
         assert!(!unknown.same_boot(&unknown));
         let known = HostHint {
@@ -159,6 +171,7 @@ mod tests {
             pid: 1,
             uid: 1,
             pid_namespace: 7,
+            network_namespace: 7,
         };
         let theirs = HostHint { pid: 2, ..ours };
         assert_eq!(ours.pid_of(&theirs), Some(2));

@@ -35,6 +35,7 @@ mod established;
 mod fabric;
 pub mod handshake;
 mod identity;
+mod integrity;
 mod io;
 mod local;
 pub mod message;
@@ -45,14 +46,16 @@ mod unix_sockets;
 mod verbs;
 
 pub use error::{
-    DialError, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError, shortage_step,
+    DialError, Garbling, HandshakeError, HandshakeFailure, ListenError, Problem, ResumeError,
+    shortage_step,
 };
 pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
+pub use integrity::Integrity;
 pub use io::{Acceptor, Meanwhile, dial, resume};
 pub use local::{Limits, Local};
-pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, features, parse_message};
+pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};
 pub use resumption::{Resumable, ResumableSessions, ResumedConnection, Ticket};
 pub use unix_sockets::{UnixClosing, UnixSocket, UnixSockets};

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use crate::fabric::{FabricKind, FabricOffer, Policy};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
-use crate::message::{Hello, Offer, SecurityMode, VersionRange, features};
+use crate::integrity::Integrity;
+use crate::message::{Hello, Offer, SecurityMode, VersionRange};
 use crate::places::{Places, SessionLimits};
 use crate::resumption::ResumableSessions;
 use crate::unix_sockets::UnixClosing;
@@ -40,23 +41,24 @@ pub struct Local {
     /// How Unix sockets are closed that a peer has put something into. Default:
     /// [`UnixClosing::default`].
     pub unix_closing: UnixClosing,
+    /// Wish for payload checksums. Default: [`Integrity::Auto`].
+    pub integrity: Integrity,
 
     // What it can take.
     /// How much a peer may ask of this node.
     pub limits: Limits,
     /// Where each session takes its place; shared by all who have a clone of this.
     pub places: Places,
-    /// Its sessions, to be gone on with when their wires break. Without, no session is: the
-    /// node does not say [`features::RESUME`]. Default: none.
+    /// Its sessions, to be gone on with when their wires break. Without, whoever comes to go on
+    /// with a session is told that there is no such session. Default: none.
     pub resumable: Option<Arc<dyn ResumableSessions>>,
 
     // How it talks.
     /// The protocol versions it speaks. Default: [`VersionRange::SUPPORTED`];
     /// anything else is for testing how versions meet.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that it knows, one bit each; a bit counts
-    /// when both ends have it. Default: [`features::SUPPORTED`]; anything else
-    /// is for testing how versions meet.
+    /// Optional parts of the protocol that it knows, one bit each. Default: 0, as there are
+    /// none; anything else is for testing how versions meet.
     pub features: u64,
     /// How the connection is protected; both ends must say the same.
     /// Default: [`SecurityMode::None`].
@@ -85,11 +87,12 @@ impl Local {
             absent: Vec::new(),
             verbs_site: None,
             unix_closing: UnixClosing::default(),
+            integrity: Integrity::Auto,
             limits: Limits::default(),
             places: Places::new(SessionLimits::default()),
             resumable: None,
             versions: VersionRange::SUPPORTED,
-            features: features::SUPPORTED,
+            features: 0,
             security: SecurityMode::None,
             handshake_timeout: Duration::from_secs(5),
             max_pending: 256,
@@ -103,13 +106,9 @@ impl Local {
     }
 
     pub(crate) fn hello(&self, nonce: [u8; 16]) -> Hello {
-        let unsaid = match self.resumable {
-            Some(_) => 0,
-            None => features::RESUME | features::RESUME_VERBS,
-        };
         Hello {
             versions: self.versions,
-            features: self.features & !unsaid,
+            features: self.features,
             security: self.security,
             nonce,
         }
@@ -127,6 +126,7 @@ impl Local {
             incarnation: self.incarnation,
             host,
             limits: self.limits,
+            integrity: self.integrity,
             fabrics,
         }
     }

@@ -9,6 +9,7 @@
 use std::fmt;
 
 use crate::fabric::{FabricKind, Policy, VerbsDevice};
+use crate::integrity::Integrity;
 use crate::message::{GidType, Offer, Version, VersionRange};
 
 /// The highest version that both ranges hold, or `None`. Symmetric.
@@ -121,6 +122,15 @@ pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option
             Some(format!("the {by} requires {required}"))
         }
         _ => meeting.unwanted(fabric),
+    }
+}
+
+/// Whether payloads have a checksum where tcp carries them, as [`Integrity`] says. Symmetric.
+pub fn payload_checksums(a: &Offer, b: &Offer) -> bool {
+    match (a.integrity, b.integrity) {
+        (Integrity::On, _) | (_, Integrity::On) => true,
+        (Integrity::Off, _) | (_, Integrity::Off) => false,
+        (Integrity::Auto, Integrity::Auto) => !a.host.same_network(&b.host),
     }
 }
 

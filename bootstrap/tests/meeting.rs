@@ -171,7 +171,7 @@ fn a_requirement_that_cannot_be_met_fails_at_both_ends() {
 fn another_protocol_version_fails_at_both_ends_at_once() {
     let listening = Listening::with(node(2));
     let mut later = node(1);
-    let newest = Version { major: 2, minor: 0 };
+    let newest = Version { major: 3, minor: 0 };
     later.versions = VersionRange {
         oldest: newest,
         newest,
@@ -191,7 +191,7 @@ fn another_protocol_version_fails_at_both_ends_at_once() {
     assert!(
         failure
             .to_string()
-            .contains("the peer speaks ibex protocol 2.0"),
+            .contains("the peer speaks ibex protocol 3.0"),
         "{failure}"
     );
 }

@@ -85,6 +85,7 @@ fn a_dialer_that_goes_leaves_no_queue_pair_behind() {
         pid: 1,
         uid: 1,
         pid_namespace: 0,
+        network_namespace: 0,
     };
     let local = with(1, &Arc::new(FakeSite::default()));
     let mut machine = DialerHandshake::new(&local, host, [0; 16], now, now + LONG);

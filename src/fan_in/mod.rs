@@ -468,7 +468,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     fn join(&mut self, session: Arc<SessionShared>) {
         let peer = PeerAt::of(session.peer());
         let channel = self.template.over(&session);
-        let offer = V::offer(channel.peer_knows_versions());
+        let offer = V::offer();
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
             // It came and went without a message: nobody has joined.

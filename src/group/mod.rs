@@ -279,7 +279,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> Group<T, C, V> {
     /// If it is a peer of another node.
     pub fn join(&mut self, peer: &Peer) -> Result<MemberId, OpenError> {
         let channel = self.template.over(peer.session());
-        let handle = channel.open_sender(V::offer(channel.peer_knows_versions()))?;
+        let handle = channel.open_sender(V::offer())?;
         let Ok(member) = self.group.join(peer.at(), handle) else {
             unreachable!("a new end has no clone")
         };

@@ -20,7 +20,7 @@ pub trait KnownVersions<T: ?Sized, C>: sealed::Sealed {
 
     /// What an end offers its peer.
     #[doc(hidden)]
-    fn offer(peer_knows_versions: bool) -> Result<Offer, OpenFailure>;
+    fn offer() -> Result<Offer, OpenFailure>;
 
     #[doc(hidden)]
     fn sequence(message: &Self::Message) -> Sequence;
@@ -45,7 +45,7 @@ pub struct AndOlder<O: ?Sized>(Infallible, PhantomData<fn(&O)>);
 impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
     type Message = Message<T, C>;
 
-    fn offer(_: bool) -> Result<Offer, OpenFailure> {
+    fn offer() -> Result<Offer, OpenFailure> {
         message_version::<T, C>().map(Offer::of_one)
     }
 
@@ -66,16 +66,11 @@ impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> KnownVersions<N, C> for AndOlder<O> {
     type Message = VersionedMessage<N, O, C>;
 
-    fn offer(peer_knows_versions: bool) -> Result<Offer, OpenFailure> {
+    fn offer() -> Result<Offer, OpenFailure> {
         let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
         if newer.fingerprint == older.fingerprint {
             let schema = newer.schema;
             return Err(OpenFailure::SameVersions { schema });
-        }
-        if !peer_knows_versions {
-            // It would refuse the list. Of one alone the older is the better guess: whose
-            // library is older runs the older program.
-            return Ok(Offer::of_one(older));
         }
         Ok(Offer {
             newest: newer,

@@ -100,9 +100,6 @@ mod known;
 /// included; two that do not differ in structure are refused with
 /// [`OpenFailure::SameVersions`]. Ends that know no version in common end with a
 /// [`SchemaMismatch`](crate::SchemaMismatch), which shows both lists, at either end.
-///
-/// A peer whose library is older than versions (protocol 1.0) is told of the older version
-/// alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Versions<N, O> {
     /// Of the newer version.
@@ -157,7 +154,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
     pub fn sender(self) -> Result<VersionedSender<N, O, C>, OpenError> {
-        let handle = self.channel.open_sender(self.offer())?;
+        let handle = self.channel.open_sender(Self::offer())?;
         Ok(VersionedSender::new(handle))
     }
 
@@ -168,7 +165,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
     ///
     /// [`OpenError`], as there, and with [`OpenFailure::SameVersions`].
     pub fn receiver(self) -> Result<VersionedReceiver<N, O, C>, OpenError> {
-        let handle = self.channel.open_receiver(self.offer())?;
+        let handle = self.channel.open_receiver(Self::offer())?;
         Ok(VersionedReceiver {
             handle,
             newer: fingerprint::<N, C>(),
@@ -177,9 +174,8 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionsBuilder<N, O, C> {
         })
     }
 
-    fn offer(&self) -> Result<Offer, OpenFailure> {
-        let peer_knows_versions = self.channel.peer_knows_versions();
-        <AndOlder<O> as KnownVersions<N, C>>::offer(peer_knows_versions)
+    fn offer() -> Result<Offer, OpenFailure> {
+        <AndOlder<O> as KnownVersions<N, C>>::offer()
     }
 }
 

@@ -51,7 +51,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
 /// Whoever is told first that the versions do not go together, both ends know which two
 /// they are and what to update.
 fn another_version(stage: &mut Stage) {
-    let newest = Version { major: 2, minor: 0 };
+    let newest = Version { major: 3, minor: 0 };
     let mut later = hand_made_node();
     later.versions = VersionRange {
         oldest: newest,
@@ -60,7 +60,7 @@ fn another_version(stage: &mut Stage) {
     let is_diagnosis = |error: &HandshakeError| {
         let said = error.to_string();
         matches!(error, HandshakeError::Version { .. })
-            && said.contains("ibex protocol 2.0")
+            && said.contains("ibex protocol 3.0")
             && said.contains("update the older of the two")
     };
     match stage.side {
@@ -521,6 +521,7 @@ fn this_host() -> HostHint {
         pid: process::id(),
         uid: geteuid().as_raw(),
         pid_namespace: 0,
+        network_namespace: 0,
     }
 }
 

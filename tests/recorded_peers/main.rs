@@ -1,22 +1,32 @@
-//! Peers that speak another minor version of the protocol: a later one than this node, and
-//! an earlier one.
+//! Peers that speak another version of the protocol: a later minor version than this node, and
+//! another major version.
 //!
 //! What such a peer sends is written down byte by byte in `*.txt`, with a word on each part,
 //! from the description of the protocol and not by this code. It is not made anew when the
 //! code changes, since nodes that are out there do not change either. It is played over a
-//! real connection to a real node: the peer sends three samples, takes three answers,
-//! acknowledges them and leaves.
+//! real connection to a real node. The peer of the later minor version sends three samples,
+//! takes three answers, acknowledges them and leaves; those of the other major version are
+//! refused, whoever dialed.
 #![forbid(unsafe_code)]
 
 mod recording;
 
-use std::{net::SocketAddr, thread};
+use std::{
+    net::{SocketAddr, TcpListener},
+    thread,
+    time::Instant,
+};
 
 use ibex::{
-    Codec, Fabric, Node, Peer, Pod, Policy, Schema, VersionedReceiver, VersionedSender, Versions,
+    Codec, ConnectError, Fabric, Node, Peer, Pod, Policy, Schema, VersionedReceiver,
+    VersionedSender, Versions,
+    bootstrap::{DialError, HandshakeError, Problem, Version, VersionRange},
     bytemuck::{self, Zeroable},
 };
-use ibex_bootstrap::message::{Message, MessageKind};
+use ibex_bootstrap::{
+    Acceptor, Local, NodeIdentity,
+    message::{Message, MessageKind},
+};
 use recording::{Recording, Said};
 
 #[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, Zeroable, Schema)]
@@ -54,7 +64,7 @@ impl Ends {
 /// of versions of a message type of which the node knows the second.
 #[test]
 fn a_peer_of_a_later_minor_version() {
-    let said = meet(include_str!("minor_1_7.txt"), |peer| {
+    let said = meet(include_str!("minor_2_1.txt"), |peer| {
         let Ends {
             mut samples,
             mut answers,
@@ -95,42 +105,92 @@ fn a_peer_of_a_later_minor_version() {
     }
 }
 
-/// The first minor version knows no lists of versions, and would refuse one: it is told of the
-/// older version, which is the one that its program has.
+/// Peers of the major version before, the first and the last of it.
+const OLDER: [(&str, VersionRange); 2] = [
+    (include_str!("minor_1_0.txt"), older(0)),
+    (include_str!("minor_1_7.txt"), older(7)),
+];
+
+const fn older(newest: u16) -> VersionRange {
+    VersionRange {
+        oldest: Version { major: 1, minor: 0 },
+        newest: Version {
+            major: 1,
+            minor: newest,
+        },
+    }
+}
+
+/// What a node finds out about such a peer, with both versions and what to do.
+fn is_diagnosis(error: &HandshakeError, theirs: VersionRange) -> bool {
+    let ours = VersionRange::SUPPORTED;
+    let said = error.to_string();
+    *error == HandshakeError::Version { ours, theirs }
+        && [ours, theirs]
+            .iter()
+            .all(|range| said.contains(&range.to_string()))
+        && said.contains("update the older of the two")
+}
+
 #[test]
-fn a_peer_of_the_first_minor_version() {
-    let said = meet(include_str!("minor_1_0.txt"), |peer| {
-        let Ends {
-            mut samples,
-            mut answers,
-        } = Ends::open(peer);
-        for number in 1..=3 {
-            let sample = samples.recv().expect("a sample");
-            let Versions::Older(older) = &sample else {
-                panic!("the peer knows SampleV1 alone: {sample:?}")
+fn a_peer_of_an_older_major_version_that_dials_is_refused_in_its_own_way() {
+    for (recording, theirs) in OLDER {
+        let address = "127.0.0.1:0".parse().expect("an address");
+        let local = Local::new(NodeIdentity([7; 16]), 1);
+        let mut acceptor = Acceptor::bind(address, local).expect("a port");
+        let address = acceptor.local_addr();
+        let played = thread::spawn(move || {
+            let mut peer = Recording::open(recording, address);
+            peer.say("hello");
+            // It goes by this Hello.
+            peer.hear_magic();
+            let Message::Hello(hello) = peer.hear_message(MessageKind::Hello) else {
+                panic!("no Hello")
             };
-            assert_eq!(**older, SampleV1 { number });
-            sample.ack();
-        }
-        match answers.opened(PATIENCE).expect("the peer opened it") {
-            Versions::Older(answers) => {
-                for number in 1..=3 {
-                    answers.send(&SampleV1 { number }).expect("sent");
-                }
-                answers.wait_acked(3).expect("acknowledged");
+            assert_eq!(hello.versions, VersionRange::SUPPORTED);
+            // And could read this, as its versions skip what stands behind the words.
+            match peer.hear_message(MessageKind::Refusal) {
+                Message::Refusal(refusal) => refusal.reason.to_string(),
+                other => panic!("{other:?}"),
             }
-            other => panic!("the peer knows SampleV1 alone: {other:?}"),
+        });
+        let failure = loop {
+            acceptor.turn(Instant::now());
+            match acceptor.poll_failure() {
+                Some(failure) => break failure,
+                None => thread::yield_now(),
+            }
+        };
+        let Problem::Handshake(error) = &failure.problem else {
+            panic!("{failure}")
+        };
+        assert!(is_diagnosis(error, theirs), "{error}");
+        assert_eq!(played.join().expect("it is told"), error.to_string());
+    }
+}
+
+#[test]
+fn a_peer_of_an_older_major_version_that_listens_is_told_apart_at_once() {
+    for (recording, theirs) in OLDER {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let played = thread::spawn(move || {
+            let (wire, _) = listener.accept().expect("the node");
+            let mut peer = Recording::over(recording, wire);
+            peer.hear_magic();
+            peer.hear_message(MessageKind::Hello);
+            // It says its own, finds that the two do not go together, and hangs up.
+            peer.say("hello");
+        });
+        let node = Node::builder().build().expect("a node");
+        match node.connect(address) {
+            Err(ConnectError::Dial(DialError::Handshake { peer, source, .. })) => {
+                assert_eq!(peer, address);
+                assert!(is_diagnosis(&source, theirs), "{source}");
+            }
+            other => panic!("{other:?}"),
         }
-        assert!(samples.next().expect("an orderly end").is_none());
-    });
-    assert_eq!(
-        said.payloads,
-        [1_u64, 2, 3].map(|number| number.to_le_bytes().to_vec())
-    );
-    for (name, spec) in &said.opened {
-        assert_eq!(spec.older, [], "{name}");
-        let known = <Pod as Codec<SampleV1>>::schema().fingerprint.0;
-        assert_eq!(spec.newest.fingerprint, known, "{name}");
+        played.join().expect("the node says Hello");
     }
 }
 
@@ -161,12 +221,12 @@ fn play(text: &str, address: SocketAddr) -> Said {
     let Message::Hello(hello) = hello else {
         panic!("{hello:?}")
     };
-    assert_eq!(hello.versions, ibex_bootstrap::VersionRange::SUPPORTED);
-    peer.say("offer");
+    assert_eq!(hello.versions, VersionRange::SUPPORTED);
+    peer.say_checked("offer");
     peer.hear_message(MessageKind::Offer);
-    peer.say("choice");
+    peer.say_checked("choice");
     peer.hear_message(MessageKind::Endpoint);
-    peer.say("ready");
+    peer.say_checked("ready");
     peer.hear_message(MessageKind::Ready);
 
     peer.say("opens");

@@ -9,7 +9,7 @@ use std::{
 };
 
 use ibex_bootstrap::{
-    message::{MAGIC, Message, MessageKind},
+    message::{ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageKind, checksum},
     parse_message,
 };
 use ibex_transport::engine::{
@@ -23,6 +23,10 @@ use ibex_transport::engine::{
 pub(crate) struct Recording {
     parts: Vec<(String, Vec<u8>)>,
     wire: TcpStream,
+    /// The Hellos of both, as far as they were said: the peer's and the node's.
+    hellos: [Vec<u8>; 2],
+    /// Whether the peer has said a message that covers both.
+    has_vouched: bool,
     /// What the node has said in the session so far.
     pub(crate) said: Said,
 }
@@ -43,9 +47,14 @@ pub(crate) struct Said {
 }
 
 impl Recording {
-    /// Connects to a node and says nothing yet. `text` has the parts, each a name in brackets
-    /// and lines of hexadecimal, with comments.
+    /// Connects to a node and says nothing yet.
     pub(crate) fn open(text: &str, address: SocketAddr) -> Self {
+        Self::over(text, TcpStream::connect(address).expect("the node listens"))
+    }
+
+    /// Over a connection of its own. `text` has the parts, each a name in brackets and lines of
+    /// hexadecimal, with comments.
+    pub(crate) fn over(text: &str, wire: TcpStream) -> Self {
         let mut parts: Vec<(String, Vec<u8>)> = Vec::new();
         for line in text.lines().map(str::trim) {
             if let Some(name) = line.strip_prefix('[') {
@@ -61,22 +70,43 @@ impl Recording {
             }
         }
         parts.reverse();
-        let wire = TcpStream::connect(address).expect("the node listens");
         // Not a limit: a node that says nothing for so long never will.
         wire.set_read_timeout(Some(Duration::from_secs(60)))
             .expect("a time-out");
         Self {
             parts,
             wire,
+            hellos: [Vec::new(), Vec::new()],
+            has_vouched: false,
             said: Said::default(),
         }
     }
 
     /// Sends the next part, which is called so.
     pub(crate) fn say(&mut self, part: &str) {
+        let bytes = self.next(part);
+        if self.hellos[0].is_empty() {
+            self.hellos[0].clone_from(&bytes);
+        }
+        self.wire.write_all(&bytes).expect("the node listens");
+    }
+
+    /// Likewise, a message of a handshake that the peer dialed for, with its checksum.
+    pub(crate) fn say_checked(&mut self, part: &str) {
+        let mut bytes = self.next(part);
+        let before = match std::mem::replace(&mut self.has_vouched, true) {
+            false => [&self.hellos[0][..], &self.hellos[1]],
+            true => ALONE,
+        };
+        let checksum = checksum(before, &bytes);
+        bytes.extend(checksum.to_le_bytes());
+        self.wire.write_all(&bytes).expect("the node listens");
+    }
+
+    fn next(&mut self, part: &str) -> Vec<u8> {
         let (name, bytes) = self.parts.pop().expect("there is another part");
         assert_eq!(name, part, "the parts are played in their order");
-        self.wire.write_all(&bytes).expect("the node listens");
+        bytes
     }
 
     /// Whether everything was sent.
@@ -87,13 +117,19 @@ impl Recording {
     // ---- What the node answers -------------------------------------------------------
 
     pub(crate) fn hear_magic(&mut self) {
-        assert_eq!(self.hear(MAGIC.len()), MAGIC);
+        self.hellos[1] = self.hear(MAGIC.len());
+        assert_eq!(self.hellos[1], MAGIC);
     }
 
     /// The next message of the handshake.
     pub(crate) fn hear_message(&mut self, kind: MessageKind) -> Message {
         let length = self.hear(2);
-        let bytes = self.hear(usize::from(u16::from_le_bytes([length[0], length[1]])));
+        let mut bytes = self.hear(usize::from(u16::from_le_bytes([length[0], length[1]])));
+        if kind == MessageKind::Hello {
+            self.hellos[1].extend([&length[..], &bytes].concat());
+        } else {
+            bytes.truncate(bytes.len() - CHECKSUM_BYTES);
+        }
         let message = parse_message(&bytes).expect("a node says what it should");
         assert_eq!(message.kind(), kind, "{message:?}");
         message

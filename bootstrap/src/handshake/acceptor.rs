@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::conversation::{self, Terms};
+use super::conversation;
 use super::machine::{Handshake, Part};
 use super::proof::Claim;
 use super::{Agreement, ResumedSession, Step};
@@ -15,7 +15,7 @@ use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
     Choice, Endpoint, GidType, Message, MessageError, Offer, Ready, Resume, ResumeRefusal, Resumed,
-    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, features,
+    SessionSecrets, ShmEndpoint, Text, Unavailable, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, End};
 use crate::places::{Place, Places};
@@ -89,8 +89,8 @@ pub enum AcceptorEvent {
 
 enum State {
     AwaitHello,
-    AwaitDevice(Terms),
-    AwaitOffer(Terms),
+    AwaitDevice(Version),
+    AwaitOffer(Version),
     AwaitChoice(Course),
     AwaitListening(Course, Choice),
     AwaitPrepared(Course, Choice),
@@ -143,7 +143,7 @@ type Conversation = conversation::Conversation<AcceptorEvent>;
 
 /// Everything known from the peer's offer on.
 struct Course {
-    terms: Terms,
+    version: Version,
     theirs: Offer,
     place: Place,
 }
@@ -157,8 +157,9 @@ impl Handshake<AcceptorPart> {
         now: Instant,
         deadline: Instant,
     ) -> Handshake<AcceptorPart> {
+        let hello = local.hello(entropy.nonce);
         Handshake {
-            conversation: Conversation::new(local.hello(entropy.nonce), now, deadline),
+            conversation: Conversation::new(End::Acceptor, hello, now, deadline),
             part: AcceptorPart {
                 ours: local.offer(host),
                 places: local.places.clone(),
@@ -201,9 +202,9 @@ impl Handshake<AcceptorPart> {
     pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match std::mem::replace(&mut part.state, State::Over) {
-            State::AwaitDevice(terms) => {
+            State::AwaitDevice(version) => {
                 part.ours.set_device(found);
-                part.offer(conversation, terms);
+                part.offer(conversation, version);
             }
             state => part.state = state,
         }
@@ -339,16 +340,16 @@ impl Part for AcceptorPart {
                 // Ours goes out even when the two do not match: it is what the
                 // dialer needs for its own diagnosis.
                 conversation.send_hello();
-                match conversation.settle_terms(&theirs) {
-                    Ok(terms) if self.seeks_device => {
+                match conversation.settle(&theirs) {
+                    Ok(version) if self.seeks_device => {
                         self.errands.push_back(AcceptorEvent::FindDevice);
-                        self.state = State::AwaitDevice(terms);
+                        self.state = State::AwaitDevice(version);
                     }
-                    Ok(terms) => self.offer(conversation, terms),
+                    Ok(version) => self.offer(conversation, version),
                     Err(error) => conversation.fail(error),
                 }
             }
-            (State::AwaitOffer(terms), Message::Offer(theirs)) => {
+            (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 // The dialer computes the same; with this, both ends fail with
                 // the same words and neither depends on the other's.
                 if let Err(conflict) = negotiate::fabric(&theirs, &self.ours, &[]) {
@@ -362,7 +363,7 @@ impl Part for AcceptorPart {
                 match self.places.take(theirs.identity, theirs.incarnation) {
                     Ok(place) => {
                         self.state = State::AwaitChoice(Course {
-                            terms,
+                            version,
                             theirs,
                             place,
                         });
@@ -373,10 +374,8 @@ impl Part for AcceptorPart {
                     }
                 }
             }
-            (State::AwaitOffer(terms), Message::Resume(resume))
-                if terms.features & features::RESUME != 0 =>
-            {
-                self.resume(conversation, terms, &resume);
+            (State::AwaitOffer(_), Message::Resume(resume)) => {
+                self.resume(conversation, &resume);
             }
             (State::AwaitResumePair(answer), Message::Endpoint(Endpoint::Verbs(theirs))) => {
                 self.errands.push_back(AcceptorEvent::PreparePair);
@@ -443,21 +442,18 @@ impl Part for AcceptorPart {
 }
 
 impl AcceptorPart {
-    fn offer(&mut self, conversation: &mut Conversation, terms: Terms) {
+    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
         conversation.send(&Message::Offer(self.ours.clone()));
-        self.state = State::AwaitOffer(terms);
+        self.state = State::AwaitOffer(version);
     }
 
-    fn resume(&mut self, conversation: &mut Conversation, terms: Terms, resume: &Resume) {
+    fn resume(&mut self, conversation: &mut Conversation, resume: &Resume) {
         let answer = match self.answer(conversation, resume) {
             Ok(answer) => answer,
             Err(error) => return conversation.fail(error),
         };
         if resume.fabric == FabricKind::Verbs {
-            match terms.resume_over_verbs() {
-                Ok(()) => self.state = State::AwaitResumePair(answer),
-                Err(error) => conversation.fail(error),
-            }
+            self.state = State::AwaitResumePair(answer);
             return;
         }
         let ResumeAnswer { session, proof } = answer;
@@ -475,7 +471,7 @@ impl AcceptorPart {
         let find = |sessions: &Arc<dyn ResumableSessions>| sessions.find(&resume.session_id);
         let session = self.resumable.as_ref().and_then(find);
         let session = session.ok_or(refused(ResumeRefusal::NoSuchSession))?;
-        let prologue = conversation.prologue(false);
+        let prologue = conversation.prologue();
         let claim = Claim {
             session_id: &resume.session_id,
             epoch: resume.epoch,
@@ -563,14 +559,14 @@ impl AcceptorPart {
         conversation.send(&Message::Ready(Ready {
             session: Some(session),
         }));
-        let prologue = conversation.prologue(false);
+        let prologue = conversation.prologue();
         let lack = negotiate::own_lack(End::Acceptor, &self.ours, &course.theirs, choice.fabric);
         let agreement = Agreement {
             stated_pid: self.ours.host.pid_of(&course.theirs.host),
             no_tcp: negotiate::exclusion(&course.theirs, &self.ours, FabricKind::Tcp),
+            payload_checksums: negotiate::payload_checksums(&self.ours, &course.theirs),
             peer: course.theirs,
-            version: course.terms.version,
-            features: course.terms.features,
+            version: course.version,
             session_id: self.entropy.session_id,
             resume_secret: self.entropy.resume_secret.clone(),
             fabric: choice.fabric,

@@ -5,9 +5,9 @@ use std::time::Instant;
 
 use super::inbox::{Inbox, Received, Unreadable};
 use super::{Prologue, Step};
-use crate::error::HandshakeError;
-use crate::message::{Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version, features};
-use crate::negotiate;
+use crate::error::{Garbling, HandshakeError};
+use crate::message::{ALONE, Hello, MAGIC, Message, Refusal, RefusalCause, Text, Version};
+use crate::negotiate::{self, End as Side};
 
 /// One end's view of the exchange, whichever end it is, and whichever event tells of its good
 /// end. Its module is private; `pub` lets [`Part`](super::machine::Part) speak of it.
@@ -21,40 +21,24 @@ pub struct Conversation<E> {
     deadline: Instant,
 
     // The Hellos.
+    side: Side,
     /// Our Hello as it was put on the wire, magic included.
     hello_sent: Vec<u8>,
     /// The peer's, likewise; empty until it came.
     hello_received: Vec<u8>,
     hello: Hello,
-    /// Set when both Hellos agree; before that a Refusal could not be read by
-    /// the peer, so none is sent.
-    terms: Option<Terms>,
+    /// Whether the message that covers both Hellos was sent, and whether the peer's came.
+    has_vouched: bool,
+    has_peer_vouched: bool,
+    /// What is wrong between the two Hellos, if they are as they were sent: the peer says so by
+    /// saying nothing more than a Refusal.
+    conflict: Option<HandshakeError>,
 
     // The end.
     end: End<E>,
     /// The peer may have taken the connection for what it is to become: no Refusal goes
     /// there any more.
     is_quiet: bool,
-}
-
-/// What the two Hellos settle.
-#[derive(Clone, Copy)]
-pub(super) struct Terms {
-    pub(super) version: Version,
-    pub(super) features: u64,
-}
-
-impl Terms {
-    /// Whether a session may get a queue pair again.
-    pub(super) fn resume_over_verbs(self) -> Result<(), HandshakeError> {
-        match self.features & features::RESUME_VERBS {
-            0 => {
-                let why = "one of the two nodes speaks a version before 1.5";
-                Err(HandshakeError::not_over_verbs(why))
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// How a conversation ended, and whether that was told.
@@ -65,7 +49,12 @@ enum End<E> {
 }
 
 impl<E> Conversation<E> {
-    pub(super) fn new(hello: Hello, now: Instant, deadline: Instant) -> Conversation<E> {
+    pub(super) fn new(
+        side: Side,
+        hello: Hello,
+        now: Instant,
+        deadline: Instant,
+    ) -> Conversation<E> {
         let mut hello_sent = MAGIC.to_vec();
         Message::Hello(hello.clone()).write(&mut hello_sent);
         Conversation {
@@ -73,10 +62,13 @@ impl<E> Conversation<E> {
             outbox: Vec::new(),
             started: now,
             deadline,
+            side,
             hello_sent,
             hello_received: Vec::new(),
             hello,
-            terms: None,
+            has_vouched: false,
+            has_peer_vouched: false,
+            conflict: None,
             end: End::Open,
             is_quiet: false,
         }
@@ -91,12 +83,17 @@ impl<E> Conversation<E> {
     }
 
     /// The next message while the conversation is open, or `None`. Ends the
-    /// conversation on bytes that are no message, and on a Refusal.
+    /// conversation on bytes that are no message or not what was sent, and on a Refusal.
     pub(super) fn next_message(&mut self, step: Step) -> Option<Message> {
         if !self.is_open() {
             return None;
         }
-        let error = match self.inbox.next_message() {
+        let before = match (self.has_hello(), self.has_peer_vouched) {
+            (false, _) => None,
+            (true, false) => Some(in_order(self.side, &self.hello_sent, &self.hello_received)),
+            (true, true) => Some(ALONE),
+        };
+        let error = match self.inbox.next_message(before) {
             Ok(None) => return None,
             Ok(Some(Received {
                 message: Message::Refusal(refusal),
@@ -111,6 +108,10 @@ impl<E> Conversation<E> {
                         why: refusal.reason,
                     },
                     Some(RefusalCause::Closing) => HandshakeError::Closing,
+                    Some(RefusalCause::Garbled) => HandshakeError::Garbled {
+                        step,
+                        how: Garbling::AtPeer(refusal.reason),
+                    },
                     None => HandshakeError::Refused {
                         step,
                         reason: refusal.reason,
@@ -119,13 +120,19 @@ impl<E> Conversation<E> {
                 return None;
             }
             Ok(Some(Received { message, bytes })) => {
-                if matches!(message, Message::Hello(_)) && self.hello_received.is_empty() {
+                if self.has_hello() {
+                    self.has_peer_vouched = true;
+                } else if matches!(message, Message::Hello(_)) {
                     self.hello_received = [&MAGIC, bytes.as_slice()].concat();
                 }
                 return Some(message);
             }
             Err(Unreadable::Foreign(seen)) => HandshakeError::NotIbex { seen },
             Err(Unreadable::Message(problem)) => HandshakeError::Malformed { step, problem },
+            Err(Unreadable::Garbled { sent, computed }) => HandshakeError::Garbled {
+                step,
+                how: Garbling::Here { sent, computed },
+            },
         };
         self.fail(error);
         None
@@ -137,9 +144,15 @@ impl<E> Conversation<E> {
 
     /// Nothing once the conversation is over: an errand may be answered later.
     pub(super) fn send(&mut self, message: &Message) {
-        if self.is_open() {
-            message.write(&mut self.outbox);
+        if !self.is_open() {
+            return;
         }
+        let before = match self.has_vouched {
+            false => in_order(self.side, &self.hello_sent, &self.hello_received),
+            true => ALONE,
+        };
+        message.write_checked(before, &mut self.outbox);
+        self.has_vouched = true;
     }
 
     pub(super) fn poll_transmit(&mut self) -> Option<Vec<u8>> {
@@ -162,8 +175,8 @@ impl<E> Conversation<E> {
         !self.hello_received.is_empty()
     }
 
-    /// What follows from the peer's Hello and ours.
-    pub(super) fn settle_terms(&mut self, theirs: &Hello) -> Result<Terms, HandshakeError> {
+    /// The version that follows from the peer's Hello and ours.
+    pub(super) fn settle(&self, theirs: &Hello) -> Result<Version, HandshakeError> {
         let ours = &self.hello;
         let version =
             negotiate::version(ours.versions, theirs.versions).ok_or(HandshakeError::Version {
@@ -176,28 +189,24 @@ impl<E> Conversation<E> {
                 theirs: theirs.security,
             });
         }
-        let terms = Terms {
-            version,
-            features: ours.features & theirs.features,
-        };
-        self.terms = Some(terms);
-        Ok(terms)
+        Ok(version)
     }
 
-    /// Both Hellos, the dialer's first.
-    pub(super) fn prologue(&self, is_dialer: bool) -> Prologue {
-        let (sent, received) = (self.hello_sent.clone(), self.hello_received.clone());
-        if is_dialer {
-            Prologue {
-                dialer: sent,
-                acceptor: received,
-            }
-        } else {
-            Prologue {
-                dialer: received,
-                acceptor: sent,
-            }
-        }
+    /// The acceptor's Hello does not go with ours, if it came as it was sent. An acceptor that
+    /// finds the same says so, or nothing; one that goes on has said another.
+    pub(super) fn suspect(&mut self, conflict: HandshakeError) {
+        self.conflict = Some(conflict);
+    }
+
+    /// Both Hellos as they were on the wire, the dialer's first.
+    fn hellos(&self) -> [&[u8]; 2] {
+        in_order(self.side, &self.hello_sent, &self.hello_received)
+    }
+
+    /// Both Hellos.
+    pub(super) fn prologue(&self) -> Prologue {
+        let [dialer, acceptor] = self.hellos().map(<[u8]>::to_vec);
+        Prologue { dialer, acceptor }
     }
 
     // The clock.
@@ -242,7 +251,8 @@ impl<E> Conversation<E> {
     /// it has closed the connection.
     pub(super) fn fail(&mut self, error: HandshakeError) {
         let peer_knows = matches!(error, HandshakeError::Closed { .. });
-        if self.terms.is_some() && !peer_knows && !self.is_quiet {
+        // Before both Hellos are known, the checksum of a Refusal is not.
+        if self.has_hello() && !peer_knows && !self.is_quiet {
             self.send(&Message::Refusal(refusal_for(&error)));
         }
         self.end_with(error);
@@ -251,7 +261,20 @@ impl<E> Conversation<E> {
     /// The same without a word to the peer, who said so itself.
     fn end_with(&mut self, error: HandshakeError) {
         if self.is_open() {
+            let error = match self.conflict.take() {
+                Some(conflict) if !self.has_said_otherwise(&error) => conflict,
+                _ => error,
+            };
             self.end = End::Failed(Some(error));
+        }
+    }
+
+    /// Whether an acceptor whose Hello does not go with ours has said more than that it finds
+    /// the same, or something that cannot be read, when the conversation ends with `error`.
+    fn has_said_otherwise(&self, error: &HandshakeError) -> bool {
+        match error {
+            HandshakeError::Closed { .. } | HandshakeError::Silent { .. } => self.has_more(),
+            error => error.may_be_garbling(),
         }
     }
 
@@ -270,6 +293,14 @@ impl<E> Conversation<E> {
     }
 }
 
+/// What the two ends sent, the dialer's first, as `side` knows it.
+fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2] {
+    match side {
+        Side::Dialer => [sent, received],
+        Side::Acceptor => [received, sent],
+    }
+}
+
 /// What the peer is told.
 fn refusal_for(error: &HandshakeError) -> Refusal {
     let cause = match error {
@@ -282,6 +313,7 @@ fn refusal_for(error: &HandshakeError) -> Refusal {
                 cause: Some(RefusalCause::NotOverFabric),
             };
         }
+        _ if error.may_be_garbling() => Some(RefusalCause::Garbled),
         _ => None,
     };
     Refusal {

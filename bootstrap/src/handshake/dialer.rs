@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation::{self, Terms};
+use super::conversation;
 use super::machine::{Handshake, Part};
 use super::{Agreement, Step};
 use crate::error::HandshakeError;
@@ -12,7 +12,7 @@ use crate::fabric::{FabricKind, VerbsDevice};
 use crate::identity::{HostHint, Secret};
 use crate::local::Local;
 use crate::message::{
-    Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text, VerbsEndpoint,
+    Choice, Endpoint, Message, Offer, Ready, SessionSecrets, Text, VerbsEndpoint, Version,
 };
 use crate::negotiate::{self, Chosen, End, RuledOut};
 use crate::places::{Place, Places};
@@ -62,8 +62,10 @@ pub enum DialerEvent {
 
 enum State {
     AwaitHello,
-    AwaitDevice(Terms),
-    AwaitOffer(Terms),
+    AwaitDevice(Version),
+    AwaitOffer(Version),
+    /// Nothing more, since the two Hellos do not go together.
+    AwaitEnd,
     AwaitEndpoint(Course),
     AwaitUnix(Course),
     /// Our queue pair, for the peer's.
@@ -78,7 +80,7 @@ type Conversation = conversation::Conversation<DialerEvent>;
 
 /// Everything known from the choice on.
 struct Course {
-    terms: Terms,
+    version: Version,
     theirs: Offer,
     chosen: Chosen,
     ruled_out: Vec<RuledOut>,
@@ -95,7 +97,8 @@ impl Handshake<DialerPart> {
         now: Instant,
         deadline: Instant,
     ) -> Handshake<DialerPart> {
-        let mut conversation = Conversation::new(local.hello(nonce), now, deadline);
+        let hello = local.hello(nonce);
+        let mut conversation = Conversation::new(End::Dialer, hello, now, deadline);
         conversation.send_hello();
         let part = DialerPart {
             ours: local.offer(host),
@@ -122,9 +125,9 @@ impl Handshake<DialerPart> {
     pub fn handle_device(&mut self, found: Result<VerbsDevice, String>) {
         let (part, conversation) = (&mut self.part, &mut self.conversation);
         match std::mem::replace(&mut part.state, State::Over) {
-            State::AwaitDevice(terms) => {
+            State::AwaitDevice(version) => {
                 part.ours.set_device(found);
-                part.offer(conversation, terms);
+                part.offer(conversation, version);
             }
             state => part.state = state,
         }
@@ -179,7 +182,7 @@ impl Part for DialerPart {
         match &self.state {
             State::AwaitHello => Step::Hello,
             State::AwaitDevice(_) => Step::Device,
-            State::AwaitOffer(_) => Step::Offer,
+            State::AwaitOffer(_) | State::AwaitEnd => Step::Offer,
             State::AwaitEndpoint(_) => Step::Endpoint,
             State::AwaitUnix(_) => Step::UnixSocket,
             State::AwaitPrepared(..) | State::AwaitConnected(..) => Step::QueuePair,
@@ -203,19 +206,20 @@ impl Part for DialerPart {
     fn handle_message(&mut self, conversation: &mut Conversation, message: Message) {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
-            (State::AwaitHello, Message::Hello(theirs)) => {
-                match conversation.settle_terms(&theirs) {
-                    Ok(terms) if self.seeks_device => {
-                        self.errands.push_back(DialerEvent::FindDevice);
-                        self.state = State::AwaitDevice(terms);
-                    }
-                    Ok(terms) => self.offer(conversation, terms),
-                    Err(error) => conversation.fail(error),
+            (State::AwaitHello, Message::Hello(theirs)) => match conversation.settle(&theirs) {
+                Ok(version) if self.seeks_device => {
+                    self.errands.push_back(DialerEvent::FindDevice);
+                    self.state = State::AwaitDevice(version);
                 }
-            }
-            (State::AwaitOffer(terms), Message::Offer(theirs)) => {
+                Ok(version) => self.offer(conversation, version),
+                Err(conflict) => {
+                    conversation.suspect(conflict);
+                    self.state = State::AwaitEnd;
+                }
+            },
+            (State::AwaitOffer(version), Message::Offer(theirs)) => {
                 match self.places.take(theirs.identity, theirs.incarnation) {
-                    Ok(place) => self.choose(conversation, terms, theirs, place, Vec::new()),
+                    Ok(place) => self.choose(conversation, version, theirs, place, Vec::new()),
                     Err(limit) => {
                         let end = End::Dialer;
                         conversation.fail(HandshakeError::TooManySessions { end, limit });
@@ -256,9 +260,9 @@ impl Part for DialerPart {
 }
 
 impl DialerPart {
-    fn offer(&mut self, conversation: &mut Conversation, terms: Terms) {
+    fn offer(&mut self, conversation: &mut Conversation, version: Version) {
         conversation.send(&Message::Offer(self.ours.clone()));
-        self.state = State::AwaitOffer(terms);
+        self.state = State::AwaitOffer(version);
     }
 
     /// Picks a fabric that was not tried yet and asks for its endpoint. Ends:
@@ -266,7 +270,7 @@ impl DialerPart {
     fn choose(
         &mut self,
         conversation: &mut Conversation,
-        terms: Terms,
+        version: Version,
         theirs: Offer,
         place: Place,
         ruled_out: Vec<RuledOut>,
@@ -278,7 +282,7 @@ impl DialerPart {
                     reason: Text::new(&chosen.reason),
                 }));
                 self.state = State::AwaitEndpoint(Course {
-                    terms,
+                    version,
                     theirs,
                     chosen,
                     ruled_out,
@@ -295,13 +299,13 @@ impl DialerPart {
             why,
         });
         let Course {
-            terms,
+            version,
             theirs,
             ruled_out,
             place,
             ..
         } = course;
-        self.choose(conversation, terms, theirs, place, ruled_out);
+        self.choose(conversation, version, theirs, place, ruled_out);
     }
 
     /// Falls back from verbs when there is a queue pair already.
@@ -336,13 +340,13 @@ impl DialerPart {
     }
 
     fn finish(&mut self, conversation: &mut Conversation, course: Course, session: SessionSecrets) {
-        let prologue = conversation.prologue(true);
+        let prologue = conversation.prologue();
         let agreement = Agreement {
             stated_pid: self.ours.host.pid_of(&course.theirs.host),
             no_tcp: negotiate::exclusion(&self.ours, &course.theirs, FabricKind::Tcp),
+            payload_checksums: negotiate::payload_checksums(&self.ours, &course.theirs),
             peer: course.theirs,
-            version: course.terms.version,
-            features: course.terms.features,
+            version: course.version,
             session_id: session.id,
             resume_secret: session.resume,
             fabric: course.chosen.fabric,

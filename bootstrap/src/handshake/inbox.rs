@@ -2,10 +2,13 @@
 //!
 //! Rules: the magic is checked byte by byte as it comes, so a foreign protocol
 //! fails on its first wrong byte and never waits for eight; a length prefix is
-//! checked before its message is waited for; nothing behind the last message
+//! checked before its message is waited for, and a message's checksum before anything else is
+//! looked at; nothing behind the last message
 //! of the handshake is touched, it stays for the session.
 
-use crate::message::{MAGIC, MAX_MESSAGE_BYTES, Message, MessageError, parse_message};
+use crate::message::{
+    CHECKSUM_BYTES, MAGIC, MAX_MESSAGE_BYTES, Message, MessageError, checksum, parse_message,
+};
 
 /// The receiving half of a conversation.
 #[derive(Default)]
@@ -24,6 +27,8 @@ pub(super) enum Unreadable {
     Foreign(String),
     /// Not a message.
     Message(MessageError),
+    /// Not what was sent: the checksum behind it is not its own.
+    Garbled { sent: u32, computed: u32 },
 }
 
 /// One message and its bytes, length prefix included.
@@ -37,8 +42,12 @@ impl Inbox {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next whole message; `None` until more bytes come.
-    pub(super) fn next_message(&mut self) -> Result<Option<Received>, Unreadable> {
+    /// The next whole message; `None` until more bytes come. Its checksum covers `before` as
+    /// well; without that it is a Hello, which has none.
+    pub(super) fn next_message(
+        &mut self,
+        before: Option<[&[u8]; 2]>,
+    ) -> Result<Option<Received>, Unreadable> {
         self.take_magic()?;
         let Some((prefix, rest)) = self.bytes.split_at_checked(2) else {
             return Ok(None);
@@ -50,9 +59,25 @@ impl Inbox {
         if length > MAX_MESSAGE_BYTES {
             return Err(Unreadable::Message(MessageError::Oversize { length }));
         }
-        let Some(body) = rest.get(..length) else {
+        let Some(mut body) = rest.get(..length) else {
             return Ok(None);
         };
+        if let Some(before) = before {
+            let truncated = MessageError::Truncated {
+                field: CHECKSUM,
+                needed: CHECKSUM_BYTES,
+                left: length,
+            };
+            let Some((checked, sent)) = body.split_last_chunk() else {
+                return Err(Unreadable::Message(truncated));
+            };
+            let sent = u32::from_le_bytes(*sent);
+            let computed = checksum(before, &self.bytes[..2 + checked.len()]);
+            if sent != computed {
+                return Err(Unreadable::Garbled { sent, computed });
+            }
+            body = checked;
+        }
         let message = parse_message(body).map_err(Unreadable::Message)?;
         let bytes = self.bytes.drain(..2 + length).collect();
         Ok(Some(Received { message, bytes }))
@@ -91,6 +116,9 @@ impl Inbox {
             .collect()
     }
 }
+
+/// The name of a field that is there whatever the kind of the message.
+pub(crate) const CHECKSUM: &str = "checksum";
 
 /// How much of a foreign protocol an error shows: a status line or a banner.
 const SHOWN_BYTES: usize = 48;

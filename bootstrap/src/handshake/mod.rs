@@ -53,6 +53,12 @@
 //!   Ready ---------------------------------------->
 //! ```
 //!
+//! Behind the Hellos every message ends with a checksum, and the first of each end covers both
+//! Hellos with it. A message that came otherwise than it was sent is not acted on and ends the
+//! handshake at both ends, with an error after which a dialer tries again. A dialer whose Hello
+//! does not go with the acceptor's waits for the acceptor's next word before it says so: an
+//! acceptor that sends its Offer has said another Hello than the one that came.
+//!
 //! The acceptor speaks second, so that a listener tells nothing to a port
 //! scanner and spends nothing on it.
 #![forbid(unsafe_code)]
@@ -69,6 +75,7 @@ use std::fmt;
 
 pub use acceptor::{AcceptorEntropy, AcceptorEvent, AcceptorHandshake, AcceptorPart};
 pub use dialer::{DialerEvent, DialerHandshake, DialerPart};
+pub(crate) use inbox::CHECKSUM;
 pub use machine::{Handshake, Part};
 pub use resumer::{ResumerEvent, ResumerHandshake, ResumerPart};
 
@@ -119,8 +126,6 @@ pub struct Agreement {
     pub stated_pid: Option<u32>,
     /// The version that both speak.
     pub version: Version,
-    /// The feature bits that both have.
-    pub features: u64,
     /// The session's name.
     pub session_id: [u8; 16],
     /// What proves the right to resume it.
@@ -131,6 +136,8 @@ pub struct Agreement {
     pub reason: String,
     /// Why tcp may not carry it, where a policy or a build excludes that.
     pub no_tcp: Option<String>,
+    /// Whether payloads have a checksum where tcp carries them.
+    pub payload_checksums: bool,
     /// Both Hellos.
     pub prologue: Prologue,
     /// This end's place for the session, to be held as long as that lasts.

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::time::Instant;
 
-use super::conversation::{self, Terms};
+use super::conversation;
 use super::machine::{Handshake, Part};
 use super::proof::Claim;
 use super::{ResumedSession, Step};
@@ -15,7 +15,7 @@ use crate::error::HandshakeError;
 use crate::fabric::FabricKind;
 use crate::local::Local;
 use crate::message::{
-    Endpoint, GidType, Message, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint, features,
+    Endpoint, GidType, Message, Offer, Ready, Resume, ResumeRefusal, VerbsEndpoint,
 };
 use crate::negotiate::{self, End};
 use crate::resumption::Ticket;
@@ -48,7 +48,9 @@ pub enum ResumerEvent {
 
 enum State {
     AwaitHello,
-    AwaitOffer(Terms),
+    AwaitOffer,
+    /// Nothing more, since the two Hellos do not go together.
+    AwaitEnd,
     /// Our queue pair.
     AwaitPrepared,
     /// With the type of our queue pair's GID, if there is one.
@@ -64,7 +66,7 @@ type Conversation = conversation::Conversation<ResumerEvent>;
 
 impl Handshake<ResumerPart> {
     /// A handshake that begins now and must be over by `deadline`. `nonce` is fresh random
-    /// bytes; `local` has to have [`Local::resumable`], or it will not say that it can.
+    /// bytes.
     pub fn new(
         local: &Local,
         ticket: Ticket,
@@ -72,7 +74,8 @@ impl Handshake<ResumerPart> {
         now: Instant,
         deadline: Instant,
     ) -> Handshake<ResumerPart> {
-        let mut conversation = Conversation::new(local.hello(nonce), now, deadline);
+        let hello = local.hello(nonce);
+        let mut conversation = Conversation::new(End::Dialer, hello, now, deadline);
         conversation.send_hello();
         let state = State::AwaitHello;
         let errands = VecDeque::new();
@@ -119,7 +122,7 @@ impl Part for ResumerPart {
     fn step(&self) -> Step {
         match self.state {
             State::AwaitHello => Step::Hello,
-            State::AwaitOffer(_) => Step::Offer,
+            State::AwaitOffer | State::AwaitEnd => Step::Offer,
             State::AwaitPrepared | State::AwaitConnected => Step::QueuePair,
             State::AwaitResumed(_) => Step::Resumed,
             State::AwaitPair(_) => Step::Endpoint,
@@ -143,13 +146,16 @@ impl Part for ResumerPart {
         let step = self.step();
         match (std::mem::replace(&mut self.state, State::Over), message) {
             (State::AwaitHello, Message::Hello(theirs)) => {
-                match conversation.settle_terms(&theirs) {
-                    Ok(terms) => self.state = State::AwaitOffer(terms),
-                    Err(error) => conversation.fail(error),
-                }
+                self.state = match conversation.settle(&theirs) {
+                    Ok(_) => State::AwaitOffer,
+                    Err(conflict) => {
+                        conversation.suspect(conflict);
+                        State::AwaitEnd
+                    }
+                };
             }
-            (State::AwaitOffer(terms), Message::Offer(theirs)) => {
-                self.meet(conversation, terms, &theirs);
+            (State::AwaitOffer, Message::Offer(theirs)) => {
+                self.meet(conversation, &theirs);
             }
             (State::AwaitResumed(gid_type), Message::Resumed(resumed)) => {
                 self.hear(conversation, gid_type, &resumed.proof);
@@ -175,22 +181,20 @@ impl Part for ResumerPart {
 impl ResumerPart {
     /// A proof goes to nobody but the node that has the session, and a queue pair is made for
     /// nobody else.
-    fn meet(&mut self, conversation: &mut Conversation, terms: Terms, theirs: &Offer) {
+    fn meet(&mut self, conversation: &mut Conversation, theirs: &Offer) {
         let Offer {
             identity,
             incarnation,
             ..
         } = *theirs;
         let is_peer = (identity, incarnation) == (self.ticket.peer, self.ticket.incarnation);
-        if !is_peer || terms.features & features::RESUME == 0 {
+        if !is_peer {
             conversation.fail(HandshakeError::OtherNode {
                 identity,
                 incarnation,
             });
         } else if self.ticket.fabric != FabricKind::Verbs {
             self.ask(conversation, None);
-        } else if let Err(error) = terms.resume_over_verbs() {
-            conversation.fail(error);
         } else {
             self.errands.push_back(ResumerEvent::PreparePair);
             self.state = State::AwaitPrepared;
@@ -264,7 +268,7 @@ impl ResumerPart {
         conversation: &Conversation,
         then: impl FnOnce(&Claim<'_>, &Ticket) -> T,
     ) -> T {
-        let prologue = conversation.prologue(true);
+        let prologue = conversation.prologue();
         let claim = Claim {
             session_id: &self.ticket.session_id,
             epoch: self.ticket.epoch,

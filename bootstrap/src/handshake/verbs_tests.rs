@@ -6,12 +6,16 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use super::resume_tests::bytes_of;
 use super::tests::{ACCEPTOR, DIALER, Meeting, TIMEOUT, agreed, failed, host, local};
 use super::*;
 use crate::error::HandshakeError;
 use crate::fabric::{Policy, VerbsDevice};
 use crate::local::Local;
-use crate::message::{Endpoint, GidType, Message, MessageError, MessageKind, Ready, VerbsEndpoint};
+use crate::message::{
+    ALONE, CHECKSUM_BYTES, Endpoint, GidType, Message, MessageError, MessageKind, Ready,
+    VerbsEndpoint, checksum,
+};
 use crate::negotiate::{End, FabricConflict};
 use crate::verbs::{VerbsPair, VerbsSite};
 
@@ -374,12 +378,6 @@ fn at_endpoints() -> Meeting {
     meeting
 }
 
-fn bytes_of(message: &Message) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    message.write(&mut bytes);
-    bytes
-}
-
 fn acceptor_error(mut meeting: Meeting, bytes: &[u8]) -> HandshakeError {
     meeting.acceptor.handle_bytes(bytes);
     meeting.attend_acceptor();
@@ -463,10 +461,13 @@ proptest! {
     ) {
         let mut meeting = at_endpoints();
         let mut bytes = bytes_of(&Message::Endpoint(Endpoint::Verbs(site(1, true).endpoint)));
+        bytes.truncate(bytes.len() - CHECKSUM_BYTES);
         // Behind the length, the kind and the fabric.
         for (byte, other) in bytes[4..].iter_mut().zip(fields) {
             *byte = if other < 32 { other } else { *byte };
         }
+        let checksum = checksum(ALONE, &bytes);
+        bytes.extend(checksum.to_le_bytes());
         bytes.extend(bytes_of(&Message::Ready(Ready { session: None })));
         meeting.acceptor.handle_bytes(&bytes);
         meeting.attend_acceptor();

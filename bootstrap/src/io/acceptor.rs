@@ -308,7 +308,8 @@ impl Acceptor {
         let key = self.next_key;
         self.next_key += 1;
         let deadline = after(now, self.local.handshake_timeout);
-        let machine = AcceptorHandshake::new(&self.local, host::hint()?, entropy, now, deadline);
+        let host = host::hint(&stream)?;
+        let machine = AcceptorHandshake::new(&self.local, host, entropy, now, deadline);
         let watch = Watch {
             epoll: self.epoll.as_fd(),
             key,

@@ -1,9 +1,9 @@
 //! Connecting: resolve, connect, shake hands; again until somebody is there.
 //!
-//! Rules: whoever is not there yet is waited for, so refusals and connections
-//! closed before a word was said are tried again; whoever answers wrongly is
-//! wrong for good, so that is an error at once; no wait is longer than
-//! a glance without a look at what else the thread has to do.
+//! Rules: whoever is not there yet is waited for, so refusals and connections that break are
+//! tried again; whoever answers wrongly is wrong for good, so that is an error at once, unless
+//! bytes that changed on their way may have led to it, which is tried again; no wait is longer
+//! than a glance without a look at what else the thread has to do.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -30,10 +30,10 @@ use crate::unix_sockets::UnixClosing;
 /// All addresses of a host name are tried, over and over, with a growing pause
 /// in between, until one of them gives a session: a peer that starts later is
 /// found when it does. An answer that is not ibex, another protocol version,
-/// policies that exclude each other, and a peer that accepts and falls silent
-/// (for `handshake_timeout`) are errors at once. A peer that closes the
-/// connection without a word is taken for one that is starting, ending or
-/// crowded, and is tried again, as one is that says that it is being closed.
+/// and policies that exclude each other are errors at once. A peer that closes the
+/// connection is taken for one that is starting, ending or crowded, and is tried again, as one
+/// is that says that it is being closed, and one whose bytes changed on their way. A peer that
+/// accepts and falls silent (for `handshake_timeout`) is tried once more.
 ///
 /// `meanwhile` is asked about every 20 ms whether the call is cancelled, which
 /// ends it with [`DialError::Cancelled`], and turned whenever its descriptor is
@@ -66,7 +66,7 @@ pub fn dial(
         let missing = match dial.round() {
             Ok(Round::Established(established)) => return Ok(*established),
             Ok(Round::Missing(missing)) => missing,
-            Err(error) => return Err(dial.cut_short(error, before)),
+            Err(error) => dial.is_worth_another(error, before)?,
         };
         let mut random = [0];
         random_bytes(&mut random).map_err(|source| dial.environment(RANDOM, source))?;
@@ -105,6 +105,8 @@ enum Round {
 enum Missing {
     Name(io::Error),
     Peer(Absent),
+    /// What a handshake that may have been garbled led to.
+    Handshake(DialError),
 }
 
 /// What the last attempts found, at every address of a name.
@@ -218,27 +220,39 @@ impl Dial<'_> {
         }
     }
 
-    /// What to say of an attempt that failed with `error`. One that had no time for an answer
-    /// tells nothing of the peer: then it is what the attempts `before` it found.
-    fn cut_short(&self, error: DialError, before: Option<Missing>) -> DialError {
-        match (before, &error) {
-            (
-                Some(Missing::Peer(mut absent)),
-                &DialError::Handshake {
-                    source:
-                        HandshakeError::Silent {
-                            step: Step::Hello,
-                            waited,
-                        },
-                    ..
-                },
-            ) if waited < self.local.handshake_timeout => {
-                let waited = rounded(&waited);
+    /// What is still to be hoped for when an attempt failed with `error`, and the one before it
+    /// as `before` says; else what the call ends with.
+    fn is_worth_another(
+        &self,
+        error: DialError,
+        before: Option<Missing>,
+    ) -> Result<Missing, DialError> {
+        let DialError::Handshake { source, .. } = &error else {
+            return Err(error);
+        };
+        if !source.may_be_garbling() {
+            return Err(error);
+        }
+        // An attempt that had no time for an answer tells nothing of the peer.
+        let cut_short = match source {
+            HandshakeError::Silent {
+                step: Step::Hello,
+                waited,
+            } if *waited < self.local.handshake_timeout => Some(rounded(waited)),
+            _ => None,
+        };
+        match (before, cut_short) {
+            (Some(Missing::Peer(mut absent)), Some(waited)) => {
                 let cut = format!("; one more was cut short after {waited:?}");
                 absent.last.push_str(&cut);
-                self.give_up(Missing::Peer(absent))
+                Ok(Missing::Peer(absent))
             }
-            _ => error,
+            (Some(Missing::Handshake(first)), Some(_)) => Ok(Missing::Handshake(first)),
+            // What is met twice in a row is no accident, unless it is one by its nature.
+            (Some(Missing::Handshake(first)), None) if is_lasting(&first) && is_lasting(&error) => {
+                Err(first)
+            }
+            _ => Ok(Missing::Handshake(error)),
         }
     }
 
@@ -252,6 +266,7 @@ impl Dial<'_> {
                 attempts,
                 source,
             },
+            Missing::Handshake(error) => error,
             Missing::Peer(Absent { last, is_refused }) if is_refused => DialError::Refused {
                 address,
                 waited,
@@ -285,6 +300,17 @@ impl Dial<'_> {
     }
 }
 
+/// Whether a failure of a handshake that may have been garbled is not known to have been.
+fn is_lasting(error: &DialError) -> bool {
+    !matches!(
+        error,
+        DialError::Handshake {
+            source: HandshakeError::Garbled { .. } | HandshakeError::Closed { .. },
+            ..
+        }
+    )
+}
+
 /// A handshake and the sockets that it runs on.
 struct Conversation<'a> {
     line: Line<'a, DialerPart>,
@@ -307,7 +333,7 @@ impl<'a> Conversation<'a> {
     ) -> Result<Conversation<'a>, Broken> {
         let mut nonce = [0; 16];
         random_bytes(&mut nonce).map_err(|error| Broken::Environment(RANDOM, error))?;
-        let host = host::hint().map_err(|error| Broken::Environment(host::HINT, error))?;
+        let host = host::hint(&stream).map_err(|error| Broken::Environment(host::HINT, error))?;
         let machine = DialerHandshake::new(local, host, nonce, now, patience.deadline);
         let pair = OwnPair::new(&stream, address, local)
             .map_err(|error| Broken::Environment(OWN_ADDRESS, error))?;

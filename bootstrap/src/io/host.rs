@@ -3,6 +3,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{TcpStream, UdpSocket};
 use std::os::unix::fs::MetadataExt;
 
 use rustix::io::Errno;
@@ -12,17 +13,22 @@ use crate::identity::HostHint;
 /// What could not be done where [`hint`] fails.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
-/// Read anew for every handshake: a fork changes the process number, and
-/// `setuid` the user.
+/// What a node says of its host over `stream`. Read anew for every handshake: a fork changes the
+/// process number, and `setuid` the user.
 ///
 /// Fails only where there is a [shortage](is_shortage). A host that does not tell who it is
 /// has a hint that says so; one that cannot tell just now must not pass for another host.
-pub(super) fn hint() -> io::Result<HostHint> {
+pub(super) fn hint(stream: &TcpStream) -> io::Result<HostHint> {
+    let network_namespace = match stays_here(stream) {
+        true => namespace("net"),
+        false => None,
+    };
     Ok(HostHint {
         boot_id: boot_id()?.unwrap_or_default(),
         pid: std::process::id(),
         uid: rustix::process::geteuid().as_raw(),
-        pid_namespace: pid_namespace().unwrap_or_default(),
+        pid_namespace: namespace("pid").unwrap_or_default(),
+        network_namespace: network_namespace.unwrap_or_default(),
     })
 }
 
@@ -43,10 +49,23 @@ fn boot_id() -> io::Result<Option<[u8; 16]>> {
     }
 }
 
-/// See namespaces(7). In a container that has another one's /proc there is no `self`, and the
-/// number of this process would mean nothing to others anyhow.
-fn pid_namespace() -> Option<u64> {
-    Some(fs::metadata("/proc/self/ns/pid").ok()?.ino())
+/// The inode of one of this process's namespaces; see namespaces(7). In a container that has
+/// another one's /proc there is no `self`, and the number of this process would mean nothing to
+/// others anyhow.
+fn namespace(kind: &str) -> Option<u64> {
+    Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())
+}
+
+/// Whether both addresses of a connection belong to this network namespace. Clones of a virtual
+/// machine have one boot id and one namespace, and addresses of their own.
+fn stays_here(stream: &TcpStream) -> bool {
+    let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {
+        return false;
+    };
+    let mut any_port = theirs;
+    any_port.set_port(0);
+    // An address of another host cannot be bound; see bind(2), EADDRNOTAVAIL.
+    ours.ip() == theirs.ip() || UdpSocket::bind(any_port).is_ok()
 }
 
 fn parse_uuid(text: &str) -> Option<[u8; 16]> {
@@ -59,6 +78,8 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
 
     #[test]
@@ -76,8 +97,14 @@ mod tests {
 
     #[test]
     fn two_readings_name_the_same_host() {
-        let (one, other) = (hint().expect("a hint"), hint().expect("another"));
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = listener.local_addr().expect("its address");
+        let dialed = TcpStream::connect(address).expect("a connection");
+        let (accepted, _) = listener.accept().expect("its other end");
+        let hint = |stream| hint(stream).expect("a hint");
+        let (one, other) = (hint(&dialed), hint(&accepted));
         assert!(one.same_boot(&other));
+        assert!(one.same_network(&other));
         assert_eq!(one.pid_of(&other), Some(std::process::id()));
     }
 }

@@ -23,8 +23,7 @@ use crate::resumption::{ResumedConnection, Ticket};
 /// that grows, each with the next higher epoch, until the error [`is_gone`](ResumeError::is_gone)
 /// or the time given to the session has passed.
 ///
-/// `meanwhile` is what it is for [`dial`](crate::dial). `local` has to have
-/// [`Local::resumable`], or every peer is taken for [`ResumeError::OtherNode`].
+/// `meanwhile` is what it is for [`dial`](crate::dial).
 ///
 /// # Errors
 /// What was met instead of the session.
@@ -63,9 +62,7 @@ impl Missed {
         match self {
             Missed::Peer(why) => not_yet(why),
             // It may be starting, crowded, stopped, or cut off once more.
-            Missed::Session(
-                error @ (HandshakeError::Closed { .. } | HandshakeError::Silent { .. }),
-            ) => not_yet(error.to_string()),
+            Missed::Session(error) if error.may_be_garbling() => not_yet(error.to_string()),
             Missed::Session(HandshakeError::NotResumed { refusal }) => {
                 ResumeError::Refused { address, refusal }
             }

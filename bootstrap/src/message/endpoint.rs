@@ -58,10 +58,9 @@ pub struct VerbsEndpoint {
     pub receive_buffer_bytes: u32,
     /// Messages that the peer may have under way to this end at first.
     pub credit: u32,
-    /// It takes immediate data, and makes writes with some. Since 1.3.
+    /// It takes immediate data, and makes writes with some.
     pub immediate: bool,
-    /// The key of its partition, with the bit of full members; 0 where it is not known, as
-    /// with nodes that do not write it.
+    /// The key of its partition, with the bit of full members; 0 where it is not known.
     pub partition_key: u16,
 }
 
@@ -150,8 +149,8 @@ impl VerbsEndpoint {
             max_receive_sge: fields.u16("receive sge limit")?,
             receive_buffer_bytes: fields.u32("receive buffer size")?,
             credit: fields.u32("credit")?,
-            immediate: fields.later_u8() & IMMEDIATE != 0,
-            partition_key: fields.later_u16(),
+            immediate: fields.u8("abilities")? & IMMEDIATE != 0,
+            partition_key: fields.u16("partition key")?,
         };
         endpoint.check()?;
         Ok(endpoint)

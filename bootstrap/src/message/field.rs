@@ -47,33 +47,6 @@ impl<'a> FieldReader<'a> {
         self.array(field).map(u8::from_le_bytes)
     }
 
-    /// A byte that earlier versions do not write; 0 then.
-    pub(super) fn later_u8(&mut self) -> u8 {
-        let Some((&byte, rest)) = self.rest.split_first() else {
-            return 0;
-        };
-        self.rest = rest;
-        byte
-    }
-
-    /// A number that earlier versions do not write; 0 then.
-    pub(super) fn later_u16(&mut self) -> u16 {
-        let Some((bytes, rest)) = self.rest.split_first_chunk() else {
-            return 0;
-        };
-        self.rest = rest;
-        u16::from_le_bytes(*bytes)
-    }
-
-    /// A number that earlier versions do not write; 0 then.
-    pub(super) fn later_u64(&mut self) -> u64 {
-        let Some((bytes, rest)) = self.rest.split_first_chunk() else {
-            return 0;
-        };
-        self.rest = rest;
-        u64::from_le_bytes(*bytes)
-    }
-
     pub(super) fn u16(&mut self, field: &'static str) -> Result<u16, MessageError> {
         self.array(field).map(u16::from_le_bytes)
     }

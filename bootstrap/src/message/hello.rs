@@ -14,8 +14,8 @@ use super::field::{FieldReader, FieldWriter};
 pub struct Hello {
     /// The protocol versions it speaks.
     pub versions: VersionRange,
-    /// Optional parts of the protocol that it knows, one bit each of
-    /// [`features`]. Unknown bits are ignored.
+    /// Optional parts of the protocol that it knows, one bit each. There are none yet, and
+    /// unknown bits are ignored.
     pub features: u64,
     /// How it wants the connection protected.
     pub security: SecurityMode,
@@ -29,10 +29,8 @@ pub struct Hello {
 /// major version that it speaks:
 ///
 /// - fields behind the last of a handshake message, which others skip;
-/// - [`features`], which are used in a session where both ends have them.
-///
-/// The number is for people, who see in an error or a log which node is the
-/// older; what may be said in a session follows from the features alone.
+/// - bits of [`Hello::features`], each for something that is said in a session where both ends
+///   have the bit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
     /// Changes when old nodes could not follow.
@@ -53,40 +51,9 @@ pub struct VersionRange {
 impl VersionRange {
     /// What this crate speaks.
     pub const SUPPORTED: VersionRange = VersionRange {
-        oldest: Version { major: 1, minor: 0 },
-        newest: Version { major: 1, minor: 6 },
+        oldest: Version { major: 2, minor: 0 },
+        newest: Version { major: 2, minor: 0 },
     };
-}
-
-/// The feature bits of [`Hello::features`], in the order in which they came.
-///
-/// A bit counts where both ends have it. Without, a session goes on as before
-/// there was such a bit: nothing that belongs to it is said.
-pub mod features {
-    /// An open may list older versions of its message type. Since 1.1.
-    pub const CHANNEL_VERSIONS: u64 = 1 << 0;
-
-    /// On shared memory a silent sender gives its ring up, and control segments grow. Since
-    /// 1.2.
-    pub const RESTING_RINGS: u64 = 1 << 1;
-
-    /// Over verbs memory may be granted for large messages to be written to. Since 1.3.
-    pub const REMOTE_WRITES: u64 = 1 << 2;
-
-    /// A session whose wires broke goes on over new ones. Since 1.4; said by nodes that
-    /// have [`Local::resumable`](crate::Local::resumable).
-    pub const RESUME: u64 = 1 << 3;
-
-    /// Such a session may get a queue pair again. Since 1.5; said with the bit before.
-    pub const RESUME_VERBS: u64 = 1 << 4;
-
-    /// A channel may end as its sender gave up. Since 1.6; others hear that a reservation was
-    /// leaked, which has the same consequences.
-    pub const ABORTS: u64 = 1 << 5;
-
-    /// What this crate knows.
-    pub const SUPPORTED: u64 =
-        CHANNEL_VERSIONS | RESTING_RINGS | REMOTE_WRITES | RESUME | RESUME_VERBS | ABORTS;
 }
 
 /// How a connection is protected after the Hellos.

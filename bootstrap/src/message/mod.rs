@@ -6,13 +6,19 @@
 //! length  u16 LE   of what follows, 1 to MAX_MESSAGE_BYTES
 //! kind    u8       MessageKind
 //! fields           in the order of the structs here, little-endian
+//! checksum u32 LE  of all that is above it; Hello has none
 //! ```
 //!
-//! Rules: every length is bounded before it is believed; bytes behind the last
-//! known field are ignored, which is how a minor version adds fields; parsing
-//! allocates no more than the message is long.
+//! The checksum of the first message of an end behind its Hello covers both Hellos as well, as
+//! they were sent, so that each end finds out whether the other heard what it said. It stands
+//! where earlier versions ignore it, which can read a *Refusal* all the same.
+//!
+//! Rules: every length is bounded before it is believed, and nothing else of a message before
+//! its checksum is right; bytes behind the last known field are ignored, which is how a minor
+//! version adds fields; parsing allocates no more than the message is long.
 #![forbid(unsafe_code)]
 
+mod checksum;
 mod choice;
 mod endpoint;
 mod field;
@@ -25,9 +31,10 @@ mod text;
 
 use std::fmt;
 
+pub use checksum::{ALONE, CHECKSUM_BYTES, checksum};
 pub use choice::{Choice, Unavailable};
 pub use endpoint::{Endpoint, GidType, ShmEndpoint, VerbsEndpoint};
-pub use hello::{Hello, SecurityMode, Version, VersionRange, features};
+pub use hello::{Hello, SecurityMode, Version, VersionRange};
 pub use offer::Offer;
 pub use ready::{Ready, SessionSecrets};
 pub use refusal::{Refusal, RefusalCause, ResumeRefusal};
@@ -43,7 +50,7 @@ use field::{FieldReader, FieldWriter};
 /// at once, where it would otherwise wait for the rest.
 pub const MAGIC: [u8; 8] = *b"\x89ibex\r\n\x1a";
 
-/// Longest message, its kind included and its length prefix not.
+/// Longest message, its kind and its checksum included and its length prefix not.
 pub const MAX_MESSAGE_BYTES: usize = 4096;
 
 /// One message.
@@ -145,7 +152,7 @@ pub enum MessageError {
     },
 }
 
-/// Reads one message: its kind and its fields, without the length prefix.
+/// Reads one message: its kind and its fields, without the length prefix and the checksum.
 pub fn parse_message(bytes: &[u8]) -> Result<Message, MessageError> {
     let Some((&kind, body)) = bytes.split_first() else {
         return Err(MessageError::Empty);
@@ -186,8 +193,22 @@ impl Message {
         }
     }
 
-    /// Appends the message with its length prefix.
+    /// Appends a *Hello* with its length prefix.
     pub fn write(&self, out: &mut Vec<u8>) {
+        self.write_with_room(out, 0);
+    }
+
+    /// Appends any other message with its length prefix and its [`checksum`], which covers
+    /// `before` as well.
+    pub fn write_checked(&self, before: [&[u8]; 2], out: &mut Vec<u8>) {
+        let start = out.len();
+        self.write_with_room(out, CHECKSUM_BYTES);
+        let checksum = checksum(before, &out[start..]);
+        out.extend_from_slice(&checksum.to_le_bytes());
+    }
+
+    /// Appends the message; its length prefix counts `behind` bytes more, which follow.
+    fn write_with_room(&self, out: &mut Vec<u8>, behind: usize) {
         let prefix = out.len();
         out.extend_from_slice(&[0; 2]);
         out.push(self.kind() as u8);
@@ -203,7 +224,7 @@ impl Message {
             Message::Resume(resume) => resume.write(&mut fields),
             Message::Resumed(resumed) => resumed.write(&mut fields),
         }
-        let length = out.len() - prefix - 2;
+        let length = out.len() - prefix - 2 + behind;
         debug_assert!(
             length <= MAX_MESSAGE_BYTES,
             "each variable field is bounded"

@@ -4,6 +4,7 @@ use super::MessageError;
 use super::field::{FieldReader, FieldWriter};
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{HostHint, Incarnation, NodeIdentity};
+use crate::integrity::Integrity;
 use crate::local::Limits;
 
 /// What a node brings to the choice of a fabric.
@@ -18,6 +19,8 @@ pub struct Offer {
     pub host: HostHint,
     /// How much it takes.
     pub limits: Limits,
+    /// Its wish for payload checksums.
+    pub integrity: Integrity,
     /// Its fabrics, each kind at most once.
     pub fabrics: Vec<FabricOffer>,
 }
@@ -53,14 +56,15 @@ impl Offer {
                 boot_id: fields.array("boot id")?,
                 pid: fields.u32("pid")?,
                 uid: fields.u32("uid")?,
-                // Behind the fabrics, since 1.4.
-                pid_namespace: 0,
+                pid_namespace: fields.u64("pid namespace")?,
+                network_namespace: fields.u64("network namespace")?,
             },
             limits: Limits {
                 channels: fields.u32("channel limit")?,
                 session_credit_bytes: fields.u64("session credit")?,
                 max_frame_bytes: fields.u32("frame limit")?,
             },
+            integrity: parse_integrity(&mut fields)?,
             fabrics: Vec::new(),
         };
         let count = usize::from(fields.u8("fabric count")?);
@@ -81,7 +85,6 @@ impl Offer {
             }
             offer.fabrics.push(fabric);
         }
-        offer.host.pid_namespace = fields.later_u64();
         Ok(offer)
     }
 
@@ -91,16 +94,26 @@ impl Offer {
         fields.bytes(&self.host.boot_id);
         fields.u32(self.host.pid);
         fields.u32(self.host.uid);
+        fields.u64(self.host.pid_namespace);
+        fields.u64(self.host.network_namespace);
         fields.u32(self.limits.channels);
         fields.u64(self.limits.session_credit_bytes);
         fields.u32(self.limits.max_frame_bytes);
+        fields.u8(self.integrity.to_wire());
         debug_assert!(self.fabrics.len() <= Offer::MAX_FABRICS);
         fields.u8(self.fabrics.len() as u8);
         for fabric in &self.fabrics {
             write_fabric(fabric, fields);
         }
-        fields.u64(self.host.pid_namespace);
     }
+}
+
+fn parse_integrity(fields: &mut FieldReader<'_>) -> Result<Integrity, MessageError> {
+    let integrity = fields.u8("integrity")?;
+    Integrity::from_wire(integrity).ok_or(MessageError::UnknownValue {
+        field: "integrity",
+        value: u32::from(integrity),
+    })
 }
 
 fn parse_fabric(fields: &mut FieldReader<'_>) -> Result<Option<FabricOffer>, MessageError> {

@@ -23,10 +23,12 @@ pub enum RefusalCause {
     Limit(End, SessionLimit),
     /// The session does not go on.
     Resume(ResumeRefusal),
-    /// It does not over the fabric that was asked for, as the words say. Since 1.5.
+    /// It does not over the fabric that was asked for, as the words say.
     NotOverFabric,
-    /// No new session begins there any more. Since 1.5.
+    /// No new session begins there any more.
     Closing,
+    /// What was said here did not arrive there as it was said.
+    Garbled,
 }
 
 /// Why an acceptor does not let a session go on over a new connection.
@@ -61,6 +63,7 @@ impl Refusal {
             OLD_EPOCH => Some(RefusalCause::Resume(ResumeRefusal::OldEpoch)),
             NOT_OVER_FABRIC => Some(RefusalCause::NotOverFabric),
             CLOSING => Some(RefusalCause::Closing),
+            GARBLED => Some(RefusalCause::Garbled),
             // Nothing, or what only a later version knows: the words say it.
             _ => None,
         };
@@ -74,6 +77,7 @@ impl Refusal {
             Some(RefusalCause::Resume(refusal)) => return fields.u8(refusal.to_wire()),
             Some(RefusalCause::NotOverFabric) => return fields.u8(NOT_OVER_FABRIC),
             Some(RefusalCause::Closing) => return fields.u8(CLOSING),
+            Some(RefusalCause::Garbled) => return fields.u8(GARBLED),
             Some(RefusalCause::Limit(end, limit)) => (end, limit),
         };
         let (code, limit) = match limit {
@@ -129,5 +133,6 @@ const WRONG_PROOF: u8 = 4;
 const OLD_EPOCH: u8 = 5;
 const NOT_OVER_FABRIC: u8 = 6;
 const CLOSING: u8 = 7;
+const GARBLED: u8 = 8;
 const DIALER: u8 = 0;
 const ACCEPTOR: u8 = 1;

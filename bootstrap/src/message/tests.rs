@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 use crate::identity::{HostHint, NodeIdentity, Secret};
+use crate::integrity::Integrity;
 use crate::local::Limits;
 use crate::negotiate::End;
 use crate::places::SessionLimit;
@@ -85,6 +86,10 @@ fn one_of_each() -> Vec<Message> {
             cause: Some(RefusalCause::Closing),
         }),
         Message::Refusal(Refusal {
+            reason: Text::new("other bytes"),
+            cause: Some(RefusalCause::Garbled),
+        }),
+        Message::Refusal(Refusal {
             reason: Text::new("not there"),
             cause: Some(RefusalCause::NotOverFabric),
         }),
@@ -115,8 +120,10 @@ fn offer() -> Offer {
             pid: 4,
             uid: 5,
             pid_namespace: 6,
+            network_namespace: 7,
         },
         limits: Limits::default(),
+        integrity: Integrity::Off,
         fabrics: vec![
             fabric(FabricKind::Shm, Policy::Require, None),
             fabric(FabricKind::Tcp, Policy::Forbid, None),
@@ -125,7 +132,7 @@ fn offer() -> Offer {
     }
 }
 
-/// The message without its length prefix, which is checked.
+/// The message without its length prefix, which is checked, and without a checksum.
 fn bytes_of(message: &Message) -> Vec<u8> {
     let mut bytes = Vec::new();
     message.write(&mut bytes);
@@ -176,21 +183,49 @@ fn the_rarer_messages_are_laid_out_as_they_were() {
     assert_eq!(hex(&messages[12]), "070400676f6e6503");
     assert_eq!(hex(&messages[13]), "07050066616c736504");
     assert_eq!(hex(&messages[14]), "0703006f6c6405");
-    // verbs, preferred, 9 bytes of capabilities: hardware, "mlx5_0"; the pid namespace.
-    assert!(hex(&messages[1]).ends_with("030209000106006d6c78355f300600000000000000"));
+    assert_eq!(hex(&messages[16]), "070b006f7468657220627974657308");
+    let identity = [1; 16].map(|byte: u8| format!("{byte:02x}")).concat();
+    let boot = [3; 16].map(|byte: u8| format!("{byte:02x}")).concat();
+    let expected = [
+        "02",
+        &identity,
+        "0200000000000000", // incarnation
+        &boot,
+        "0400000005000000",   // pid, uid
+        "0600000000000000",   // pid namespace
+        "0700000000000000",   // network namespace
+        "00040000",           // channels
+        "0000100000000000",   // credit
+        "00000100",           // frame
+        "02",                 // integrity: off
+        "03",                 // fabrics
+        "01010000",           // shm, required
+        "02030000",           // tcp, forbidden
+        "0302",               // verbs, preferred
+        "0900",               // 9 bytes of capabilities:
+        "0106006d6c78355f30", // hardware, "mlx5_0"
+    ];
+    assert_eq!(hex(&messages[1]), expected.concat());
+}
+
+/// The checksum is CRC-32/ISCSI: its check value, and that of the message behind two Hellos.
+#[test]
+fn a_message_ends_with_its_checksum() {
+    assert_eq!(checksum(ALONE, b"123456789"), 0xe306_9283);
+    assert_eq!(checksum([b"12", b"345"], b"6789"), 0xe306_9283);
+    let message = Message::Ready(Ready { session: None });
+    let mut bytes = vec![0xee];
+    message.write_checked([b"one", b"other"], &mut bytes);
+    assert_eq!(bytes[..5], [0xee, 6, 0, 6, 0]);
+    let expected = checksum([b"one", b"other"], &[6, 0, 6, 0]);
+    assert_eq!(bytes[5..], expected.to_le_bytes());
 }
 
 #[test]
 fn a_message_cut_anywhere_is_an_error_that_names_a_field() {
     for message in one_of_each() {
         let bytes = bytes_of(&message);
-        // What 1.3 and 1.4 have added is not missed.
-        let later = match message {
-            Message::Endpoint(Endpoint::Verbs(_)) => 3,
-            Message::Offer(_) => 8,
-            _ => 0,
-        };
-        for length in 1..bytes.len() - later {
+        for length in 1..bytes.len() {
             let cut = parse_message(&bytes[..length]);
             assert!(
                 matches!(cut, Err(MessageError::Truncated { .. })),
@@ -215,11 +250,10 @@ fn what_a_later_version_adds_is_ignored() {
 fn a_fabric_of_a_later_version_is_skipped() {
     let mut bytes = bytes_of(&Message::Offer(offer()));
     // The count stands behind the kind and the fixed fields.
-    let count = 1 + 16 + 8 + 16 + 4 + 4 + 4 + 8 + 4;
+    let count = 1 + 16 + 8 + 16 + 4 + 4 + 8 + 8 + 4 + 8 + 4 + 1;
     assert_eq!(bytes[count], 3);
     bytes[count] = 4;
-    let behind = bytes.len() - 8;
-    bytes.splice(behind..behind, [200, 77, 3, 0, 1, 2, 3]);
+    bytes.extend([200, 77, 3, 0, 1, 2, 3]);
     assert_eq!(parse_message(&bytes), Ok(Message::Offer(offer())));
 }
 
@@ -249,8 +283,7 @@ fn each_bound_holds_and_one_beyond_fails() {
             fabrics: Vec::new(),
             ..offer()
         }));
-        bytes.truncate(bytes.len() - 8);
-        *bytes.last_mut().expect("the count is last of 1.3") = count;
+        *bytes.last_mut().expect("the count is last") = count;
         bytes.extend([200, 0, 0, 0].repeat(usize::from(count)));
         parse_message(&bytes)
     };

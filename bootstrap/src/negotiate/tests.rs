@@ -26,8 +26,10 @@ fn node(boot: u8, policies: [Policy; 3], device: Option<VerbsDevice>) -> Offer {
             pid: 1,
             uid: 1000,
             pid_namespace: 0,
+            network_namespace: 9,
         },
         limits: Limits::default(),
+        integrity: Integrity::Auto,
         fabrics: vec![
             fabric(FabricKind::Shm, policies[0], None),
             fabric(FabricKind::Tcp, policies[1], None),
@@ -397,4 +399,39 @@ fn what_a_policy_excludes_is_told_whatever_else_there_is() {
         .fabrics
         .retain(|fabric| fabric.kind != FabricKind::Tcp);
     assert!(tcp(&without).is_some_and(|why| why.contains("not compiled in")));
+}
+
+#[test]
+fn payload_checksums_follow_both_wishes_and_the_place_of_the_peer() {
+    use Integrity::{Auto, Off, On};
+    let with = |integrity, boot, network_namespace| {
+        let mut offer = plain(boot);
+        offer.integrity = integrity;
+        offer.host.network_namespace = network_namespace;
+        offer
+    };
+    let cases = [
+        // Who says nothing has them with another host: another kernel, another network
+        // namespace, or one that an end does not tell.
+        (Auto, Auto, (1, 9), false),
+        (Auto, Auto, (2, 9), true),
+        (Auto, Auto, (1, 8), true),
+        (Auto, Auto, (1, 0), true),
+        (Auto, Off, (1, 9), false),
+        (Auto, Off, (2, 9), false),
+        (Off, Off, (2, 9), false),
+        (Auto, On, (1, 9), true),
+        (Auto, On, (2, 9), true),
+        (Off, On, (1, 9), true),
+        (Off, On, (2, 9), true),
+        (On, On, (1, 9), true),
+    ];
+    for (one, other, (boot, network), expected) in cases {
+        let (one, other) = (with(one, 1, 9), with(other, boot, network));
+        let context = format!("{:?} and {:?}", one.integrity, other.integrity);
+        assert_eq!(payload_checksums(&one, &other), expected, "{context}");
+        assert_eq!(payload_checksums(&other, &one), expected, "{context}");
+    }
+    let untold = with(Auto, 1, 0);
+    assert!(payload_checksums(&untold, &untold));
 }

@@ -3,7 +3,8 @@
 //!
 //! The input of a state machine begins with a byte that says how the world is:
 //! its lowest bit whether Unix sockets can be reached, the next whether there are
-//! RDMA devices, the others by how many bytes at a time the rest arrives.
+//! RDMA devices, the third whether each message gets the checksum that it should have, the
+//! others by how many bytes at a time the rest arrives.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -15,7 +16,7 @@ use ibex_bootstrap::handshake::{
     AcceptorEntropy, AcceptorEvent, AcceptorHandshake, DialerEvent, DialerHandshake, ResumerEvent,
     ResumerHandshake,
 };
-use ibex_bootstrap::message::{GidType, MAGIC, VerbsEndpoint};
+use ibex_bootstrap::message::{ALONE, CHECKSUM_BYTES, GidType, MAGIC, VerbsEndpoint, checksum};
 use ibex_bootstrap::negotiate::End;
 use ibex_bootstrap::{
     FabricKind, HostHint, Local, NodeIdentity, Resumable, ResumableSessions, Secret, Ticket,
@@ -35,6 +36,12 @@ pub(crate) fn acceptor_accepts(bytes: &[u8]) -> bool {
         return false;
     };
     let mut acceptor = acceptor(host(9), has_devices(world));
+    let half = match is_mended(world) {
+        true => mended(half, |theirs| {
+            [theirs, &ACCEPTORS_HELLO[..]].map(<[u8]>::to_vec)
+        }),
+        false => half.to_vec(),
+    };
     for piece in half.chunks(arrives_by(world)) {
         acceptor.handle_bytes(piece);
         while acceptor.poll_transmit().is_some() {}
@@ -66,6 +73,7 @@ pub(crate) fn dialer_accepts(bytes: &[u8]) -> bool {
         return false;
     };
     let mut dialer = dialer(host(9), has_devices(world));
+    let half = mended_for_dialer(world, half, dialer.poll_transmit());
     for piece in half.chunks(arrives_by(world)) {
         dialer.handle_bytes(piece);
         while dialer.poll_transmit().is_some() {}
@@ -92,6 +100,7 @@ pub(crate) fn resumer_accepts(bytes: &[u8]) -> bool {
         return false;
     };
     let mut resumer = resumer(EPOCH, has_devices(world));
+    let half = mended_for_dialer(world, half, resumer.poll_transmit());
     for piece in half.chunks(arrives_by(world)) {
         resumer.handle_bytes(piece);
         while resumer.poll_transmit().is_some() {}
@@ -413,7 +422,7 @@ fn clock() -> (Instant, Instant) {
 
 /// The first byte of an input.
 fn world(has_unix_sockets: bool, has_devices: bool, piece: u8) -> u8 {
-    u8::from(has_unix_sockets) | u8::from(has_devices) << 1 | (piece - 1) << 2
+    u8::from(has_unix_sockets) | u8::from(has_devices) << 1 | MENDED | (piece - 1) << 3
 }
 
 fn has_unix_sockets(world: u8) -> bool {
@@ -424,18 +433,58 @@ fn has_devices(world: u8) -> bool {
     world & 2 == 2
 }
 
-fn arrives_by(world: u8) -> usize {
-    usize::from(world >> 2) + 1
+fn is_mended(world: u8) -> bool {
+    world & MENDED == MENDED
 }
 
-/// One message of a half, without its length prefix.
+fn arrives_by(world: u8) -> usize {
+    usize::from(world >> 3) + 1
+}
+
+/// What a dialer hears that has said `hello`.
+fn mended_for_dialer(world: u8, half: &[u8], hello: Option<Vec<u8>>) -> Vec<u8> {
+    let hello = hello.expect("it speaks first");
+    match is_mended(world) {
+        true => mended(half, |theirs| [hello.clone(), theirs.to_vec()]),
+        false => half.to_vec(),
+    }
+}
+
+/// A half whose messages have the checksums that belong to them, so that an input gets beyond
+/// these. Both Hellos follow from that of the half.
+fn mended(half: &[u8], hellos: impl Fn(&[u8]) -> [Vec<u8>; 2]) -> Vec<u8> {
+    let mut mended = half.to_vec();
+    let (mut start, mut before) = (MAGIC.len(), None);
+    while let Some(prefix) = mended.get(start..).and_then(<[u8]>::first_chunk) {
+        let end = start + 2 + usize::from(u16::from_le_bytes(*prefix));
+        if end > mended.len() {
+            break;
+        }
+        before = match before {
+            None => Some(hellos(&mended[..end])),
+            Some(before) if end - start >= 2 + CHECKSUM_BYTES => {
+                let behind = end - CHECKSUM_BYTES;
+                let before = [&before[0][..], &before[1]];
+                let checksum = checksum(before, &mended[start..behind]);
+                mended[behind..end].copy_from_slice(&checksum.to_le_bytes());
+                Some(ALONE.map(<[u8]>::to_vec))
+            }
+            Some(before) => Some(before),
+        };
+        start = end;
+    }
+    mended
+}
+
+/// One message of a half, without its length prefix and its checksum.
 fn message(half: &[u8], index: usize) -> Vec<u8> {
     let mut rest = &half[MAGIC.len()..];
     for left in (0..=index).rev() {
         let (length, behind) = rest.split_first_chunk().expect("the half has this message");
         let (message, behind) = behind.split_at(usize::from(u16::from_le_bytes(*length)));
         if left == 0 {
-            return message.to_vec();
+            let behind = if index == 0 { 0 } else { CHECKSUM_BYTES };
+            return message[..message.len() - behind].to_vec();
         }
         rest = behind;
     }
@@ -455,6 +504,7 @@ fn host(boot: u8) -> HostHint {
         pid: 4242,
         uid: 1000,
         pid_namespace: 0xf000_0001,
+        network_namespace: 0xf000_0002,
     }
 }
 
@@ -466,4 +516,12 @@ const SECRET: Secret = Secret::new([0xa4; 32]);
 const EPOCH: u64 = 7;
 
 /// The largest number of bytes that [`world`] can say.
-const LARGEST_PIECE: u8 = 64;
+const LARGEST_PIECE: u8 = 32;
+
+/// The bit of [`world`] that has checksums mended.
+const MENDED: u8 = 4;
+
+/// What the acceptor says first, the magic included.
+const ACCEPTORS_HELLO: [u8; 44] =
+    *b"\x89ibex\r\n\x1a\x22\0\x01\x02\0\0\0\x02\0\0\0\0\0\0\0\0\0\0\0\0\
+    \xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0\xa0";

@@ -267,10 +267,6 @@ mod tests {
             pid: None,
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
-            knows_versions: true,
-            rests: true,
-            knows_writes: true,
-            knows_aborts: true,
         }
     }
 

@@ -266,7 +266,7 @@ impl SessionShared {
 
     /// Whether a message of so much may go into a block of the peer's.
     pub(crate) fn may_land(&self, bytes: usize) -> bool {
-        self.carrier.is_pair() && self.peer.knows_writes && lands(bytes as u64)
+        self.carrier.is_pair() && lands(bytes as u64)
     }
 
     /// Whether the peer is granted blocks.
@@ -307,8 +307,7 @@ impl SessionShared {
 
     /// The site, if the peer is granted memory of ours.
     fn granting_site(&self) -> Option<Arc<Site>> {
-        let site = self.carrier.granting_site();
-        site.filter(|_| self.peer.knows_writes)
+        self.carrier.granting_site()
     }
 
     pub(crate) fn peer_name(&self) -> String {

@@ -91,7 +91,6 @@ impl Link {
                 sender.close_in_order(last, &self.shared);
             }
             sender.is_closed = true;
-            let reason = self.shared.peer().hears_as(reason);
             self.session.close_sender(id, last, reason);
         }
         if self.local.is_none() && last > sender.end.counts().received {

@@ -91,7 +91,6 @@ impl Link {
                 sender.close_in_order(last, &self.shared);
             }
         }
-        let reason = self.shared.peer().hears_as(reason);
         self.session.close_sender(end, last, reason);
     }
 

@@ -23,8 +23,9 @@ use crate::{
     },
     fabric::shm::{
         Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
-        SegmentShare, Sizes, UnixWires,
+        SegmentShare, UnixWires,
         message::{self, Message},
+        segment_bytes,
     },
     memory::MemoryError,
     ring::Asymmetry,
@@ -38,11 +39,7 @@ pub(super) struct LocalWires {
     /// What the socket did not take yet.
     pub(super) outbox: VecDeque<(Message, Option<OwnedFd>)>,
 
-    /// A silent sender gives its ring up.
-    pub(super) rings_rest: bool,
-
     // Words of channel ends.
-    pub(super) sizes: Sizes,
     /// The peer's process, if it is known.
     reader: Option<Reader>,
     shares: Vec<Arc<SegmentShare>>,
@@ -97,11 +94,6 @@ impl LocalWires {
             socket,
             bells,
             outbox: VecDeque::from([(Message::Hello { asymmetry }, None)]),
-            rings_rest: peer.rests,
-            sizes: match peer.rests {
-                true => Sizes::Growing,
-                false => Sizes::Fixed,
-            },
             reader: peer.pid.map(|pid| Reader {
                 pid,
                 incarnation: peer.incarnation,
@@ -166,7 +158,7 @@ impl LocalWires {
             Some(found) => found,
             None => {
                 let index = self.shares.len();
-                let segment = segments.provide(self.reader, self.sizes.bytes(index as u32))?;
+                let segment = segments.provide(self.reader, segment_bytes(index as u32))?;
                 let fd = segment.to_pass()?;
                 let share = SegmentShare::new(segment);
                 let block = share

@@ -25,6 +25,7 @@ use crate::{
         FdSocketError, Incoming, Outgoing, PassedFd, PeerControlSegment, SegmentRefused,
         check_kind,
         message::{self, Message},
+        segment_bytes,
     },
 };
 
@@ -72,9 +73,7 @@ impl Link {
     /// The handle of a sending end has made its ring.
     pub(crate) fn pass_ring(&mut self, end: u32, capacity: u64, fd: OwnedFd) {
         if let Some(local) = &mut self.local {
-            if local.rings_rest
-                && let Some(sender) = self.senders.get_mut(end)
-            {
+            if let Some(sender) = self.senders.get_mut(end) {
                 sender.silence = Some(SenderSilence::new());
             }
             local
@@ -251,7 +250,7 @@ impl Link {
                 "control segment {index} is out of turn"
             )));
         }
-        let accepted = PeerControlSegment::accept(fd, local.sizes.bytes(index));
+        let accepted = PeerControlSegment::accept(fd, segment_bytes(index));
         let segment = accepted.map_err(|refused| match refused {
             SegmentRefused::Memory(error) => EndCause::Refused {
                 why: error.to_string(),
@@ -274,7 +273,6 @@ impl Link {
         else {
             return Err(broke("a descriptor is missing"));
         };
-        let rings_rest = self.local.as_ref().is_some_and(|local| local.rings_rest);
         let receiver = match self.receiver_of(end) {
             Counterpart::Here(receiver) => receiver,
             Counterpart::Gone => return Ok(()),
@@ -282,7 +280,7 @@ impl Link {
         };
         match (message, fd) {
             (Message::Ring { capacity, .. }, Some(fd)) => take_ring(receiver, capacity, fd)?,
-            (Message::Rest { .. }, _) if rings_rest => {
+            (Message::Rest { .. }, _) => {
                 if !mem::take(&mut receiver.has_ring) {
                     return Err(broke("a ring is given up that never came"));
                 }
@@ -305,9 +303,6 @@ impl Link {
                     place: LargePlace::Segment { slot, capacity, fd },
                 };
                 take_large(receiver, arrival, capacity)?;
-            }
-            (Message::Rest { .. }, _) => {
-                return Err(broke("rings that rest were not agreed on"));
             }
             _ => return Err(broke("a descriptor is missing")),
         }

@@ -172,8 +172,7 @@ impl Link {
                 }
                 tools.compact_blocks.provide().map_err(io::Error::other)?;
             }
-            let writes = shared.peer().knows_writes;
-            let (wires, terms) = Wires::new(leftover, pair, writes, &mut tools.blocks)?;
+            let (wires, terms) = Wires::new(leftover, pair, &mut tools.blocks)?;
             Ok((local, wires, terms))
         };
         let (local, wires, terms) = match prepare() {

@@ -117,9 +117,8 @@ impl Pair {
         }
     }
 
-    /// What frames over a connected queue pair are like, where both ends may grant memory if
-    /// both know `writes`.
-    pub(super) fn terms(prepared: &PreparedPair, writes: bool) -> io::Result<WireTerms> {
+    /// What frames over a connected queue pair are like.
+    pub(super) fn terms(prepared: &PreparedPair) -> io::Result<WireTerms> {
         let Some(peer_credit) = prepared.peer_credit() else {
             return Err(io::Error::other(
                 "the queue pair of the session was never connected to the peer's",
@@ -129,8 +128,8 @@ impl Pair {
             carriage: prepared.carriage(),
             our_credit: prepared.endpoint().credit.into(),
             peer_credit: peer_credit.into(),
-            writes,
-            immediate: writes && prepared.immediate(),
+            writes: true,
+            immediate: prepared.immediate(),
         })
     }
 

@@ -390,8 +390,7 @@ impl Link {
             Some(pair) => self.shared.carrier.take_pair(pair),
             None => self.shared.carrier.take_stream(goes_back),
         }
-        let writes = self.shared.peer().knows_writes;
-        let (wires, terms) = Wires::new(&leftover, rdma, writes, &mut tools.blocks)?;
+        let (wires, terms) = Wires::new(&leftover, rdma, &mut tools.blocks)?;
         if let Some(rewiring) = &mut self.rewiring {
             rewiring.epoch = epoch;
             rewiring.unanswered_since = None;

@@ -28,11 +28,10 @@ pub(super) enum Wires {
 
 impl Wires {
     /// Those that a handshake led to, and what frames over them are like: `leftover` came behind
-    /// it, and both ends know `writes` or not.
+    /// it.
     pub(super) fn new(
         leftover: &[u8],
         pair: Option<PreparedPair>,
-        writes: bool,
         blocks: &mut BlockPool,
     ) -> io::Result<(Self, WireTerms)> {
         match pair {
@@ -44,7 +43,7 @@ impl Wires {
                 "the peer sent frames over a connection that carries none",
             )),
             Some(pair) => {
-                let terms = Pair::terms(&pair, writes)?;
+                let terms = Pair::terms(&pair)?;
                 Ok((Wires::Pair(Box::new(Pair::new(pair))), terms))
             }
         }

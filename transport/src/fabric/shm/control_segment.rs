@@ -1,6 +1,6 @@
 //! Where each side of a session states its counters for the other to read.
 //!
-//! A control segment is a sealed memory file of a size that [`Sizes`] says, an array of
+//! A control segment is a sealed memory file of a size that [`segment_bytes`] says, an array of
 //! blocks; each block belongs to one end of one channel, and is laid out as
 //! [`SenderWords`] or as [`ReceiverWords`]. Both sides of a session have segments of their
 //! own, more of them as channels are added.
@@ -24,25 +24,11 @@ use super::sealed::{self, SegmentRefused};
 use crate::channel::words::{BLOCK_BYTES, ReceiverWords, SenderWords, Words};
 use crate::memory::{Access, Mapping, MemoryError, MemoryUse, create_memfd};
 
-/// How long the control segments of a session are, one after the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sizes {
-    /// All alike, as before there were others.
-    Fixed,
-    /// The first is short, since most sessions have few channels; each is twice as long as
-    /// the one before, up to [`MOST_BYTES`].
-    Growing,
-}
-
-impl Sizes {
-    /// Bytes of segment number `index`.
-    #[must_use]
-    pub fn bytes(self, index: u32) -> usize {
-        match self {
-            Self::Fixed => MOST_BYTES,
-            Self::Growing => MOST_BYTES.min(LEAST_BYTES << index.min(u32::BITS)),
-        }
-    }
+/// Bytes of a session's control segment number `index`. The first is short, since most sessions
+/// have few channels; each is twice as long as the one before, up to [`MOST_BYTES`].
+#[must_use]
+pub fn segment_bytes(index: u32) -> usize {
+    MOST_BYTES.min(LEAST_BYTES << index.min(u32::BITS))
 }
 
 /// Bytes of the longest control segment.
@@ -304,10 +290,9 @@ mod tests {
 
     #[test]
     fn segments_grow_and_each_of_their_blocks_is_there() {
-        let sizes: Vec<_> = (0..6).map(|index| Sizes::Growing.bytes(index)).collect();
+        let sizes: Vec<_> = (0..6).map(segment_bytes).collect();
         assert_eq!(sizes, [4, 8, 16, 32, 64, 64].map(|kib| kib << 10));
-        assert_eq!(Sizes::Growing.bytes(u32::MAX), MOST_BYTES);
-        assert_eq!(Sizes::Fixed.bytes(0), MOST_BYTES);
+        assert_eq!(segment_bytes(u32::MAX), MOST_BYTES);
         let (segment, fd) = share_of(4 << 10);
         let theirs = PeerControlSegment::accept(fd, 4 << 10).unwrap();
         let blocks: Vec<_> = std::iter::from_fn(|| segment.lease_block()).collect();

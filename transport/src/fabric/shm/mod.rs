@@ -21,7 +21,7 @@ mod unix_wires;
 pub use aside::{PassedFd, UnixSocket, close_unix, is_held_up};
 pub use bells::{Bells, Heard};
 pub use control_segment::{
-    ControlBlock, ControlSegment, MOST_BYTES, PeerControlSegment, SegmentShare, Sizes,
+    ControlBlock, ControlSegment, MOST_BYTES, PeerControlSegment, SegmentShare, segment_bytes,
 };
 pub use control_segments::{ControlSegments, Reader};
 pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};

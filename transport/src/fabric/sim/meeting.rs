@@ -14,7 +14,7 @@ use std::{fmt, time::Instant};
 use ibex_bootstrap::{
     HandshakeError, Secret, VerbsDevice,
     handshake::Step,
-    message::{GidType, Message, Resumed, VerbsEndpoint},
+    message::{ALONE, GidType, Message, Resumed, VerbsEndpoint},
 };
 
 use super::{
@@ -172,7 +172,7 @@ impl Meeting {
         if self.has_impostor && side == Side::Right && matches!(end.over, Some(Err(_))) {
             end.outbox.clear();
             let proof = party::drawn(&mut self.random);
-            Message::Resumed(Resumed { proof }).write(&mut end.outbox);
+            Message::Resumed(Resumed { proof }).write_checked(ALONE, &mut end.outbox);
         }
         let written = outbound.write_all(now, &end.outbox);
         if side == Side::Left {

@@ -206,4 +206,5 @@ const HOST: HostHint = HostHint {
     pid: 1,
     uid: 1,
     pid_namespace: 1,
+    network_namespace: 1,
 };

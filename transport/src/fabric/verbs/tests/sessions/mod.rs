@@ -103,10 +103,6 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
     Admission {
         rewiring: None,
         peer: PeerDescription {
-            knows_versions: true,
-            rests: true,
-            knows_writes: true,
-            knows_aborts: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
@@ -141,29 +137,7 @@ impl Stage {
     }
 
     fn driven(driver: Driver, fake: FakeProvider, settings: SiteSettings) -> Self {
-        Self::met(driver, fake, settings, |_| {})
-    }
-
-    /// With what either end takes the other for changed.
-    fn between(
-        fake: FakeProvider,
-        settings: SiteSettings,
-        known: impl Fn(&mut PeerDescription),
-    ) -> Self {
-        let stage = Self::met(Driver::Caller, fake, settings, known);
-        stage.settle();
-        stage
-    }
-
-    fn met(
-        driver: Driver,
-        fake: FakeProvider,
-        settings: SiteSettings,
-        known: impl Fn(&mut PeerDescription),
-    ) -> Self {
-        Self::admitted(driver, fake, settings, |_, admission| {
-            known(&mut admission.peer);
-        })
+        Self::admitted(driver, fake, settings, |_, _| {})
     }
 
     /// With what is admitted changed, by the end that admits it.

@@ -1,0 +1,55 @@
+//! Which payloads have a checksum, and what two nodes make of their wishes for it.
+#![forbid(unsafe_code)]
+
+/// A node's wish for checksums over what its sessions carry.
+///
+/// Fabrics differ in what they cover by themselves:
+///
+/// | fabric | covered always | covered by this setting |
+/// |---|---|---|
+/// | tcp | the handshake, frame headers, extensions, control bodies and record headers, each by a CRC32C | payload, by a CRC32C of each frame |
+/// | verbs | the handshake by a CRC32C, all else by the ICRC of the fabric, which its hardware computes at one end and checks at the other | nothing is added |
+/// | shared memory | the handshake by a CRC32C, all else by what the machine's memory has against errors | nothing is added |
+///
+/// The checksums of TCP itself have 16 bits, and network cards, switches and proxies that
+/// rewrite packets compute them anew over whatever they have got.
+///
+/// A session has payload checksums if one of its two nodes says [`On`](Self::On). Else it has
+/// none if one of them says [`Off`](Self::Off). Between two nodes that say
+/// [`Auto`](Self::Auto) it has them exactly if the two are on different hosts. A session over
+/// verbs or shared memory agrees on it likewise, for the case that it goes over to tcp.
+///
+/// Two nodes are on one host for this purpose if they use one network stack: the same boot of
+/// the same kernel, the same network namespace, and a connection whose two addresses both
+/// belong to it. Two containers with network namespaces of their own are different hosts, also
+/// on one machine, since what goes between them passes through virtual devices and whatever
+/// is configured there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Integrity {
+    /// Payload checksums between different hosts, none on one host.
+    #[default]
+    Auto,
+    /// Payload checksums in every session over tcp.
+    On,
+    /// No payload checksums, unless the peer says [`On`](Self::On).
+    Off,
+}
+
+impl Integrity {
+    pub(crate) fn to_wire(self) -> u8 {
+        match self {
+            Integrity::Auto => 0,
+            Integrity::On => 1,
+            Integrity::Off => 2,
+        }
+    }
+
+    pub(crate) fn from_wire(byte: u8) -> Option<Integrity> {
+        match byte {
+            0 => Some(Integrity::Auto),
+            1 => Some(Integrity::On),
+            2 => Some(Integrity::Off),
+            _ => None,
+        }
+    }
+}
