@@ -103,9 +103,9 @@ pub enum HandshakeError {
          and the memory of both hosts"
     )]
     Garbled {
-        /// What was waited for.
+        /// The next message that this end waited for.
         step: Step,
-        /// Where that was found, and how.
+        /// The end that found it, and how.
         how: Garbling,
     },
     /// The peer sent a message out of turn.
@@ -169,7 +169,7 @@ pub enum HandshakeError {
     },
 }
 
-/// How it was found that bytes of a handshake are not those that were sent.
+/// The way in which an end found that bytes of a handshake are not those that were sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Garbling {
@@ -191,8 +191,8 @@ pub enum Garbling {
 }
 
 impl HandshakeError {
-    /// Whether bytes that changed, went missing or were doubled on their way may have led to
-    /// it. Else both ends heard what the other said, by its checksums.
+    /// Returns whether bytes that changed, went missing or were doubled on their way may have led
+    /// to this error. If not, the checksums show that both ends heard what the other said.
     pub(crate) fn may_be_garbling(&self) -> bool {
         match self {
             HandshakeError::Garbled { .. }
@@ -472,8 +472,8 @@ fn elsewhere(given: &str, peer: SocketAddr) -> String {
     }
 }
 
-/// Whether a start of a stream may be the magic with a byte or two changed, missing or doubled:
-/// something of it is left, or too little has come to tell.
+/// Returns whether the start of a stream may be the magic with a byte changed, missing or
+/// doubled: a part of it is left, or too little has come to tell.
 fn is_nearly_magic(seen: &str) -> bool {
     let parts = ["ibex", "\\r\\n\\x1a"];
     let is_short = seen.len() < 8;

@@ -27,11 +27,11 @@ pub struct Conversation<E> {
     /// The peer's, likewise; empty until it came.
     hello_received: Vec<u8>,
     hello: Hello,
-    /// Whether the message that covers both Hellos was sent, and whether the peer's came.
+    /// Set when the message that covers both Hellos was sent, and when the peer's came.
     has_vouched: bool,
     has_peer_vouched: bool,
-    /// What is wrong between the two Hellos, if they are as they were sent: the peer says so by
-    /// saying nothing more than a Refusal.
+    /// The conflict between the two Hellos. It is true if they are as they were sent, which the
+    /// peer confirms when it sends nothing more than a Refusal.
     conflict: Option<HandshakeError>,
 
     // The end.
@@ -192,8 +192,8 @@ impl<E> Conversation<E> {
         Ok(version)
     }
 
-    /// The acceptor's Hello does not go with ours, if it came as it was sent. An acceptor that
-    /// finds the same says so, or nothing; one that goes on has said another.
+    /// Notes that the acceptor's Hello does not go with ours, if it came as it was sent. An
+    /// acceptor that finds the same refuses or hangs up. One that goes on has sent another Hello.
     pub(super) fn suspect(&mut self, conflict: HandshakeError) {
         self.conflict = Some(conflict);
     }
@@ -269,8 +269,9 @@ impl<E> Conversation<E> {
         }
     }
 
-    /// Whether an acceptor whose Hello does not go with ours has said more than that it finds
-    /// the same, or something that cannot be read, when the conversation ends with `error`.
+    /// Returns whether the acceptor contradicts the conflict between the Hellos. A conversation
+    /// that ends with `error` shows it: the acceptor sent more than a Refusal, or bytes that
+    /// cannot be read.
     fn has_said_otherwise(&self, error: &HandshakeError) -> bool {
         match error {
             HandshakeError::Closed { .. } | HandshakeError::Silent { .. } => self.has_more(),

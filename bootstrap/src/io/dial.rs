@@ -105,7 +105,7 @@ enum Round {
 enum Missing {
     Name(io::Error),
     Peer(Absent),
-    /// What a handshake that may have been garbled led to.
+    /// The error of a handshake that may have been garbled.
     Handshake(DialError),
 }
 
@@ -220,8 +220,8 @@ impl Dial<'_> {
         }
     }
 
-    /// What is still to be hoped for when an attempt failed with `error`, and the one before it
-    /// as `before` says; else what the call ends with.
+    /// Decides whether to try again after an attempt that failed with `error`, where the attempt
+    /// before it failed as `before` says. The error ends the call.
     fn is_worth_another(
         &self,
         error: DialError,
@@ -300,7 +300,7 @@ impl Dial<'_> {
     }
 }
 
-/// Whether a failure of a handshake that may have been garbled is not known to have been.
+/// Returns whether the same failure in a second attempt shows that no garbled byte led to it.
 fn is_lasting(error: &DialError) -> bool {
     !matches!(
         error,

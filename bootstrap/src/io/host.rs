@@ -13,7 +13,7 @@ use crate::identity::HostHint;
 /// What could not be done where [`hint`] fails.
 pub(super) const HINT: &str = "read which host this is (/proc/sys/kernel/random/boot_id)";
 
-/// What a node says of its host over `stream`. Read anew for every handshake: a fork changes the
+/// Describes this host to the peer at the other end of `stream`. It is read anew for every handshake: a fork changes the
 /// process number, and `setuid` the user.
 ///
 /// Fails only where there is a [shortage](is_shortage). A host that does not tell who it is
@@ -56,7 +56,7 @@ fn namespace(kind: &str) -> Option<u64> {
     Some(fs::metadata(format!("/proc/self/ns/{kind}")).ok()?.ino())
 }
 
-/// Whether both addresses of a connection belong to this network namespace. Clones of a virtual
+/// Returns whether both addresses of a connection belong to this network namespace. Clones of a virtual
 /// machine have one boot id and one namespace, and addresses of their own.
 fn stays_here(stream: &TcpStream) -> bool {
     let (Ok(ours), Ok(theirs)) = (stream.local_addr(), stream.peer_addr()) else {

@@ -5,12 +5,12 @@ use crc_fast::{CrcAlgorithm, Digest};
 /// Length of a checksum, a `u32` in little-endian order.
 pub const CHECKSUM_BYTES: usize = 4;
 
-/// Nothing in front of a message: for each that is not the first of its end.
+/// An empty prefix, for messages that are not the first of their end.
 pub const ALONE: [&[u8]; 2] = [&[], &[]];
 
-/// The CRC32C (polynomial of RFC 3720, section 12.1) of `message`, its length prefix included,
-/// and of what is covered with it: both Hellos, the dialer's first, for the first message of an
-/// end behind its Hello, and [`ALONE`] for the others.
+/// Computes the CRC32C (RFC 3720, section 12.1) of `before` and `message`, whose length prefix
+/// is included. `before` is both Hellos, the dialer's first, for the first message of an end
+/// behind its Hello. For the others it is [`ALONE`].
 #[must_use]
 pub fn checksum(before: [&[u8]; 2], message: &[u8]) -> u32 {
     let mut digest = Digest::new(CrcAlgorithm::Crc32Iscsi);

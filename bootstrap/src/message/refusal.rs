@@ -27,7 +27,7 @@ pub enum RefusalCause {
     NotOverFabric,
     /// No new session begins there any more.
     Closing,
-    /// What was said here did not arrive there as it was said.
+    /// The bytes of the end that hears this did not arrive as they were sent.
     Garbled,
 }
 
