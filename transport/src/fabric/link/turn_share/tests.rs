@@ -74,10 +74,6 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
     let admission = Admission {
         rewiring: None,
         peer: PeerDescription {
-            knows_versions: true,
-            rests: true,
-            knows_writes: true,
-            knows_aborts: true,
             address: stream.peer_addr().unwrap(),
             identity: [0; 16],
             incarnation: 0,
