@@ -95,12 +95,6 @@ fn main() -> ExitCode {
     if let Some(exit) = supervisor::play_part(&cells) {
         return exit;
     }
-    if cfg!(debug_assertions) {
-        eprintln!(
-            "`cargo xtask test` runs more: counted proofs (allocations, copies, rest, forks), \
-             models, mutants, simulation, fuzzing, soak, and RDMA in a guest"
-        );
-    }
     let has_device = is_device_there();
     #[cfg(feature = "fake-device")]
     masked::tell_left_out(&scenarios);

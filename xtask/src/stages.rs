@@ -30,10 +30,6 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: verbs::BINDING_TOOLS,
         work: Work::Commands(&[
             "cargo clippy --workspace --all-targets --all-features -- -D warnings",
-            // Plain `cargo test` runs none of these, so no target is one of all to cargo.
-            "cargo clippy -p ibex --all-features --test fan_in_cost --test fork \
-             --test memory_flat --test no_allocation --test no_copy --test idle \
-             --test idle_futures --test idle_memory --test leaves_nothing -- -D warnings",
         ]),
     },
     Stage {
