@@ -13,8 +13,8 @@ use std::time::{Duration, Instant};
 use common::{LONG, Listening, dial_node_1, node, wait_readable};
 use ibex_bootstrap::handshake::{DialerEvent, DialerHandshake};
 use ibex_bootstrap::{
-    Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, NodeIdentity, Policy,
-    Problem, UnixClosing, Version, VersionRange, dial,
+    Acceptor, DialError, Established, FabricKind, HandshakeError, HostHint, Integrity,
+    NodeIdentity, Policy, Problem, UnixClosing, Version, VersionRange, dial,
 };
 use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
@@ -375,4 +375,24 @@ fn a_handshake_that_is_never_finished_ends_at_its_deadline() {
         Problem::Handshake(HandshakeError::Silent { .. })
     ));
     assert_eq!(acceptor.next_deadline(), None);
+}
+
+/// Over loopback the two are on one host, so they have none unless one of them asks for it.
+#[test]
+fn both_ends_know_alike_whether_payloads_have_checksums() {
+    use Integrity::{Auto, Off, On};
+    for (wishes, expected) in [
+        ([Auto, Auto], false),
+        ([Auto, On], true),
+        ([On, Off], true),
+        ([Off, Auto], false),
+    ] {
+        let [mut dials, mut listens] = [node(1), node(2)];
+        [dials.integrity, listens.integrity] = wishes;
+        let listening = Listening::with(listens);
+        let dialer = dial(&listening.address, &dials, LONG, &|| false).unwrap();
+        let acceptor = listening.established.recv_timeout(LONG).unwrap();
+        let agreed = [&dialer, &acceptor].map(|end| end.payload_checksums);
+        assert_eq!(agreed, [expected; 2], "{wishes:?}");
+    }
 }
