@@ -4,7 +4,9 @@
 //! The system's resolver blocks, and so does a handshake. A node has two sets of threads: up
 //! to [`CONNECTING`] connect for tasks, up to [`RESUMING`] dial for sessions that have lost
 //! their connection, so that neither waits for the other. A thread ends when nothing is left
-//! to be dialed. A future that is dropped is noticed within 20 ms, as the end of the node is.
+//! to be dialed. A future that is dropped is noticed within 20 ms, as the end of the node is; where
+//! the peer may have a session already, its answer is waited for, for `handshake_timeout` at most,
+//! and it is told that nobody takes that.
 
 use std::{
     collections::VecDeque,

@@ -377,10 +377,14 @@ impl<'a> Conversation<'a> {
                 }
             }
             self.line.transmit();
-            let unix = self.awaited_unix().map(AsFd::as_fd);
-            self.line
-                .wait(unix)
-                .map_err(|Cancelled| Broken::Cancelled)?;
+            if self.line.machine.step() == Step::Ready && self.line.has_transmitted() {
+                self.line.wait_out();
+            } else {
+                let unix = self.awaited_unix().map(AsFd::as_fd);
+                self.line
+                    .wait(unix)
+                    .map_err(|Cancelled| Broken::Cancelled)?;
+            }
             self.receive();
             self.line.machine.handle_timeout(Instant::now());
         }

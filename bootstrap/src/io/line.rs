@@ -54,6 +54,13 @@ impl<'a, P: Part> Line<'a, P> {
         }
     }
 
+    /// The same for the answer to the last word of this end, behind which the peer may have a
+    /// session: who has cancelled the call must tell it that nobody takes that.
+    pub(super) fn wait_out(&self) {
+        self.patience
+            .wait_out(&[(self.stream.as_fd(), PollFlags::IN)]);
+    }
+
     /// Takes in what one read brings.
     pub(super) fn receive(&mut self) {
         let mut buffer = [0; READ_BYTES];

@@ -38,6 +38,23 @@ pub(super) struct Patience<'a> {
     pub(super) meanwhile: &'a dyn Meanwhile,
 }
 
+/// What goes on until then, where nobody may end the wait any more.
+struct Uncancelled<'a>(&'a dyn Meanwhile);
+
+impl Meanwhile for Uncancelled<'_> {
+    fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        self.0.fd()
+    }
+
+    fn turn(&self) -> bool {
+        self.0.turn()
+    }
+}
+
 /// [`Meanwhile::is_cancelled`].
 pub(super) struct Cancelled;
 
@@ -51,6 +68,17 @@ impl<'a> Patience<'a> {
             deadline: self.deadline.min(deadline),
             meanwhile: self.meanwhile,
         }
+    }
+
+    /// [`wait`](Self::wait) for what must be known, cancelled or not.
+    pub(super) fn wait_out(&self, descriptors: &[BorrowedWire<'_>]) {
+        let meanwhile = Uncancelled(self.meanwhile);
+        let patience = Patience {
+            deadline: self.deadline,
+            meanwhile: &meanwhile,
+        };
+        let waited = patience.wait(descriptors);
+        debug_assert!(waited.is_ok(), "nobody cancels it");
     }
 
     /// Waits until one of the descriptors is ready or the deadline has passed.
