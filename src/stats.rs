@@ -211,7 +211,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 33] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 34] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -244,6 +244,7 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 33] {
         ignored_events,
         stray_completions,
         bells,
+        checksum_errors,
         suspensions,
         resumes,
         replayed,
@@ -279,6 +280,7 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 33] {
         ("ignored_events", ignored_events),
         ("stray_completions", stray_completions),
         ("bells", bells),
+        ("checksum_errors", checksum_errors),
         ("suspensions", suspensions),
         ("resumes", resumes),
         ("replayed", replayed),

@@ -14,6 +14,7 @@ mod targets {
     pub(crate) mod bootstrap;
     pub(crate) mod control;
     pub(crate) mod counters;
+    pub(crate) mod frame_check;
     pub(crate) mod frames;
     pub(crate) mod ring;
     pub(crate) mod rkyv_access;
@@ -21,7 +22,9 @@ mod targets {
     pub(crate) mod shm_message;
 }
 
-use targets::{bootstrap, control, counters, frames, ring, rkyv_access, serde_decode, shm_message};
+use targets::{
+    bootstrap, control, counters, frame_check, frames, ring, rkyv_access, serde_decode, shm_message,
+};
 
 /// One parser.
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +102,11 @@ pub const TARGETS: &[Target] = &[
         name: "bootstrap_resumer",
         accepts: bootstrap::resumer_accepts,
         seeds: bootstrap::resumer_seeds,
+    },
+    Target {
+        name: "frame_check",
+        accepts: frame_check::accepts,
+        seeds: frame_check::seeds,
     },
 ];
 

@@ -36,6 +36,33 @@ pub enum Harm {
 /// All of them.
 pub const HARMS: [Harm; 3] = [Harm::Reset, Harm::Cut, Harm::Stall];
 
+/// What is done to bytes on their way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Damage {
+    /// A bit is flipped.
+    Flip,
+    /// Some bytes do not come.
+    Drop,
+    /// Some bytes come twice.
+    Double,
+    /// Two bytes that differ change places.
+    Swap,
+}
+
+/// All of them.
+pub const DAMAGES: [Damage; 4] = [Damage::Flip, Damage::Drop, Damage::Double, Damage::Swap];
+
+/// Which bytes of a connection are damaged, and how.
+#[derive(Clone, Debug)]
+struct Order {
+    connection: u64,
+    damage: Damage,
+    is_back: bool,
+    /// So many bytes from now on.
+    after: u64,
+    draw: Draw,
+}
+
 /// Where a connection is harmed: before this byte of a direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Plan {
@@ -58,6 +85,10 @@ struct Shared {
     orders: Mutex<Vec<(Harm, Duration)>>,
     harmed: [AtomicU64; HARMS.len()],
     connections: AtomicU64,
+    /// The number of the newest connection.
+    newest: AtomicU64,
+    damages: Mutex<Vec<Order>>,
+    damaged: [AtomicU64; DAMAGES.len()],
 }
 
 /// Each byte of the beginning in both directions, harmed in each way, in an order that
@@ -100,6 +131,9 @@ impl Proxy {
             orders: Mutex::default(),
             harmed: Default::default(),
             connections: AtomicU64::new(0),
+            newest: AtomicU64::new(0),
+            damages: Mutex::default(),
+            damaged: Default::default(),
         });
         let accepting = shared.clone();
         thread::spawn(move || {
@@ -140,6 +174,36 @@ impl Proxy {
         self.shared.harmed[harm as usize].load(Ordering::Relaxed)
     }
 
+    /// The number of the newest connection, the first being 1.
+    pub fn newest(&self) -> u64 {
+        self.shared.newest.load(Ordering::Acquire)
+    }
+
+    /// Has bytes of a connection damaged, of what it carries there or back, so many bytes from
+    /// now on. What it does not carry any more is not damaged.
+    pub fn damage(
+        &self,
+        connection: u64,
+        damage: Damage,
+        is_back: bool,
+        after: u64,
+        draw: &mut Draw,
+    ) {
+        let order = Order {
+            connection,
+            damage,
+            is_back,
+            after,
+            draw: Draw::new(draw.word()),
+        };
+        self.shared.damages.lock().expect("no panics").push(order);
+    }
+
+    /// How often that was done.
+    pub fn damaged(&self, damage: Damage) -> u64 {
+        self.shared.damaged[damage as usize].load(Ordering::Acquire)
+    }
+
     /// How many places were harmed, of how many that connections came to.
     pub fn covered(&self) -> (usize, usize) {
         let plans = self.shared.plans.lock().expect("no panics");
@@ -170,6 +234,10 @@ struct Pipe<'a> {
     /// No byte from here on goes before the harm is done.
     barrier: Option<u64>,
     is_over: bool,
+    /// How many bytes were read.
+    read: u64,
+    /// What is to be damaged of those that come: before which of them.
+    damage: Vec<(u64, Order)>,
 }
 
 impl Shared {
@@ -187,12 +255,19 @@ impl Shared {
             .as_mut()
             .map(Plans::draw);
         self.connections.fetch_add(1, Ordering::Relaxed);
+        let number = self.newest.fetch_add(1, Ordering::AcqRel) + 1;
         // What a connection's end does to us is no matter.
-        let _ = self.shovel(&client, &server, plan);
+        let _ = self.shovel(number, &client, &server, plan);
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
 
-    fn shovel(&self, client: &TcpStream, server: &TcpStream, plan: Option<Plan>) -> io::Result<()> {
+    fn shovel(
+        &self,
+        number: u64,
+        client: &TcpStream,
+        server: &TcpStream,
+        plan: Option<Plan>,
+    ) -> io::Result<()> {
         for socket in [client, server] {
             socket.set_nonblocking(true)?;
             socket.set_nodelay(true)?;
@@ -206,8 +281,18 @@ impl Shared {
             Pipe::new(server, client, barrier(true)),
         ];
         while !pipes.iter().all(|pipe| pipe.is_over) {
+            let mut orders = self.damages.lock().expect("no panics");
+            orders.retain(|order| {
+                if order.connection == number {
+                    let pipe = &mut pipes[usize::from(order.is_back)];
+                    pipe.damage.push((pipe.read + order.after, order.clone()));
+                }
+                // Nobody else comes for those of connections that are gone.
+                order.connection > number
+            });
+            drop(orders);
             for pipe in &mut pipes {
-                if pipe.shovel()? {
+                if pipe.shovel(&self.damaged)? {
                     let plan = plan.expect("it has a barrier");
                     self.plans
                         .lock()
@@ -272,6 +357,8 @@ impl<'a> Pipe<'a> {
             passed: 0,
             barrier,
             is_over: false,
+            read: 0,
+            damage: Vec::new(),
         }
     }
 
@@ -279,8 +366,30 @@ impl<'a> Pipe<'a> {
         self.sent == self.bytes.len()
     }
 
+    /// Does what is to be done to the bytes that were just read.
+    fn damage_bytes(&mut self, damaged: &[AtomicU64]) {
+        let start = self.read;
+        self.read += self.bytes.len() as u64;
+        let end = self.read;
+        let bytes = &mut self.bytes;
+        self.damage.retain_mut(|(at, order)| {
+            if *at >= end {
+                return true;
+            }
+            // What was damaged before may have left less of them.
+            let place = ((*at - start) as usize).min(bytes.len().saturating_sub(1));
+            if bytes.is_empty() || !order.damage.befall(bytes, place, &mut order.draw) {
+                // It befalls those that come next.
+                *at = end;
+                return true;
+            }
+            damaged[order.damage as usize].fetch_add(1, Ordering::AcqRel);
+            false
+        });
+    }
+
     /// Passes on what is there. Whether it has come to the barrier, which is gone then.
-    fn shovel(&mut self) -> io::Result<bool> {
+    fn shovel(&mut self, damaged: &[AtomicU64]) -> io::Result<bool> {
         if self.is_over {
             return Ok(false);
         }
@@ -289,6 +398,7 @@ impl<'a> Pipe<'a> {
             self.sent = 0;
             let read = self.from.read(&mut self.bytes);
             self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+            self.damage_bytes(damaged);
             match read {
                 Ok(0) => {
                     self.is_over = true;
@@ -321,6 +431,37 @@ impl<'a> Pipe<'a> {
     }
 }
 
+impl Damage {
+    /// Whether it can be done there.
+    fn befall(self, bytes: &mut Vec<u8>, at: usize, draw: &mut Draw) -> bool {
+        let run = |draw: &mut Draw| match draw.once_in(4) {
+            true => draw.of(1..RUN_BYTES) as usize,
+            false => 1,
+        };
+        match self {
+            Damage::Flip => bytes[at] ^= 1 << draw.of(0..8),
+            Damage::Drop => {
+                let end = (at + run(draw)).min(bytes.len());
+                bytes.drain(at..end);
+            }
+            Damage::Double => {
+                let end = (at + run(draw)).min(bytes.len());
+                let again = bytes[at..end].to_vec();
+                bytes.splice(at..at, again);
+            }
+            Damage::Swap => {
+                let far = draw.of(1..RUN_BYTES) as usize;
+                let mut others = (at + 1..bytes.len()).skip(far - 1).chain(0..at);
+                match others.find(|other| bytes[*other] != bytes[at]) {
+                    Some(other) => bytes.swap(at, other),
+                    None => return false,
+                }
+            }
+        }
+        true
+    }
+}
+
 fn is_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),
@@ -342,6 +483,8 @@ fn wait(pipes: &[Pipe<'_>; 2]) -> io::Result<()> {
     Ok(())
 }
 
+/// The most bytes that are lost or doubled at once.
+const RUN_BYTES: u64 = 64;
 const BUFFER_BYTES: usize = 64 << 10;
 const LOOK: Duration = Duration::from_millis(20);
 const PLANNED_STALL: Duration = Duration::from_millis(20);

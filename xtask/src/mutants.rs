@@ -206,6 +206,11 @@ const FINDERS: &[Finder] = &[
         mutants: &["index_unchecked"],
     },
     Finder {
+        tool: Tool::Proptest,
+        test: "engine::frame_check::tests::every_flipped_bit_that_is_covered_is_noticed",
+        mutants: &["payload_unchecked"],
+    },
+    Finder {
         tool: Tool::Simulation,
         test: "fabric::sim::tests::no_seed_breaks_a_rule",
         mutants: &[

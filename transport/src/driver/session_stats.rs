@@ -82,6 +82,10 @@ pub struct SessionStats {
     pub stray_completions: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
+    /// Times that bytes which came over the connection were not those that the peer had sent, as
+    /// the checksums of frames told (tcp, and what shm says over its connection). Nothing of them
+    /// was used; each time the session lost its connection.
+    pub checksum_errors: u64,
     /// Times that the session lost its connection.
     pub suspensions: u64,
     /// Times that it went on over another.

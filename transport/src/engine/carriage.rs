@@ -11,13 +11,15 @@ use super::{
         BATCH_FRAME_BYTES, FrameHeader, FrameKind, HEAD_BYTES, MAX_EAGER_BYTES, MAX_FRAME_BYTES,
         TALK,
     },
+    frame_check::CHECK_BYTES,
     record::{HEADER_BYTES, MAX_ALIGNMENT},
 };
 
 /// What frames travel in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Carriage {
-    /// A stream of bytes. Credit counts the bytes of frames with records.
+    /// A stream of bytes. Credit counts the bytes of frames with records, and of their
+    /// checks.
     Stream,
     /// Messages into receive buffers, one frame each. Credit counts buffers.
     Buffers {
@@ -78,10 +80,18 @@ impl Carriage {
     #[must_use]
     pub fn cost(self, header: &FrameHeader) -> u64 {
         match (self, header.kind) {
-            (Carriage::Stream, FrameKind::Records) => header.padded_length() as u64,
+            (Carriage::Stream, FrameKind::Records) => (header.padded_length() + CHECK_BYTES) as u64,
             (Carriage::Stream, _) => 0,
             (Carriage::Buffers { .. }, _) => u64::from(!self.is_talk(header)),
         }
+    }
+
+    /// Whether a frame is a chunk on a stream, which has
+    /// [no extension](super::frame_check).
+    #[inline]
+    #[must_use]
+    pub fn is_chunk_of_stream(self, header: &FrameHeader) -> bool {
+        self == Carriage::Stream && header.kind == FrameKind::Chunk
     }
 
     /// Whether a frame takes a reserved buffer.

@@ -150,6 +150,8 @@ pub enum Control {
         /// were not listed are forgotten.
         newest_end: u32,
     },
+    /// Any frame is the answer, and an empty one comes: a frame of the peer's stays cut.
+    Query,
 }
 
 /// Longest channel name, in bytes.
@@ -189,6 +191,7 @@ const RETURN_LANDING: u8 = 11;
 const KNOWN: u8 = 12;
 const RESUMED: u8 = 13;
 const ABANDONED: u8 = 14;
+const QUERY: u8 = 15;
 
 impl Control {
     /// Appends the message to `out`.
@@ -279,6 +282,7 @@ impl Control {
             }
             Control::Goodbye => out.push(GOODBYE),
             Control::Abandoned => out.push(ABANDONED),
+            Control::Query => out.push(QUERY),
             Control::Want { granted } => {
                 out.push(WANT);
                 out.extend_from_slice(&granted.to_le_bytes());
@@ -379,6 +383,7 @@ impl Control {
                 landing: LandingId::from_word(reader.u32()?),
             },
             GOODBYE => Control::Goodbye,
+            QUERY => Control::Query,
             ABANDONED => Control::Abandoned,
             WANT => Control::Want {
                 granted: reader.u64()?,

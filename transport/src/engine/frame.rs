@@ -16,6 +16,9 @@
 //! - `sequence` holds the low 32 bits of the first record's sequence, or of the large
 //!   message that a chunk belongs to. Of a control frame it is [`TALK`] if the frame takes
 //!   a reserved buffer, else 0.
+//!
+//! On a stream, [checks](super::frame_check) stand before the header. Over receive buffers a
+//! frame is as it is here, byte for byte: the device notices damage to it.
 #![forbid(unsafe_code)]
 
 use super::counters::Counters;

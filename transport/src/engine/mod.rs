@@ -5,7 +5,8 @@
 //! bytes (sockets, queue pairs, the simulated fabric) is a client of these types
 //! and never the other way round, so every rule here is tested without a device.
 //!
-//! - [`frame`], [`control`]: what stands on the wire.
+//! - [`frame`], [`control`]: what stands on the wire; [`frame_check`]: how damage to it is
+//!   noticed.
 //! - [`message_version`]: which message type both ends of a channel know.
 //! - [`record`]: what stands in a ring.
 //! - [`counters`], [`channel_window`]: what the application still holds.
@@ -22,6 +23,7 @@ pub mod control;
 pub mod counters;
 pub mod credit_broker;
 pub mod frame;
+pub mod frame_check;
 pub mod id_map;
 pub mod landing;
 pub mod large;

@@ -96,6 +96,10 @@ pub struct Session {
     reserved: ReservedBuffer,
     /// The next frame says that it had to wait for credit.
     has_waited: bool,
+    /// So many times the peer is to be asked for any answer,
+    queries: u32,
+    /// and to be given one.
+    answers: u32,
     goodbye: Goodbye,
     /// The peer has said it.
     heard_goodbye: bool,
@@ -186,6 +190,8 @@ impl Session {
             credit_use: CreditUse::new(config.peer_credit),
             reserved: ReservedBuffer::new(config.dialed),
             has_waited: false,
+            queries: 0,
+            answers: 0,
             goodbye: Goodbye::NotDue,
             heard_goodbye: false,
             has_errands: false,
@@ -413,6 +419,12 @@ impl Session {
         }
     }
 
+    /// Asks the peer so many times for any answer, which it gives as soon as it runs.
+    pub fn query(&mut self, times: u32) {
+        self.has_errands = true;
+        self.queries = self.queries.saturating_add(times);
+    }
+
     /// The prefix of a receiving end moved. The sender hears of it at once if it waits
     /// for it or half a window is owed, else with the next frame.
     ///
@@ -435,6 +447,21 @@ impl Session {
         if let Some(channel) = self.receiver_mut(end) {
             channel.tell_every = messages;
         }
+    }
+
+    /// How the payloads of our end `end` are aligned, once the channel is open.
+    #[must_use]
+    pub fn alignment(&self, end: u32) -> Option<usize> {
+        match &self.ends.get(end)?.state {
+            EndState::Sender(channel) => Some(channel.alignment),
+            EndState::Receiver(channel) => Some(channel.as_ref()?.alignment),
+        }
+    }
+
+    /// The same of the end that is paired with the sending end `channel` of the peer's.
+    #[must_use]
+    pub fn alignment_of_arrivals(&self, channel: u32) -> Option<usize> {
+        self.alignment(self.paired(Role::Sender, channel)?)
     }
 
     /// Our end that is paired with an end of the peer's.

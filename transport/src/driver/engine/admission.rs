@@ -42,7 +42,7 @@ impl Admission {
     /// where frames go over the connection.
     pub fn abandon(self) {
         if self.rewiring.is_some() && self.rdma.is_none() {
-            say_last_word(&self.stream);
+            say_last_word(&self.stream, 0);
         }
     }
 }

@@ -326,6 +326,8 @@ pub enum PeerMisbehaved {
     TooLong { length: u64, limit: u64 },
     #[error("large message {sequence} was announced while two were under way")]
     TooManyLarge { sequence: u64 },
+    #[error("a chunk has news on it, which no chunk on a stream has")]
+    NewsOnChunk,
     #[error("a chunk came that was not granted")]
     UngrantedChunk,
     #[error("large message {sequence} was granted, which waits for no grant")]
@@ -374,6 +376,8 @@ pub enum PeerMisbehaved {
     NotResuming,
     #[error("it is wrong about end {end}, of which it tells what it knows")]
     KnowsWrongly { end: u32 },
+    #[error("it asks for an answer over wires on which no frame is cut")]
+    QueryOverBuffers,
     #[error("it waits for credit beyond {granted}, which it never was granted")]
     WantsUngranted { granted: u64 },
 }

@@ -102,6 +102,9 @@ impl Session {
             .then(|| frame[HEADER_BYTES..].first_chunk::<EXTENSION_BYTES>())
             .flatten()
             .map(Extension::parse);
+        if extension.is_some() && self.config.carriage.is_chunk_of_stream(header) {
+            return Err(PeerMisbehaved::NewsOnChunk);
+        }
         self.take_cost(header)?;
         self.has_errands = true;
         if let Some(extension) = &extension {
@@ -388,6 +391,13 @@ impl Session {
                 heard_close,
                 receiver,
             } => self.handle_known(end, heard_close, receiver),
+            Control::Query if self.config.carriage != Carriage::Stream => {
+                Err(PeerMisbehaved::QueryOverBuffers)
+            }
+            Control::Query => {
+                self.answers = self.answers.saturating_add(1).min(MOST_ANSWERS);
+                Ok(())
+            }
             Control::Resumed { newest_end } => self.handle_resumed(newest_end),
         }
     }
@@ -621,3 +631,6 @@ struct Addressee<'a> {
     is_closed: bool,
     channel: &'a mut ReceiveChannel,
 }
+
+/// Answers that wait to be sent; what a peer asks beyond that needs no answer of its own.
+const MOST_ANSWERS: u32 = 1 << 16;

@@ -90,6 +90,7 @@ impl Session {
         self.news.clear();
         self.awaiting_writes.clear();
         self.writes_under_way = 0;
+        (self.queries, self.answers) = (0, 0);
         for entry in self.ends.values_mut() {
             match &mut entry.state {
                 // As one that waits for its turn, it asks for none.

@@ -108,6 +108,16 @@ impl Session {
             }
             return Some(Body::Inline);
         }
+        if self.queries > 0 {
+            self.queries -= 1;
+            self.build_control(Some(&Control::Query), landing, head);
+            return Some(Body::Inline);
+        }
+        if self.answers > 0 {
+            self.answers -= 1;
+            self.build_control(None, landing, head);
+            return Some(Body::Inline);
+        }
         if self.credit_is_news() && self.may_speak() {
             // Whether anything waits is known when all that there is has been spent. Who asks
             // before has asked when it is, and goes without.
@@ -197,6 +207,8 @@ impl Session {
             return false;
         }
         !self.control.is_empty()
+            || self.queries > 0
+            || self.answers > 0
             || !self.news.is_empty()
             || self.goodbye == Goodbye::Due
             || self.credit_is_news()
@@ -518,6 +530,9 @@ impl Session {
         landing: usize,
         head: &mut Vec<u8>,
     ) {
+        if self.config.carriage.is_chunk_of_stream(&frame) {
+            return self.append_head(frame, None, body_bytes, alignment, landing, head);
+        }
         let is_talk = self.config.carriage.is_talk(&frame);
         let wants = frame.kind != FrameKind::Control && self.wants_behind_this();
         let extension = self.extension_of(is_talk, wants, body_bytes > 0);

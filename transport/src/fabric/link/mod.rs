@@ -9,6 +9,7 @@
 //! [`settle`](Link::settle), which lets the consequences out.
 
 pub(crate) mod compact;
+mod cut_frame;
 mod ending;
 mod events;
 mod handles;
@@ -172,7 +173,8 @@ impl Link {
                 }
                 tools.compact_blocks.provide().map_err(io::Error::other)?;
             }
-            let (wires, terms) = Wires::new(leftover, pair, &mut tools.blocks)?;
+            let checksums = shared.payload_checksums();
+            let (wires, terms) = Wires::new(leftover, pair, checksums, &mut tools.blocks)?;
             Ok((local, wires, terms))
         };
         let (local, wires, terms) = match prepare() {
@@ -180,7 +182,7 @@ impl Link {
             Err(refused) => {
                 if is_stream && resumes {
                     // The peer has the session, and would wait for this end to come back.
-                    say_last_word(&tcp);
+                    say_last_word(&tcp, 0);
                 }
                 return Err(refused);
             }

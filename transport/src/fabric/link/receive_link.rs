@@ -12,7 +12,9 @@ use crate::{
         state::End,
     },
     driver::{Context, MemoryWanted, Purpose, Tools},
-    engine::{control::CloseReason, session::PeerMisbehaved, timer::Timer},
+    engine::{
+        control::CloseReason, frame_check::DamagedFrame, session::PeerMisbehaved, timer::Timer,
+    },
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
 };
@@ -424,4 +426,6 @@ pub(super) enum Fault {
     Peer(#[from] PeerMisbehaved),
     #[error(transparent)]
     Memory(#[from] MemoryError),
+    #[error("bytes were damaged on the way from it: {0}")]
+    Damage(#[from] DamagedFrame),
 }

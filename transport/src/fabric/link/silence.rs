@@ -86,7 +86,7 @@ impl Link {
             Phase::Up => {}
             // It goes as a whole, unless the peer's host says nothing any more.
             Phase::Closing => {
-                let goes_on = self.look_for_answers(tools, context);
+                let goes_on = self.look_for_cut_frame() | self.look_for_answers(tools, context);
                 self.settle(tools, context);
                 return goes_on;
             }
@@ -97,6 +97,7 @@ impl Link {
             goes_on |= receiver.look_for_silence();
         }
         goes_on |= self.wires.look_for_silence(&self.shared.counters);
+        goes_on |= self.look_for_cut_frame();
         goes_on |= self.look_for_answers(tools, context);
         self.settle(tools, context);
         if !goes_on {

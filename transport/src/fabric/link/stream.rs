@@ -4,12 +4,17 @@ use std::{io, mem};
 
 use super::{
     Link, Phase, Wires,
+    cut_frame::CutFrame,
     send_link::{Rings, locate},
 };
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
-    engine::session::{Body, Session},
+    engine::{
+        frame_check::Coverage,
+        record::MIN_ALIGNMENT,
+        session::{Body, Session},
+    },
     fabric::tcp::{
         Plain,
         inbound::Inbound,
@@ -26,6 +31,8 @@ pub(super) struct Stream {
     pub(super) layer: Plain,
     pub(super) inbound: Inbound,
     pub(super) outbound: Outbound,
+    /// Checks cover the payloads of messages.
+    pub(super) payloads: bool,
     /// Bytes are still to be parsed that came behind the handshake, or behind the session's
     /// share of a turn.
     pub(super) has_leftover: bool,
@@ -33,13 +40,16 @@ pub(super) struct Stream {
     pub(super) waits_for_writable: bool,
     /// Frames are due and wait for credit, which was counted.
     pub(super) waits_for_credit: bool,
+    /// A frame that is here in part, and stays so.
+    pub(super) cut_frame: CutFrame,
     /// How much had come and gone when they were looked at last.
     silence: Option<(u64, u64)>,
 }
 
 impl Stream {
     /// Begins behind the handshake, of which `leftover` was read too much.
-    pub(super) fn new(leftover: &[u8], blocks: &mut BlockPool) -> io::Result<Self> {
+    /// The checks of frames cover `payloads` or not.
+    pub(super) fn new(leftover: &[u8], payloads: bool, blocks: &mut BlockPool) -> io::Result<Self> {
         let mut inbound = Inbound::default();
         if !leftover.is_empty() {
             inbound.make_room(blocks).map_err(io::Error::other)?;
@@ -50,9 +60,11 @@ impl Stream {
             layer: Plain,
             inbound,
             outbound: Outbound::default(),
+            payloads,
             has_leftover: !leftover.is_empty(),
             waits_for_writable: false,
             waits_for_credit: false,
+            cut_frame: CutFrame::default(),
             silence: None,
         })
     }
@@ -76,8 +88,7 @@ impl Stream {
             return false;
         };
         outbound.borrow(lists);
-        header.append_to(None, &mut outbound.heads);
-        outbound.push_inline(record);
+        outbound.push_lone(&header, record, self.payloads);
         counters.frames_sent.add(1);
         counters.inline_sends.add(1);
         self.waits_for_credit = false;
@@ -165,16 +176,26 @@ impl Link {
         let (mut frames, mut inline) = (0, 0);
         while !outbound.is_full() {
             let landing = outbound.landing();
+            outbound.begin();
             let mut rings = Rings(&mut self.senders);
             let heads = &mut outbound.heads;
             let Some(body) = self.session.poll_transmit(&mut rings, landing, heads) else {
+                outbound.take_back();
                 break;
             };
             let place = locate(&self.senders, body);
+            let coverage = match body {
+                Body::Records { end, .. } if !stream.payloads => {
+                    let alignment = self.session.alignment(end).unwrap_or(MIN_ALIGNMENT);
+                    Coverage::RecordHeaders { alignment }
+                }
+                Body::Chunk { .. } if !stream.payloads => Coverage::Nothing,
+                _ => Coverage::Whole,
+            };
             // SAFETY: ring bytes stay until the peer has released them, which it cannot
             // before they are sent; large messages, and rings of ends that are gone, are
             // kept in `parting` until the batch is written.
-            inline += u64::from(unsafe { outbound.push(place) });
+            inline += u64::from(unsafe { outbound.push(place, coverage) });
             frames += 1;
             if let Body::Chunk { end, chunk } = body
                 && let Some(sender) = self.senders.get_mut(end)

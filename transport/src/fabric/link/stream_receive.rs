@@ -10,6 +10,7 @@ use std::{
 
 use super::{
     Link, Phase, Wires,
+    cut_frame::Finding,
     receive_link::{Arrived, Fault, ReceiveLink},
     stream::Stream,
     turn_share::TurnShare,
@@ -18,7 +19,12 @@ use crate::{
     channel::EndCause,
     driver::{Context, Tools},
     engine::{
-        frame::{BLOCK_ALIGNMENT, FrameHeader, HEADER_BYTES, MAX_FRAME_BYTES},
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
+        frame_check::{
+            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, DamagedFrame, verify_body,
+            verify_head,
+        },
+        large::Chunk,
         session::{Arrival, PeerMisbehaved},
     },
     fabric::tcp::{
@@ -30,7 +36,7 @@ use crate::{
 
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since
 /// what follows is most likely another chunk.
-const BEHIND_CHUNK: usize = HEADER_BYTES;
+const BEHIND_CHUNK: usize = CHECKED_HEADER_BYTES;
 /// Bytes to ask of the socket while a chunk may come: what has arrived of it in the
 /// block has to be copied.
 const BEFORE_CHUNK: usize = 4 << 10;
@@ -47,6 +53,9 @@ impl Link {
         }
         let mut share = TurnShare::new();
         let mut progress = self.takes_leftover() && self.parse(&mut share, tools, context);
+        if self.is_suspended() || self.phase == Phase::Gone {
+            return true;
+        }
         if share.is_spent() || !self.readable && !self.reads_every_turn() {
             return progress;
         }
@@ -60,7 +69,7 @@ impl Link {
                 Ok(Some(bytes)) => {
                     progress = true;
                     self.parse(&mut share, tools, context);
-                    if self.phase == Phase::Gone {
+                    if self.phase == Phase::Gone || self.is_suspended() {
                         return true;
                     }
                     if bytes < SHORT_READ && !self.is_in_chunk() {
@@ -164,6 +173,10 @@ impl Link {
             match self.parse_one(share, tools, context) {
                 Ok(true) => any = true,
                 Ok(false) => return any,
+                Err(Fault::Damage(damage)) => {
+                    self.frame_is_damaged(damage, tools, context);
+                    return any;
+                }
                 Err(fault) => {
                     self.fail(&fault.to_string(), context);
                     return any;
@@ -172,6 +185,51 @@ impl Link {
             self.handle_events(context);
             if self.phase == Phase::Gone || self.is_parsed() {
                 return any;
+            }
+        }
+    }
+
+    /// Nothing that comes over these wires can be believed any more; what was handed on before
+    /// was right. Over others, everything behind that comes again.
+    #[cold]
+    fn frame_is_damaged(
+        &mut self,
+        damage: DamagedFrame,
+        tools: &mut Tools,
+        context: &mut Context<'_>,
+    ) {
+        let errors = &self.shared.counters.checksum_errors;
+        errors.add(1);
+        let what_next = match self.rewiring {
+            Some(_) => "the session goes on over a new connection, and nothing is lost",
+            None => "the session cannot go on over a new connection",
+        };
+        if errors.get().is_power_of_two() {
+            tracing::warn!(
+                peer = %self.shared.peer().address, %damage, so_far = errors.get(),
+                "bytes were damaged on the way from a peer; {what_next}"
+            );
+        }
+        let why = format!("{}; {what_next}", Fault::Damage(damage));
+        let cause = self.broken.take();
+        let cause = cause.unwrap_or_else(|| EndCause::lost(why));
+        self.wires_broke(cause, tools, context);
+    }
+
+    /// Asks the peer something if a frame of its stays cut. Returns whether another look is due.
+    pub(super) fn look_for_cut_frame(&mut self) -> bool {
+        let Wires::Stream(stream) = &mut self.wires else {
+            return false;
+        };
+        let counters = &self.shared.counters;
+        let (bytes, frames) = (counters.bytes_received.get(), stream.inbound.frames);
+        let is_in_frame = !stream.has_leftover && stream.inbound.is_in_frame();
+        match stream.cut_frame.look(is_in_frame, bytes, frames) {
+            Finding::Whole => false,
+            Finding::Cut => true,
+            Finding::Ask(times) => {
+                self.session.query(times);
+                true
             }
         }
     }
@@ -223,12 +281,16 @@ impl Link {
             return Ok(false);
         };
         if let Some(chunk) = inbound.chunk.take_if(|chunk| chunk.left == 0) {
+            chunk.verify()?;
             inbound.skip = chunk.fill;
             if chunk.complete {
                 self.large_arrived(chunk.end, 0, context);
             }
         }
-        let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
+        let Wires::Stream(Stream {
+            inbound, payloads, ..
+        }) = &mut self.wires
+        else {
             return Ok(false);
         };
         if inbound.chunk.is_some() {
@@ -243,6 +305,13 @@ impl Link {
             }
         }
         let bytes = inbound.unparsed();
+        let Some(head) = verify_head(inbound.frames, bytes)? else {
+            return Ok(false);
+        };
+        let CheckedHead {
+            body_check,
+            frame: bytes,
+        } = head;
         let Some(header) = FrameHeader::parse(bytes).map_err(PeerMisbehaved::from)? else {
             return Ok(false);
         };
@@ -250,9 +319,18 @@ impl Link {
         if bytes.len() < needed {
             return Ok(false);
         }
-        let landing = inbound.parsed() % BLOCK_ALIGNMENT;
+        let channel = header.channel;
+        let alignment = || self.session.alignment_of_arrivals(channel);
+        let coverage = Coverage::of(header.kind, *payloads, alignment)
+            .ok_or(PeerMisbehaved::UnknownChannel { channel })?;
+        let landing = (inbound.parsed() + CHECK_BYTES) % BLOCK_ALIGNMENT;
         let frame = &bytes[..needed.min(header.length as usize)];
+        if header.kind != FrameKind::Chunk {
+            verify_body(&header, frame, coverage, body_check)?;
+        }
         let arrival = self.session.handle_frame(&header, frame, landing)?;
+        inbound.consume(CHECK_BYTES);
+        inbound.frames += 1;
         self.shared.counters.frames_received.add(1);
         share.take_frame(needed);
         match arrival {
@@ -289,7 +367,8 @@ impl Link {
                 complete,
             } => {
                 inbound.consume(needed);
-                self.begin_chunk(end, chunk.sequence, chunk.offset, &header, complete);
+                let check = (coverage, body_check);
+                self.begin_chunk(end, chunk, &header, complete, check);
             }
             Arrival::Written { .. } => unreachable!("no memory is granted over a stream"),
         }
@@ -301,10 +380,10 @@ impl Link {
     fn begin_chunk(
         &mut self,
         end: u32,
-        sequence: u64,
-        offset: u64,
+        chunk: Chunk,
         header: &FrameHeader,
         complete: bool,
+        check: (Coverage, u32),
     ) {
         let Wires::Stream(Stream { inbound, .. }) = &mut self.wires else {
             return;
@@ -314,7 +393,7 @@ impl Link {
         let place = self
             .receivers
             .get(end)
-            .and_then(|receiver| receiver.place_of(sequence, offset, body));
+            .and_then(|receiver| receiver.place_of(chunk.sequence, chunk.offset, body));
         let Some(place) = place else {
             // The handle is gone since.
             inbound.skip = body + fill;
@@ -335,10 +414,12 @@ impl Link {
         let at: NonNull<u8> = unsafe { place.add(copied) };
         inbound.chunk = Some(ChunkInProgress {
             end,
+            bytes: body,
             at,
             left,
             fill,
             complete,
+            check,
         });
     }
 

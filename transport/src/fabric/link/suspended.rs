@@ -32,6 +32,7 @@ use crate::{
     clock,
     driver::{Context, Tools, What},
     engine::{
+        frame_check::{CHECK_BYTES, Coverage, write_checks},
         session::{Session, is_newer_epoch},
         timer::Timer,
     },
@@ -261,7 +262,7 @@ impl Link {
             && !self.session.said_goodbye()
             && stream.outbound.is_empty()
         {
-            say_last_word(&self.tcp);
+            say_last_word(&self.tcp, stream.outbound.frames());
         }
     }
 
@@ -390,7 +391,8 @@ impl Link {
             Some(pair) => self.shared.carrier.take_pair(pair),
             None => self.shared.carrier.take_stream(goes_back),
         }
-        let (wires, terms) = Wires::new(&leftover, rdma, &mut tools.blocks)?;
+        let checksums = self.shared.payload_checksums();
+        let (wires, terms) = Wires::new(&leftover, rdma, checksums, &mut tools.blocks)?;
         if let Some(rewiring) = &mut self.rewiring {
             rewiring.epoch = epoch;
             rewiring.unanswered_since = None;
@@ -469,10 +471,13 @@ impl Link {
     }
 }
 
-/// Tells the peer of a session that this end does not come back.
-pub(crate) fn say_last_word(mut stream: &TcpStream) {
+/// Tells the peer of a session, behind so many frames, that this end does not come back.
+pub(crate) fn say_last_word(mut stream: &TcpStream, frames: u64) {
+    let mut frame = vec![0; CHECK_BYTES];
+    frame.append(&mut Session::last_word());
+    write_checks(frames, &mut frame, None, Coverage::Whole);
     // What does not arrive is found out later, by a time-out.
-    let _ = stream.write(&Session::last_word());
+    let _ = stream.write(&frame);
 }
 
 /// Why a peer cannot come back that has come as another process.

@@ -28,15 +28,16 @@ pub(super) enum Wires {
 
 impl Wires {
     /// Those that a handshake led to, and what frames over them are like: `leftover` came behind
-    /// it.
+    /// it, and both ends check the payloads of frames over the connection or not.
     pub(super) fn new(
         leftover: &[u8],
         pair: Option<PreparedPair>,
+        payload_checksums: bool,
         blocks: &mut BlockPool,
     ) -> io::Result<(Self, WireTerms)> {
         match pair {
             None => Ok((
-                Wires::Stream(Stream::new(leftover, blocks)?),
+                Wires::Stream(Stream::new(leftover, payload_checksums, blocks)?),
                 WireTerms::STREAM,
             )),
             Some(_) if !leftover.is_empty() => Err(io::Error::other(

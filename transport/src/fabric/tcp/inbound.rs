@@ -14,7 +14,10 @@
 use std::{ptr, slice, sync::Arc};
 
 use crate::{
-    engine::frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
+    engine::{
+        frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
+        frame_check::{CHECK_BYTES, Coverage, DamagedFrame, verify_apart},
+    },
     memory::{Block, BlockPool, MemoryError},
 };
 
@@ -33,6 +36,8 @@ pub(crate) struct Inbound {
     pub(crate) chunk: Option<ChunkInProgress>,
     /// Bytes of an unwanted body, or of a frame's fill, to be skipped.
     pub(crate) skip: usize,
+    /// Frames that were handed on.
+    pub(crate) frames: u64,
 }
 
 /// The rest of a chunk that did not come with its header.
@@ -40,6 +45,8 @@ pub(crate) struct Inbound {
 pub(crate) struct ChunkInProgress {
     /// The receiving end.
     pub(crate) end: u32,
+    /// All of its bytes, here or to come.
+    pub(crate) bytes: usize,
     /// Where the next byte goes.
     pub(crate) at: ptr::NonNull<u8>,
     /// Bytes still to come.
@@ -48,13 +55,35 @@ pub(crate) struct ChunkInProgress {
     pub(crate) fill: usize,
     /// They are the message's last.
     pub(crate) complete: bool,
+    /// What its check covers, and has to be.
+    pub(crate) check: (Coverage, u32),
 }
 
 // SAFETY: `at` points into memory that the link's receiving end holds; the link moves
 // between threads as a whole.
 unsafe impl Send for ChunkInProgress {}
 
+impl ChunkInProgress {
+    /// Verifies the check of a chunk that is here.
+    pub(crate) fn verify(&self) -> Result<(), DamagedFrame> {
+        debug_assert_eq!(self.left, 0);
+        let (coverage, check) = self.check;
+        // SAFETY: these bytes of the chunk's place are written, and nobody else refers to them
+        // before the message is complete.
+        let bytes = unsafe {
+            let first = self.at.sub(self.bytes);
+            slice::from_raw_parts(first.as_ptr(), self.bytes)
+        };
+        verify_apart(bytes, coverage, check)
+    }
+}
+
 impl Inbound {
+    /// Whether a frame is here in part.
+    pub(crate) fn is_in_frame(&self) -> bool {
+        self.chunk.is_some() || self.skip > 0 || !self.unparsed().is_empty()
+    }
+
     /// The block, once there was room for something.
     pub(crate) fn block(&self) -> &Arc<Block> {
         let block = self.block.as_ref();
@@ -113,7 +142,7 @@ impl Inbound {
         }
         // With a whole frame's room behind `parsed`, whatever is cut can be completed.
         if let Some(block) = &self.block
-            && block.len() - self.parsed >= MAX_FRAME_BYTES + BLOCK_ALIGNMENT
+            && block.len() - self.parsed >= CHECK_BYTES + MAX_FRAME_BYTES + BLOCK_ALIGNMENT
             && block.len() > self.filled
         {
             return Ok(0);

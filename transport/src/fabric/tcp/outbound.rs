@@ -9,7 +9,10 @@
 use std::{io, io::IoSlice, mem, net::TcpStream, ptr::NonNull, slice};
 
 use super::record_layer::RecordLayer;
-use crate::engine::frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, HEAD_BYTES};
+use crate::engine::{
+    frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, HEAD_BYTES},
+    frame_check::{self, CHECK_BYTES, Coverage},
+};
 
 /// A batch of frames. It has [`Lists`] while there is one.
 #[derive(Debug, Default)]
@@ -26,6 +29,8 @@ pub(crate) struct Outbound {
     bytes: usize,
     /// Bytes of all frames so far.
     position: u64,
+    /// All frames so far.
+    frames: u64,
 }
 
 /// What a batch is built in, with room for the longest: an engine has them, and lends them
@@ -106,9 +111,26 @@ impl Outbound {
         (self.heads, self.pieces) = (Vec::new(), Vec::new());
     }
 
-    /// Where the next frame lands in the peer's arrival memory, modulo 64.
+    /// Where the header of the next frame lands in the peer's arrival memory, modulo 64.
+    #[inline]
     pub(crate) fn landing(&self) -> usize {
-        (self.position % BLOCK_ALIGNMENT as u64) as usize
+        (self.position as usize + CHECK_BYTES) % BLOCK_ALIGNMENT
+    }
+
+    /// Makes room for the checks of the next frame. Its head is appended to `heads` then, and
+    /// [`push`](Self::push) makes a frame of it.
+    pub(crate) fn begin(&mut self) {
+        self.heads.extend_from_slice(&[0; CHECK_BYTES]);
+    }
+
+    /// All frames so far.
+    pub(crate) fn frames(&self) -> u64 {
+        self.frames
+    }
+
+    /// There was none.
+    pub(crate) fn take_back(&mut self) {
+        self.heads.truncate(self.heads_used);
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -119,13 +141,23 @@ impl Outbound {
         self.bytes >= BATCH_BYTES || self.pieces.len() + 3 > PIECES
     }
 
-    /// Makes a frame of what was appended to `heads` since the last one, and `body`.
-    /// Returns whether that goes inline.
+    /// Makes a frame of what was appended to `heads` since the last one, and `body`, of which
+    /// the check has that coverage. Returns whether that goes inline.
     ///
     /// # Safety
     ///
     /// The body's bytes stay valid and unchanged until the batch is written or dropped.
-    pub(crate) unsafe fn push(&mut self, body: Option<(NonNull<u8>, usize)>) -> bool {
+    pub(crate) unsafe fn push(
+        &mut self,
+        body: Option<(NonNull<u8>, usize)>,
+        coverage: Coverage,
+    ) -> bool {
+        // SAFETY: valid, by the contract.
+        let apart =
+            body.map(|(base, length)| unsafe { slice::from_raw_parts(base.as_ptr(), length) });
+        let head = &mut self.heads[self.heads_used..];
+        frame_check::write_checks(self.frames, head, apart, coverage);
+        self.frames += 1;
         match body {
             Some((base, length)) if length > INLINE_BYTES => {
                 self.push_head();
@@ -148,9 +180,21 @@ impl Outbound {
         }
     }
 
-    /// The same for a short body that goes inline.
+    /// The same for a frame with the one record of a message, which goes inline.
     #[inline]
-    pub(crate) fn push_inline(&mut self, body: &[u8]) {
+    pub(crate) fn push_lone(&mut self, header: &FrameHeader, record: &[u8], payloads: bool) {
+        let head = frame_check::head_of_lone(self.frames, header, record, payloads);
+        self.frames += 1;
+        self.heads.extend_from_slice(&head);
+        if header.pad > 0 {
+            let padded = self.heads.len() + usize::from(header.pad);
+            self.heads.resize(padded, 0);
+        }
+        self.push_inline(record);
+    }
+
+    #[inline]
+    fn push_inline(&mut self, body: &[u8]) {
         debug_assert!(body.len() <= INLINE_BYTES);
         self.heads.extend_from_slice(body);
         let fill = body.len().next_multiple_of(FRAME_ALIGNMENT) - body.len();

@@ -73,8 +73,8 @@ fn who_has_data_and_no_credit_asks_once_until_it_is_answered() {
     deliver(&mut session, &control(&turn(1100), Some(1100))).unwrap();
     assert_eq!(
         sent_with(&mut session, &mut ring),
-        [Control::Surrender { credit: 1020 }],
-        "a frame of 80 bytes was sent"
+        [Control::Surrender { credit: 1012 }],
+        "a frame of 80 bytes and its checks were sent"
     );
     assert!(ring.0.is_empty());
 }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::{super::*, peer::*};
 #[allow(unused_imports, reason = "each test file uses some of them")]
-use crate::engine::{control::*, frame::*, large::*, session_credit::*};
+use crate::engine::{control::*, frame::*, frame_check::CHECK_BYTES, large::*, session_credit::*};
 
 #[test]
 fn records_arrive_once_and_in_order() {
@@ -133,15 +133,15 @@ fn the_window_holds_and_one_message_beyond_does_not() {
 #[test]
 fn credit_holds_and_one_frame_beyond_does_not() {
     let mut session = Session::new(SessionConfig {
-        our_credit: 64,
+        our_credit: 80,
         ..config()
     });
     pair(&mut session, Role::Receiver);
     deliver(&mut session, &records(1, &[b"one"])).unwrap();
     deliver(&mut session, &records(2, &[b"two"])).unwrap();
     let overrun = CreditOverrun {
-        used: 96,
-        granted: 64,
+        used: 120,
+        granted: 80,
     };
     assert_eq!(
         deliver(&mut session, &records(3, &[b"x"])),
@@ -301,7 +301,7 @@ fn a_record_that_something_follows_from_is_no_lone_one() {
         session
     };
     let one = records(1, &[b"one"]);
-    let cost = one.len() as u64;
+    let cost = (CHECK_BYTES + one.len()) as u64;
 
     // One more than half of what is lent is told at once.
     assert!(lending(2 * cost).handle_lone_record(&one, 0).is_some());

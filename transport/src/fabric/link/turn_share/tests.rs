@@ -19,7 +19,8 @@ use crate::{
     engine::{
         channel_window::{ChannelWindow, HALF_WINDOW},
         control::ChannelSpec,
-        frame::{FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
+        frame::{FrameHeader, FrameKind, HEADER_BYTES},
+        frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
         message_version::MessageVersion,
     },
     fabric::{
@@ -31,8 +32,8 @@ use crate::{
     },
 };
 
-/// A control frame with nothing in it.
-fn empty_frame() -> Vec<u8> {
+/// A control frame with nothing in it, behind so many others.
+fn empty_frame(number: u64) -> Vec<u8> {
     let header = FrameHeader {
         length: HEADER_BYTES as u32,
         channel: 0,
@@ -41,8 +42,9 @@ fn empty_frame() -> Vec<u8> {
         pad: 0,
         sequence: 0,
     };
-    let mut bytes = header.to_bytes().to_vec();
-    bytes.resize(bytes.len().next_multiple_of(FRAME_ALIGNMENT), 0);
+    let mut bytes = vec![0; CHECK_BYTES];
+    header.append_to(None, &mut bytes);
+    write_checks(number, &mut bytes, None, Coverage::Whole);
     bytes
 }
 
@@ -99,18 +101,17 @@ fn flood(runtime: &Arc<Runtime>) -> (Arc<SessionShared>, TcpStream, usize) {
     let [stream, mut peer] = connection();
     let session = admit(runtime, stream, None);
     peer.set_nonblocking(true).unwrap();
-    let frame = empty_frame();
-    let batch = frame.repeat(1024);
-    let mut bytes = 0;
     // No more than the session may have in flight.
-    while bytes < 512 << 10 {
-        match peer.write(&batch) {
+    let flood: Vec<u8> = (0..24 << 10).flat_map(empty_frame).collect();
+    let mut bytes = 0;
+    while bytes < flood.len() {
+        match peer.write(&flood[bytes..]) {
             Ok(written) => bytes += written,
             Err(error) if error.kind() == ErrorKind::WouldBlock => break,
             Err(error) => panic!("{error}"),
         }
     }
-    (session, peer, bytes / frame.len())
+    (session, peer, bytes / CHECKED_HEADER_BYTES)
 }
 
 /// A channel of the first session to the second.

@@ -1,0 +1,29 @@
+//! What messages hold: it follows from their stream and number, so that each byte can be
+//! compared.
+
+use ibex_harness::draw::Draw;
+
+/// The message `number` of a stream: up to `longest` bytes, mostly far fewer.
+pub(crate) fn of_message(stream: u64, number: u64, lengths: Lengths) -> Vec<u8> {
+    let mut draw = Draw::new(stream << 40 | number);
+    let length = match lengths {
+        Lengths::Mixed if draw.once_in(32) => draw.of(0..30_000),
+        Lengths::Mixed => draw.of(0..200),
+        Lengths::Large => draw.of(140_000..400_000),
+    };
+    let mut bytes = Vec::with_capacity(length as usize + 8);
+    while bytes.len() < length as usize {
+        bytes.extend_from_slice(&draw.word().to_le_bytes());
+    }
+    bytes.truncate(length as usize);
+    bytes
+}
+
+/// How long messages are.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Lengths {
+    /// Several share a frame, and some have one of their own.
+    Mixed,
+    /// Each goes in chunks.
+    Large,
+}

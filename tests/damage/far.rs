@@ -1,0 +1,119 @@
+//! Two network namespaces, which pass for two hosts: the far one has a process that sends back
+//! what it gets.
+
+use std::{
+    env,
+    os::unix::process::CommandExt,
+    process::{Child, Command},
+};
+
+use ibex::{Node, Raw, RecvError};
+use ibex_harness::{draw::Draw, network::Medium, network::Network};
+
+use crate::{content, content::Lengths, session};
+
+/// The number of the stream there, and of its echo.
+pub(crate) const STREAM: u64 = 1;
+pub(crate) const LENGTHS: Lengths = Lengths::Mixed;
+
+/// Whether this process is in a namespace of its own; another runs the test there.
+pub(crate) fn is_inside(test: &str) -> bool {
+    if env::var_os(INSIDE).is_some() {
+        return true;
+    }
+    let as_user: &[&str] = match rustix::process::geteuid().is_root() {
+        true => &["--net"],
+        false => &["--net", "--user", "--map-root-user"],
+    };
+    let unshared = |program: &mut Command| program.status().is_ok_and(|status| status.success());
+    if !unshared(Command::new("unshare").args(as_user).arg("true")) {
+        let is_root = rustix::process::geteuid().is_root();
+        assert!(
+            !is_root,
+            "root has network namespaces, by util-linux's unshare"
+        );
+        println!("no network namespace is to be had here, so nothing is tested");
+        return false;
+    }
+    let mut inside = Command::new("unshare");
+    inside.args(as_user).arg(env::current_exe().unwrap());
+    inside
+        .args([test, "--exact", "--nocapture"])
+        .env(INSIDE, "1");
+    assert!(unshared(&mut inside), "{test} failed in its namespace");
+    false
+}
+
+/// The link to the far namespace, and the process there.
+pub(crate) struct Far {
+    pub(crate) network: Network,
+    process: Child,
+}
+
+impl Far {
+    pub(crate) fn begin(test: &str, draw: &mut Draw) -> Self {
+        let network = Network::of(Medium::Packets, draw).expect("a link");
+        let namespace = network.far_namespace.as_ref().expect("a namespace");
+        let mut there = Command::new("nsenter");
+        there.arg(format!("--net={}", namespace.display()));
+        there.arg(env::current_exe().unwrap());
+        there.args([test, "--exact", "--nocapture"]);
+        there.env(FAR, network.address.to_string()).process_group(0);
+        let process = there.spawn().expect("nsenter, of util-linux");
+        Self { network, process }
+    }
+
+    /// It ends by itself, when its peer has.
+    pub(crate) fn end(mut self) {
+        assert!(self.process.wait().expect("it runs").success());
+    }
+}
+
+impl Drop for Far {
+    fn drop(&mut self) {
+        // It has ended, or the test has failed.
+        let _ = self.process.kill();
+    }
+}
+
+/// Sends back what it gets, if this is the process that does.
+pub(crate) fn echoes() -> bool {
+    let Ok(address) = env::var(FAR) else {
+        return false;
+    };
+    let node = session::builder().listen(address.as_str()).build().unwrap();
+    let peer = node.accept().unwrap();
+    assert!(peer.payload_checksums());
+    echo(&node, &peer);
+    true
+}
+
+fn echo(_node: &Node, peer: &ibex::Peer) {
+    let mut receiver = peer
+        .channel("there")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    let mut sender = peer
+        .channel("back")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    for number in 1.. {
+        match receiver.recv() {
+            Ok(message) => {
+                assert!(*message == *content::of_message(STREAM, number, LENGTHS));
+                sender.send(&message).unwrap();
+                message.ack();
+            }
+            Err(RecvError::Ended) => break,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    let errors = peer.stats().checksum_errors;
+    sender.send(&errors.to_le_bytes()).unwrap();
+    sender.close().unwrap();
+}
+
+const INSIDE: &str = "HARNESS_NAMESPACE";
+const FAR: &str = "DAMAGE_FAR";

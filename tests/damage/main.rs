@@ -1,0 +1,217 @@
+//! Bytes that are flipped, lost, doubled or swapped on their way over tcp: no message is handed
+//! out that was not sent, none is lost or comes twice, nothing is acknowledged that was not, and
+//! nothing hangs. `DAMAGE_SEED` repeats a run, as far as threads let it.
+
+mod content;
+mod ends;
+mod far;
+mod session;
+
+use std::{
+    env, mem, process,
+    sync::mpsc::{self, RecvTimeoutError},
+    thread,
+    time::Duration,
+};
+
+use ibex::{Event, Integrity, Raw, RecvError};
+use ibex_harness::{
+    draw::Draw,
+    proxy::{DAMAGES, Damage, Proxy},
+};
+
+use crate::far::Far;
+use crate::session::{Counted, Damaged, Traffic};
+
+fn main_seed() -> u64 {
+    let seed = env::var("DAMAGE_SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(Draw::seed);
+    println!("DAMAGE_SEED={seed}");
+    seed
+}
+
+/// Runs as many sessions at once, each under its part of the damage; sums up.
+fn under_damage(test: &'static str, traffic: Traffic, sessions: u64, faults: u64) -> Counted {
+    let mut draw = Draw::new(main_seed());
+    let (done, is_done) = mpsc::channel();
+    let running: Vec<_> = (0..sessions)
+        .map(|_| {
+            let (mut draw, done) = (Draw::new(draw.word()), done.clone());
+            thread::spawn(move || {
+                let mut session = Damaged::begin(traffic);
+                let result = session.run(faults / sessions, &mut draw);
+                let _ = done.send(());
+                result
+            })
+        })
+        .collect();
+    drop(done);
+    // What failed ends without a word, and says so itself.
+    let mut progress = session::progress();
+    loop {
+        match is_done.recv_timeout(HUNG) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let now = session::progress();
+                if mem::replace(&mut progress, now) == now {
+                    eprintln!("{test}: a session hangs");
+                    session::tell_all();
+                    process::abort();
+                }
+            }
+        }
+    }
+    let mut all = Counted::default();
+    for one in running {
+        all.add(&one.join().expect("a session under damage"));
+    }
+    println!("{test}: {all}");
+    all
+}
+
+#[test]
+fn messages_of_all_codecs_under_fire() {
+    let counted = under_damage("small", Traffic::Codecs, 4, 9_000);
+    assert!(counted.faults() >= 9_000, "{counted}");
+    assert!(
+        DAMAGES
+            .iter()
+            .all(|damage| counted.damaged[*damage as usize] > 1_000)
+    );
+    // Some hit nothing but zeros that fill, others a connection that was about to end.
+    assert!(counted.noticed > counted.faults() / 2, "{counted}");
+    assert!(counted.opened > 100, "{counted}");
+}
+
+#[test]
+fn large_messages_under_fire() {
+    let counted = under_damage("large", Traffic::Large, 2, 900);
+    assert!(counted.noticed > 450, "{counted}");
+}
+
+/// Nobody says anything more before it has an answer, so nothing runs into a frame that is cut.
+#[test]
+fn who_waits_for_an_answer_gets_it_under_fire() {
+    let counted = under_damage("quiet", Traffic::Quiet, 25, 100);
+    assert!(counted.damaged[Damage::Drop as usize] > 5, "{counted}");
+}
+
+/// The end that notices says what it was, and counts it; the other has lost its connection.
+#[test]
+fn a_flip_is_told_and_counted() {
+    let mut draw = Draw::new(main_seed());
+    let there = session::builder()
+        .integrity(Integrity::On)
+        .listen("127.0.0.1:0");
+    let (there, here) = (there.build().unwrap(), session::builder().build().unwrap());
+    let proxy = Proxy::start(there.local_addr().unwrap()).unwrap();
+    let peer = here.connect(proxy.address()).unwrap();
+    let other = there.accept().unwrap();
+    let mut events = there.events();
+    let mut sender = peer
+        .channel("bytes")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = other
+        .channel("bytes")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    sender.opened(Duration::MAX).unwrap();
+    // In the middle of a message, so of what is covered.
+    proxy.damage(proxy.newest(), Damage::Flip, false, 2_000, &mut draw);
+    let message = [7; 4_000];
+    while proxy.damaged(Damage::Flip) == 0 {
+        sender.send(&message[..]).unwrap();
+        let taken = receiver.recv().unwrap();
+        assert!(*taken == message);
+    }
+    let told = loop {
+        match events.next() {
+            Some(Event::Suspended { cause, .. }) => break cause.to_string(),
+            Some(_) => {}
+            None => panic!("no break was told"),
+        }
+    };
+    println!("{told}");
+    assert!(told.contains("checksum"), "{told}");
+    assert!(told.contains("goes on over a new connection"), "{told}");
+    assert!(matches!(events.next(), Some(Event::Resumed { .. })));
+    assert_eq!(other.stats().checksum_errors, 1);
+    assert_eq!(peer.stats().checksum_errors, 0);
+    sender.close().unwrap();
+}
+
+/// The handshakes of connections that sessions go on over.
+#[test]
+fn sessions_get_through_damaged_handshakes() {
+    let counted = under_damage("handshakes", Traffic::Handshakes, 10, 300);
+    assert!(counted.resumes > 100, "{counted}");
+}
+
+/// Payloads are covered between hosts without anybody's asking for it.
+#[test]
+fn flips_between_two_hosts_are_noticed() {
+    const TEST: &str = "flips_between_two_hosts_are_noticed";
+    if far::echoes() || !far::is_inside(TEST) {
+        return;
+    }
+    let mut draw = Draw::new(main_seed());
+    let far = Far::begin(TEST, &mut draw);
+    let proxy = Proxy::start(far.network.address).unwrap();
+    let here = session::builder().build().unwrap();
+    let peer = loop {
+        // It may not listen yet.
+        if let Ok(peer) = here.connect(proxy.address()) {
+            break peer;
+        }
+    };
+    assert!(peer.payload_checksums());
+    let mut sender = peer
+        .channel("there")
+        .codec::<Raw>()
+        .sender::<[u8]>()
+        .unwrap();
+    let mut receiver = peer
+        .channel("back")
+        .codec::<Raw>()
+        .receiver::<[u8]>()
+        .unwrap();
+    let content = |number| content::of_message(far::STREAM, number, far::LENGTHS);
+    let (mut sent, mut received) = (0, 0);
+    while proxy.damaged(Damage::Flip) < FLIPS {
+        for _ in 0..draw.of(1..40) {
+            sent += 1;
+            sender.send(&content(sent)[..]).unwrap();
+        }
+        if !peer.is_suspended() {
+            let is_back = draw.once_in(2);
+            let (connection, after) = (proxy.newest(), draw.of(0..20_000));
+            proxy.damage(connection, Damage::Flip, is_back, after, &mut draw);
+        }
+        while received < sent {
+            received += 1;
+            assert!(
+                *receiver.recv().unwrap() == content(received)[..],
+                "message {received}"
+            );
+        }
+    }
+    sender.close().unwrap();
+    let there = receiver.recv().unwrap();
+    let there = u64::from_le_bytes(there[..].try_into().unwrap());
+    let noticed = peer.stats().checksum_errors + there;
+    println!("{noticed} of {FLIPS} flips noticed, {received} messages there and back");
+    assert!(noticed > FLIPS * 3 / 4 && there > 0 && noticed > there);
+    assert!(matches!(receiver.recv(), Err(RecvError::Ended)));
+    drop((receiver, peer, here));
+    far.end();
+}
+
+const FLIPS: u64 = 200;
+/// No progress for so long is none.
+const HUNG: Duration = Duration::from_secs(120);

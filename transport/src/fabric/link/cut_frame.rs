@@ -1,0 +1,109 @@
+//! A frame that is here in part, and stays so: its peer has stopped in the middle, or bytes of
+//! it were lost on the way, and then both ends would wait for ever.
+//!
+//! Nobody can tell one from the other, so the peer is asked something that it answers as soon
+//! as it runs. What a stopped peer sends first when it goes on is the rest of the frame, and
+//! nothing has happened. Where bytes were lost the answer runs into the frame, whose check
+//! fails then. A hole may be longer than an answer: when some of what was missing has come and
+//! the frame stands still again, more is asked at once.
+#![forbid(unsafe_code)]
+
+/// What the looks at a connection found, about one a second.
+#[derive(Debug, Default)]
+pub(super) struct CutFrame {
+    /// Bytes and whole frames that had come when it was looked at last, with a part of a frame
+    /// behind them.
+    seen: Option<(u64, u64)>,
+    /// Questions that were asked at once, since it is the same frame.
+    asked: u32,
+    /// Looks that found nothing more since then.
+    looks: u32,
+}
+
+/// What to do about a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finding {
+    /// None is here in part.
+    Whole,
+    /// There may be more of it at the next look.
+    Cut,
+    /// The peer is to be asked so many times.
+    Ask(u32),
+}
+
+impl CutFrame {
+    /// Looks whether the frame that is here in part has grown: `bytes` and whole `frames` have
+    /// come in all.
+    pub(super) fn look(&mut self, is_in_frame: bool, bytes: u64, frames: u64) -> Finding {
+        if !is_in_frame {
+            *self = Self::default();
+            return Finding::Whole;
+        }
+        let before = self.seen.replace((bytes, frames));
+        if before != Some((bytes, frames)) {
+            let is_same = before.is_some_and(|(_, whole)| whole == frames);
+            *self = Self {
+                seen: self.seen,
+                asked: if is_same { self.asked } else { 0 },
+                looks: 0,
+            };
+            return Finding::Cut;
+        }
+        let looks = self.looks;
+        self.looks = looks.saturating_add(1);
+        if looks == 0 {
+            self.asked = (self.asked * MORE).clamp(1, MOST_AT_ONCE);
+            return Finding::Ask(self.asked);
+        }
+        // A question may be lost as well.
+        match looks.is_power_of_two() {
+            true => Finding::Ask(1),
+            false => Finding::Cut,
+        }
+    }
+}
+
+/// What has come was too little by far, then.
+const MORE: u32 = 8;
+/// Their answers fill the longest frame.
+const MOST_AT_ONCE: u32 = 8192;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{frame::MAX_FRAME_BYTES, frame_check::CHECKED_HEADER_BYTES};
+
+    #[test]
+    fn a_frame_that_grows_is_left_alone() {
+        let mut cut = CutFrame::default();
+        for bytes in 0..100 {
+            assert_eq!(cut.look(true, bytes, 7), Finding::Cut);
+        }
+        assert_eq!(cut.look(false, 100, 8), Finding::Whole);
+    }
+
+    #[test]
+    fn a_peer_that_has_stopped_is_asked_ever_more_seldom() {
+        let mut cut = CutFrame::default();
+        assert_eq!(cut.look(true, 10, 7), Finding::Cut);
+        let asked = (0..1000).filter(|_| cut.look(true, 10, 7) != Finding::Cut);
+        assert_eq!(asked.count(), 11);
+        // It goes on.
+        assert_eq!(cut.look(true, 11, 8), Finding::Cut);
+        assert_eq!(cut.look(true, 11, 8), Finding::Ask(1));
+    }
+
+    #[test]
+    fn a_hole_of_any_length_is_filled_soon() {
+        for hole in [1, 23, 24, 25, 1000, MAX_FRAME_BYTES as u64] {
+            let (mut cut, mut come, mut looks) = (CutFrame::default(), 0, 0);
+            while come < hole {
+                looks += 1;
+                if let Finding::Ask(times) = cut.look(true, come, 7) {
+                    come += u64::from(times) * CHECKED_HEADER_BYTES as u64;
+                }
+            }
+            assert!(looks <= 12, "{hole}: {looks}");
+        }
+    }
+}
