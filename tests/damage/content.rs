@@ -19,11 +19,11 @@ pub(crate) fn of_message(stream: u64, number: u64, lengths: Lengths) -> Vec<u8> 
     bytes
 }
 
-/// How long messages are.
+/// Classes of message lengths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Lengths {
     /// Several share a frame, and some have one of their own.
     Mixed,
-    /// Each goes in chunks.
+    /// Messages that go in chunks.
     Large,
 }

@@ -19,7 +19,7 @@ pub(crate) struct Entry {
     data: Vec<u8>,
 }
 
-/// One direction of a channel.
+/// A channel in one direction.
 #[derive(Debug)]
 pub(crate) struct Stream {
     pub(crate) number: u64,

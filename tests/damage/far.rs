@@ -16,7 +16,7 @@ use crate::{content, content::Lengths, session};
 pub(crate) const STREAM: u64 = 1;
 pub(crate) const LENGTHS: Lengths = Lengths::Mixed;
 
-/// Whether this process is in a namespace of its own; another runs the test there.
+/// Tells whether this process is in a namespace of its own; another runs the test there.
 pub(crate) fn is_inside(test: &str) -> bool {
     if env::var_os(INSIDE).is_some() {
         return true;
@@ -63,7 +63,12 @@ impl Far {
         Self { network, process }
     }
 
-    /// It ends by itself, when its peer has.
+    /// Tells whether the process is there yet.
+    pub(crate) fn runs(&mut self) -> bool {
+        self.process.try_wait().expect("a child").is_none()
+    }
+
+    /// Waits for the process, which ends when its peer has.
     pub(crate) fn end(mut self) {
         assert!(self.process.wait().expect("it runs").success());
     }
@@ -81,7 +86,10 @@ pub(crate) fn echoes() -> bool {
     let Ok(address) = env::var(FAR) else {
         return false;
     };
-    let node = session::builder().listen(address.as_str()).build().unwrap();
+    let node = session::builder()
+        .insecure_network()
+        .listen(address.as_str());
+    let node = node.build().unwrap();
     let peer = node.accept().unwrap();
     assert!(peer.payload_checksums());
     echo(&node, &peer);

@@ -92,7 +92,7 @@ fn large_messages_under_fire() {
     assert!(counted.noticed > 450, "{counted}");
 }
 
-/// Nobody says anything more before it has an answer, so nothing runs into a frame that is cut.
+/// Both ends wait for answers before they say anything more, so nothing runs into a cut frame.
 #[test]
 fn who_waits_for_an_answer_gets_it_under_fire() {
     let counted = under_damage("quiet", Traffic::Quiet, 25, 100);
@@ -161,7 +161,7 @@ fn flips_between_two_hosts_are_noticed() {
         return;
     }
     let mut draw = Draw::new(main_seed());
-    let far = Far::begin(TEST, &mut draw);
+    let mut far = Far::begin(TEST, &mut draw);
     let proxy = Proxy::start(far.network.address).unwrap();
     let here = session::builder().build().unwrap();
     let peer = loop {
@@ -169,6 +169,7 @@ fn flips_between_two_hosts_are_noticed() {
         if let Ok(peer) = here.connect(proxy.address()) {
             break peer;
         }
+        assert!(far.runs(), "the far process ended");
     };
     assert!(peer.payload_checksums());
     let mut sender = peer

@@ -21,24 +21,24 @@ use crate::{
     ends::{self, Codec, Stream},
 };
 
-/// What a session carries meanwhile.
+/// The traffic of a session while bytes of it are damaged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Traffic {
     /// Streams of raw, rkyv and serde messages both ways, and channels that open.
     Codecs,
-    /// Large messages both ways.
+    /// Large messages in both directions.
     Large,
-    /// One channel after the other, with one message each.
+    /// Channels with one message each, one channel after the other.
     Quiet,
-    /// The same, while each connection breaks, and the handshake of the next is damaged.
+    /// Such channels, while each connection breaks and the handshake of the next is damaged.
     Handshakes,
 }
 
-/// What came of it.
+/// Counts of what was done to sessions, and of what came of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counted {
     pub(crate) damaged: [u64; DAMAGES.len()],
-    /// As the ends' counters say.
+    /// Damage that the ends' counters tell of.
     pub(crate) noticed: u64,
     pub(crate) resumes: u64,
     pub(crate) replayed: u64,
@@ -175,7 +175,7 @@ impl Damaged {
             .sum()
     }
 
-    /// One fault after the other, each on a connection that is past its handshake.
+    /// Orders one fault after the other, each on a connection that is past its handshake.
     fn damage(&self, faults: u64, draw: &mut Draw) {
         let furthest = match self.traffic {
             Traffic::Codecs => 14,
@@ -212,7 +212,7 @@ impl Damaged {
     }
 }
 
-/// What is told of a session that hangs.
+/// The parts of a session that a report of a hung run needs.
 struct Watched {
     peers: [Peer; 2],
     proxy: Arc<Proxy>,

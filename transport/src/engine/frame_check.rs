@@ -7,10 +7,10 @@
 //!
 //! Rules:
 //!
-//! 1. The *head check* covers the body check and the header, and with them the number of the
-//!    frame, which both ends count from the beginning of the connection: a frame that is
-//!    missing, comes twice or stands in the place of another is noticed like a damaged one.
-//!    Nothing that a header says is believed before.
+//! 1. The *head check* covers the body check, the header and the number of the frame. Both ends
+//!    count frames from the beginning of the connection, so a frame that is missing, comes twice
+//!    or stands in the place of another is noticed like a damaged one. Nothing that a header
+//!    says is believed before.
 //! 2. The *body check* covers what the session acts on: an extension, a control message, and
 //!    the header and the announcement of each record. Where the session checks payloads, it
 //!    covers every byte of a body. It is verified before anything of the body is acted on or
@@ -32,7 +32,7 @@ use super::{
 };
 use crate::mutant::is_mutant;
 
-/// Bytes of both checks.
+/// Bytes that both checks take together.
 pub const CHECK_BYTES: usize = 8;
 
 /// Bytes of the checks and the header behind them.
@@ -53,23 +53,23 @@ pub enum DamagedFrame {
     Body,
 }
 
-/// What of a body its check covers.
+/// The part of a body that its check covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Coverage {
-    /// All of it.
+    /// Every byte of the body.
     Whole,
     /// Headers and announcements of records that are aligned so.
     RecordHeaders {
-        /// As the channel has it.
+        /// The alignment of the channel.
         alignment: usize,
     },
-    /// Nothing.
+    /// No byte of the body.
     Nothing,
 }
 
 impl Coverage {
-    /// What is covered of the body of a frame of that kind. The channel's `alignment` is asked
-    /// for where it matters; without a channel there is no coverage.
+    /// The coverage for a frame of that kind. The channel's `alignment` is asked for where it
+    /// matters; without a channel there is no coverage.
     #[inline]
     #[must_use]
     pub fn of(
@@ -93,7 +93,7 @@ impl Coverage {
 /// The first bytes of a frame on a stream, as far as their check goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckedHead<'a> {
-    /// What the check of extension and body has to be.
+    /// The check that extension and body have to have.
     pub body_check: u32,
     /// From the header on.
     pub frame: &'a [u8],

@@ -8,7 +8,7 @@
 //! the frame stands still again, more is asked at once.
 #![forbid(unsafe_code)]
 
-/// What the looks at a connection found, about one a second.
+/// The state that the looks at a connection share, about one look a second.
 #[derive(Debug, Default)]
 pub(super) struct CutFrame {
     /// Bytes and whole frames that had come when it was looked at last, with a part of a frame
@@ -20,7 +20,7 @@ pub(super) struct CutFrame {
     looks: u32,
 }
 
-/// What to do about a frame.
+/// A look's result: whether a frame is cut, and what to do about it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finding {
     /// None is here in part.
@@ -63,7 +63,7 @@ impl CutFrame {
     }
 }
 
-/// What has come was too little by far, then.
+/// The factor of questions from one round to the next: the answers so far were too few.
 const MORE: u32 = 8;
 /// Their answers fill the longest frame.
 const MOST_AT_ONCE: u32 = 8192;
