@@ -72,31 +72,39 @@ fn under_damage(test: &'static str, traffic: Traffic, sessions: u64, faults: u64
     all
 }
 
+/// Faults in all: 10 000 where programs are optimised, as `cargo xtask test` runs this.
+const FAULTS: u64 = if cfg!(debug_assertions) {
+    1_000
+} else {
+    10_000
+};
+
 #[test]
 fn messages_of_all_codecs_under_fire() {
-    let counted = under_damage("small", Traffic::Codecs, 4, 9_000);
-    assert!(counted.faults() >= 9_000, "{counted}");
+    let faults = FAULTS * 9 / 10;
+    let counted = under_damage("small", Traffic::Codecs, 4, faults);
+    assert!(counted.faults() >= faults, "{counted}");
     assert!(
         DAMAGES
             .iter()
-            .all(|damage| counted.damaged[*damage as usize] > 1_000)
+            .all(|damage| counted.damaged[*damage as usize] > faults / 9)
     );
     // Some hit nothing but zeros that fill, others a connection that was about to end.
     assert!(counted.noticed > counted.faults() / 2, "{counted}");
-    assert!(counted.opened > 100, "{counted}");
+    assert!(counted.opened > faults / 90, "{counted}");
 }
 
 #[test]
 fn large_messages_under_fire() {
-    let counted = under_damage("large", Traffic::Large, 2, 900);
-    assert!(counted.noticed > 450, "{counted}");
+    let counted = under_damage("large", Traffic::Large, 2, FAULTS * 9 / 100);
+    assert!(counted.noticed > FAULTS * 4 / 100, "{counted}");
 }
 
 /// Both ends wait for answers before they say anything more, so nothing runs into a cut frame.
 #[test]
 fn who_waits_for_an_answer_gets_it_under_fire() {
-    let counted = under_damage("quiet", Traffic::Quiet, 25, 100);
-    assert!(counted.damaged[Damage::Drop as usize] > 5, "{counted}");
+    let counted = under_damage("quiet", Traffic::Quiet, 25, FAULTS.div_ceil(100).max(50));
+    assert!(counted.damaged[Damage::Drop as usize] > 3, "{counted}");
 }
 
 /// The end that notices says what it was, and counts it; the other has lost its connection.
@@ -149,8 +157,8 @@ fn a_flip_is_told_and_counted() {
 /// The handshakes of connections that sessions go on over.
 #[test]
 fn sessions_get_through_damaged_handshakes() {
-    let counted = under_damage("handshakes", Traffic::Handshakes, 10, 300);
-    assert!(counted.resumes > 100, "{counted}");
+    let counted = under_damage("handshakes", Traffic::Handshakes, 10, FAULTS * 3 / 100);
+    assert!(counted.resumes > FAULTS / 100, "{counted}");
 }
 
 /// Payloads are covered between hosts without anybody's asking for it.
