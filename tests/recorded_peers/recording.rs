@@ -16,6 +16,7 @@ use ibex_transport::engine::{
     control::{ChannelSpec, Control},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    frame_check::{CHECKED_HEADER_BYTES, Coverage, verify_body, verify_head},
     record::{HEADER_BYTES as RECORD_HEADER_BYTES, RecordHeader, record_size},
 };
 
@@ -27,6 +28,8 @@ pub(crate) struct Recording {
     hellos: [Vec<u8>; 2],
     /// Whether the peer has said a message that covers both.
     has_vouched: bool,
+    /// Frames that the node has sent.
+    frames: u64,
     /// What the node has said in the session so far.
     pub(crate) said: Said,
 }
@@ -78,6 +81,7 @@ impl Recording {
             wire,
             hellos: [Vec::new(), Vec::new()],
             has_vouched: false,
+            frames: 0,
             said: Said::default(),
         }
     }
@@ -138,13 +142,20 @@ impl Recording {
     /// Takes in frames until the node has said enough.
     pub(crate) fn hear_until(&mut self, is_enough: impl Fn(&Said) -> bool) {
         while !is_enough(&self.said) {
-            let mut frame = self.hear(HEADER_BYTES);
+            let head = self.hear(CHECKED_HEADER_BYTES);
+            let checked = verify_head(self.frames, &head).expect("as it was sent");
+            let checked = checked.expect("whole");
+            self.frames += 1;
+            let mut frame = checked.frame.to_vec();
             let header = FrameHeader::parse(&frame)
                 .expect("a header")
                 .expect("whole");
             let rest = (header.length as usize).next_multiple_of(8) - HEADER_BYTES;
             frame.extend(self.hear(rest));
-            self.said.take(&header, &frame[..header.length as usize]);
+            let frame = &frame[..header.length as usize];
+            verify_body(&header, frame, Coverage::Whole, checked.body_check)
+                .expect("as it was sent");
+            self.said.take(&header, frame);
         }
     }
 

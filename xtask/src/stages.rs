@@ -116,7 +116,7 @@ pub(crate) const STAGES: &[Stage] = &[
             tested::test("--test conformance -- --skip /fake/").run(watchdog)?;
             tested::test(
                 "--test rolling_upgrade --test recorded_peers --test first_bytes \
-                 --test resuming --test black_hole --test fan_in --test select",
+                 --test resuming --test damage --test black_hole --test fan_in --test select",
             )
             .run(watchdog)
         }),
@@ -246,7 +246,8 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     tested::test(
         "--no-run --test conformance --test rolling_upgrade --test recorded_peers \
-         --test first_bytes --test resuming --test damage --test black_hole --test fan_in --test select \
+         --test first_bytes --test resuming --test damage --test black_hole --test fan_in \
+         --test select \
          --test fan_in_cost --test fork --test memory_flat --test no_allocation \
          --test no_copy --test idle --test idle_futures --test idle_memory \
          --test leaves_nothing --test replication --test rdma --test rdma_crowd \
