@@ -126,13 +126,27 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
-    /// The longest message. Default: 256 MiB, range 1 byte to 1 GiB. Of messages that get
-    /// memory of their own, twice as many bytes as this (or 16 MiB, if that is more) may be
-    /// sent and not yet released; over shared memory it is four messages up to 4 MiB, or two.
-    /// More lets a peer make this node allocate [more](crate::NodeBuilder#memory) per
-    /// channel.
+    /// The longest message. Default: 16 MiB, range 1 byte to 1 GiB; of a receiving end never more
+    /// than its node's [`memory_limit`](crate::NodeBuilder::memory_limit) has room for. A longer
+    /// one is an error of the call that sends it. More lets more be sent and not released, where
+    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_max_message_bytes(bytes);
+        self.note(checked);
+        self
+    }
+
+    /// Payload bytes that may be sent and not yet released by the receiving application, over
+    /// whatever fabric. Default: `window_bytes` and twice `max_message_bytes`; range 1 byte to
+    /// 1 TiB. Of both ends' the smaller holds.
+    ///
+    /// Messages in the ring have `window_bytes` of it. Those longer than half of that (over tcp
+    /// also than 128 KiB, over verbs than a receive buffer) have the rest, and at least
+    /// `window_bytes`; one of them may always be sent. Less than `window_bytes` makes that smaller
+    /// too. Over shared memory 64 such messages may be out at most. More is more memory that a
+    /// receiver holds that takes nothing.
+    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
+        let checked = self.defaults.set_max_unreleased_bytes(bytes);
         self.note(checked);
         self
     }
@@ -226,8 +240,10 @@ impl<C> ChannelBuilder<C> {
         offer: Result<Offer, OpenFailure>,
     ) -> Result<ReceiveHandle, OpenError> {
         let refuse = |reason| self.refused(Role::Receiver, reason);
-        let spec = self.spec(offer).map_err(refuse)?;
+        let mut spec = self.spec(offer).map_err(refuse)?;
         let runtime = self.session.runtime();
+        // The sender hears of what can never be taken in before it sends.
+        spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
         let (timeout, every) = (self.defaults.open_timeout, self.defaults.ack_every);
         let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout, every);
         opened.map_err(|error| refuse(error.into()))
@@ -259,6 +275,7 @@ impl<C> ChannelBuilder<C> {
             older,
             window: self.defaults.ring_window(),
             max_message_bytes: self.defaults.max_message_bytes,
+            max_unreleased_bytes: self.defaults.unreleased_bytes(),
         })
     }
 }

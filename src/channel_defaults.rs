@@ -14,6 +14,8 @@ use crate::SettingError;
 pub(crate) struct ChannelDefaults {
     pub(crate) window: ChannelWindow,
     pub(crate) max_message_bytes: u64,
+    /// Unless it follows from the window and the longest message.
+    pub(crate) max_unreleased_bytes: Option<u64>,
     pub(crate) open_timeout: Duration,
     pub(crate) ack_every: u64,
 }
@@ -34,6 +36,17 @@ impl ChannelDefaults {
         SettingError::check_bytes("max_message_bytes", bytes, 1..=1 << 30)
     }
 
+    pub(crate) fn set_max_unreleased_bytes(&mut self, bytes: u64) -> Result<(), SettingError> {
+        self.max_unreleased_bytes = Some(bytes);
+        SettingError::check_bytes("max_unreleased_bytes", bytes, 1..=1 << 40)
+    }
+
+    /// What may be sent and not yet released.
+    pub(crate) fn unreleased_bytes(&self) -> u64 {
+        let default = self.ring_window().bytes + 2 * self.max_message_bytes;
+        self.max_unreleased_bytes.unwrap_or(default)
+    }
+
     pub(crate) fn set_ack_every(&mut self, messages: u64) -> Result<(), SettingError> {
         self.ack_every = messages;
         SettingError::check_count("ack_every", messages, 1..=1 << 20)
@@ -41,14 +54,40 @@ impl ChannelDefaults {
 
     /// The window with its bytes rounded up to a ring's size.
     pub(crate) fn ring_window(&self) -> ChannelWindow {
-        let bytes = self
-            .window
-            .bytes
-            .max(SMALLEST_RING_BYTES as u64)
-            .next_power_of_two();
+        let smallest = SMALLEST_RING_BYTES as u64;
+        let bytes = self.window.bytes.max(smallest).next_power_of_two();
+        // What may be out in all bounds it as well.
+        let most = self.max_unreleased_bytes.unwrap_or(u64::MAX);
+        let most = 1 << most.max(smallest).ilog2();
         ChannelWindow {
-            bytes,
+            bytes: bytes.min(most),
             ..self.window
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_may_be_out_bounds_the_window_and_follows_from_it() {
+        let mut channel = ChannelDefaults {
+            window: ChannelWindow {
+                messages: 10,
+                bytes: 100_000,
+            },
+            max_message_bytes: 1 << 20,
+            max_unreleased_bytes: None,
+            open_timeout: Duration::ZERO,
+            ack_every: 1,
+        };
+        assert_eq!(channel.ring_window().bytes, 128 << 10);
+        assert_eq!(channel.unreleased_bytes(), (128 << 10) + (2 << 20));
+        channel.set_max_unreleased_bytes(100_000).expect("in range");
+        assert_eq!(channel.ring_window().bytes, 64 << 10);
+        assert_eq!(channel.unreleased_bytes(), 100_000);
+        assert!(channel.set_max_unreleased_bytes(0).is_err());
+        assert_eq!(channel.ring_window().bytes, 64 << 10);
     }
 }

@@ -190,6 +190,7 @@ impl Node {
             cores: settings.cores.clone(),
             session_credit_bytes: settings.session_credit_bytes,
             node_credit_bytes: settings.node_credit_bytes,
+            memory_limit: settings.memory_limit(),
             notice_timeout: settings.notice_timeout,
             session_timeout: settings.session_timeout,
         })?;

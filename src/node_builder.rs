@@ -8,7 +8,7 @@ use ibex_transport::driver::{Driver, Wait};
 use crate::{
     Fabric, ListenError, Node, SettingError, ToAddress, address,
     environment::{self, EnvironmentWarning, Site},
-    node_settings::NodeSettings,
+    node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
 };
 
 /// Settings of a node. Made by [`Node::builder`], ends in [`build`](Self::build).
@@ -41,25 +41,23 @@ use crate::{
 /// # Memory
 ///
 /// The most that a node takes, in bytes, is the sum of these. *W* is `window_bytes` (as a
-/// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *m* is
-/// `max_message_bytes`, of each channel the smaller of both ends'; *L* is 3 *m*, or 24 MiB
-/// if that is more.
+/// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *U* what
+/// `max_unreleased_bytes` leaves beside *W*, of each channel the smaller of both ends'.
 ///
-/// | for | over shm | over tcp | over verbs |
-/// |---|---|---|---|
-/// | each session | 64 KiB per 256 ends | 1 MiB | 32 KiB |
-/// | all sessions | | `node_credit_bytes` | (`receive_buffers` + `held_buffers`) * `receive_buffer_bytes`; 68 KiB for each of `landing_blocks` with `trust_peers` |
-/// | each sending end that was used | *W* + 6 *m* | *W* + 3 *m* | *W* + 3 *m* |
-/// | each receiving end | 4 *n* | 52 *n* + 16 *W* + 3 MiB + *L* | 52 *n* + 2 *W* + *L* |
-/// | kept for what comes next | | 592 MiB | 592 MiB, 1104 MiB with `trust_peers` |
+/// - What peers make it hold: [`memory_limit`](Self::memory_limit) for long messages, and
+///   [`node_credit_bytes`](Self::node_credit_bytes) over tcp for all others (over verbs its receive
+///   buffers, and 68 KiB for each of `landing_blocks` with `trust_peers`).
+/// - Each session: 1 MiB and 4 MiB of long messages that begin, and each of its receiving ends 52
+///   *n* + 16 *W* (over shared memory 4 *n*).
+/// - Each sending end that was used: *W* + 1.5 *U* (over tcp and verbs three of the longest
+///   messages, if that is less), and for all of them 592 MiB that are kept for what comes next.
 ///
-/// What is in shared memory is counted at its sender. Over verbs 3 *m* of a sending end is at
-/// least 384 KiB, if *m* is more than a receive buffer. The terms with *m* and *L* are for
-/// messages longer than half of *W* (over tcp also than 128 KiB, over verbs than a receive
-/// buffer), and are 0 without; so is most of what is kept: two such messages of 512 MiB in
-/// all, 64 MiB of rings, 16 MiB of blocks. 16 *W* is the worst case of a channel that holds
-/// messages of 64 to 128 KiB for long while others of its session flow; with shorter ones,
-/// or alone, it is 2 *W*.
+/// What is in shared memory is counted at its sender. 16 *W* is the worst case of a channel that
+/// holds messages of 64 to 128 KiB for long while others of its session flow; with shorter ones,
+/// or alone, it is 2 *W*. The terms with *U* are for messages longer than half of *W* (over tcp also
+/// than 128 KiB, over verbs than a receive buffer), and are 0 without; so is most of what is kept:
+/// two such messages of 512 MiB in all and of a quarter of `memory_limit`, 64 MiB of rings, 16 MiB
+/// of blocks.
 ///
 /// What is silent gives back: after one to two seconds without a message, and when nothing
 /// is out that is not released, rings, arrival blocks and what ends have for each message
@@ -69,9 +67,6 @@ use crate::{
 ///
 /// Ends count that this node opened. What a peer opens and this node does not costs its name
 /// and its type's description, a few KiB for each of [`max_channels`](Self::max_channels).
-/// So a node with *s* sessions over tcp, each with one receiver and the defaults, has at most
-/// *s* * (37 MiB + *L*) + 848 MiB, and where nobody sends or holds messages above 64 KiB,
-/// *s* * 9 MiB + 336 MiB.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder {
@@ -363,6 +358,33 @@ impl NodeBuilder {
         self
     }
 
+    /// The most bytes of long messages that peers may make this process hold, from when their
+    /// first bytes are here until the application has released them, and what is kept of their
+    /// memory for the next ones. Default: a quarter of what the process may have (the least of
+    /// the machine's memory, its control groups' limits, and RLIMIT_AS and RLIMIT_DATA where
+    /// they are set); range 1 MiB to 64 TiB.
+    ///
+    /// Over tcp and verbs a message is charged as it comes, over shared memory as much as is
+    /// mapped of the sender's for it. One for which there is no room waits, and its sender with
+    /// it: nothing that was sent is lost. Of those that have begun to come, the oldest always
+    /// has room to come whole, once what was there before it is released. A message
+    /// that never has room is above its channel's
+    /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes), which is lowered to
+    /// what has: an error of the call that sends it.
+    ///
+    /// All nodes of a process are charged together. If their limits differ, each takes in more
+    /// only while what all of them hold is below its own.
+    ///
+    /// Beside it, each session may hold 1 MiB of each of four messages that begin. More lets
+    /// more or longer messages wait here for a slow program, and less keeps them at their
+    /// senders.
+    pub fn memory_limit(mut self, bytes: u64) -> Self {
+        let range = LEAST_MEMORY_LIMIT..=1 << 46;
+        self.note(SettingError::check_bytes("memory_limit", bytes, range));
+        self.settings.memory_limit = Some(bytes);
+        self
+    }
+
     /// Default window in messages of this node's channels; see
     /// [`ChannelBuilder::window_messages`](crate::ChannelBuilder::window_messages).
     pub fn window_messages(mut self, messages: u64) -> Self {
@@ -383,6 +405,14 @@ impl NodeBuilder {
     /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.settings.channel.set_max_message_bytes(bytes);
+        self.note(checked);
+        self
+    }
+
+    /// Default limit of what may be sent and not released in this node's channels; see
+    /// [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
+    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
+        let checked = self.settings.channel.set_max_unreleased_bytes(bytes);
         self.note(checked);
         self
     }

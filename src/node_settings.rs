@@ -6,6 +6,7 @@ use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{
     driver::{Driver, Wait},
     engine::channel_window::{ChannelWindow, HALF_WINDOW},
+    memory::process_memory_limit,
 };
 
 #[cfg(feature = "verbs")]
@@ -39,6 +40,8 @@ pub(crate) struct NodeSettings {
     pub(crate) max_node_sessions: u32,
     pub(crate) session_credit_bytes: u64,
     pub(crate) node_credit_bytes: u64,
+    /// Unless it follows from what the process may have.
+    pub(crate) memory_limit: Option<u64>,
     pub(crate) channel: ChannelDefaults,
 }
 
@@ -67,12 +70,14 @@ impl Default for NodeSettings {
             max_node_sessions: 4096,
             session_credit_bytes: 2 << 20,
             node_credit_bytes: 256 << 20,
+            memory_limit: None,
             channel: ChannelDefaults {
                 window: ChannelWindow {
                     messages: 16384,
                     bytes: 2 << 20,
                 },
-                max_message_bytes: 256 << 20,
+                max_message_bytes: 16 << 20,
+                max_unreleased_bytes: None,
                 open_timeout: Duration::from_secs(10),
                 ack_every: HALF_WINDOW,
             },
@@ -93,6 +98,13 @@ impl NodeSettings {
         #[cfg(feature = "verbs")]
         self.rdma.check_relations()?;
         Ok(())
+    }
+
+    /// What peers may make the nodes of this process hold, as far as this one goes.
+    pub(crate) fn memory_limit(&self) -> u64 {
+        let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
+        self.memory_limit
+            .unwrap_or_else(|| default().max(LEAST_MEMORY_LIMIT))
     }
 
     /// Whether there can be sessions over verbs alone.
@@ -142,6 +154,11 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
     }
     Ok(())
 }
+
+/// The least that peers' large messages may have.
+pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
+/// What they have where nobody says what the process may.
+const UNKNOWN_LIMIT: u64 = 256 << 20;
 
 /// What falling asleep and being woken take together, on machines where it takes long: two
 /// threads that wait for each other would sleep for ever after one hiccup if they looked

@@ -40,6 +40,11 @@ impl ChannelTemplate {
         self.note(checked)
     }
 
+    pub(crate) fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
+        let checked = self.defaults.set_max_unreleased_bytes(bytes);
+        self.note(checked)
+    }
+
     pub(crate) fn ack_every(mut self, messages: u64) -> Self {
         let checked = self.defaults.set_ack_every(messages);
         self.note(checked)

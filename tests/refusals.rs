@@ -349,7 +349,8 @@ fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
         error.to_string(),
         format!(
             "channel \"log\" with {}: a message of 1001 bytes is above its limit of 1000, the \
-             smaller of both ends'; raise max_message_bytes at both, or send it in parts",
+             smaller of both ends'; raise max_message_bytes at both, and memory_limit of the \
+             receiving node where that is less, or send it in parts",
             peer.address()
         )
     );

@@ -170,6 +170,12 @@ impl<'a, C> FanInBuilder<'a, C> {
         self
     }
 
+    /// See [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
+    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
+        self.template = self.template.max_unreleased_bytes(bytes);
+        self
+    }
+
     /// Of every so many messages each peer hears that they are acknowledged. As
     /// [`ChannelBuilder::ack_every`](crate::ChannelBuilder::ack_every).
     pub fn ack_every(mut self, messages: u64) -> Self {

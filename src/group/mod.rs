@@ -182,6 +182,12 @@ impl<'a, C> GroupBuilder<'a, C> {
         self
     }
 
+    /// See [`ChannelBuilder::max_unreleased_bytes`](crate::ChannelBuilder::max_unreleased_bytes).
+    pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
+        self.template = self.template.max_unreleased_bytes(bytes);
+        self
+    }
+
     /// How long a blocking call waits for a member to open its end before it drops it. As
     /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
     pub fn open_timeout(mut self, timeout: Duration) -> Self {

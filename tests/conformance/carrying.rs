@@ -97,7 +97,7 @@ fn every_size_in_a_stream(stage: &mut Stage) {
     }
 }
 
-/// The longest message that a channel takes by default, with small ones around it.
+/// A message far longer than a window, with small ones around it.
 fn huge(stage: &mut Stage) {
     let (_node, peer) = stage.meet();
     let bytes = if cfg!(debug_assertions) {
@@ -108,14 +108,16 @@ fn huge(stage: &mut Stage) {
         256 << 20
     };
     let length = |sequence| if sequence == 2 { bytes } else { 100 };
+    let channel = peer.channel("huge").codec::<Raw>();
+    let channel = channel.max_message_bytes(bytes as u64);
     match stage.side {
         Side::Dialer => {
-            let mut sender = sender(&peer, "huge");
+            let mut sender = channel.sender().expect("a sender");
             send_all(&mut sender, 3, length);
             sender.wait_acked(3).expect("acknowledged");
         }
         Side::Listener => {
-            let mut receiver = receiver(&peer, "huge");
+            let mut receiver = channel.receiver().expect("a receiver");
             receive_all(&mut receiver, 3, length);
             assert_ended(receiver);
         }

@@ -4,7 +4,7 @@
 use std::{sync::mpsc, thread};
 
 use ibex::{
-    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendTimeoutError,
+    ConnectError, Message, Node, OpenFailure, Peer, Raw, SendError, SendTimeoutError, Sender,
     bootstrap::{DialError, End, HandshakeError, SessionLimit},
 };
 
@@ -19,6 +19,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario::new("too_many_channels", too_many_channels),
     Scenario::new("too_many_sessions_of_a_peer", too_many_of_a_peer),
     Scenario::new("large_messages_unreleased", large_unreleased),
+    Scenario::new("as_many_unreleased", as_many_unreleased),
+    Scenario::new("too_long_for_the_node", too_long_for_the_node),
+    Scenario::new("little_memory", little_memory),
     Scenario::new("too_many_sessions_of_a_node", too_many_of_a_node).on(Span::EachDriver),
 ];
 
@@ -156,22 +159,14 @@ fn large_unreleased(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = channel.sender::<[u8]>().expect("an end");
-            let mut sent = 0;
             let mut message = vec![0; LONGEST];
-            let waits = loop {
-                payload::fill(sent + 1, &mut message);
-                match sender.send_timeout(&message, 10 * MOMENT) {
-                    Ok(sequence) => sent = sequence,
-                    Err(error) => break error,
-                }
-            };
-            assert!(matches!(waits, SendTimeoutError::Timeout(_)), "{waits}");
-            // Two there, where the fabric has memory at both ends, and two here, or three where
-            // one that has arrived is kept for the session to go on with.
-            assert!(
-                (1..=5).contains(&sent),
-                "{sent} messages of {LONGEST} bytes"
-            );
+            let sent = 2;
+            for sequence in 1..=sent {
+                payload::fill(sequence, &mut message);
+                sender.send(&message).expect("twice the longest may be out");
+            }
+            payload::fill(sent + 1, &mut message);
+            assert_full(&mut sender, &message, "max_unreleased_bytes");
             stage.tell("it waits");
             for sequence in sent + 1..=MESSAGES {
                 payload::fill(sequence, &mut message);
@@ -204,7 +199,129 @@ fn large_unreleased(stage: &mut Stage) {
     }
 }
 
-/// Longer than half of the least that may be unreleased.
+/// Whatever carries them, as many messages may be sent to a receiver that takes nothing as
+/// their channel's settings say, and the error of the next says which. Of both ends' settings
+/// the smaller holds.
+fn as_many_unreleased(stage: &mut Stage) {
+    let (node, peer) = stage.meet();
+    let cases = [
+        // By default twice the longest.
+        (None, 2 << 20, 2),
+        (None, (1 << 20) + (1 << 19), 2),
+        (None, 600 << 10, 6),
+        (Some(5 << 19), 600 << 10, 2),
+        // One may always be sent.
+        (Some(1 << 20), 2 << 20, 1),
+    ];
+    for (number, (most, length, count)) in (0..).zip(cases) {
+        let channel = peer.channel(&format!("channel {number}")).codec::<Raw>();
+        let channel = channel.window_bytes(1 << 20).max_message_bytes(2 << 20);
+        // Either end may be the one that asks for less.
+        let channel = match most.filter(|_| stage.is_dialer() == (number % 2 == 0)) {
+            Some(most) => channel.max_unreleased_bytes(most),
+            None => channel,
+        };
+        let message = vec![number as u8; length];
+        if stage.is_dialer() {
+            let mut sender = channel.sender::<[u8]>().expect("an end");
+            for _ in 0..count {
+                sender.send(&message).expect("it may be out");
+            }
+            assert_full(&mut sender, &message, "max_unreleased_bytes");
+            stage.tell("it is full");
+            // One more comes in the place of each that is released.
+            for _ in 0..count {
+                sender.send(&message).expect("sent");
+            }
+            sender.wait_acked(2 * count).expect("acknowledged");
+        } else {
+            let mut receiver = channel.receiver::<[u8]>().expect("an end");
+            stage.hear("it is full", &node);
+            for _ in 0..2 * count {
+                let received = receiver.recv().expect("a message");
+                assert!(received[..] == message[..]);
+                received.ack();
+            }
+            assert!(receiver.next().expect("the end").is_none());
+        }
+    }
+}
+
+/// The channel has no room, and the error says which setting gives it more.
+fn assert_full(sender: &mut Sender<[u8], Raw>, message: &[u8], setting: &str) {
+    let error = sender.send_timeout(message, 10 * MOMENT);
+    let Err(SendTimeoutError::Timeout(full)) = &error else {
+        panic!("{} bytes: {error:?}", message.len());
+    };
+    assert!(full.to_string().contains(setting), "{full}");
+}
+
+/// A message for which the receiver's node can never have memory is an error of the call that
+/// sends it; one for which it can comes.
+fn too_long_for_the_node(stage: &mut Stage) {
+    let limit = 3 << 20;
+    let (node, peer) = stage.meet_as(|builder| builder.memory_limit(limit + 1));
+    if stage.is_dialer() {
+        let mut sender = sender(&peer, "wal");
+        let error = sender.send(&vec![7; limit as usize + 1]);
+        let Err(SendError::TooLong(error)) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!(error.limit, limit);
+        assert!(error.to_string().contains("memory_limit"), "{error}");
+        let last = sender.send(&vec![7; limit as usize]).expect("sent");
+        sender.wait_acked(last).expect("acknowledged");
+    } else {
+        let mut receiver = receiver(&peer, "wal");
+        let message = receiver.recv().expect("a message");
+        assert_eq!(message.len(), limit as usize);
+        message.ack();
+        assert!(receiver.next().expect("the end").is_none());
+    }
+    stage.rendezvous("both are done", &node);
+}
+
+/// Where several channels together bring more than the node may hold, all of it comes in the
+/// end, each channel in order, while its receiver takes what is there.
+fn little_memory(stage: &mut Stage) {
+    const CHANNELS: u64 = 4;
+    const EACH: u64 = 6;
+    const LENGTH: usize = 5 << 20;
+    let (node, peer) = stage.meet_as(|builder| builder.memory_limit(8 << 20));
+    let names: Vec<_> = (0..CHANNELS).map(|number| number.to_string()).collect();
+    if stage.is_dialer() {
+        let senders: Vec<_> = names.iter().map(|name| sender(&peer, name)).collect();
+        thread::scope(|scope| {
+            for mut sender in senders {
+                scope.spawn(move || {
+                    let mut message = vec![0; LENGTH];
+                    for sequence in 1..=EACH {
+                        payload::fill(sequence, &mut message);
+                        sender.send(&message).expect("sent");
+                    }
+                    sender.wait_acked(EACH).expect("acknowledged");
+                });
+            }
+        });
+    } else {
+        let mut receivers: Vec<_> = names.iter().map(|name| receiver(&peer, name)).collect();
+        thread::scope(|scope| {
+            for receiver in &mut receivers {
+                scope.spawn(move || {
+                    for sequence in 1..=EACH {
+                        let message = receiver.recv().expect("a message");
+                        assert_eq!((message.sequence(), message.len()), (sequence, LENGTH));
+                        payload::check(sequence, &message);
+                        message.ack();
+                    }
+                    assert!(receiver.next().expect("the end").is_none());
+                });
+            }
+        });
+    }
+    stage.rendezvous("both are done", &node);
+}
+
 const LONGEST: usize = 9 << 20;
 const MESSAGES: u64 = 8;
 

@@ -84,6 +84,8 @@ const LIMITED: &[&str] = &[
     "no_descriptor_for_what_is_forgotten",
     "no_memory_to_receive_with",
     "no_memory_to_gather_with",
+    "little_memory",
+    "too_long_for_the_node",
 ];
 
 /// At a time, in one node.

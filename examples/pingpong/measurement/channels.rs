@@ -78,11 +78,13 @@ impl<T: ?Sized, C: Codec<T>> Ends<T, C> {
             sender: peer
                 .channel(ours)
                 .codec::<C>()
+                .max_message_bytes(Job::MAX_SIZE as u64)
                 .sender::<T>()
                 .map_err(Error::subject)?,
             receiver: peer
                 .channel(theirs)
                 .codec::<C>()
+                .max_message_bytes(Job::MAX_SIZE as u64)
                 .receiver::<T>()
                 .map_err(Error::subject)?,
         })

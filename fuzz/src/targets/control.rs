@@ -40,6 +40,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             bytes: 1 << 20,
         },
         max_message_bytes: 1 << 30,
+        max_unreleased_bytes: 1 << 31,
     };
     let all_versions = ChannelSpec {
         older: (0..MAX_OLDER_VERSIONS as u8).map(version).collect(),
@@ -85,6 +86,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
             Control::Grant {
                 channel: 1,
                 sequence: 2,
+                bytes: 1 << 20,
             },
         ),
         (

@@ -272,7 +272,10 @@ impl Node {
                     let memory = RemoteMemory::new(0x1000, 7, length);
                     match memory.filter(|_| length % 2 == 1) {
                         Some(memory) => self.session.grant_memory(end, sequence, memory),
-                        None => self.session.grant(end, sequence),
+                        None => {
+                            self.session.grant(end, sequence, length.div_ceil(2));
+                            self.session.grant(end, sequence, length);
+                        }
                     }
                 }
                 Event::Counted { counters, .. } => {
@@ -472,6 +475,7 @@ fn spec() -> ChannelSpec {
             bytes: 1 << 16,
         },
         max_message_bytes: MAX_MESSAGE_BYTES,
+        max_unreleased_bytes: 4 * MAX_MESSAGE_BYTES,
     }
 }
 

@@ -161,6 +161,9 @@ pub struct StayedFull {
     /// Another clone of this sender had the turn: it holds a reservation, or is in a call that
     /// sends. There may have been room.
     pub is_behind_clone: bool,
+    /// Which setting of the channel lets more be out of the kind that waited; `None` behind a
+    /// clone.
+    pub setting: Option<&'static str>,
 }
 
 impl fmt::Display for StayedFull {
@@ -170,6 +173,7 @@ impl fmt::Display for StayedFull {
             peer,
             counts,
             is_behind_clone,
+            setting,
         } = self;
         write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
         if *is_behind_clone {
@@ -183,9 +187,12 @@ impl fmt::Display for StayedFull {
             write!(
                 f,
                 "the channel to {peer} stayed full ({counts}); a later call may succeed; see that \
-                 the program there takes messages and drops them, or raise window_messages and \
-                 window_bytes"
-            )
+                 the program there takes messages and drops them"
+            )?;
+            match setting {
+                Some(setting) => write!(f, ", or raise {setting} at both ends"),
+                None => Ok(()),
+            }
         }
     }
 }
@@ -196,7 +203,8 @@ impl Error for StayedFull {}
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "channel \"{channel}\" with {peer}: a message of {} bytes is above its limit of {limit}, the \
-     smaller of both ends'; raise max_message_bytes at both, or send it in parts",
+     smaller of both ends'; raise max_message_bytes at both, and memory_limit of the receiving node \
+     where that is less, or send it in parts",
     .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string())
 )]
 #[non_exhaustive]

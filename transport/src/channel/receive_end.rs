@@ -26,7 +26,7 @@ use crate::{
         verbs::LandingBlock,
     },
     fork,
-    memory::{BlockLease, BufferLease, LargeLease, orphans::Orphan},
+    memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
 
@@ -188,7 +188,7 @@ pub(crate) struct HeldLarge {
 pub(crate) enum LargeMemory {
     Granted(LargeLease),
     Landed(Arc<LandingBlock>),
-    Segment(Arc<MessageSegment>),
+    Segment(Arc<MessageSegment>, Option<MemoryClaim>),
 }
 
 /// Either end is a channel's end first.

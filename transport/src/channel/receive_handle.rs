@@ -28,6 +28,7 @@ use super::{
     },
 };
 use crate::{
+    clock,
     driver::{Patience, SessionShared},
     engine::{
         control::CloseReason,
@@ -37,7 +38,10 @@ use crate::{
     },
     fabric::shm::{PassedFd, RingSegment, SegmentRefused},
     fork,
-    memory::orphans::{self, Orphan},
+    memory::{
+        MemoryClaim, MemoryError,
+        orphans::{self, Orphan},
+    },
     ring::{Arm, CellBlock, Consumer, Mapped},
 };
 
@@ -69,6 +73,8 @@ pub struct ReceiveHandle {
 
     /// There was no memory for what has come; it is tried again at this time.
     retry_at: Option<Instant>,
+    /// Of the next message, if it lies in a segment and has been looked at.
+    claim: Option<MemoryClaim>,
 }
 
 #[derive(Debug)]
@@ -98,6 +104,7 @@ impl ReceiveHandle {
             quarter_bytes: 1,
             arm: Arm::new(),
             retry_at: None,
+            claim: None,
             end,
         }
     }
@@ -273,10 +280,14 @@ impl ReceiveHandle {
             return Ok(None);
         }
         match self.poll_all() {
-            Err(RecvError::Memory(error)) => match self.try_later() {
-                true => Err(error.into()),
-                false => Ok(None),
-            },
+            Err(RecvError::Memory(error)) => {
+                let is_news = self.try_later();
+                // What waits for others to be released is no lack.
+                match is_news && !error.is_beyond_limit() {
+                    true => Err(error.into()),
+                    false => Ok(None),
+                }
+            }
             found => {
                 self.retry_at = None;
                 found
@@ -287,13 +298,13 @@ impl ReceiveHandle {
     /// Whether there was no memory the last time, and it is too soon for another try.
     fn lacks_memory(&self) -> bool {
         self.retry_at
-            .is_some_and(|retry_at| Instant::now() < retry_at)
+            .is_some_and(|retry_at| clock::now() < retry_at)
     }
 
     /// There is no memory: another try is made in a while. Returns whether this is news.
     #[cold]
     fn try_later(&mut self) -> bool {
-        let retry_at = Instant::now() + RETRY_AFTER;
+        let retry_at = clock::now() + RETRY_AFTER;
         let is_news = self.retry_at.replace(retry_at).is_none();
         self.end.session.receiver_retries(self.end.id, retry_at);
         is_news
@@ -456,6 +467,7 @@ impl ReceiveHandle {
             return Ok(None);
         }
         self.map_segment()?;
+        // Of one in a segment the claim is there, so that nothing is taken out in vain.
         let Some(LargeArrival {
             length,
             time,
@@ -501,7 +513,20 @@ impl ReceiveHandle {
         let Some(fd) = fd else {
             return Ok(());
         };
-        let mapped = self.end.held().slots.map(slot, capacity, fd.as_fd());
+        let agreed = self.end.state.agreed();
+        let most = agreed.map_or(0, |agreed| agreed.large_bytes().saturating_mul(4));
+        let claimed = self.claim_next(capacity).map_err(SegmentRefused::from);
+        let mapped = claimed.and_then(|()| {
+            let slots = &mut self.end.held().slots;
+            // The one before goes first: both at once may be more than there is room for.
+            slots.forget(slot);
+            if slots.bytes() + capacity > most {
+                return Err(SegmentRefused::Impossible {
+                    announced: capacity,
+                });
+            }
+            slots.map(slot, capacity, fd.as_fd())
+        });
         match mapped {
             Ok(()) => Ok(()),
             Err(SegmentRefused::Memory(error)) => {
@@ -518,6 +543,41 @@ impl ReceiveHandle {
         }
     }
 
+    /// Room for the next message, in a segment of `capacity`, within what peers may make the node
+    /// hold. One that has to wait keeps its place before those that come later.
+    ///
+    /// The segments are their sender's memory, all of it, as was checked when they came; they
+    /// count while a message in them is not released.
+    fn claim_next(&mut self, capacity: u64) -> Result<(), MemoryError> {
+        let begun = self.claim.take();
+        let begun = begun.filter(|claim| claim.total() == capacity);
+        if begun.as_ref().is_some_and(MemoryClaim::is_whole) {
+            self.claim = begun;
+            return Ok(());
+        }
+        let runtime = &self.end.session.runtime;
+        let claim = match begun {
+            None => runtime.memory.claim(capacity),
+            Some(_) => None,
+        };
+        let (claim, has_room) = match (claim, begun) {
+            (Some(claim), _) => (claim, true),
+            (None, begun) => {
+                let mut claim = begun.unwrap_or_else(|| runtime.memory.begin(capacity));
+                let has_room = runtime.charge(&mut claim, capacity);
+                if has_room {
+                    claim.finish(capacity);
+                }
+                (claim, has_room)
+            }
+        };
+        self.claim = Some(claim);
+        match has_room {
+            true => Ok(()),
+            false => Err(MemoryError::beyond_limit(capacity as usize)),
+        }
+    }
+
     fn in_segment(&mut self, slot: u32, length: u64) -> Result<FoundLarge, RecvError> {
         let limit = self
             .end
@@ -530,8 +590,10 @@ impl ReceiveHandle {
         let segment = self.end.held().slots.of_message(slot, length);
         match segment {
             Ok(segment) => {
-                let payload = segment.memory().0;
-                Ok((payload, length as usize, LargeMemory::Segment(segment), 0))
+                let (payload, capacity) = segment.memory();
+                self.claim_next(capacity as u64)?;
+                let memory = LargeMemory::Segment(segment, self.claim.take());
+                Ok((payload, length as usize, memory, 0))
             }
             Err(refused) => Err(self.refused(&refused.to_string())),
         }

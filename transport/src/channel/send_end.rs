@@ -309,7 +309,7 @@ impl SendEnd {
                 return Err(self.error().into());
             }
             if deadline.is_some_and(|deadline| Instant::now() >= deadline) {
-                return Err(self.stayed_full(true));
+                return Err(self.stayed_full(None));
             }
         }
     }

@@ -30,8 +30,9 @@ use crate::{
         large::LARGE_PER_CHANNEL,
         record::{LargeAnnouncement, RecordKind},
     },
-    fabric::shm::{MESSAGE_SLOTS, SHORT_MESSAGE_BYTES},
+    fabric::shm::MESSAGE_SLOTS,
     fork,
+    memory::class_bytes,
 };
 
 /// Why an encoder stopped.
@@ -562,22 +563,37 @@ impl SendEnd {
         patience: Patience,
     ) -> Result<LargePlace, SendFailure> {
         let is_shm = self.ours.get().is_some();
-        let under_way = if is_shm && bytes <= SHORT_MESSAGE_BYTES {
+        let under_way = if is_shm {
             MESSAGE_SLOTS
         } else if self.session.may_land(bytes) {
             LANDINGS_UNDER_WAY
         } else {
             // One that has arrived is kept until the peer says so.
-            LARGE_PER_CHANNEL + usize::from(self.session.resumes && !is_shm)
+            LARGE_PER_CHANNEL + usize::from(self.session.resumes)
         };
         // The memory is free again when our own engine has sent it, or knows that it has
         // arrived, which nobody has to be asked for, or, where the peer reads it in place,
         // when the application has released it.
-        self.wait_until(producer, patience, Ask::default(), |producer| {
+        self.wait_until(
+            producer,
+            patience,
+            (Ask::default(), UNRELEASED),
+            |producer| {
+                producer.retire_large(self, is_shm);
+                producer.large.len() < under_way
+            },
+        )?;
+        self.wait_until(producer, patience, (FOR_RELEASE, UNRELEASED), |producer| {
             producer.retire_large(self, is_shm);
-            producer.large.len() < under_way
+            producer.out.admits(bytes)
         })?;
         if is_shm {
+            let most = producer.out.most_in_segments();
+            if let Ok(more) = class_bytes(bytes)
+                && let emptied @ 1.. = producer.segments.make_room(bytes, more, most)
+            {
+                self.session.pass_forget(self.id, emptied);
+            }
             let slot = producer.segments.take(bytes).map_err(SendError::Memory)?;
             let slot = slot.expect("fewer messages are under way than there are slots");
             Ok(LargePlace::Slot(slot.index()))
@@ -619,6 +635,15 @@ impl SendEnd {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
+        if producer.out.push(sequence, length) && self.ours.get().is_none() {
+            // It will soon have to wait for that: the answer shall be here by then.
+            let released = producer.ring.released().messages + 1;
+            let ask = Ask {
+                released,
+                ..Ask::default()
+            };
+            self.session.ask(self.id, ask);
+        }
         self.large_messages.add(1);
         self.large_bytes.add(length as u64);
         // Its bytes count: the announcement goes out at once, and the answer comes while
@@ -635,11 +660,9 @@ impl SendEnd {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
-        let ask = Ask {
-            released: u64::MAX,
-            ..Ask::default()
-        };
-        self.wait_until(producer, patience, ask, |producer| producer.takes(length))
+        self.wait_until(producer, patience, (FOR_RELEASE, WINDOW), |producer| {
+            producer.takes(length)
+        })
     }
 
     /// Waits until `enough` holds of the producer, looking after each release. `ask` is
@@ -649,7 +672,7 @@ impl SendEnd {
         &self,
         producer: &mut SendProducer,
         patience: Patience,
-        ask: Ask,
+        (ask, setting): (Ask, &'static str),
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let (end, session) = (self, &self.session);
@@ -680,7 +703,9 @@ impl SendEnd {
                 .min();
             match session.wait(&end.waiters, until, room) {
                 Ok(answer) => break answer,
-                Err(TimedOut) if until == deadline => return Err(end.stayed_full(false)),
+                Err(TimedOut) if until == deadline => {
+                    return Err(end.stayed_full(Some(setting)));
+                }
                 Err(TimedOut) => {}
             }
         };
@@ -705,3 +730,14 @@ impl SendEnd {
         }))
     }
 }
+
+/// What is asked for by who waits for the release of any message.
+const FOR_RELEASE: Ask = Ask {
+    received: 0,
+    released: u64::MAX,
+    acknowledged: 0,
+};
+/// Settings of which more lets more short messages be out.
+const WINDOW: &str = "window_messages and window_bytes";
+/// The same of messages longer than half a window.
+const UNRELEASED: &str = "max_unreleased_bytes";

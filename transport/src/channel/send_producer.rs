@@ -12,7 +12,7 @@ use super::{
     words::{ReceiverWords, Words},
 };
 use crate::{
-    engine::record::Layout,
+    engine::{record::Layout, session::Agreed},
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError, RingLease},
     ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released},
@@ -37,6 +37,8 @@ pub(super) struct SendProducer {
     /// Large messages whose memory is in use, with their slot (shm).
     pub(super) large: VecDeque<(u64, u32)>,
     pub(super) segments: MessageSegmentPool,
+    /// What has memory of its own and is not known to be released.
+    pub(super) out: OutsideRing,
     /// Where a reservation, or a group's message, is built that is too long for the ring.
     pub(super) reserved_large: Option<LargePlace>,
 }
@@ -143,6 +145,7 @@ impl SendProducer {
             transmit_at: end.session.transmit_at(capacity),
             large: Default::default(),
             segments: MessageSegmentPool::new(),
+            out: OutsideRing::new(agreed),
             reserved_large: None,
         })
     }
@@ -156,7 +159,9 @@ impl SendProducer {
             // with it where the ring begins.
             return Ok(());
         }
-        self.ring.refresh(Released { messages, position })
+        self.ring.refresh(Released { messages, position })?;
+        self.out.retire(messages);
+        Ok(())
     }
 
     /// The bytes of the reservation that is out, to be written. What stands there before is
@@ -241,6 +246,54 @@ impl SendProducer {
                 self.segments.release(slot);
             }
         }
+    }
+}
+
+/// Messages with memory of their own that are not known to be released.
+#[derive(Debug)]
+pub(super) struct OutsideRing {
+    /// Their sequences and lengths.
+    messages: VecDeque<(u64, u64)>,
+    bytes: u64,
+    most: u64,
+}
+
+impl OutsideRing {
+    fn new(agreed: &Agreed) -> Self {
+        Self {
+            messages: VecDeque::new(),
+            bytes: 0,
+            most: agreed.large_bytes(),
+        }
+    }
+
+    /// Whether one of `length` bytes may be sent. One may be out, however long it is.
+    pub(super) fn admits(&self, length: usize) -> bool {
+        self.bytes == 0 || self.bytes + length as u64 <= self.most
+    }
+
+    /// One was sent. Returns whether more than half of what may be out is.
+    pub(super) fn push(&mut self, sequence: u64, length: usize) -> bool {
+        self.messages.push_back((sequence, length as u64));
+        self.bytes += length as u64;
+        2 * self.bytes > self.most
+    }
+
+    /// Messages up to `released` are.
+    #[inline]
+    fn retire(&mut self, released: u64) {
+        while let Some(&(sequence, bytes)) = self.messages.front()
+            && sequence <= released
+        {
+            self.bytes -= bytes;
+            self.messages.pop_front();
+        }
+    }
+
+    /// Bytes that message segments may have in all (shm): what may be out, with what their
+    /// lengths are rounded up by.
+    pub(super) fn most_in_segments(&self) -> usize {
+        usize::try_from(self.most / 2 * 3).unwrap_or(usize::MAX)
     }
 }
 

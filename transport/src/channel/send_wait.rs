@@ -171,12 +171,13 @@ impl SendEnd {
 
     /// There is no room in time, or no turn: another clone has it.
     #[cold]
-    pub(super) fn stayed_full(&self, is_behind_clone: bool) -> SendFailure {
+    pub(super) fn stayed_full(&self, setting: Option<&'static str>) -> SendFailure {
         SendFailure::TimedOut(Box::new(StayedFull {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
             counts: self.counts(),
-            is_behind_clone,
+            is_behind_clone: setting.is_none(),
+            setting,
         }))
     }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::SessionShared;
+use crate::memory::{Mapping, MemoryUse};
 
 /// Memory that a receiving end needs; it is mapped and populated off the turn.
 pub(crate) struct MemoryWanted {
@@ -15,6 +16,13 @@ pub(crate) struct MemoryWanted {
 pub(crate) enum Purpose {
     /// A large message that was announced.
     Large { sequence: u64, length: u64 },
+    /// More of one that is coming: these bytes of its memory.
+    More {
+        sequence: u64,
+        memory: Arc<Mapping>,
+        from: u64,
+        to: u64,
+    },
     /// Messages of medium size to come.
     Landings,
 }
@@ -35,6 +43,18 @@ impl MemoryWanted {
                 let memory = session.lease_for_arrival(length as usize);
                 session.runtime.on_link(session.id, |link, context| {
                     link.large_memory(end, sequence, memory, context);
+                });
+            }
+            Purpose::More {
+                sequence,
+                memory,
+                from,
+                to,
+            } => {
+                let (from, end_at) = (from as usize, to as usize);
+                let populated = memory.populate_more(MemoryUse::LargeMessage, from, end_at);
+                session.runtime.on_link(session.id, |link, _| {
+                    link.large_memory_grew(end, sequence, to, populated);
                 });
             }
             Purpose::Landings => {

@@ -45,7 +45,10 @@ use crate::{
         verbs::Site,
     },
     fork,
-    memory::{DEFAULT_KEPT_BYTES, LargePool, RingArena, orphans},
+    memory::{
+        DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargePool, MemoryBudget, MemoryClaim, RingArena,
+        longest_of_class, orphans,
+    },
     ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
 };
@@ -65,6 +68,9 @@ pub struct RuntimeConfig {
     pub session_credit_bytes: u64,
     /// The most that all of them do together.
     pub node_credit_bytes: u64,
+    /// The most bytes that peers may make all nodes of the process hold for this one to take in
+    /// more of their large messages.
+    pub memory_limit: u64,
     /// How long a peer's kernel may leave bytes unacknowledged before the connection counts as
     /// broken.
     pub notice_timeout: Duration,
@@ -111,6 +117,8 @@ pub struct Runtime {
     /// The same for large messages that peers write themselves: nothing else is ever in it,
     /// since they keep the keys.
     pub(crate) granted_pool: LargePool,
+    /// What large messages of peers are charged to.
+    pub(crate) memory: MemoryBudget,
 }
 
 impl Runtime {
@@ -121,6 +129,7 @@ impl Runtime {
         let bell = Bell::lease()?;
         let warnings = Arc::<Warnings>::default();
         let engine = Engine::new(bell.bell(), &config, warnings.clone())?;
+        let memory = MemoryBudget::of_process(config.memory_limit);
         let runtime = Arc::new_cyclic(|me| Self {
             me: me.clone(),
             epoll: engine.epoll(),
@@ -145,8 +154,9 @@ impl Runtime {
             control_thread: ControlThread::default(),
             ring_arena: RingArena::new(),
             control_segments: ControlSegments::default(),
-            large_pool: LargePool::default(),
-            granted_pool: LargePool::new(KEPT_GRANTS, DEFAULT_KEPT_BYTES),
+            large_pool: LargePool::within(memory, DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES),
+            granted_pool: LargePool::within(memory, KEPT_GRANTS, DEFAULT_KEPT_BYTES),
+            memory,
             driving: Driving::of(&config),
             config,
         });
@@ -537,6 +547,21 @@ impl Runtime {
                 link.redial_failed(attempt.epoch, &error.to_string());
             });
         }
+    }
+
+    /// Charges `bytes` more to a claim; what pools keep goes before there is no room.
+    pub(crate) fn charge(&self, claim: &mut MemoryClaim, bytes: u64) -> bool {
+        if claim.charge(bytes) {
+            return true;
+        }
+        let has_trimmed = self.large_pool.trim() | self.granted_pool.trim();
+        has_trimmed && claim.charge(bytes)
+    }
+
+    /// The longest message that there can ever be memory for.
+    #[must_use]
+    pub fn longest_message(&self) -> u64 {
+        longest_of_class(self.memory.limit())
     }
 
     pub(crate) fn notice_timeout(&self) -> Duration {

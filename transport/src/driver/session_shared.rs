@@ -236,24 +236,36 @@ impl SessionShared {
         }
     }
 
-    /// Memory for a large message to come of `bytes`, if some is kept: registered where the
-    /// peer may be granted it. Costs no system call.
+    /// Memory for a large message to come of `bytes`, if some is kept and there is room for it:
+    /// charged, and registered where the peer may be granted it. Costs no system call.
     pub(crate) fn kept_for_arrival(&self, bytes: usize) -> Option<LargeLease> {
-        let Some(site) = self.granting_site() else {
-            return self.large_pool().take_kept(bytes);
+        let site = self.granting_site();
+        let pool = match &site {
+            Some(_) => &self.runtime.granted_pool,
+            None => self.large_pool(),
         };
-        let lease = self.runtime.granted_pool.take_kept(bytes)?;
-        site.granted_memory(&lease, bytes)
-            .is_some()
-            .then_some(lease)
+        let mut lease = pool.take_kept(bytes)?;
+        if let Some(site) = site {
+            site.granted_memory(&lease, bytes)?;
+        }
+        lease.charge_to(self.runtime.memory.claim(bytes as u64)?);
+        Some(lease)
     }
 
-    /// The same, mapped and registered now if it has to be. Takes long: off the turn.
+    /// The same, mapped and registered now if it has to be. Memory that the peer's device may
+    /// write to is there and charged as a whole, and takes half of what there may be at most;
+    /// else there are addresses, which get memory as the message comes. Takes long: off the
+    /// turn.
     pub(crate) fn lease_for_arrival(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
-        if let Some(site) = self.granting_site() {
+        if let Some(site) = self.granting_site()
+            && let Some(claim) = self.runtime.memory.half().claim(bytes as u64)
+        {
             let mut lease = self.runtime.granted_pool.take(bytes)?;
             match site.register_grant(&mut lease, bytes) {
-                Ok(()) => return Ok(lease),
+                Ok(()) => {
+                    lease.charge_to(claim);
+                    return Ok(lease);
+                }
                 Err(error) => tracing::debug!(
                     peer = %self.peer_in_log(),
                     %error,
@@ -261,7 +273,7 @@ impl SessionShared {
                 ),
             }
         }
-        self.large_pool().take(bytes)
+        self.large_pool().reserve(bytes)
     }
 
     /// Whether a message of so much may go into a block of the peer's.
@@ -463,6 +475,11 @@ impl SessionShared {
         self.runtime.on_link(self.id, |link, _| {
             link.pass_large(end, sequence, slot, length, capacity, fd);
         });
+    }
+
+    pub(crate) fn pass_forget(&self, end: u32, slots: u64) {
+        self.runtime
+            .on_link(self.id, |link, _| link.pass_forget(end, slots));
     }
 
     pub(crate) fn ask(&self, end: u32, ask: Ask) {

@@ -81,12 +81,14 @@ pub enum Control {
         /// For what.
         ask: Ask,
     },
-    /// Memory for an announced large message is ready.
+    /// Memory for an announced large message is ready: for its beginning, or for more of it.
     Grant {
         /// The sending end.
         channel: u32,
         /// The message.
         sequence: u64,
+        /// For so many bytes of it, from the first on.
+        bytes: u64,
     },
     /// The same, and the sender's device is to write the message there.
     GrantMemory {
@@ -164,7 +166,7 @@ pub const MAX_OLDER_SCHEMA_BYTES: usize = 512;
 // The longest open fits the longest control frame.
 const _: () = {
     const VERSION: usize = 16 + 2 + 4;
-    let newest = 1 + 4 + 1 + 2 + MAX_NAME_BYTES + VERSION + MAX_SCHEMA_BYTES + 3 * 8;
+    let newest = 1 + 4 + 1 + 2 + MAX_NAME_BYTES + VERSION + MAX_SCHEMA_BYTES + 4 * 8;
     let older = 1 + MAX_OLDER_VERSIONS * (VERSION + MAX_OLDER_SCHEMA_BYTES);
     assert!((HEAD_BYTES + newest + older) as u64 <= CONTROL_RESERVE_BYTES);
 };
@@ -212,6 +214,7 @@ impl Control {
                     spec.window.messages,
                     spec.window.bytes,
                     spec.max_message_bytes,
+                    spec.max_unreleased_bytes,
                 ] {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
@@ -250,10 +253,15 @@ impl Control {
                     out.extend_from_slice(&value.to_le_bytes());
                 }
             }
-            Control::Grant { channel, sequence } => {
+            Control::Grant {
+                channel,
+                sequence,
+                bytes,
+            } => {
                 out.push(GRANT);
                 out.extend_from_slice(&channel.to_le_bytes());
                 out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(&bytes.to_le_bytes());
             }
             Control::GrantMemory {
                 channel,
@@ -367,6 +375,7 @@ impl Control {
             GRANT => Control::Grant {
                 channel: reader.end()?,
                 sequence: reader.u64()?,
+                bytes: reader.u64()?,
             },
             GRANT_MEMORY => Control::GrantMemory {
                 channel: reader.end()?,

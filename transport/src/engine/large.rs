@@ -7,6 +7,9 @@
 //! what is announced behind a message's last chunk finds that message complete, and both
 //! ends count alike without a word.
 //!
+//! A grant says how far into its message the sender may go: memory that is not the sender's
+//! alone comes piece by piece, each granted when it is there.
+//!
 //! Where the wires can, the receiver grants the memory itself: the sender's device writes
 //! the message there, in pieces, and a frame behind the last says that it is whole. Wires
 //! keep the order of writes and frames, so that frame is all that the receiver needs.
@@ -113,6 +116,8 @@ struct Transfer {
     sequence: u64,
     length: u64,
     granted: Option<Way>,
+    /// Up to where it is granted.
+    allowed: u64,
     done: u64,
 }
 
@@ -120,14 +125,14 @@ impl Transfer {
     fn has_piece(&self, may_write: bool) -> bool {
         match self.granted {
             None => false,
-            Some(Way::Chunks) => true,
+            Some(Way::Chunks) => self.done < self.allowed,
             Some(Way::Memory(_)) => may_write || self.done == self.length,
         }
     }
 
     /// The next bytes, now under way.
     fn advance(&mut self, longest: usize) -> Chunk {
-        let bytes = (self.length - self.done).min(longest as u64) as usize;
+        let bytes = (self.allowed - self.done).min(longest as u64) as usize;
         let chunk = Chunk {
             sequence: self.sequence,
             offset: self.done,
@@ -151,6 +156,7 @@ impl Transfers {
             sequence,
             length,
             granted: None,
+            allowed: 0,
             done: 0,
         });
     }
@@ -169,15 +175,34 @@ impl Transfers {
         self.under_way.is_empty()
     }
 
-    /// Marks `sequence` as granted; gives its length, or `None` if it was not announced or
-    /// already granted.
-    pub(super) fn grant(&mut self, sequence: u64, way: Way) -> Option<u64> {
+    /// Marks `sequence` as granted up to byte `allowed`, all of it where it is to be written;
+    /// gives its length, or `None` if it was not announced, or is granted so far already, or
+    /// otherwise.
+    pub(super) fn grant(&mut self, sequence: u64, way: Way, allowed: u64) -> Option<u64> {
         let transfer = self
             .under_way
             .iter_mut()
-            .find(|transfer| transfer.sequence == sequence && transfer.granted.is_none())?;
+            .find(|transfer| transfer.sequence == sequence)?;
+        let is_due = match (transfer.granted, way) {
+            (None, _) | (Some(Way::Chunks), Way::Chunks) => allowed > transfer.allowed,
+            _ => false,
+        };
+        if !is_due || allowed > transfer.length {
+            return None;
+        }
         transfer.granted = Some(way);
+        transfer.allowed = allowed;
         Some(transfer.length)
+    }
+
+    /// The length of a message that waits for its first grant.
+    pub(super) fn length_of(&self, sequence: u64) -> Option<u64> {
+        let is_it =
+            |transfer: &&Transfer| transfer.sequence == sequence && transfer.granted.is_none();
+        self.under_way
+            .iter()
+            .find(is_it)
+            .map(|transfer| transfer.length)
     }
 
     /// The oldest message that is not complete.
@@ -232,7 +257,7 @@ impl Transfers {
             .under_way
             .front_mut()
             .filter(|transfer| transfer.granted == Some(Way::Chunks))?;
-        let fits = bytes as u64 <= transfer.length - transfer.done && bytes > 0;
+        let fits = bytes as u64 <= transfer.allowed - transfer.done && bytes > 0;
         if transfer.sequence as u32 != sequence_low || !fits {
             return None;
         }
@@ -270,7 +295,9 @@ impl Transfers {
     /// side.
     pub(super) fn withdraw_memory(&mut self) {
         for transfer in &mut self.under_way {
-            transfer.granted = transfer.granted.filter(|way| *way == Way::Chunks);
+            if transfer.granted != Some(Way::Chunks) {
+                (transfer.granted, transfer.allowed) = (None, 0);
+            }
         }
     }
 
@@ -280,9 +307,10 @@ impl Transfers {
         self.under_way.iter().any(is_it)
     }
 
-    /// What is granted, and how. Receiving side.
-    pub(super) fn grants(&self) -> impl Iterator<Item = (u64, Way)> {
-        let granted = |transfer: &Transfer| Some((transfer.sequence, transfer.granted?));
+    /// What is granted, how and up to where. Receiving side.
+    pub(super) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
+        let granted =
+            |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));
         self.under_way.iter().filter_map(granted)
     }
 
@@ -324,10 +352,10 @@ mod tests {
             receiver.place(9, 1).is_none(),
             "nothing may arrive before the grant"
         );
-        assert_eq!(sender.grant(9, Way::Chunks), Some(length));
-        assert_eq!(receiver.grant(9, Way::Chunks), Some(length));
+        assert_eq!(sender.grant(9, Way::Chunks, length), Some(length));
+        assert_eq!(receiver.grant(9, Way::Chunks, length), Some(length));
         assert!(
-            sender.grant(9, Way::Chunks).is_none(),
+            sender.grant(9, Way::Chunks, length).is_none(),
             "a grant counts once"
         );
         let mut arrived = 0;
@@ -344,10 +372,51 @@ mod tests {
     }
 
     #[test]
+    fn a_message_comes_as_far_as_it_is_granted() {
+        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
+        for end in [&mut sender, &mut receiver] {
+            end.announce(9, 100);
+            assert!(end.grant(9, Way::Chunks, 0).is_none(), "it grants nothing");
+            assert!(end.grant(9, Way::Chunks, 101).is_none(), "it has no more");
+            assert_eq!(end.grant(9, Way::Chunks, 30), Some(100));
+            assert!(end.grant(9, Way::Chunks, 30).is_none());
+        }
+        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(30));
+        assert_eq!(next_chunk(&mut sender), None);
+        assert!(!sender.has_piece(true) && !sender.is_empty());
+        assert!(receiver.place(9, 31).is_none());
+        assert_eq!(
+            receiver.place(9, 30).map(|(_, complete)| complete),
+            Some(false)
+        );
+        for end in [&mut sender, &mut receiver] {
+            assert_eq!(end.grant(9, Way::Chunks, 100), Some(100));
+        }
+        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(70));
+        assert_eq!(
+            receiver.place(9, 70).map(|(_, complete)| complete),
+            Some(true)
+        );
+
+        // Over new wires it begins anew, as far as it was granted.
+        let mut receiver = Transfers::default();
+        receiver.announce(9, 100);
+        receiver.grant(9, Way::Chunks, 30).unwrap();
+        receiver.place(9, 20).unwrap();
+        receiver.begin_anew(true);
+        assert_eq!(
+            receiver.grants().collect::<Vec<_>>(),
+            [(9, Way::Chunks, 30)]
+        );
+        assert!(receiver.place(9, 31).is_none());
+        assert!(receiver.place(9, 30).is_some());
+    }
+
+    #[test]
     fn a_chunk_too_many_is_refused() {
         let mut receiver = Transfers::default();
         receiver.announce(1, 10);
-        assert!(receiver.grant(1, Way::Chunks).is_some());
+        assert!(receiver.grant(1, Way::Chunks, 10).is_some());
         assert!(receiver.place(2, 5).is_none());
         assert!(receiver.place(1, 11).is_none());
         assert!(receiver.place(1, 10).is_some());
@@ -363,7 +432,7 @@ mod tests {
         let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
         for end in [&mut sender, &mut receiver] {
             end.announce(9, length);
-            assert_eq!(end.grant(9, Way::Memory(memory)), Some(length));
+            assert_eq!(end.grant(9, Way::Memory(memory), length), Some(length));
         }
         assert!(!sender.has_piece(false) && sender.has_piece(true));
         assert_eq!(sender.next_piece(100, false), None);

@@ -77,6 +77,7 @@ mod tests {
                 bytes: 1,
             },
             max_message_bytes: 1,
+            max_unreleased_bytes: 1,
         }
     }
 

@@ -508,9 +508,10 @@ impl Session {
         }
     }
 
-    /// Memory for large message `sequence` of receiving end `end` is ready.
-    pub fn grant(&mut self, end: u32, sequence: u64) {
-        self.grant_by(end, sequence, Way::Chunks);
+    /// Memory for the first `bytes` of large message `sequence` of receiving end `end` is
+    /// ready: more than the last time, and in the end all.
+    pub fn grant(&mut self, end: u32, sequence: u64, bytes: u64) {
+        self.grant_by(end, sequence, Way::Chunks, bytes);
     }
 
     /// The same, and the peer's device writes there. Until
@@ -518,20 +519,24 @@ impl Session {
     /// peer can come any more, the memory is the peer's.
     pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
         debug_assert!(self.config.writes);
-        self.grant_by(end, sequence, Way::Memory(memory));
+        self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
     }
 
-    fn grant_by(&mut self, end: u32, sequence: u64, way: Way) {
+    fn grant_by(&mut self, end: u32, sequence: u64, way: Way, bytes: u64) {
         let Some(entry) = self.ends.get_mut(end) else {
             return;
         };
         let channel = entry.peer.unwrap_or_default();
         if let EndState::Receiver(Some(receiver)) = &mut entry.state
-            && receiver.large.grant(sequence, way).is_some()
+            && receiver.large.grant(sequence, way, bytes).is_some()
         {
             self.has_errands = true;
             self.say(match way {
-                Way::Chunks => Control::Grant { channel, sequence },
+                Way::Chunks => Control::Grant {
+                    channel,
+                    sequence,
+                    bytes,
+                },
                 Way::Memory(memory) => Control::GrantMemory {
                     channel,
                     sequence,

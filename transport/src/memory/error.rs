@@ -40,6 +40,16 @@ impl MemoryError {
         }
     }
 
+    /// There is no room for a large message within the node's limit.
+    pub(crate) fn beyond_limit(bytes: usize) -> Self {
+        Self::new(MemoryUse::LargeMessage, bytes, BEYOND_LIMIT, Errno::NOMEM)
+    }
+
+    /// Whether it is the node's own limit that is in the way, and not the kernel.
+    pub(crate) fn is_beyond_limit(&self) -> bool {
+        self.step == BEYOND_LIMIT
+    }
+
     /// What an operator can do about it.
     fn next_step(&self) -> String {
         match self.source.raw_os_error().map(Errno::from_raw_os_error) {
@@ -65,6 +75,9 @@ impl MemoryError {
         }
     }
 }
+
+/// The step that fails where the node's limit is in the way.
+const BEYOND_LIMIT: &str = "memory_limit";
 
 /// What a piece of memory is for; an error names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

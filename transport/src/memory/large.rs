@@ -1,7 +1,9 @@
 //! Memory for one message that is longer than its channel's ring.
 //!
-//! A buffer is allocated and populated on the thread of the caller, never inside
-//! a turn, and serves one message at a time. Faulting in fresh pages costs more
+//! A buffer is allocated on the thread of the caller, never inside a turn, and serves one
+//! message at a time. One to send from is populated when it is taken, one that a peer's message
+//! comes into as that does, and what has pages is charged to what peers may make the node
+//! [hold](super::MemoryBudget). Faulting in fresh pages costs more
 //! than sending what they hold (256 MiB are 65 536 faults), so a pool keeps the
 //! last few buffers for messages of a similar size.
 
@@ -13,13 +15,17 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-use super::{Access, Attachments, Mapping, MemoryError, MemoryUse};
+use super::huge_pages::HUGE_PAGE_BYTES;
+use super::{Access, Attachments, Mapping, MemoryBudget, MemoryClaim, MemoryError, MemoryUse};
 use crate::fork;
 
 /// Free buffers that a pool keeps.
 pub const DEFAULT_KEPT_BUFFERS: usize = 2;
 /// Bytes that the free buffers of a pool add up to at most.
 pub const DEFAULT_KEPT_BYTES: usize = 512 << 20;
+
+/// As far into a buffer that was [reserved](LargeBuffer::reserve) pages come as they are touched.
+pub(super) const TOUCHED_BYTES: usize = HUGE_PAGE_BYTES;
 
 /// Page-aligned private memory.
 #[derive(Debug)]
@@ -30,6 +36,8 @@ pub struct LargeBuffer {
     attachments: Attachments,
     /// It was free when surplus was taken last.
     was_seen: bool,
+    /// What it costs as a peer's message.
+    claim: Option<MemoryClaim>,
 }
 
 impl LargeBuffer {
@@ -39,18 +47,50 @@ impl LargeBuffer {
     /// # Errors
     /// [`MemoryError`] if there is not enough memory.
     pub fn allocate(bytes: usize) -> Result<Self, MemoryError> {
+        let mut buffer = Self::unpopulated(bytes)?;
+        buffer.populate(bytes)?;
+        Ok(buffer)
+    }
+
+    /// Addresses for `bytes`, without pages: they come as they are touched, or
+    /// [populated](Mapping::populate_more). The first 2 MiB are in small pages, so
+    /// that each costs what has come.
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn reserve(bytes: usize) -> Result<Self, MemoryError> {
+        let buffer = Self::unpopulated(bytes)?;
+        buffer.memory.prefer_huge_pages_in(TOUCHED_BYTES, false);
+        Ok(buffer)
+    }
+
+    fn unpopulated(bytes: usize) -> Result<Self, MemoryError> {
         let capacity = class_bytes(bytes)?;
         // All of it will be written from end to end, which is what huge pages
         // are for: one fault per 2 MiB.
         let memory = Mapping::anonymous_huge(MemoryUse::LargeMessage, capacity)?;
-        let mut buffer = Self {
+        Ok(Self {
             memory: Arc::new(memory),
             populated: 0,
             attachments: Attachments::default(),
             was_seen: false,
-        };
-        buffer.populate(bytes)?;
-        Ok(buffer)
+            claim: None,
+        })
+    }
+
+    /// Its first `bytes` have pages.
+    pub(crate) fn has_pages(&mut self, bytes: usize) {
+        self.populated = self.populated.max(bytes);
+    }
+
+    /// What it costs as a peer's message goes with it, until it is kept or unmapped.
+    pub(crate) fn charge_to(&mut self, claim: MemoryClaim) {
+        self.claim = Some(claim);
+    }
+
+    /// The same, to be charged more.
+    pub(crate) fn claim_mut(&mut self) -> Option<&mut MemoryClaim> {
+        self.claim.as_mut()
     }
 
     /// Where the buffer begins.
@@ -114,13 +154,46 @@ impl LargePool {
     /// An empty pool that keeps up to `kept_buffers` free ones, of `kept_bytes` in all.
     #[must_use]
     pub fn new(kept_buffers: usize, kept_bytes: usize) -> Self {
+        Self::within(None, kept_buffers, kept_bytes)
+    }
+
+    /// The same, where what it keeps counts in a budget, of which it may take a quarter.
+    #[must_use]
+    pub fn within(
+        budget: impl Into<Option<MemoryBudget>>,
+        kept_buffers: usize,
+        kept_bytes: usize,
+    ) -> Self {
+        let budget = budget.into();
+        let share = budget.map_or(u64::MAX, |budget| budget.limit() / 4);
         Self {
             stock: Arc::new(Stock {
                 free: Mutex::default(),
                 kept_buffers,
-                kept_bytes,
+                kept_bytes: kept_bytes.min(usize::try_from(share).unwrap_or(usize::MAX)),
+                budget,
             }),
         }
+    }
+
+    /// Addresses for a message of `bytes` to come into; see [`LargeBuffer::reserve`].
+    ///
+    /// # Errors
+    /// [`MemoryError`] if the kernel refuses the range.
+    pub fn reserve(&self, bytes: usize) -> Result<LargeLease, MemoryError> {
+        Ok(LargeLease {
+            buffer: Some(LargeBuffer::reserve(bytes)?),
+            stock: Arc::clone(&self.stock),
+        })
+    }
+
+    /// Unmaps every free buffer. Returns whether there was one.
+    pub fn trim(&self) -> bool {
+        let free = mem::take(&mut *self.stock.lock());
+        for buffer in &free {
+            self.stock.keeps_no_more(buffer);
+        }
+        !free.is_empty()
     }
 
     /// A buffer for `bytes`, populated: a kept one of about that size, or a new
@@ -157,9 +230,12 @@ impl LargePool {
     #[must_use]
     pub fn take_surplus(&self) -> Vec<LargeBuffer> {
         let mut free = self.stock.lock();
-        let surplus = free.extract_if(.., |buffer| buffer.was_seen).collect();
+        let surplus: Vec<_> = free.extract_if(.., |buffer| buffer.was_seen).collect();
         for buffer in &mut *free {
             buffer.was_seen = true;
+        }
+        for buffer in &surplus {
+            self.stock.keeps_no_more(buffer);
         }
         surplus
     }
@@ -221,12 +297,23 @@ impl Drop for LargeLease {
     }
 }
 
+impl Drop for Stock {
+    fn drop(&mut self) {
+        let free = mem::take(&mut *self.lock());
+        for buffer in &free {
+            self.keeps_no_more(buffer);
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Stock {
     /// The most recently returned last.
     free: Mutex<Vec<LargeBuffer>>,
     kept_buffers: usize,
     kept_bytes: usize,
+    /// What free buffers count in.
+    budget: Option<MemoryBudget>,
 }
 
 impl Stock {
@@ -239,19 +326,36 @@ impl Stock {
             .enumerate()
             .filter(|(_, kept)| (class..=2 * class).contains(&kept.capacity()))
             .min_by_key(|(_, kept)| kept.capacity())?;
-        Some(free.remove(index))
+        let buffer = free.remove(index);
+        self.keeps_no_more(&buffer);
+        Some(buffer)
+    }
+
+    /// A free buffer that was taken out of the list.
+    fn keeps_no_more(&self, buffer: &LargeBuffer) {
+        if let Some(budget) = &self.budget {
+            budget.keep_no_more(buffer.populated as u64);
+        }
     }
 
     /// Keeps the buffer, and lets go of those that have waited longest.
     fn put(&self, mut buffer: LargeBuffer) {
         buffer.was_seen = false;
+        buffer.claim = None;
         let mut unmapped = Vec::new();
         let mut free = self.lock();
+        let may_keep = |budget: &MemoryBudget| budget.keep(buffer.populated as u64);
+        if !self.budget.as_ref().is_none_or(may_keep) {
+            // Outside the lock, as below.
+            drop(free);
+            return;
+        }
         free.push(buffer);
         let mut bytes: usize = free.iter().map(LargeBuffer::capacity).sum();
         while free.len() > self.kept_buffers || bytes > self.kept_bytes {
             let oldest = free.remove(0);
             bytes -= oldest.capacity();
+            self.keeps_no_more(&oldest);
             unmapped.push(oldest);
         }
         // Unmapping takes milliseconds, so it happens outside the lock.
@@ -290,6 +394,22 @@ pub fn class_bytes(bytes: usize) -> Result<usize, MemoryError> {
             Errno::NOMEM,
         )),
     }
+}
+
+/// The longest message whose buffer has at most `bytes`; 0 if there is none.
+#[must_use]
+pub fn longest_of_class(bytes: u64) -> u64 {
+    let fits = |class: &u64| {
+        let class = usize::try_from(*class).ok();
+        let buffer = class.and_then(|class| class_bytes(class).ok());
+        buffer.is_some_and(|buffer| buffer as u64 <= bytes)
+    };
+    let power = 1 << bytes.max(1).ilog2();
+    [bytes, power / 2 * 3, power, power / 4 * 3]
+        .into_iter()
+        .filter(|class| *class <= bytes)
+        .find(fits)
+        .unwrap_or(0)
 }
 
 #[cfg(test)]
@@ -351,6 +471,36 @@ mod tests {
         assert_eq!(surplus.capacity(), 4 << 20);
         assert_eq!(pool.take_surplus().len(), 1);
         assert_eq!(pool.kept(), 0);
+    }
+
+    #[test]
+    fn a_buffer_to_receive_in_has_no_pages_before_something_comes() {
+        let buffer = LargeBuffer::reserve(8 << 20).unwrap();
+        assert_eq!(probe::resident_pages(buffer.base(), 8 << 20), 0);
+    }
+
+    #[test]
+    fn what_is_kept_counts_in_its_budget_and_what_is_free_again_costs_nothing_else() {
+        let account: &'static crate::memory::MemoryAccount = Box::leak(Box::default());
+        let budget = MemoryBudget::new(account, 16 << 20);
+        let pool = LargePool::within(budget, 8, usize::MAX);
+        let mut lease = pool.take(2 << 20).unwrap();
+        lease.charge_to(budget.claim(2 << 20).unwrap());
+        assert_eq!(budget.used(), 2 << 20);
+        drop(lease);
+        assert_eq!((budget.used(), pool.kept()), (0, 1));
+        assert!(budget.claim(15 << 20).is_none(), "2 MiB are kept");
+        assert!(pool.trim());
+        assert!(budget.claim(16 << 20).is_some());
+        drop(pool.take(5 << 20).unwrap());
+        assert_eq!(pool.kept(), 0, "it is more than a quarter");
+    }
+
+    #[test]
+    fn the_longest_message_of_a_limit_has_a_buffer_within_it() {
+        assert_eq!(longest_of_class(1 << 30), 1 << 30);
+        assert_eq!(longest_of_class(100 << 20), 96 << 20);
+        assert_eq!(longest_of_class((64 << 10) - 1), 0);
     }
 
     #[test]

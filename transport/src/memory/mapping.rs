@@ -229,6 +229,33 @@ impl Mapping {
         }
     }
 
+    /// The same for the bytes from `from` to `to`, as they are about to be written.
+    ///
+    /// # Errors
+    /// As [`populate`](Self::populate).
+    pub fn populate_more(
+        &self,
+        what: MemoryUse,
+        from: usize,
+        to: usize,
+    ) -> Result<(), MemoryError> {
+        assert!(
+            from <= to && to <= self.bytes,
+            "cannot populate more than is mapped"
+        );
+        let start = from / page_size() * page_size();
+        let advice = Advice::LinuxPopulateWrite;
+        // SAFETY: populating changes page tables and no byte, and the range is
+        // mapped (rule 1).
+        let populated = retry_on_intr(|| unsafe {
+            madvise(self.base.as_ptr().add(start).cast(), to - start, advice)
+        });
+        match populated {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(errno) => Err(MemoryError::new(what, to - from, "madvise", errno)),
+        }
+    }
+
     /// Puts zeros that cannot be written in the place of whatever is mapped.
     ///
     /// # Safety
@@ -263,6 +290,12 @@ impl Mapping {
     /// Says whether huge pages are welcome in the whole range. Only a hint: a
     /// kernel without huge pages refuses it, and nothing else changes.
     pub(crate) fn prefer_huge_pages(&self, huge: bool) {
+        self.prefer_huge_pages_in(self.bytes, huge);
+    }
+
+    /// The same for the first `bytes`.
+    pub(super) fn prefer_huge_pages_in(&self, bytes: usize, huge: bool) {
+        let bytes = bytes.min(self.bytes);
         let advice = if huge {
             Advice::LinuxHugepage
         } else {
@@ -270,7 +303,7 @@ impl Mapping {
         };
         // SAFETY: the advice changes the size of pages and no byte, and the range
         // is mapped (rule 1).
-        let _ = unsafe { madvise(self.base.as_ptr().cast(), self.bytes, advice) };
+        let _ = unsafe { madvise(self.base.as_ptr().cast(), bytes, advice) };
     }
 
     /// Where the range begins; page-aligned.

@@ -22,6 +22,7 @@
 mod arena;
 mod attachments;
 mod block;
+mod budget;
 mod buffer_slab;
 mod error;
 pub mod huge_pages;
@@ -30,20 +31,24 @@ mod mapping;
 mod memfd;
 mod mirrored;
 pub mod orphans;
+mod process_limit;
 
 pub use arena::{LARGEST_RING_BYTES, Ring, RingArena, RingLease, SMALLEST_RING_BYTES};
 pub use attachments::Attachments;
 pub use block::{Block, BlockLease, BlockPool, DEFAULT_BLOCK_BYTES, DEFAULT_KEPT_BLOCKS};
+pub use budget::{MemoryAccount, MemoryBudget, MemoryClaim};
 pub use buffer_slab::{BufferLease, BufferSlab, FreeBuffers, OwnedBuffer};
 pub use error::{MemoryError, MemoryUse};
 pub use huge_pages::HugePages;
 pub use large::{
     DEFAULT_KEPT_BUFFERS, DEFAULT_KEPT_BYTES, LargeBuffer, LargeLease, LargePool, class_bytes,
+    longest_of_class,
 };
 pub(crate) use mapping::keep_from_children;
 pub use mapping::{Access, Mapping};
 pub use memfd::create_memfd;
 pub use mirrored::MirroredMapping;
+pub use process_limit::process_memory_limit;
 
 #[cfg(test)]
 pub(crate) mod probe;

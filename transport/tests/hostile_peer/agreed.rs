@@ -45,6 +45,7 @@ pub(crate) fn spec() -> ChannelSpec {
             bytes: 1 << 12,
         },
         max_message_bytes: LIMIT,
+        max_unreleased_bytes: u64::MAX,
     }
 }
 

@@ -166,7 +166,11 @@ impl Move {
                     sequence,
                     memory,
                 },
-                None => Control::Grant { channel, sequence },
+                None => Control::Grant {
+                    channel,
+                    sequence,
+                    bytes: length,
+                },
             }),
             Move::Landing { end, word, returns } => {
                 let (channel, landing) = (end, LandingId::from_word(word));

@@ -106,6 +106,7 @@ pub(crate) fn transcript() -> Vec<Vec<u8>> {
         &Frame::control(&Control::Grant {
             channel: 2,
             sequence: 4,
+            bytes: 100,
         }),
     );
     hand(

@@ -162,7 +162,7 @@ impl Victim {
                     }
                     match memory_for(length) {
                         Some(memory) => self.session.grant_memory(end, sequence, memory),
-                        None => self.session.grant(end, sequence),
+                        None => self.session.grant(end, sequence, length),
                     }
                 }
                 Event::Counted { end, counters } => {

@@ -15,6 +15,8 @@ pub struct ChannelSpec {
     pub window: ChannelWindow,
     /// The longest message that this end accepts.
     pub max_message_bytes: u64,
+    /// Payload bytes that may be out and not yet released, as this end asks.
+    pub max_unreleased_bytes: u64,
 }
 
 impl ChannelSpec {

@@ -146,6 +146,7 @@ impl<'a> Reader<'a> {
                 bytes: self.u64()?,
             },
             max_message_bytes: self.u64()?,
+            max_unreleased_bytes: self.u64()?,
             older: self.older_versions()?,
         };
         if spec.window.messages == 0 || spec.window.bytes == 0 {

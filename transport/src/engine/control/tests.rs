@@ -41,6 +41,7 @@ fn some_open() -> Control {
                 bytes: 1000,
             },
             max_message_bytes: 1 << 30,
+            max_unreleased_bytes: 1 << 31,
         }),
     }
 }
@@ -93,6 +94,7 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
         Control::Grant {
             channel: 4,
             sequence: 77,
+            bytes: 1 << 20,
         },
         Control::GrantMemory {
             channel: 4,

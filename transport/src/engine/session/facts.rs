@@ -277,21 +277,20 @@ pub struct Agreed {
     pub alignment: u32,
     /// The longest message.
     pub max_message_bytes: u64,
+    /// Payload bytes that may be out and not yet released.
+    pub max_unreleased_bytes: u64,
 }
 
 impl Agreed {
-    /// What the large messages of a receiving end may take that were announced and not
-    /// released, those under way included.
+    /// What messages with memory of their own may add up to that were announced and not
+    /// released: what `max_unreleased_bytes` leaves beside the window, and at least as much as
+    /// that. One may be out whatever its length.
     #[must_use]
     pub fn large_bytes(&self) -> u64 {
-        // With less, sender and receiver of messages that are all as long as they may be
-        // would take turns.
-        (2 * self.max_message_bytes).max(LEAST_LARGE_BYTES)
+        let beside_window = self.max_unreleased_bytes.saturating_sub(self.window.bytes);
+        beside_window.max(self.window.bytes)
     }
 }
-
-/// Messages of 1 MiB go as fast as without a bound.
-const LEAST_LARGE_BYTES: u64 = 16 << 20;
 
 /// The peer broke the protocol: its bytes cannot be trusted any more, the session ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

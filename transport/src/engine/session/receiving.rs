@@ -352,14 +352,16 @@ impl Session {
                 }
                 Ok(())
             }
-            Control::Grant { channel, sequence } => {
-                self.handle_grant(channel, sequence, Way::Chunks)
-            }
+            Control::Grant {
+                channel,
+                sequence,
+                bytes,
+            } => self.handle_grant(channel, sequence, Way::Chunks, bytes),
             Control::GrantMemory {
                 channel,
                 sequence,
                 memory,
-            } => self.handle_grant(channel, sequence, Way::Memory(memory)),
+            } => self.handle_grant(channel, sequence, Way::Memory(memory), memory.bytes()),
             Control::GrantLanding {
                 channel,
                 landing,
@@ -407,6 +409,7 @@ impl Session {
         channel: u32,
         sequence: u64,
         way: Way,
+        allowed: u64,
     ) -> Result<(), PeerMisbehaved> {
         if matches!(way, Way::Memory(_)) && !self.config.writes {
             return Err(PeerMisbehaved::UnknownGrant);
@@ -415,11 +418,8 @@ impl Session {
         let Some(sender) = self.sender_mut(channel) else {
             return Ok(());
         };
-        let length = sender
-            .large
-            .grant(sequence, way)
-            .ok_or(PeerMisbehaved::UnwantedGrant { sequence })?;
         if let Way::Memory(memory) = way
+            && let Some(length) = sender.large.length_of(sequence)
             && memory.bytes() != length
         {
             return Err(PeerMisbehaved::GrantedLength {
@@ -428,6 +428,10 @@ impl Session {
                 granted: memory.bytes(),
             });
         }
+        sender
+            .large
+            .grant(sequence, way, allowed)
+            .ok_or(PeerMisbehaved::UnwantedGrant { sequence })?;
         if !is_mutant("grant_unheard") {
             self.mark_ready(channel);
         }
@@ -537,6 +541,10 @@ impl Session {
                 .spec
                 .max_message_bytes
                 .min(open.spec.max_message_bytes),
+            max_unreleased_bytes: local
+                .spec
+                .max_unreleased_bytes
+                .min(open.spec.max_unreleased_bytes),
         };
         let mut asked = Ask::default();
         match &mut local.state {

@@ -394,8 +394,13 @@ impl Session {
             }
             EndState::Receiver(Some(receiver)) => {
                 let channel = entry.peer.unwrap_or_default();
-                let grants = receiver.large.grants().map(|(sequence, way)| match way {
-                    Way::Chunks => Control::Grant { channel, sequence },
+                let grants = receiver.large.grants();
+                let grants = grants.map(|(sequence, way, bytes)| match way {
+                    Way::Chunks => Control::Grant {
+                        channel,
+                        sequence,
+                        bytes,
+                    },
                     Way::Memory(memory) => Control::GrantMemory {
                         channel,
                         sequence,

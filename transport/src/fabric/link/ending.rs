@@ -222,7 +222,7 @@ impl Link {
                 Timer::Stall => self.look_for_stalls(now, context),
                 Timer::Open => self.look_for_openings(now, context),
                 Timer::Pass => self.look_at_unix(context),
-                Timer::Memory => self.memory_may_be_there(context),
+                Timer::Memory => self.memory_may_be_there(now, context),
                 Timer::Notice => self.tell_of_break(context),
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.give_up(context),

@@ -13,6 +13,7 @@ use crate::{
         counters::Counters,
         record,
         session::CannotOpen,
+        timer::Timer,
     },
     memory::MemoryError,
     ring::CellBlock,
@@ -97,6 +98,10 @@ impl Link {
     pub(crate) fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
         if let Some(mut receiver) = self.receivers.remove(end) {
             self.abandon_chunk(end);
+            if !receiver.large.is_empty() {
+                // Others of the session may have waited for these.
+                self.timers.set_sooner(Timer::Memory, clock::now());
+            }
             self.keep_granted(end, receiver.forget_large());
             if let (Some(local), Some(words)) = (&mut self.local, receiver.end.ours.get()) {
                 local.keep_words(end, words);

@@ -22,11 +22,12 @@ use crate::{
     driver::{Context, Warning, warn_of},
     engine::{control::Role, id_map::IdMap, timer::Timer},
     fabric::shm::{
-        FdSocketError, Incoming, Outgoing, PassedFd, PeerControlSegment, SegmentRefused,
-        check_kind,
+        FdSocketError, Incoming, MESSAGE_SLOTS, Outgoing, PassedFd, PeerControlSegment,
+        SegmentRefused, check_kind,
         message::{self, Message},
         segment_bytes,
     },
+    memory::class_bytes,
 };
 
 impl Link {
@@ -86,6 +87,15 @@ impl Link {
     pub(super) fn pass_rest(&mut self, end: u32) {
         if let Some(local) = &mut self.local {
             local.outbox.push_back((Message::Rest { end }, None));
+        }
+    }
+
+    /// Slots of a sending end have no segments any more, as a set of bits.
+    pub(crate) fn pass_forget(&mut self, end: u32, slots: u64) {
+        if let Some(local) = &mut self.local {
+            local
+                .outbox
+                .push_back((Message::Forget { end, slots }, None));
         }
     }
 
@@ -268,8 +278,10 @@ impl Link {
         fd: Option<PassedFd>,
         context: &mut Context<'_>,
     ) -> Result<(), EndCause> {
-        let (Message::Ring { end, .. } | Message::Rest { end } | Message::Large { end, .. }) =
-            message
+        let (Message::Ring { end, .. }
+        | Message::Rest { end }
+        | Message::Forget { end, .. }
+        | Message::Large { end, .. }) = message
         else {
             return Err(broke("a descriptor is missing"));
         };
@@ -285,6 +297,13 @@ impl Link {
                     return Err(broke("a ring is given up that never came"));
                 }
                 return receiver.end.ring_rests().map_err(broke);
+            }
+            (Message::Forget { slots, .. }, _) => {
+                let mut held = receiver.end.held();
+                for slot in (0..u64::BITS).filter(|bit| slots >> bit & 1 != 0) {
+                    held.slots.forget(slot);
+                }
+                return Ok(());
             }
             (
                 Message::Large {
@@ -423,13 +442,15 @@ fn take_large(
     let agreed = receiver.end.state.agreed();
     let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
     let length = arrival.length as u64;
-    if length > limit || capacity > limit.next_power_of_two().max(1 << 20) * 2 {
+    let longest = usize::try_from(limit).ok().map(class_bytes);
+    let longest = longest.and_then(Result::ok).unwrap_or(0) as u64;
+    if length > limit || capacity > longest {
         return Err(broke(format_args!(
             "a message of {length} bytes came, the limit is {limit}"
         )));
     }
     let mut large = receiver.end.large();
-    if large.len() > MAX_LARGE_WAITING {
+    if large.len() > MESSAGE_SLOTS {
         return Err(broke("too many large messages are announced"));
     }
     large.push_back(arrival);
@@ -469,8 +490,6 @@ const MOST_PASSED: usize = 1 << 13;
 const MAX_EARLY: usize = 1024;
 /// Control segments that a peer may pass: up to 256 channel ends each.
 const MAX_SEGMENTS: u32 = 68;
-/// Large messages that may wait for their announcement in the ring to be reached.
-const MAX_LARGE_WAITING: usize = 16;
 
 #[cfg(test)]
 mod tests {

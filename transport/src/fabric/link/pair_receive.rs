@@ -304,6 +304,8 @@ impl Link {
                 chunk,
                 complete,
             } => {
+                let until = chunk.offset + chunk.bytes as u64;
+                self.large_moves(end, chunk.sequence, until, context);
                 self.place_chunk(end, chunk, &frame[header.body_offset()..]);
                 if complete {
                     self.large_arrived(end, time, context);

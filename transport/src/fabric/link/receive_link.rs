@@ -2,7 +2,8 @@
 //! its handle.
 
 use std::sync::atomic::Ordering;
-use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc, time::Instant};
+use std::time::{Duration, Instant};
+use std::{collections::VecDeque, mem, ptr::NonNull, sync::Arc};
 
 use super::{Link, compact::Compact, stalls::ReceiverStall};
 use crate::{
@@ -11,6 +12,7 @@ use crate::{
         receive_end::{Frame, FrameMemory, LargeArrival, LargePlace, ReceiveEnd},
         state::End,
     },
+    clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
     engine::{
         control::CloseReason, frame_check::DamagedFrame, session::PeerMisbehaved, timer::Timer,
@@ -44,7 +46,7 @@ pub(super) struct ReceiveLink {
     /// back.
     silence: Option<u64>,
     /// The handle lacks memory and is woken when it may try again (shm).
-    retries: bool,
+    retries: Option<Instant>,
 }
 
 /// A large message on its way in.
@@ -54,9 +56,26 @@ pub(super) struct LargeIn {
     /// Its memory is wanted, or here.
     is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
+    /// How far into it the peer may go.
+    granted: u64,
+    /// How far it has come.
+    arrived: u64,
+    lacks: Lack,
     /// The peer writes it: until it says that it is done, or can write no more, the memory
     /// is nobody else's.
     is_the_peers: bool,
+}
+
+/// What a large message on its way in lacks.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Lack {
+    Nothing,
+    /// More memory is on its way.
+    IsComing,
+    /// There is no room for more; it is looked for again.
+    Room,
+    /// The kernel gave none; it is asked again.
+    Memory,
 }
 
 /// A frame of records where it arrived.
@@ -93,7 +112,7 @@ impl ReceiveLink {
             has_ring: false,
             stall: None,
             silence: None,
-            retries: false,
+            retries: None,
         }
     }
 
@@ -131,6 +150,8 @@ impl ReceiveLink {
         let limit = self.end.state.agreed()?.large_bytes();
         let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
         let wanted = self.large_wanted + next.length;
+        // One may be out, however long it is.
+        let limit = limit.max(next.length);
         let fits = |end: &ReceiveEnd| wanted - end.large_released.get() <= limit;
         if !fits(&self.end) {
             self.end.answer_ask();
@@ -154,7 +175,10 @@ impl ReceiveLink {
         self.has_landings = false;
         self.large.iter_mut().filter_map(|large| {
             let was_the_peers = mem::take(&mut large.is_the_peers);
-            was_the_peers.then_some((large.sequence, large.length))
+            was_the_peers.then(|| {
+                (large.granted, large.arrived) = (0, 0);
+                (large.sequence, large.length)
+            })
         })
     }
 
@@ -225,16 +249,25 @@ impl Link {
             length,
             is_wanted: false,
             memory: None,
+            granted: 0,
+            arrived: 0,
+            lacks: Lack::Nothing,
             is_the_peers: false,
         });
         self.want_large(end, context);
         self.want_landings(end, length, context);
     }
 
-    /// Gets memory for what was announced, as far as the channel may have it: at once if
-    /// some is kept, else off the turn.
+    /// Gets memory for what was announced, as far as the channel may have it, and not more of
+    /// the session have memory and do not come: at once if some is kept, else off the turn.
     pub(super) fn want_large(&mut self, end: u32, context: &mut Context<'_>) {
-        while let Some(receiver) = self.receivers.get_mut(end)
+        if !context.runtime.memory.has_room() {
+            let again = clock::now() + LOOK_FOR_ROOM;
+            self.timers.set_sooner(Timer::Memory, again);
+            return;
+        }
+        while self.unbegun() < MAX_UNBEGUN
+            && let Some(receiver) = self.receivers.get_mut(end)
             && let Some((sequence, length)) = receiver.next_wanted()
         {
             match self.shared.kept_for_arrival(length as usize) {
@@ -256,6 +289,28 @@ impl Link {
         }
     }
 
+    /// Large messages of the session that have memory, or are about to, and of which nothing has
+    /// come.
+    fn unbegun(&self) -> usize {
+        let large = self.receivers.values().flat_map(|one| &one.large);
+        large
+            .filter(|large| large.is_wanted && large.arrived == 0)
+            .count()
+    }
+
+    /// One of them comes, or none will: others may have theirs.
+    fn one_has_begun(&mut self, context: &mut Context<'_>) {
+        let waiting: Vec<_> = self
+            .receivers
+            .iter()
+            .filter(|(_, receiver)| receiver.waits_for_release())
+            .map(|(end, _)| end)
+            .collect();
+        for end in waiting {
+            self.want_large(end, context);
+        }
+    }
+
     /// Memory for a large message has come, or cannot be had.
     pub(crate) fn large_memory(
         &mut self,
@@ -264,27 +319,166 @@ impl Link {
         memory: Result<LargeLease, MemoryError>,
         context: &mut Context<'_>,
     ) {
-        let Some(receiver) = self.receivers.get_mut(end) else {
+        let Some(large) = self.large_in(end, sequence) else {
             return;
         };
-        let Some(large) = receiver
-            .large
-            .iter_mut()
-            .find(|large| large.sequence == sequence)
-        else {
-            return;
-        };
-        match memory {
-            Ok(memory) => {
-                let granted = self.shared.granted_memory(&memory, large.length as usize);
-                large.is_the_peers = granted.is_some();
-                large.memory = Some(memory);
-                match granted {
-                    Some(granted) => self.session.grant_memory(end, sequence, granted),
-                    None => self.session.grant(end, sequence),
-                }
+        let mut memory = match memory {
+            Ok(memory) => memory,
+            Err(error) => {
+                large.lacks = Lack::Memory;
+                self.lacks_memory(&error);
+                return;
             }
-            Err(error) => self.receiver_lacks_memory(end, &error, context),
+        };
+        let length = large.length;
+        let granted = self.shared.granted_memory(&memory, length as usize);
+        // What has its pages is charged already.
+        let first = match memory.claim_mut() {
+            Some(_) => length,
+            None => length.min(FIRST_BYTES),
+        };
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        large.is_the_peers = granted.is_some();
+        large.memory = Some(memory);
+        large.granted = first;
+        match granted {
+            Some(granted) => self.session.grant_memory(end, sequence, granted),
+            None => self.session.grant(end, sequence, first),
+        }
+        let _ = context;
+    }
+
+    fn large_in(&mut self, end: u32, sequence: u64) -> Option<&mut LargeIn> {
+        let mut large = self.receivers.get_mut(end)?.large.iter_mut();
+        large.find(|large| large.sequence == sequence)
+    }
+
+    /// A chunk of a large message is here, or on its way: up to `until` it has come. From the
+    /// first on it is charged, and gets more memory ahead of what comes.
+    pub(super) fn large_moves(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        until: u64,
+        context: &mut Context<'_>,
+    ) {
+        let budget = context.runtime.memory;
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        let has_begun = large.arrived == 0;
+        large.arrived = until;
+        let (length, granted) = (large.length, large.granted);
+        if let Some(memory) = &mut large.memory {
+            if memory.claim_mut().is_none() {
+                memory.charge_to(budget.begin(length.saturating_sub(FIRST_BYTES)));
+            }
+            if let Some(claim) = memory.claim_mut() {
+                claim.begun_with(until.next_multiple_of(PAGES).min(FIRST_BYTES));
+            }
+        }
+        if granted < length && granted - until < AHEAD_BYTES {
+            self.want_more(end, sequence, context);
+        }
+        if has_begun {
+            self.one_has_begun(context);
+        }
+    }
+
+    /// Has more memory made for a large message that is coming, if there is room for it, or
+    /// tries again later.
+    fn want_more(&mut self, end: u32, sequence: u64, context: &mut Context<'_>) {
+        let session = self.shared.clone();
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        let from = large.granted;
+        let to = large.length.min(from + MORE_BYTES);
+        let Some(memory) = &mut large.memory else {
+            return;
+        };
+        if large.lacks == Lack::IsComing || to == from {
+            return;
+        }
+        // What the kernel did not give is charged already.
+        let is_charged = large.lacks == Lack::Memory
+            || memory
+                .claim_mut()
+                .is_some_and(|claim| context.runtime.charge(claim, to - from));
+        if !is_charged {
+            large.lacks = Lack::Room;
+            let again = clock::now() + LOOK_FOR_ROOM;
+            return self.timers.set_sooner(Timer::Memory, again);
+        }
+        large.lacks = Lack::IsComing;
+        context.wanted.push(MemoryWanted {
+            session,
+            end,
+            purpose: Purpose::More {
+                sequence,
+                memory: memory.memory().clone(),
+                from,
+                to,
+            },
+        });
+    }
+
+    /// A large message has memory up to `to`, or the kernel gave none.
+    pub(crate) fn large_memory_grew(
+        &mut self,
+        end: u32,
+        sequence: u64,
+        to: u64,
+        populated: Result<(), MemoryError>,
+    ) {
+        let Some(large) = self.large_in(end, sequence) else {
+            return;
+        };
+        if large.lacks != Lack::IsComing || large.granted >= to {
+            return;
+        }
+        if let Err(error) = populated {
+            large.lacks = Lack::Memory;
+            return self.lacks_memory(&error);
+        }
+        large.lacks = Lack::Nothing;
+        large.granted = to;
+        if let Some(memory) = &mut large.memory {
+            memory.has_pages(to as usize);
+        }
+        self.session.grant(end, sequence, to);
+    }
+
+    /// The kernel gives no memory for what is announced, which waits for it.
+    fn lacks_memory(&mut self, error: &MemoryError) {
+        let peer = self.shared.peer().address;
+        tracing::debug!(%peer, %error, "a large message waits for memory");
+        let again = clock::now() + ASK_KERNEL_AGAIN;
+        self.timers.set_sooner(Timer::Memory, again);
+    }
+
+    /// Large messages that lack memory try again.
+    fn large_tries_again(&mut self, context: &mut Context<'_>) {
+        let mut lacking = Vec::new();
+        for (end, receiver) in self.receivers.iter() {
+            let large = receiver.large.iter();
+            let lacks = large.filter(|one| matches!(one.lacks, Lack::Room | Lack::Memory));
+            lacking.extend(lacks.map(|one| (end, one.sequence, one.length, one.memory.is_some())));
+        }
+        self.one_has_begun(context);
+        for (end, sequence, length, has_some) in lacking {
+            if has_some {
+                self.want_more(end, sequence, context);
+            } else if let Some(large) = self.large_in(end, sequence) {
+                large.lacks = Lack::Nothing;
+                context.wanted.push(MemoryWanted {
+                    session: self.shared.clone(),
+                    end,
+                    purpose: Purpose::Large { sequence, length },
+                });
+            }
         }
     }
 
@@ -292,18 +486,25 @@ impl Link {
     /// however it waits.
     pub(crate) fn receiver_retries(&mut self, end: u32, retry_at: Instant) {
         if let Some(receiver) = self.receivers.get_mut(end) {
-            receiver.retries = true;
+            receiver.retries = Some(retry_at);
             self.timers.set_sooner(Timer::Memory, retry_at);
         }
     }
 
     /// Receivers that lack memory try again.
-    pub(super) fn memory_may_be_there(&mut self, context: &mut Context<'_>) {
+    pub(super) fn memory_may_be_there(&mut self, now: Instant, context: &mut Context<'_>) {
         for receiver in self.receivers.values_mut() {
-            if mem::take(&mut receiver.retries) {
-                receiver.end.waiters.take(&mut context.wakers);
+            match receiver.retries {
+                Some(retry_at) if retry_at <= now => {
+                    receiver.retries = None;
+                    receiver.end.waiters.take(&mut context.wakers);
+                }
+                // It would find that it is too soon, and sleep on.
+                Some(retry_at) => self.timers.set_sooner(Timer::Memory, retry_at),
+                None => {}
             }
         }
+        self.large_tries_again(context);
     }
 
     /// Nothing can arrive at a receiving end, as the kernel refuses memory: both ends hear of
@@ -332,10 +533,14 @@ impl Link {
         if let Some(LargeIn {
             sequence,
             length,
-            memory: Some(memory),
+            memory: Some(mut memory),
             ..
         }) = receiver.large.pop_front()
         {
+            memory.has_pages(length as usize);
+            if let Some(claim) = memory.claim_mut() {
+                claim.finish(length);
+            }
             let arrival = LargeArrival {
                 sequence,
                 length: length as usize,
@@ -345,8 +550,24 @@ impl Link {
             receiver.large_came(arrival, context);
         }
         self.session.handle_large_complete(end);
+        self.one_has_begun(context);
     }
 }
+
+/// What a large message may bring before it has more memory than it is charged for.
+const FIRST_BYTES: u64 = 1 << 20;
+/// In such steps is that charged.
+const PAGES: u64 = 64 << 10;
+/// By how much its memory grows.
+const MORE_BYTES: u64 = 4 << 20;
+/// It grows when less than this is to come in what it has.
+const AHEAD_BYTES: u64 = 2 << 20;
+/// Large messages of a session that may have memory for their beginning, and have not begun.
+const MAX_UNBEGUN: usize = 4;
+/// Until it is looked again for room within the limit of memory.
+const LOOK_FOR_ROOM: Duration = Duration::from_millis(5);
+/// Until the kernel is asked again for memory that it did not give.
+const ASK_KERNEL_AGAIN: Duration = Duration::from_millis(20);
 
 impl ReceiveLink {
     /// Hands a large message to the receiver, and wakes who waits for it.

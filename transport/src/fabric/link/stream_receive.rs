@@ -367,6 +367,8 @@ impl Link {
                 complete,
             } => {
                 inbound.consume(needed);
+                let until = chunk.offset + chunk.bytes as u64;
+                self.large_moves(end, chunk.sequence, until, context);
                 let check = (coverage, body_check);
                 self.begin_chunk(end, chunk, &header, complete, check);
             }

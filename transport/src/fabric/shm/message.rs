@@ -63,6 +63,13 @@ pub enum Message {
         /// Bytes of the slot's segment.
         capacity: u64,
     },
+    /// Slots of a channel are empty; each is filled anew with a segment.
+    Forget {
+        /// The sending end.
+        end: u32,
+        /// Which ones, a bit for each.
+        slots: u64,
+    },
 }
 
 /// Which end of a channel.
@@ -104,7 +111,9 @@ impl Message {
         match self {
             Self::Control { .. } | Self::Ring { .. } => Attachment::Required,
             Self::Large { .. } => Attachment::Optional,
-            Self::Hello { .. } | Self::End { .. } | Self::Rest { .. } => Attachment::Forbidden,
+            Self::Hello { .. } | Self::End { .. } | Self::Rest { .. } | Self::Forget { .. } => {
+                Attachment::Forbidden
+            }
         }
     }
 
@@ -146,6 +155,11 @@ impl Message {
             Self::Rest { end } => {
                 to.put(&[REST]);
                 to.put(&end.to_le_bytes());
+            }
+            Self::Forget { end, slots } => {
+                to.put(&[FORGET]);
+                to.put(&end.to_le_bytes());
+                to.put(&slots.to_le_bytes());
             }
             Self::Large {
                 end,
@@ -219,6 +233,10 @@ impl Message {
                 capacity: from.u64()?,
             },
             REST => Self::Rest { end: from.u32()? },
+            FORGET => Self::Forget {
+                end: from.u32()?,
+                slots: from.u64()?,
+            },
             kind => return Err(Malformed::Kind { kind }),
         };
         match from.bytes.len() {
@@ -315,6 +333,7 @@ const END: u8 = 3;
 const RING: u8 = 4;
 const LARGE: u8 = 5;
 const REST: u8 = 6;
+const FORGET: u8 = 7;
 
 // Roles, from 1 for the same reason.
 const SENDER: u8 = 1;
@@ -340,6 +359,7 @@ mod tests {
                 }
             }),
             any::<(u32, u64)>().prop_map(|(end, capacity)| Message::Ring { end, capacity }),
+            any::<(u32, u64)>().prop_map(|(end, slots)| Message::Forget { end, slots }),
             any::<(u32, u64, u32, u64, u64)>().prop_map(
                 |(end, sequence, slot, length, capacity)| Message::Large {
                     end,

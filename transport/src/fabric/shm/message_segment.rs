@@ -22,14 +22,16 @@ use std::sync::Arc;
 use super::sealed::{self, SegmentRefused};
 use crate::memory::{Access, Mapping, MemoryError, MemoryUse, class_bytes, create_memfd};
 
-/// Slots that one channel has: as many messages longer than its ring may be on
-/// their way at a time.
-pub const MESSAGE_SLOTS: usize = 4;
+/// Slots that one channel has at most: as many messages longer than its ring may be on
+/// their way at a time. How many bytes these have in all, their channel bounds.
+pub const MESSAGE_SLOTS: usize = 64;
 
-/// Messages up to this length use all slots, so that writer and reader of 1 MiB messages
-/// need not take turns (21 GB/s with two slots, 50 with four, without a library); longer
-/// ones use two, for the sake of memory.
-pub const SHORT_MESSAGE_BYTES: usize = 4 << 20;
+/// Slots that short messages go round, so that writer and reader of 1 MiB messages
+/// need not take turns (21 GB/s with two slots, 50 with four, without a library).
+const ROUND_SLOTS: usize = 4;
+
+/// Messages up to this length are short.
+const SHORT_MESSAGE_BYTES: usize = 4 << 20;
 
 /// One side's mapping of a message segment.
 #[derive(Debug)]
@@ -87,7 +89,8 @@ impl MessageSegment {
 /// The sender's slots of one channel.
 #[derive(Debug, Default)]
 pub struct MessageSegmentPool {
-    slots: [Slot; MESSAGE_SLOTS],
+    /// As many as there were in use at a time.
+    slots: Vec<Slot>,
     releases: u64,
 }
 
@@ -118,6 +121,9 @@ impl MessageSegmentPool {
         let Some(index) = self.best_free_slot(bytes) else {
             return Ok(None);
         };
+        if index == self.slots.len() {
+            self.slots.push(Slot::default());
+        }
         let slot = &mut self.slots[index];
         let fits = slot
             .segment
@@ -197,19 +203,53 @@ impl MessageSegmentPool {
     /// Short messages go round all slots: memory that both CPUs' own caches have
     /// forgotten is quicker to write than what one of them still shares.
     fn best_free_slot(&self, bytes: usize) -> Option<usize> {
-        let rank = |index: &usize| {
-            let slot = &self.slots[*index];
-            let length = slot
-                .segment
-                .as_ref()
-                .map_or(0, |segment| segment.memory.bytes());
+        let none = Slot::default();
+        let slot = |index: usize| self.slots.get(index).unwrap_or(&none);
+        let rank = |&index: &usize| {
+            let (slot, is_of_round) = (slot(index), index < ROUND_SLOTS);
+            let length = slot.bytes();
             let is_unused = length == 0 || slot.unsent.is_some();
-            let is_new = is_unused && bytes <= SHORT_MESSAGE_BYTES;
+            let is_new = is_unused && is_of_round && bytes <= SHORT_MESSAGE_BYTES;
             (!is_new, length < bytes, length, slot.released)
         };
-        (0..MESSAGE_SLOTS)
-            .filter(|&index| !self.slots[index].busy)
+        // One that there was no use for yet is taken where no other is free, or by turns.
+        let known = self.slots.len().max(ROUND_SLOTS);
+        let is_free = |&index: &usize| !slot(index).busy;
+        (0..known)
+            .filter(is_free)
             .min_by_key(rank)
+            .or_else(|| (known < MESSAGE_SLOTS).then_some(known))
+            .map(|index| index.min(self.slots.len()))
+    }
+
+    /// Empties free slots until all segments have at most `most` bytes, should they be joined
+    /// by one of `more`; none if there is one with room for a message of `bytes`. Gives the
+    /// emptied slots as a set of bits: the receiver is to [forget](MessageSlots::forget) them.
+    pub fn make_room(&mut self, bytes: usize, more: usize, most: usize) -> u64 {
+        let fits = |slot: &Slot| !slot.busy && slot.bytes() >= bytes;
+        if self.slots.iter().any(fits) {
+            return 0;
+        }
+        let mut total: usize = self.slots.iter().map(Slot::bytes).sum();
+        let mut emptied = 0;
+        for (index, slot) in self.slots.iter_mut().enumerate() {
+            if total.saturating_add(more) <= most {
+                break;
+            }
+            if !slot.busy && slot.bytes() > 0 {
+                total -= slot.bytes();
+                *slot = Slot::default();
+                emptied |= 1 << index;
+            }
+        }
+        emptied
+    }
+}
+
+impl Slot {
+    fn bytes(&self) -> usize {
+        let segment = self.segment.as_ref();
+        segment.map_or(0, |segment| segment.memory.bytes())
     }
 }
 
@@ -278,7 +318,8 @@ impl<'pool> MessageSlot<'pool> {
 /// The receiver's mappings of one channel's slots.
 #[derive(Debug, Default)]
 pub struct MessageSlots {
-    slots: [Option<Arc<MessageSegment>>; MESSAGE_SLOTS],
+    /// As many as were named.
+    slots: Vec<Option<Arc<MessageSegment>>>,
 }
 
 impl MessageSlots {
@@ -301,17 +342,36 @@ impl MessageSlots {
         capacity: u64,
         fd: BorrowedFd<'_>,
     ) -> Result<(), SegmentRefused> {
-        let Some(kept) = self.slots.get_mut(slot as usize) else {
+        let index = slot as usize;
+        if index >= MESSAGE_SLOTS {
             return Err(SegmentRefused::NoSuchSlot {
                 slot,
                 length: capacity,
                 capacity: 0,
             });
-        };
+        }
+        if index >= self.slots.len() {
+            self.slots.resize_with(index + 1, Default::default);
+        }
+        let kept = &mut self.slots[index];
         // The old one first: both at once may be more than there is room for.
         *kept = None;
         *kept = Some(Arc::new(MessageSegment::accept(fd, capacity)?));
         Ok(())
+    }
+
+    /// Bytes of all segments.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let segments = self.slots.iter().flatten();
+        segments.map(|segment| segment.memory.bytes() as u64).sum()
+    }
+
+    /// The slot is empty; a message in its segment that is still held keeps that mapped.
+    pub fn forget(&mut self, slot: u32) {
+        if let Some(kept) = self.slots.get_mut(slot as usize) {
+            *kept = None;
+        }
     }
 
     /// The segment of the slot that a message of `length` bytes was announced in; the reference
@@ -371,13 +431,13 @@ mod tests {
     fn a_descriptor_travels_once_and_the_slots_serve_again_in_rotation() {
         let mut pool = MessageSegmentPool::new();
         let mut slots = MessageSlots::new();
-        for round in 0..3 * MESSAGE_SLOTS as u8 {
+        for round in 0..3 * ROUND_SLOTS as u8 {
             let mut slot = pool.take(100_000).unwrap().unwrap();
             slot.bytes()[0].write(round);
             let (index, capacity) = (slot.index(), slot.capacity() as u64);
             let fd = slot.announce();
-            assert_eq!(index as usize, round as usize % MESSAGE_SLOTS);
-            assert_eq!(fd.is_some(), (round as usize) < MESSAGE_SLOTS);
+            assert_eq!(index as usize, round as usize % ROUND_SLOTS);
+            assert_eq!(fd.is_some(), (round as usize) < ROUND_SLOTS);
 
             let segment = slots
                 .accept(index, 100_000, capacity, fd.as_ref().map(AsFd::as_fd))
@@ -396,7 +456,7 @@ mod tests {
             let _fd = slot.announce();
         }
         given.sort_unstable();
-        assert_eq!(given, [0, 1, 2, 3]);
+        assert_eq!(given, Vec::from_iter(0..MESSAGE_SLOTS as u32));
         assert_eq!(pool.busy(), MESSAGE_SLOTS);
 
         assert!(pool.release(2));
@@ -447,6 +507,39 @@ mod tests {
             2,
             "the closest fit"
         );
+    }
+
+    #[test]
+    fn free_segments_make_room_for_a_longer_one() {
+        let mut pool = MessageSegmentPool::new();
+        let held: Vec<u32> = (0..8)
+            .map(|_| {
+                let slot = pool.take(1 << 20).unwrap().unwrap();
+                let index = slot.index();
+                let _fd = slot.announce();
+                index
+            })
+            .collect();
+        assert_eq!(pool.make_room(4 << 20, 4 << 20, 12 << 20), 0);
+        let crowded = pool.make_room(4 << 20, 4 << 20, 8 << 20);
+        assert_eq!(crowded, 0, "none is free");
+        for &index in &held[1..] {
+            pool.release(index);
+        }
+        assert_eq!(pool.make_room(1 << 20, 1 << 20, 8 << 20), 0, "one fits");
+        let emptied = pool.make_room(4 << 20, 4 << 20, 8 << 20);
+        assert_eq!(emptied, 0b1_1110);
+        assert_eq!(pool.take(4 << 20).unwrap().unwrap().index(), 1);
+
+        let mut slots = MessageSlots::new();
+        let (_segment, fd) = MessageSegment::create(64 << 10).unwrap();
+        slots.map(63, 64 << 10, fd.as_fd()).unwrap();
+        assert!(slots.map(64, 64 << 10, fd.as_fd()).is_err());
+        assert_eq!(slots.bytes(), 64 << 10);
+        slots.forget(63);
+        slots.forget(64);
+        assert_eq!(slots.bytes(), 0);
+        assert!(slots.of_message(63, 1).is_err());
     }
 
     #[test]

@@ -27,7 +27,6 @@ pub use control_segments::{ControlSegments, Reader};
 pub use fd_socket::{FdSocket, FdSocketError, Incoming, MAX_MESSAGE_BYTES, Outgoing, Received};
 pub use message_segment::{
     MESSAGE_SLOTS, MessageSegment, MessageSegmentPool, MessageSlot, MessageSlots,
-    SHORT_MESSAGE_BYTES,
 };
 pub use ring_segment::RingSegment;
 pub use sealed::SegmentRefused;

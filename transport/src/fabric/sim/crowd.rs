@@ -427,6 +427,7 @@ fn spec() -> ChannelSpec {
             bytes: 1 << 20,
         },
         max_message_bytes: MESSAGE_BYTES as u64,
+        max_unreleased_bytes: u64::MAX,
     }
 }
 

@@ -293,6 +293,7 @@ impl Node {
             older: versions.collect(),
             window,
             max_message_bytes: self.options.max_message_bytes,
+            max_unreleased_bytes: u64::MAX,
         };
         let end = match self.session.open(role, name, spec) {
             Ok(end) => end,
@@ -374,7 +375,14 @@ impl Node {
             let memory = length.and_then(|length| RemoteMemory::new(end.into(), 0, length));
             match memory.filter(|_| is_written) {
                 Some(memory) => self.session.grant_memory(end, sequence, memory),
-                None => self.session.grant(end, sequence),
+                None => {
+                    let length = length.unwrap_or_default();
+                    // As far as there is memory, and then for the rest.
+                    if sequence % 3 == 0 {
+                        self.session.grant(end, sequence, length.div_ceil(2));
+                    }
+                    self.session.grant(end, sequence, length);
+                }
             }
         }
     }
@@ -532,9 +540,9 @@ impl Node {
     pub(super) fn check_footprint(&self) -> Checked {
         let footprint = self.session.footprint();
         let limit = self.options.max_channels;
-        // An open, a close, an ask, two grants and those of blocks.
+        // An open, a close, an ask, grants of two messages in two parts, and those of blocks.
         // And what is known over new wires.
-        let control = footprint.ends.max(1) * (5 + LANDINGS_PER_CHANNEL)
+        let control = footprint.ends.max(1) * (7 + LANDINGS_PER_CHANNEL)
             + usize::from(self.life == Life::Ending)
             + footprint.peer_ends
             + 1;

@@ -18,7 +18,7 @@ fn a_chunk_arrives_once_it_is_granted() {
     );
 
     let mut session = announced();
-    session.grant(1, 1);
+    session.grant(1, 1, 100);
     let arrival = |offset, bytes, complete| {
         Ok(Arrival::Chunk {
             end: 1,
@@ -45,7 +45,7 @@ fn a_chunk_arrives_once_it_is_granted() {
 fn a_chunk_of_another_message_or_beyond_its_end_is_refused() {
     for bytes in [chunk(2, 10), chunk(1, 101), chunk(1, 0), chunk(0, 10)] {
         let mut session = announced();
-        session.grant(1, 1);
+        session.grant(1, 1, 100);
         assert_eq!(
             deliver(&mut session, &bytes),
             Err(PeerMisbehaved::UngrantedChunk)
@@ -54,9 +54,24 @@ fn a_chunk_of_another_message_or_beyond_its_end_is_refused() {
 }
 
 #[test]
+fn a_message_comes_no_further_than_it_is_granted() {
+    let mut session = announced();
+    session.grant(1, 1, 60);
+    deliver(&mut session, &chunk(1, 50)).unwrap();
+    session.grant(1, 1, 80);
+    session.grant(1, 1, 80);
+    let said = drain(&mut session).1;
+    assert_eq!(said.len(), 2, "a grant of no more is not said: {said:?}");
+    assert_eq!(
+        deliver(&mut session, &chunk(1, 31)),
+        Err(PeerMisbehaved::UngrantedChunk)
+    );
+}
+
+#[test]
 fn a_large_message_is_received_when_its_last_byte_is_in_place() {
     let mut session = announced();
-    session.grant(1, 1);
+    session.grant(1, 1, 100);
     deliver(&mut session, &ask(Ask::received(1))).unwrap();
     deliver(&mut session, &chunk(1, 100)).unwrap();
     // The chunk's head came, its bytes are on their way: the sender needs them still.
@@ -89,6 +104,7 @@ fn a_grant_counts_once_and_only_for_what_was_announced() {
     let grant = control(&Control::Grant {
         channel: 1,
         sequence: 1,
+        bytes: 100,
     });
     let refused = Err(PeerMisbehaved::UnwantedGrant { sequence: 1 });
     assert_eq!(
@@ -118,6 +134,7 @@ fn a_grant_counts_once_and_only_for_what_was_announced() {
     let late = control(&Control::Grant {
         channel: 9,
         sequence: 1,
+        bytes: 100,
     });
     assert_eq!(deliver(&mut sending(), &late), Ok(Arrival::Nothing));
 }
@@ -201,7 +218,7 @@ fn what_was_not_granted_so_is_not_written() {
     let refused = Err(PeerMisbehaved::UngrantedWrite);
     assert_eq!(deliver(&mut announced(), &written(1)), refused, "no grant");
     let mut session = announced();
-    session.grant(1, 1);
+    session.grant(1, 1, 100);
     assert_eq!(deliver(&mut session, &written(1)), refused, "of chunks");
 
     let granted = || {

@@ -48,6 +48,7 @@ pub(super) fn spec() -> ChannelSpec {
             bytes: 1 << 12,
         },
         max_message_bytes: LIMIT as u64,
+        max_unreleased_bytes: u64::MAX,
     }
 }
 

@@ -239,7 +239,7 @@ fn a_mismatch_survives_its_wires() {
 fn a_large_message_that_was_cut_begins_anew() {
     // There: its grant is said again, and its chunks are taken from the first one.
     let mut session = announced();
-    session.grant(1, 1);
+    session.grant(1, 1, 100);
     drain(&mut session);
     deliver(&mut session, &chunk(1, 60)).unwrap();
     let list = break_wires(&mut session);
@@ -253,6 +253,7 @@ fn a_large_message_that_was_cut_begins_anew() {
     let grant = Control::Grant {
         channel: PEER,
         sequence: 1,
+        bytes: 100,
     };
     assert_eq!(drain(&mut session).1, [grant]);
     deliver(&mut session, &ask(Ask::received(1))).unwrap();
@@ -272,6 +273,7 @@ fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
     let grant = Control::Grant {
         channel: 1,
         sequence: 1,
+        bytes: 100,
     };
     deliver(&mut session, &control(&grant)).unwrap();
     publish(&mut session, 0);

@@ -56,6 +56,7 @@ fn runtime(driver: Driver) -> Arc<Runtime> {
         cores: Vec::new(),
         session_credit_bytes: 4 << 20,
         node_credit_bytes: 64 << 20,
+        memory_limit: 1 << 30,
         notice_timeout: Duration::from_secs(3),
         session_timeout: Duration::from_secs(30),
     })
@@ -131,6 +132,7 @@ fn channel(
             bytes: 1 << 20,
         },
         max_message_bytes: 1 << 20,
+        max_unreleased_bytes: u64::MAX,
     };
     let timeout = Duration::from_secs(60);
     let sender = from.0.open_sender(from.1, "log", spec.clone(), timeout);

@@ -100,6 +100,7 @@ impl Crowd {
             older: Vec::new(),
             window: MESSAGES_OPEN,
             max_message_bytes: MESSAGE_BYTES as u64,
+            max_unreleased_bytes: u64::MAX,
         };
         let timeout = Duration::from_secs(10);
         self.talkers.push(Talker {
@@ -426,6 +427,7 @@ fn dialed_and_accepted_sessions_share_a_site() {
         older: Vec::new(),
         window: MESSAGES_OPEN,
         max_message_bytes: MESSAGE_BYTES as u64,
+        max_unreleased_bytes: u64::MAX,
     };
     // Both ways over both sessions.
     let timeout = Duration::from_secs(1);

@@ -41,6 +41,7 @@ fn spec() -> ChannelSpec {
         older: Vec::new(),
         window: WINDOW,
         max_message_bytes: 64 << 20,
+        max_unreleased_bytes: u64::MAX,
     }
 }
 

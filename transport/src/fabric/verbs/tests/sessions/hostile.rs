@@ -141,6 +141,7 @@ fn cause(attack: impl FnOnce(&mut Victim)) -> String {
         older: Vec::new(),
         window: WINDOW,
         max_message_bytes: 1 << 20,
+        max_unreleased_bytes: u64::MAX,
     };
     let timeout = std::time::Duration::from_secs(1);
     let mut receiver = victim

@@ -78,6 +78,7 @@ fn runtime(driver: Driver) -> Arc<Runtime> {
         cores: Vec::new(),
         session_credit_bytes: 1 << 20,
         node_credit_bytes: 64 << 20,
+        memory_limit: 4 << 30,
         notice_timeout: std::time::Duration::from_secs(3),
         session_timeout: std::time::Duration::from_secs(30),
     })
@@ -226,6 +227,7 @@ impl Stage {
             older: Vec::new(),
             window,
             max_message_bytes: longest,
+            max_unreleased_bytes: window.bytes + (2 * longest).max(16 << 20),
         };
         let timeout = std::time::Duration::from_secs(1);
         let (one, other) = (spec.clone(), spec);
