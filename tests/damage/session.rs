@@ -152,7 +152,7 @@ impl Damaged {
             self.is_over.store(true, Ordering::Relaxed);
             opened = opening.join().expect("opening under fire");
         });
-        let stats = self.peers.each_ref().map(|peer| peer.stats());
+        let stats = self.peers.each_ref().map(Peer::stats);
         let sum = |of: fn(&ibex::SessionStats) -> u64| stats.iter().map(of).sum::<u64>();
         Counted {
             damaged: DAMAGES.map(|damage| self.proxy.damaged(damage)),
@@ -202,7 +202,7 @@ impl Damaged {
             }
             // Until it has happened, or cannot any more.
             while self.faults() == before && self.proxy.newest() <= connection {
-                let is_over = self.peers.iter().any(|peer| peer.is_suspended());
+                let is_over = self.peers.iter().any(Peer::is_suspended);
                 if is_over && self.traffic != Traffic::Handshakes {
                     break;
                 }

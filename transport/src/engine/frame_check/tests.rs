@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::engine::{
     counters::Counters,
-    frame::{BLOCK_ALIGNMENT, Extension, MAX_FRAME_BYTES},
+    frame::{BLOCK_ALIGNMENT, Extension},
     record::record_size,
 };
 
@@ -255,5 +255,4 @@ fn checks_fit_where_heads_are_counted() {
     let longest_pad = BLOCK_ALIGNMENT - FRAME_ALIGNMENT;
     let longest = CHECKED_HEADER_BYTES + EXTENSION_BYTES + longest_pad;
     assert!(longest <= crate::engine::frame::HEAD_BYTES);
-    assert!(CHECK_BYTES + MAX_FRAME_BYTES <= crate::memory::DEFAULT_BLOCK_BYTES / 2);
 }

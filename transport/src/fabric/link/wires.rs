@@ -17,6 +17,10 @@ use crate::{
 };
 
 /// The wires of one link.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a link is in a box already, and each message would follow a pointer more"
+)]
 pub(super) enum Wires {
     /// Frames are written to the session's connection, and read from it.
     Stream(Stream),
