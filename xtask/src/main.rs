@@ -52,8 +52,8 @@ const COMMANDS: &[CommandEntry] = &[
     CommandEntry {
         name: "torture",
         arguments: "[--stage NAME]... [--no-install]",
-        about: "run for an hour what no test run has time for, and the tests that measure time,\n      \
-                which are for an idle machine",
+        about: "go on for an hour or two with what `test` has little time for: the whole suite\n      \
+                in the guest, longer simulation, fuzzing, soak and memory proofs",
         run: |arguments| run_stages(TORTURE, arguments),
     },
     CommandEntry {

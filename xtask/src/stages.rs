@@ -171,19 +171,18 @@ pub(crate) const STAGES: &[Stage] = &[
     },
 ];
 
-/// The stages of `cargo xtask torture`: what takes long, and tests that measure time, which a
-/// busy machine fails. None of them is the only test of a promise.
+/// The stages of `cargo xtask torture`: more of what `cargo xtask test` does, for hours. No
+/// promise has its only test here.
 pub(crate) const TORTURE: &[Stage] = &[
     Stage {
-        name: "time",
-        about: "what depends on real time: processor time at rest, verdicts behind time-outs",
-        budget: seconds(600),
+        name: "memory",
+        about: "twenty times the messages of the proof that memory stays flat",
+        budget: seconds(900),
         quick: false,
-        tools: &[CMAKE, IPROUTE, LIBCLANG],
+        tools: &[CMAKE, LIBCLANG],
         work: Work::Function(|watchdog| {
-            tested::build_programs(watchdog)?;
-            tested::test("--no-fail-fast --tests torture_ -- --test-threads=1")
-                .env("IBEX_TEST_TORTURE", "1")
+            tested::test("--test memory_flat")
+                .env("MEMORY_FLAT_TIMES", "20")
                 .run(watchdog)
         }),
     },
