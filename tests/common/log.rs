@@ -43,6 +43,12 @@ impl Log {
         failures.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Begins anew.
+    pub(crate) fn forget(&self) {
+        let failures = self.failures.lock();
+        failures.unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
     /// What is known of the connection that came from `address`.
     pub(crate) fn failure_from(&self, address: SocketAddr) -> Failure {
         let failures = self.failures();

@@ -246,6 +246,12 @@ impl Stage {
     /// Waits until the other side says `words`. The node goes on meanwhile: by itself, or
     /// driven from here.
     pub(crate) fn hear(&mut self, words: &str, node: &Node) {
+        let said = self.hear_meanwhile(node);
+        assert_eq!(said, words, "the other side said something else");
+    }
+
+    /// Whatever the other side says next. The node goes on meanwhile as well.
+    pub(crate) fn hear_meanwhile(&mut self, node: &Node) -> String {
         while self.cell.driver == Driver::Caller && !self.line.has_words() {
             // What was sent since the last turn is in no descriptor.
             while node.poll() {}
@@ -261,7 +267,7 @@ impl Stage {
                 break;
             }
         }
-        assert_eq!(self.hear_any(), words, "the other side said something else");
+        self.hear_any()
     }
 
     /// Whatever the other side says next; nothing is driven meanwhile.

@@ -11,12 +11,15 @@ use std::{
     net::{IpAddr, SocketAddr, TcpListener, TcpStream},
     os::fd::OwnedFd,
     process,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
 
-use ibex::{ConnectError, Node};
+use ibex::{ConnectError, Node, NodeBuilder, Peer};
 use ibex_bootstrap::{
     Acceptor, DialError, HandshakeError, HostHint, Local, NodeIdentity, Problem, Secret,
     VerbsDevice, VerbsPair, VerbsSite, Version, VersionRange, dial,
@@ -82,7 +85,7 @@ fn another_version(stage: &mut Stage) {
                 }) => assert_eq!((ours, theirs), (later.versions, VersionRange::SUPPORTED)),
                 other => panic!("{:?} with an earlier version", other.err()),
             }
-            converse(stage, &node, &address);
+            converse(stage, &node.connect(&address).expect("one that speaks"));
         }
         Side::Listener => {
             let log = Log::take_over();
@@ -122,68 +125,129 @@ fn another_version(stage: &mut Stage) {
 /// the two times that it was given; then it connects to one that speaks.
 fn acceptor_falls_silent(stage: &mut Stage) {
     let silences = Silence::of_acceptors(stage.fabric());
-    let builder = stage.builder();
-    let patience = [
-        builder
-            .clone()
-            .connect_timeout(PATIENCE)
-            .handshake_timeout(LONG),
-        builder.connect_timeout(LONG).handshake_timeout(PATIENCE),
+    let bounds: [fn(NodeBuilder, Duration) -> NodeBuilder; 2] = [
+        |builder, patience| builder.connect_timeout(patience),
+        |builder, patience| builder.handshake_timeout(patience),
     ];
-    for builder in patience {
+    for bound in bounds {
         match stage.side {
             Side::Dialer => {
-                let node = &builder.build().expect("a node");
-                // All at the same time, so that their patience is waited for once.
-                thread::scope(|scope| {
-                    for silence in &silences {
-                        let address = stage.hear_any();
-                        scope.spawn(move || expect_silence(node, &address, silence));
+                let addresses: Vec<String> = silences.iter().map(|_| stage.hear_any()).collect();
+                let mut to_name: Vec<_> = addresses.iter().zip(&silences).collect();
+                let mut patience = PATIENCE;
+                let build = |patience| bound(stage.builder(), patience).build().expect("a node");
+                let mut node = build(patience);
+                loop {
+                    // All at the same time, so that their patience is waited for once.
+                    to_name = unnamed(&node, &to_name);
+                    if to_name.is_empty() {
+                        break;
                     }
-                });
-                let address = stage.hear_any();
-                converse(stage, node, &address);
+                    patience = longer(patience);
+                    node = build(patience);
+                }
+                stage.tell(EACH_IS_NAMED);
+                let peer = loop {
+                    let address = stage.hear_any();
+                    match node.connect(&address) {
+                        Ok(peer) => break peer,
+                        Err(error) => assert!(is_too_short(&error), "{error}"),
+                    }
+                    stage.tell(AGAIN);
+                    patience = longer(patience);
+                    node = bound(stage.builder(), patience).build().expect("a node");
+                };
+                stage.tell(CONNECTED);
+                converse(stage, &peer);
             }
             Side::Listener => {
-                let listeners: Vec<TcpListener> = silences
-                    .iter()
-                    .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
-                    .collect();
-                for listener in &listeners {
-                    stage.tell(&listener.local_addr().expect("its address").to_string());
-                }
-                thread::scope(|scope| {
-                    for (listener, silence) in listeners.iter().zip(&silences) {
-                        scope.spawn(move || {
-                            let (stream, _) = listener.accept().expect("a connection");
-                            play(HandMadeAcceptor::new(silence), stream, silence);
-                        });
+                fall_silent(stage, &silences);
+                loop {
+                    let node = stage.listen();
+                    if stage.hear_meanwhile(&node) == CONNECTED {
+                        serve_one(stage, &node);
+                        break;
                     }
-                });
-                let node = stage.listen();
-                serve_one(stage, &node);
+                }
             }
         }
     }
 }
 
-fn expect_silence(node: &Node, address: &str, silence: &Silence) {
+/// Plays acceptors that fall silent, to whoever dials, until all are named.
+fn fall_silent(stage: &mut Stage, silences: &[Silence]) {
+    let listeners: Vec<TcpListener> = silences
+        .iter()
+        .map(|_| TcpListener::bind("127.0.0.1:0").expect("a port"))
+        .collect();
+    let address = |listener: &TcpListener| listener.local_addr().expect("its address");
+    for listener in &listeners {
+        stage.tell(&address(listener).to_string());
+    }
+    let is_over = &AtomicBool::new(false);
+    thread::scope(|scope| {
+        for (listener, silence) in listeners.iter().zip(silences) {
+            scope.spawn(move || {
+                for stream in listener.incoming() {
+                    if is_over.load(Ordering::Relaxed) {
+                        return;
+                    }
+                    let stream = stream.expect("a connection");
+                    play(HandMadeAcceptor::new(silence), stream, silence);
+                }
+            });
+        }
+        assert_eq!(stage.hear_any(), EACH_IS_NAMED);
+        is_over.store(true, Ordering::Relaxed);
+        for listener in &listeners {
+            drop(TcpStream::connect(address(listener)).expect("it still listens"));
+        }
+    });
+}
+
+/// Those of the silent whose step the node could not name, as its time was over before.
+fn unnamed<'a>(
+    node: &Node,
+    silent: &[(&'a String, &'a Silence)],
+) -> Vec<(&'a String, &'a Silence)> {
+    thread::scope(|scope| {
+        let threads: Vec<_> = silent
+            .iter()
+            .map(|&(address, silence)| scope.spawn(move || is_named(node, address, silence)))
+            .collect();
+        let is_named = threads
+            .into_iter()
+            .map(|thread| thread.join().expect("the step is named, or an earlier one"));
+        let each = silent.iter().zip(is_named);
+        each.filter_map(|(&silent, is_named)| (!is_named).then_some(silent))
+            .collect()
+    })
+}
+
+/// Dials one that falls silent. Returns whether that was before the node's time was over, and
+/// sees to it that the step is named then.
+fn is_named(node: &Node, address: &str, silence: &Silence) -> bool {
     let error = match node.connect(address) {
-        Err(ConnectError::Dial(error)) => error,
+        Err(error) => error,
         other => panic!(
             "{other:?} with one that falls silent before {}",
             silence.awaited
         ),
     };
     let said = error.to_string();
-    assert!(
-        matches!(
-            &error,
-            DialError::Handshake { peer, source: HandshakeError::Silent { step, .. }, .. }
-                if peer.to_string() == address && *step == silence.awaited
-        ),
-        "{said}"
+    let is_named = matches!(
+        &error,
+        ConnectError::Dial(DialError::Handshake { peer, source: HandshakeError::Silent { step, .. }, .. })
+            if peer.to_string() == address && *step == silence.awaited
     );
+    if !is_named {
+        let is_early = match &error {
+            ConnectError::Dial(DialError::Handshake { source, .. }) => silence.is_before(source),
+            error => is_too_short(error),
+        };
+        assert!(is_early, "{said}");
+        return false;
+    }
     for part in [
         address,
         "fell silent",
@@ -192,53 +256,108 @@ fn expect_silence(node: &Node, address: &str, silence: &Silence) {
     ] {
         assert!(said.contains(part), "no \"{part}\" in: {said}");
     }
+    true
+}
+
+/// Whether the machine was too slow for the time that the node had for one that listens.
+fn is_too_short(error: &ConnectError) -> bool {
+    let ConnectError::Dial(error) = error else {
+        return false;
+    };
+    match error {
+        DialError::Nobody { .. } => true,
+        DialError::Handshake { source, .. } => matches!(
+            source,
+            HandshakeError::Silent { .. } | HandshakeError::Slow { .. }
+        ),
+        _ => false,
+    }
+}
+
+/// The patience of the next attempt, where the machine took longer than this to get there.
+fn longer(patience: Duration) -> Duration {
+    assert!(patience < LONG, "no step takes that long");
+    2 * patience
 }
 
 /// A listener serves others while some stand silent at every step, hangs up on each of
 /// these in time, says which step it was, and goes on serving.
 fn dialer_falls_silent(stage: &mut Stage) {
     let silences = Silence::of_dialers(stage.fabric());
-    match stage.side {
-        Side::Dialer => {
-            let node = stage.builder().build().expect("a node");
-            let address = stage.hear_any();
-            thread::scope(|scope| {
-                for silence in &silences {
-                    let stream = TcpStream::connect(&address).expect("a listener");
-                    stage.tell(&stream.local_addr().expect("our address").to_string());
-                    scope.spawn(move || play(HandMadeDialer::new(silence), stream, silence));
-                }
-                converse(stage, &node, &address);
-            });
-            // All of them were hung up on.
-            converse(stage, &node, &address);
-        }
-        Side::Listener => {
-            let log = Log::take_over();
-            let builder = stage.builder().handshake_timeout(PATIENCE);
-            let node = builder.listen("127.0.0.1:0").build().expect("a node");
-            stage.tell_address(&node);
-            let mut addresses = Vec::new();
-            for _ in &silences {
-                addresses.push(stage.hear_any().parse().expect("an address"));
+    let log = (!stage.is_dialer()).then(Log::take_over);
+    let mut patience = PATIENCE;
+    loop {
+        let said = match &log {
+            None => {
+                be_silent(stage, &silences);
+                stage.hear_any()
             }
-            serve_one(stage, &node);
-            serve_one(stage, &node);
-            for (address, silence) in addresses.into_iter().zip(&silences) {
-                check_silence(&log, address, silence);
+            Some(log) => {
+                let said = match hangs_up_on(stage, &silences, log, patience) {
+                    true => EACH_IS_NAMED,
+                    false => AGAIN,
+                };
+                stage.tell(said);
+                said.to_owned()
             }
+        };
+        if said == EACH_IS_NAMED {
+            return;
         }
+        patience = longer(patience);
     }
 }
 
-fn check_silence(log: &Log, address: SocketAddr, silence: &Silence) {
+/// Plays dialers that fall silent, and one that speaks, to a node that listens.
+fn be_silent(stage: &mut Stage, silences: &[Silence]) {
+    let node = stage.builder().build().expect("a node");
+    let address = stage.hear_any();
+    let connect = || node.connect(&address).expect("one that speaks");
+    thread::scope(|scope| {
+        for silence in silences {
+            let stream = TcpStream::connect(&address).expect("a listener");
+            stage.tell(&stream.local_addr().expect("our address").to_string());
+            scope.spawn(move || play(HandMadeDialer::new(silence), stream, silence));
+        }
+        converse(stage, &connect());
+    });
+    // All of them were hung up on.
+    converse(stage, &connect());
+}
+
+/// Serves others while dialers fall silent. Returns whether the machine was fast enough for
+/// each of these to come so far.
+fn hangs_up_on(stage: &mut Stage, silences: &[Silence], log: &Log, patience: Duration) -> bool {
+    log.forget();
+    let builder = stage.builder().handshake_timeout(patience);
+    let node = builder.listen("127.0.0.1:0").build().expect("a node");
+    stage.tell_address(&node);
+    let mut addresses = Vec::new();
+    for _ in silences {
+        addresses.push(stage.hear_any().parse().expect("an address"));
+    }
+    serve_one(stage, &node);
+    serve_one(stage, &node);
+    let each = addresses.into_iter().zip(silences);
+    each.fold(true, |all, (address, silence)| {
+        all & is_said(log, address, silence, patience)
+    })
+}
+
+/// Whether the log names the step before which a dialer fell silent, or one that it had not got
+/// past in time.
+fn is_said(log: &Log, address: SocketAddr, silence: &Silence, patience: Duration) -> bool {
     let failure = log.failure_from(address);
     let said = &failure.said;
-    assert!(
-        matches!(failure.error, HandshakeError::Silent { step, waited }
-            if step == silence.awaited && waited >= PATIENCE),
-        "{said}"
-    );
+    match failure.error {
+        HandshakeError::Silent { step, waited } if step == silence.awaited => {
+            assert!(waited >= patience, "{said}");
+        }
+        error => {
+            assert!(silence.is_before(&error), "{said}");
+            return false;
+        }
+    }
     for part in [
         &address.to_string(),
         "fell silent",
@@ -246,13 +365,13 @@ fn check_silence(log: &Log, address: SocketAddr, silence: &Silence) {
     ] {
         assert!(said.contains(part), "no \"{part}\" in: {said}");
     }
+    true
 }
 
 /// A session, and a message in it.
-fn converse(stage: &Stage, node: &Node, address: &str) {
-    let peer = node.connect(address).expect("one that speaks");
-    stage.check_peer(&peer);
-    let mut sender = sender(&peer, "after");
+fn converse(stage: &Stage, peer: &Peer) {
+    stage.check_peer(peer);
+    let mut sender = sender(peer, "after");
     sender.send(b"still here").expect("sent");
     sender.wait_acked(1).expect("acknowledged");
 }
@@ -329,6 +448,15 @@ impl Silence {
         }
     }
 
+    /// Whether a handshake came to its end earlier, by a clock.
+    fn is_before(&self, error: &HandshakeError) -> bool {
+        match error {
+            HandshakeError::Silent { step, .. } => (*step as u8) < (self.awaited as u8),
+            HandshakeError::Slow { .. } => true,
+            _ => false,
+        }
+    }
+
     /// How much of `half`, all that the machine wanted to say so far, is said.
     fn of(&self, half: &[u8]) -> usize {
         let mut end = MAGIC.len();
@@ -349,8 +477,9 @@ impl Silence {
 trait Half {
     fn hear(&mut self, bytes: &[u8]);
     fn speak(&mut self) -> Option<Vec<u8>>;
-    /// Does what the machine asks for, once what it said is on its way.
-    fn act(&mut self);
+    /// Does what the machine asks for, once what it said is on its way by `stream`. Returns
+    /// `None` if the other end has hung up, as the machine was too slow for its patience.
+    fn act(&mut self, stream: &TcpStream) -> Option<()>;
 }
 
 /// Plays a half up to its silence, and keeps the connection until the other hangs up.
@@ -360,12 +489,16 @@ fn play(mut half: impl Half, mut stream: TcpStream, silence: &Silence) {
     loop {
         // Acting may be followed by something to say, which may be followed by an act.
         for _ in 0..2 {
-            half.act();
+            if half.act(&stream).is_none() {
+                return;
+            }
             while let Some(bytes) = half.speak() {
                 wanted.extend(bytes);
             }
             let until = silence.of(&wanted);
-            stream.write_all(&wanted[said..until]).expect("written");
+            if stream.write_all(&wanted[said..until]).is_err() {
+                return;
+            }
             said = until;
         }
         match stream.read(&mut buffer) {
@@ -412,17 +545,18 @@ impl Half for HandMadeAcceptor {
         self.machine.poll_transmit()
     }
 
-    fn act(&mut self) {
+    fn act(&mut self, stream: &TcpStream) -> Option<()> {
         // Its name was said in the turn before, so a dialer comes.
         if let Some(listener) = self.listener.as_ref().filter(|_| self.joins)
             && self.joined.is_empty()
         {
-            let bells = accept(listener).expect("the dialer comes");
-            let dialer = accept(listener).expect("it comes twice");
+            // It comes twice.
+            let bells = accept_unless_over(listener, stream)?;
+            let dialer = accept_unless_over(listener, stream)?;
             let mut token = [0; 64];
             let (_, length) = recv(&dialer, &mut token, RecvFlags::empty()).expect("its token");
             assert!(self.machine.handle_token(&token[..length - 1]));
-            send(&dialer, b"+", SendFlags::NOSIGNAL).expect("it waits");
+            send(&dialer, b"+", SendFlags::NOSIGNAL).ok()?;
             self.joined = vec![bells, dialer];
         }
         while let Some(event) = self.machine.poll_event() {
@@ -440,6 +574,7 @@ impl Half for HandMadeAcceptor {
                 _ => {}
             }
         }
+        Some(())
     }
 }
 
@@ -470,24 +605,27 @@ impl Half for HandMadeDialer {
         self.machine.poll_transmit()
     }
 
-    fn act(&mut self) {
+    fn act(&mut self, _: &TcpStream) -> Option<()> {
         while let Some(event) = self.machine.poll_event() {
             match event {
                 DialerEvent::ConnectUnix { name, token } => {
                     let address = SocketAddrUnix::new_abstract_name(&name).expect("a name");
                     let show = |part: u8| {
                         let socket = unix_socket();
-                        connect(&socket, &address).expect("the node listens there");
+                        connect(&socket, &address).ok()?;
                         if self.joins {
                             let shown = [&token.expose()[..], &[part]].concat();
-                            send(&socket, &shown, SendFlags::NOSIGNAL).expect("it listens");
+                            send(&socket, &shown, SendFlags::NOSIGNAL).ok()?;
                         }
-                        socket
+                        Some(socket)
                     };
-                    let (bells, socket) = (show(b'b'), show(b'c'));
+                    let (bells, socket) = (show(b'b')?, show(b'c')?);
                     if self.joins {
-                        let (_, length) = recv(&socket, &mut [0; 8], RecvFlags::empty())
-                            .expect("an answer to the token");
+                        let mut answer = [0; 8];
+                        let (_, length) = recv(&socket, &mut answer, RecvFlags::empty()).ok()?;
+                        if length == 0 {
+                            return None;
+                        }
                         assert_eq!(length, 1, "the token is right");
                         self.machine.handle_unix(Ok(()));
                     }
@@ -500,7 +638,19 @@ impl Half for HandMadeDialer {
                 _ => {}
             }
         }
+        Some(())
     }
+}
+
+/// Who comes to `listener`, unless `stream` is hung up on first.
+fn accept_unless_over(listener: &OwnedFd, stream: &TcpStream) -> Option<OwnedFd> {
+    let mut fds = [
+        PollFd::new(listener, PollFlags::IN),
+        PollFd::new(stream, PollFlags::RDHUP),
+    ];
+    poll(&mut fds, None).expect("poll");
+    let comes = !fds[0].revents().is_empty();
+    comes.then(|| accept(listener).expect("the dialer comes"))
 }
 
 fn unix_socket() -> OwnedFd {
@@ -583,8 +733,14 @@ fn hand_made_pair() -> VerbsEndpoint {
     }
 }
 
-/// What a node is told to bear with: longer than any honest step takes on a machine that
-/// does other things as well, as a step that is cut off would be named wrongly.
+/// What a node is told to bear with at first: longer than all steps take on a machine that
+/// does little else. One that takes longer cuts off an earlier step than the silent one.
 const PATIENCE: Duration = Duration::from_secs(1);
+/// What a side says when every step at which the other fell silent was named,
+const EACH_IS_NAMED: &str = "each is named";
+/// when a node had too little patience for this machine,
+const AGAIN: &str = "again";
+/// and when it had enough.
+const CONNECTED: &str = "connected";
 /// Less than the shortest message.
 const FEW_BYTES: usize = 3;

@@ -235,11 +235,22 @@ fn stall_by_a_guard(stage: &mut Stage) {
     match stage.side {
         Side::Dialer => {
             let mut sender = small_sender(&peer, "held");
-            for _ in 0..WINDOW + 3 {
+            for _ in 0..3 {
                 sender.send(b"a few bytes").expect("sent");
             }
-            let stall = stalled(events.next_timeout(LONG), "held", Role::Sender);
-            assert_eq!(stall, (3, None));
+            // So nothing but the held message makes anybody wait for room.
+            stage.hear("held", &node);
+            sender.wait_acked(2).expect("acknowledged");
+            for _ in 3..WINDOW + 2 {
+                sender.send(b"a few bytes").expect("sent");
+            }
+            thread::scope(|scope| {
+                let last = scope.spawn(|| sender.send(b"a few bytes").expect("sent"));
+                let stall = stalled(events.next_timeout(LONG), "held", Role::Sender);
+                assert_eq!(stall, (3, None));
+                stage.tell("stalled");
+                assert_eq!(last.join().expect("it goes on"), WINDOW + 3);
+            });
             let waited = recovered(events.next_timeout(LONG), "held", Role::Sender);
             assert!(waited >= NOTICE, "{waited:?}");
             assert_eq!(events.try_next(), None, "told once");
@@ -252,10 +263,13 @@ fn stall_by_a_guard(stage: &mut Stage) {
                 receiver.recv().expect("a message").ack();
             }
             let held = receiver.recv().expect("a message");
+            stage.tell("held");
             let stall = stalled(events.next_timeout(LONG), "held", Role::Receiver);
             assert_eq!(stall, (3, Some(1)));
             // Long enough for a second warning, if there were one.
             assert_eq!(events.next_timeout(NOTICE + 10 * MOMENT), None, "told once");
+            // The other end has its own clock.
+            stage.hear("stalled", &node);
             held.ack();
             for _ in 3..WINDOW + 3 {
                 receiver.recv().expect("a message").ack();
@@ -277,14 +291,23 @@ fn stall_of_a_task(stage: &mut Stage) {
             let mut sender = small_sender(&peer, "task");
             let driver = stage.driver();
             task::run(&node, driver, async {
-                for _ in 0..WINDOW + 1 {
+                for _ in 0..WINDOW {
                     sender.send_async(b"a few bytes").await.expect("sent");
                 }
-                let acked = sender.wait_acked_async(WINDOW + 1).await;
-                acked.expect("acknowledged");
             });
-            let stall = stalled(events.next_timeout(LONG), "task", Role::Sender);
-            assert_eq!(stall, (1, None));
+            thread::scope(|scope| {
+                scope.spawn(|| {
+                    task::run(&node, driver, async {
+                        sender.send_async(b"a few bytes").await.expect("sent");
+                        let acked = sender.wait_acked_async(WINDOW + 1).await;
+                        acked.expect("acknowledged");
+                    });
+                });
+                // This takes turns as well, and is over when the other end makes room.
+                let stall = stalled(events.next_timeout(LONG), "task", Role::Sender);
+                assert_eq!(stall, (1, None));
+                stage.tell("stalled");
+            });
             recovered(events.next_timeout(LONG), "task", Role::Sender);
             assert_eq!(events.try_next(), None, "told once");
             stage.tell("done");
@@ -295,7 +318,7 @@ fn stall_of_a_task(stage: &mut Stage) {
             let stall = stalled(events.next_timeout(LONG), "task", Role::Receiver);
             assert_eq!(stall, (1, Some(1)));
             // The other end has its own clock.
-            thread::sleep(NOTICE);
+            stage.hear("stalled", &node);
             held.ack();
             for _ in 0..WINDOW {
                 receiver.recv().expect("a message").ack();
