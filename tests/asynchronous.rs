@@ -320,7 +320,7 @@ const WINDOW: u64 = 8;
 /// Long enough for a task to fall asleep.
 const WHILE: Duration = Duration::from_millis(50);
 /// Longer than anything takes that ends.
-const LONG: Duration = Duration::from_secs(10);
+const LONG: Duration = Duration::from_secs(120);
 
 fn narrow(pair: &Pair) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
     let [there, here] = &pair.peers;

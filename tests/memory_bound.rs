@@ -128,6 +128,7 @@ const SLACK: u64 = 4 << 20;
 /// Messages that one side sends before the other receives them.
 const AT_A_TIME: u64 = 1024;
 const MOMENT: Duration = Duration::from_millis(300);
+const LONG: Duration = Duration::from_secs(120);
 
 /// Two nodes of this process, and their session.
 struct Pair {
@@ -161,23 +162,26 @@ impl Pair {
             [&self.here, &self.there].map(|peer| settings(peer.channel(name).codec::<Raw>()));
         let mut sender = here.sender().expect("an end");
         let receiver = there.receiver().expect("an end");
-        sender
-            .opened(Duration::from_secs(60))
-            .expect("it is opened");
+        sender.opened(LONG).expect("it is opened");
         (sender, receiver)
     }
 }
 
-/// Sends until the receiver would have to release something; how many went.
+/// Sends until the receiver would have to release something; how many went. All of them have
+/// arrived then, so nothing else makes room, however long this machine takes.
 fn fill(sender: &mut Sender<[u8], Raw>, message: &[u8]) -> u64 {
-    for sent in 0.. {
+    let (mut sent, mut arrived) = (0, 0);
+    loop {
         match sender.send_timeout(message, MOMENT) {
-            Ok(_) => {}
-            Err(SendTimeoutError::Timeout(_)) => return sent,
+            Ok(_) => sent += 1,
+            Err(SendTimeoutError::Timeout(_)) if sent == arrived => return sent,
+            Err(SendTimeoutError::Timeout(_)) => {
+                sender.flush_timeout(LONG).expect("there is room for them");
+                arrived = sent;
+            }
             Err(error) => panic!("{error}"),
         }
     }
-    unreachable!("it is not read")
 }
 
 /// By how much the process has grown since.

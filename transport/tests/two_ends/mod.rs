@@ -15,7 +15,7 @@ use ibex_transport::fabric::verbs::{
 use ibex_transport::memory::{Mapping, MemoryUse};
 
 /// Nothing here takes long; a guest under emulation may.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The device to test on, or nothing where the machine has none and says so well.
 pub(crate) fn chosen() -> Option<(Arc<dyn Provider>, Choice)> {
