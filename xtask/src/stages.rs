@@ -59,7 +59,7 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo test --workspace --exclude ibex \
              --features ibex-transport/verbs,ibex-harness/verbs",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
-             --test environment --test fingerprints --test group --test memory_bound \
+             --test environment --test fingerprints --test group --test log --test memory_bound \
              --test readme --test refusals --test send_sync --test shared_credit \
              --test unopened",
             "cargo test -p ibex --doc",
@@ -116,7 +116,8 @@ pub(crate) const STAGES: &[Stage] = &[
             tested::test("--test conformance -- --skip /fake/").run(watchdog)?;
             tested::test(
                 "--test rolling_upgrade --test recorded_peers --test first_bytes \
-                 --test resuming --test damage --test black_hole --test fan_in --test select",
+                 --test resuming --test damage --test black_hole --test fan_in --test select \
+                 --test hostile_shm --test memory_limit",
             )
             .run(watchdog)
         }),
@@ -246,6 +247,7 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::test(
         "--no-run --test conformance --test rolling_upgrade --test recorded_peers \
          --test first_bytes --test resuming --test damage --test black_hole --test fan_in \
+         --test hostile_shm --test memory_limit \
          --test select \
          --test fan_in_cost --test fork --test memory_flat --test no_allocation \
          --test no_copy --test idle --test idle_futures --test idle_memory \
