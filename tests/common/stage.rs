@@ -6,7 +6,7 @@ use ibex::NodeBuilder;
 use ibex::{Driver, Fabric, Node, Peer, Policy, Raw, Receiver, Sender};
 use ibex_harness::verbs_port::VerbsPort;
 use rustix::{
-    event::{PollFd, PollFlags, poll},
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     process::{Pid, Signal, getpid, kill_process},
 };
@@ -246,12 +246,20 @@ impl Stage {
     /// Waits until the other side says `words`. The node goes on meanwhile: by itself, or
     /// driven from here.
     pub(crate) fn hear(&mut self, words: &str, node: &Node) {
-        let said = self.hear_meanwhile(node);
-        assert_eq!(said, words, "the other side said something else");
+        self.drive_until_words(node, None);
+        assert_eq!(self.hear_any(), words, "the other side said something else");
     }
 
-    /// Whatever the other side says next. The node goes on meanwhile as well.
+    /// Whatever the other side says next. The node goes on meanwhile as well, also with what
+    /// comes to its time and is in no descriptor.
     pub(crate) fn hear_meanwhile(&mut self, node: &Node) -> String {
+        self.drive_until_words(node, Some(TURN));
+        self.hear_any()
+    }
+
+    /// Takes turns of a node that does not by itself until the other side says something: when
+    /// the node's descriptor asks for it, and after each `pause` in any case.
+    fn drive_until_words(&self, node: &Node, pause: Option<Timespec>) {
         while self.cell.driver == Driver::Caller && !self.line.has_words() {
             // What was sent since the last turn is in no descriptor.
             while node.poll() {}
@@ -259,7 +267,7 @@ impl Stage {
                 PollFd::from_borrowed_fd(self.line.fd(), PollFlags::IN),
                 PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN),
             ];
-            match poll(&mut fds, None) {
+            match poll(&mut fds, pause.as_ref()) {
                 Ok(_) | Err(Errno::INTR) => {}
                 Err(error) => panic!("poll: {error}"),
             }
@@ -267,7 +275,6 @@ impl Stage {
                 break;
             }
         }
-        self.hear_any()
     }
 
     /// Whatever the other side says next; nothing is driven meanwhile.
@@ -307,3 +314,8 @@ pub(crate) fn receiver(peer: &Peer, name: &str) -> BytesReceiver {
 pub(crate) const LONG: Duration = Duration::from_secs(600);
 /// For calls that are not going to be answered.
 pub(crate) const MOMENT: Duration = Duration::from_millis(30);
+/// How often a node has to be given a turn, whatever its descriptor says.
+const TURN: Timespec = Timespec {
+    tv_sec: 0,
+    tv_nsec: 100_000_000,
+};
