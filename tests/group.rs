@@ -11,7 +11,7 @@ use ibex::{
     Policy, QuorumError, Raw, Receiver, RecvError, SendError,
 };
 
-const LONG: Duration = Duration::from_secs(60);
+const LONG: Duration = Duration::from_secs(120);
 const MOMENT: Duration = Duration::from_millis(30);
 
 /// A node with peers on both fabrics, as a group may have them.

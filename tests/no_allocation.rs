@@ -398,4 +398,4 @@ impl Traffic {
 const WINDOW: u64 = 256;
 /// Long enough for a thread to fall asleep.
 const MOMENT: Duration = Duration::from_millis(20);
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);

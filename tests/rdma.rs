@@ -13,7 +13,7 @@ use ibex::{
 };
 
 /// Nothing here takes long; a guest under emulation may.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A node on the device that the tests are told to use.
 fn builder() -> NodeBuilder {

@@ -120,4 +120,4 @@ fn pend(future: impl Future) {
 
 const MOMENT: Duration = Duration::from_millis(20);
 /// For what comes, if all is well.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(120);
