@@ -118,7 +118,8 @@ impl<C> ChannelBuilder<C> {
 
     /// Bytes that may be sent and not yet released, and the size of the ring: a power of
     /// two from 64 KiB to 4 MiB; range 1 byte to 4 MiB, others are rounded up. Default:
-    /// 2 MiB. Messages longer than half of it get memory of their own. More is more
+    /// 2 MiB. Messages longer than half of it get memory of their own, and count in
+    /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) beside it. More is more
     /// [memory](crate::NodeBuilder#memory) at both ends, once used.
     pub fn window_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_window_bytes(bytes);
@@ -140,10 +141,12 @@ impl<C> ChannelBuilder<C> {
     /// whatever fabric. Default: `window_bytes` and twice `max_message_bytes`; range 1 byte to
     /// 1 TiB. Of both ends' the smaller holds.
     ///
-    /// Messages in the ring have `window_bytes` of it. Those longer than half of that (over tcp
-    /// also than 128 KiB, over verbs than a receive buffer) have the rest, and at least
-    /// `window_bytes`; one of them may always be sent. Less than `window_bytes` makes that smaller
-    /// too. Over shared memory 64 such messages may be out at most. More is more memory that a
+    /// Messages of up to half of `window_bytes` have `window_bytes` of it, and longer ones the
+    /// rest: wherever they lie, as many may be out. The rest is never less than `window_bytes`,
+    /// and one longer message may always be out, so the most is twice `window_bytes`, or
+    /// `window_bytes` and one message, where that is more than what is set. A setting below
+    /// `window_bytes` lowers that, to a power of two and no further than to 64 KiB. Over shared
+    /// memory 64 longer messages may be out at most, whatever is set. More is more memory that a
     /// receiver holds that takes nothing.
     pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_max_unreleased_bytes(bytes);

@@ -8,6 +8,7 @@ use std::{error::Error, fmt, time::Duration};
 pub use super::disconnected::{Counts, Disconnected, EndCause};
 use crate::{
     engine::control::{ChannelSpec, Role},
+    fabric::shm::MESSAGE_SLOTS,
     fork::UsedAfterFork,
     memory::MemoryError,
 };
@@ -161,9 +162,42 @@ pub struct StayedFull {
     /// Another clone of this sender had the turn: it holds a reservation, or is in a call that
     /// sends. There may have been room.
     pub is_behind_clone: bool,
-    /// Which setting of the channel lets more be out of the kind that waited; `None` behind a
-    /// clone.
-    pub setting: Option<&'static str>,
+    /// What was full, unless it was a clone's turn.
+    pub(crate) full: Option<Full>,
+}
+
+impl StayedFull {
+    /// The setting of which more lets more be out of the kind that waited; `None` where none
+    /// does, as behind a clone. It is of the channel, at both ends, or, if it is
+    /// `memory_limit`, of the receiving node.
+    #[must_use]
+    pub fn setting(&self) -> Option<&'static str> {
+        Some(match self.full? {
+            Full::Messages => "window_messages",
+            Full::Window => "window_bytes",
+            Full::WindowOfAll => "window_bytes and max_unreleased_bytes",
+            Full::Unreleased => "max_unreleased_bytes",
+            Full::Memory => "memory_limit",
+            Full::Slots => return None,
+        })
+    }
+}
+
+/// A limit that is in the way of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Full {
+    /// The window has no message left.
+    Messages,
+    /// It has no bytes left for this one.
+    Window,
+    /// The same, and `max_unreleased_bytes` lets it not be larger.
+    WindowOfAll,
+    /// What may be out of messages that no ring could hold is.
+    Unreleased,
+    /// Messages before it have not gone out.
+    Memory,
+    /// As many messages are in segments as can be (shm).
+    Slots,
 }
 
 impl fmt::Display for StayedFull {
@@ -173,7 +207,7 @@ impl fmt::Display for StayedFull {
             peer,
             counts,
             is_behind_clone,
-            setting,
+            full,
         } = self;
         write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
         if *is_behind_clone {
@@ -184,14 +218,24 @@ impl fmt::Display for StayedFull {
                  that reservation, or give each sending thread a channel of its own"
             )
         } else {
-            write!(
-                f,
-                "the channel to {peer} stayed full ({counts}); a later call may succeed; see that \
-                 the program there takes messages and drops them"
-            )?;
-            match setting {
-                Some(setting) => write!(f, ", or raise {setting} at both ends"),
-                None => Ok(()),
+            write!(f, "the channel to {peer} stayed full ({counts}")?;
+            match (full, self.setting()) {
+                (Some(Full::Memory), _) => f.write_str(
+                    "); a later call may succeed; the receiving node gives no memory for the long \
+                     messages before this one, or its connection is slow: see that the program \
+                     there takes messages and drops them, or raise its memory_limit",
+                ),
+                (_, None) => write!(
+                    f,
+                    "; of messages longer than half of window_bytes {MESSAGE_SLOTS} may be \
+                     unreleased over shared memory); a later call may succeed; see that the \
+                     program there takes messages and drops them"
+                ),
+                (_, Some(setting)) => write!(
+                    f,
+                    "); a later call may succeed; see that the program there takes messages and \
+                     drops them, or raise {setting} at both ends"
+                ),
             }
         }
     }

@@ -15,7 +15,7 @@ use std::{
 
 use super::{
     channel_end::ChannelEnd,
-    error::{Counts, EndCause, MessageTooLong, SendError, SendFailure, WaitAckedError},
+    error::{Counts, EndCause, Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
     reservation::RawReservation,
     send_end::{SendEnd, Writing},
     send_producer::{LargePlace, SendProducer},
@@ -574,18 +574,16 @@ impl SendEnd {
         // The memory is free again when our own engine has sent it, or knows that it has
         // arrived, which nobody has to be asked for, or, where the peer reads it in place,
         // when the application has released it.
-        self.wait_until(
-            producer,
-            patience,
-            (Ask::default(), UNRELEASED),
-            |producer| {
-                producer.retire_large(self, is_shm);
-                producer.large.len() < under_way
-            },
-        )?;
-        self.wait_until(producer, patience, (FOR_RELEASE, UNRELEASED), |producer| {
+        let all_out = if is_shm { Full::Slots } else { Full::Memory };
+        let all_out = |_: &SendProducer| all_out;
+        self.wait_until(producer, patience, (Ask::default(), all_out), |producer| {
             producer.retire_large(self, is_shm);
-            producer.out.admits(bytes)
+            producer.large.len() < under_way
+        })?;
+        let full = |producer: &SendProducer| producer.full_beside(bytes);
+        self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
+            producer.retire_large(self, is_shm);
+            producer.admits(bytes)
         })?;
         if is_shm {
             let most = producer.out.most_in_segments();
@@ -635,7 +633,7 @@ impl SendEnd {
             to.write(*from);
         }
         producer.large.push_back((sequence, slot));
-        if producer.out.push(sequence, length) && self.ours.get().is_none() {
+        if producer.goes_out(sequence, length) && self.ours.get().is_none() {
             // It will soon have to wait for that: the answer shall be here by then.
             let released = producer.ring.released().messages + 1;
             let ask = Ask {
@@ -660,19 +658,20 @@ impl SendEnd {
         length: usize,
         patience: Patience,
     ) -> Result<(), SendFailure> {
-        self.wait_until(producer, patience, (FOR_RELEASE, WINDOW), |producer| {
+        let full = SendProducer::full_window;
+        self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             producer.takes(length)
         })
     }
 
     /// Waits until `enough` holds of the producer, looking after each release. `ask` is
     /// what the other engine is asked for where it has to be; a release of any message
-    /// if it says [`u64::MAX`].
+    /// if it says [`u64::MAX`]; `full` is which limit is in the way.
     fn wait_until(
         &self,
         producer: &mut SendProducer,
         patience: Patience,
-        (ask, setting): (Ask, &'static str),
+        (ask, full): (Ask, impl Fn(&SendProducer) -> Full),
         mut enough: impl FnMut(&mut SendProducer) -> bool,
     ) -> Result<(), SendFailure> {
         let (end, session) = (self, &self.session);
@@ -704,7 +703,7 @@ impl SendEnd {
             match session.wait(&end.waiters, until, room) {
                 Ok(answer) => break answer,
                 Err(TimedOut) if until == deadline => {
-                    return Err(end.stayed_full(Some(setting)));
+                    return Err(end.stayed_full(Some(full(producer))));
                 }
                 Err(TimedOut) => {}
             }
@@ -737,7 +736,3 @@ const FOR_RELEASE: Ask = Ask {
     released: u64::MAX,
     acknowledged: 0,
 };
-/// Settings of which more lets more short messages be out.
-const WINDOW: &str = "window_messages and window_bytes";
-/// The same of messages longer than half a window.
-const UNRELEASED: &str = "max_unreleased_bytes";

@@ -8,14 +8,18 @@ use std::{
 };
 
 use super::{
+    error::Full,
     send_end::SendEnd,
     words::{ReceiverWords, Words},
 };
 use crate::{
-    engine::{record::Layout, session::Agreed},
+    engine::{
+        record::{LargeAnnouncement, Layout},
+        session::Agreed,
+    },
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError, RingLease},
-    ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released},
+    ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory},
 };
 
 /// The ring and what belongs to writing it.
@@ -31,6 +35,7 @@ pub(super) struct SendProducer {
     pub(super) typical: usize,
     pub(super) largest: usize,
     pub(super) max_message_bytes: u64,
+    max_unreleased_bytes: u64,
     /// Bytes published since the last turn that we ran (`Driver::Caller`).
     pub(super) untransmitted: usize,
     pub(super) transmit_at: usize,
@@ -141,6 +146,7 @@ impl SendProducer {
             typical: 0,
             largest,
             max_message_bytes: agreed.max_message_bytes,
+            max_unreleased_bytes: agreed.max_unreleased_bytes,
             untransmitted: 0,
             transmit_at: end.session.transmit_at(capacity),
             large: Default::default(),
@@ -160,7 +166,9 @@ impl SendProducer {
             return Ok(());
         }
         self.ring.refresh(Released { messages, position })?;
-        self.out.retire(messages);
+        if self.out.retire(messages) {
+            self.ring.set_beside(self.out.short_bytes);
+        }
         Ok(())
     }
 
@@ -223,6 +231,62 @@ impl SendProducer {
         up_to(self.largest, self.ring.slot())
     }
 
+    /// Whether one of `length` bytes with memory of its own may be sent: one that a ring could
+    /// hold counts in the window, whatever carries it, and a longer one in what there is beside.
+    /// One of those may be out, however long it is.
+    pub(super) fn admits(&self, length: usize) -> bool {
+        if length <= self.ring.largest() {
+            return self.fits_beside(length).is_some();
+        }
+        self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
+    }
+
+    /// What it takes of the window.
+    fn fits_beside(&self, length: usize) -> Option<u64> {
+        let announcement = LargeAnnouncement::IN_CHUNKS_BYTES;
+        self.ring.fits_beside(length, announcement)
+    }
+
+    /// One is about to be announced. Returns whether more than half of what may be out is.
+    pub(super) fn goes_out(&mut self, sequence: u64, length: usize) -> bool {
+        // One that is shorter than it had asked for may find the window full.
+        match self.fits_beside(length) {
+            Some(takes) => {
+                self.out.messages.push_back((sequence, takes, true));
+                self.out.short_bytes += takes;
+                self.ring.set_beside(self.out.short_bytes);
+                2 * self.out.short_bytes > self.ring.memory().capacity() as u64
+            }
+            None => {
+                self.out
+                    .messages
+                    .push_back((sequence, length as u64, false));
+                self.out.bytes += length as u64;
+                2 * self.out.bytes > self.out.most
+            }
+        }
+    }
+
+    /// Which limit is in the way of a message that takes `length` bytes of the window.
+    pub(super) fn full_window(&self) -> Full {
+        match () {
+            () if self.ring.is_out_of_messages() => Full::Messages,
+            // A window that doubles would be more than may be out in all.
+            () if self.max_unreleased_bytes < 2 * self.ring.memory().capacity() as u64 => {
+                Full::WindowOfAll
+            }
+            () => Full::Window,
+        }
+    }
+
+    /// The same of one of `length` bytes that is not admitted.
+    pub(super) fn full_beside(&self, length: usize) -> Full {
+        match length <= self.ring.largest() {
+            true => self.full_window(),
+            false => Full::Unreleased,
+        }
+    }
+
     /// Whether nothing is on its way, as far as is known, and nobody builds a message.
     pub(super) fn is_at_rest(&self) -> bool {
         self.ring.is_drained() && self.large.is_empty() && self.reserved_large.is_none()
@@ -252,8 +316,11 @@ impl SendProducer {
 /// Messages with memory of their own that are not known to be released.
 #[derive(Debug)]
 pub(super) struct OutsideRing {
-    /// Their sequences and lengths.
-    messages: VecDeque<(u64, u64)>,
+    /// Their sequences and bytes, and whether those are of the window.
+    messages: VecDeque<(u64, u64, bool)>,
+    /// Bytes of those that a ring could hold: they count in the window.
+    short_bytes: u64,
+    /// Of the others.
     bytes: u64,
     most: u64,
 }
@@ -262,32 +329,26 @@ impl OutsideRing {
     fn new(agreed: &Agreed) -> Self {
         Self {
             messages: VecDeque::new(),
+            short_bytes: 0,
             bytes: 0,
             most: agreed.large_bytes(),
         }
     }
 
-    /// Whether one of `length` bytes may be sent. One may be out, however long it is.
-    pub(super) fn admits(&self, length: usize) -> bool {
-        self.bytes == 0 || self.bytes + length as u64 <= self.most
-    }
-
-    /// One was sent. Returns whether more than half of what may be out is.
-    pub(super) fn push(&mut self, sequence: u64, length: usize) -> bool {
-        self.messages.push_back((sequence, length as u64));
-        self.bytes += length as u64;
-        2 * self.bytes > self.most
-    }
-
-    /// Messages up to `released` are.
+    /// Messages up to `released` are. Returns whether the window has more room for that.
     #[inline]
-    fn retire(&mut self, released: u64) {
-        while let Some(&(sequence, bytes)) = self.messages.front()
+    fn retire(&mut self, released: u64) -> bool {
+        let before = self.short_bytes;
+        while let Some(&(sequence, bytes, is_short)) = self.messages.front()
             && sequence <= released
         {
-            self.bytes -= bytes;
+            match is_short {
+                true => self.short_bytes -= bytes,
+                false => self.bytes -= bytes,
+            }
             self.messages.pop_front();
         }
+        self.short_bytes != before
     }
 
     /// Bytes that message segments may have in all (shm): what may be out, with what their

@@ -3,7 +3,7 @@
 use std::{sync::atomic::Ordering, time::Instant};
 
 use super::{
-    error::{SendError, SendFailure, StayedFull, WaitAckedError},
+    error::{Full, SendError, SendFailure, StayedFull, WaitAckedError},
     send_end::{SendEnd, Wish},
     send_producer::SendProducer,
     stall::Recovered,
@@ -171,13 +171,13 @@ impl SendEnd {
 
     /// There is no room in time, or no turn: another clone has it.
     #[cold]
-    pub(super) fn stayed_full(&self, setting: Option<&'static str>) -> SendFailure {
+    pub(super) fn stayed_full(&self, full: Option<Full>) -> SendFailure {
         SendFailure::TimedOut(Box::new(StayedFull {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
             counts: self.counts(),
-            is_behind_clone: setting.is_none(),
-            setting,
+            is_behind_clone: full.is_none(),
+            full,
         }))
     }
 
