@@ -63,14 +63,15 @@ pub enum Event {
         /// Why, in words.
         reason: String,
     },
-    /// A session has lost its connection, for 50 ms or more. Its handles go on as far as they
+    /// A session has lost its connection. Told 50 ms after the connection broke, or together
+    /// with [`Resumed`](Self::Resumed) if it goes on sooner. Its handles go on as far as they
     /// can: senders until their windows are full, receivers with what has arrived; then they
-    /// wait. What breaks off and goes on sooner is told when it goes on.
+    /// wait.
     ///
     /// It says nothing of the peer's process, which may have ended: the connection of a process
     /// that is killed breaks first, and its kernel tells of the end later, by more than 50 ms
     /// on a busy machine. Then [`Gone`](Event::Gone) with
-    /// [`certain: true`](EndCause::PeerGone) follows. It may also come without a suspension.
+    /// [`certain: true`](EndCause::PeerGone) follows. `Gone` may also come without a suspension.
     #[non_exhaustive]
     Suspended {
         /// The peer.
@@ -369,21 +370,14 @@ impl fmt::Display for Event {
                 held,
                 ..
             } => {
-                let waits = match end {
-                    Role::Sender => "this sender",
-                    Role::Receiver => "its sender",
+                let stalled = driver::Stalled {
+                    channel: channel.clone(),
+                    end: *end,
+                    since: *since,
+                    oldest: *oldest,
+                    held: *held,
                 };
-                write!(
-                    f,
-                    "channel \"{channel}\" with {peer}: {waits} began to wait for room {:?} ago; ",
-                    rounded(since.elapsed())
-                )?;
-                match held {
-                    None => write!(f, "message {oldest} is not released there"),
-                    Some(0) => write!(f, "nobody takes message {oldest} here"),
-                    Some(1) => write!(f, "message {oldest} is held here"),
-                    Some(held) => write!(f, "{held} messages from {oldest} on are held here"),
-                }
+                write!(f, "channel \"{channel}\" with {peer}: {stalled}")
             }
             Event::Recovered {
                 peer,

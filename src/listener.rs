@@ -10,7 +10,7 @@ use std::{
 
 use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
 use ibex_transport::{
-    driver::{Admission, ControlSource, Incoming, PeerDescription, log_limit::LogLimit},
+    driver::{Admission, ControlSource, Incoming, PeerDescription, log_limit::{Held, LogLimit}},
     fabric::shm::UnixWires,
 };
 
@@ -94,7 +94,9 @@ impl Failures {
         now: Instant,
     ) {
         // As an error value, so that a subscriber can tell one cause from another.
-        match self.limit.admits(kind, now, || failure.to_string()) {
+        let tell: fn(&Held) =
+            |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
+        match self.limit.admits(kind, now, tell, || failure.to_string()) {
             true => tracing::warn!(failure, %listener, "a connection did not become a session"),
             false => tracing::debug!(failure, %listener, "a connection did not become a session"),
         }
@@ -197,7 +199,11 @@ mod tests {
         fn event(&self, event: &Event<'_>) {
             let counts = &self.0;
             match *event.metadata().level() {
-                Level::WARN => counts.warnings.fetch_add(1, Ordering::Relaxed),
+                Level::WARN => {
+                    // A filter on this module finds the count beside what was counted.
+                    assert_eq!(event.metadata().target(), "ibex::listener");
+                    counts.warnings.fetch_add(1, Ordering::Relaxed)
+                }
                 _ => counts.others.fetch_add(1, Ordering::Relaxed),
             };
             event.record(&mut Reading(counts));

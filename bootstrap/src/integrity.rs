@@ -17,7 +17,7 @@
 /// A session has payload checksums if one of its two nodes says [`On`](Self::On). Else it has
 /// none if one of them says [`Off`](Self::Off). Between two nodes that say
 /// [`Auto`](Self::Auto) it has them exactly if the two are on different hosts. A session over
-/// verbs or shared memory agrees on it likewise, for the case that it goes over to tcp.
+/// verbs agrees on it likewise, for the case that it goes over to tcp.
 ///
 /// Two nodes are on one host for this purpose if they use one network stack: the same boot of
 /// the same kernel, the same network namespace, and a connection whose two addresses both

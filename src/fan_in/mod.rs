@@ -45,6 +45,9 @@ mod member;
 /// in between: a sender whose peer has a fan-in that nobody calls waits for its `open_timeout`.
 /// Peers need not be accepted. A [`Select`](crate::Select) waits for it beside other receivers.
 ///
+/// The parameter `V` is set by [`versions`](crate::ChannelBuilder::versions) and otherwise left
+/// out.
+///
 /// ```
 /// use ibex::{FanIn, FanInEvent, Raw, RecvError};
 ///

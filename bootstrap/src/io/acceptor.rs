@@ -347,7 +347,6 @@ impl Acceptor {
 
     fn report(&mut self, address: Option<SocketAddr>, problem: Problem) {
         let failure = HandshakeFailure { address, problem };
-        tracing::debug!(%failure, "no session");
         if self.failures.len() == MAX_FAILURES {
             self.failures.pop_front();
         }

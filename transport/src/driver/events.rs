@@ -10,6 +10,7 @@
 
 use std::{
     collections::VecDeque,
+    fmt,
     net::SocketAddr,
     sync::Mutex,
     time::{Duration, Instant},
@@ -110,6 +111,25 @@ pub struct Stalled {
     pub held: Option<u64>,
 }
 
+/// The words for it, without the channel and the peer.
+impl fmt::Display for Stalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let waits = match self.end {
+            Role::Sender => "this sender",
+            Role::Receiver => "its sender",
+        };
+        let waited = Duration::from_micros(self.since.elapsed().as_micros() as u64);
+        write!(f, "{waits} began to wait for room {waited:?} ago; ")?;
+        let oldest = self.oldest;
+        match self.held {
+            None => write!(f, "message {oldest} is not released there"),
+            Some(0) => write!(f, "nobody takes message {oldest} here"),
+            Some(1) => write!(f, "message {oldest} is held here"),
+            Some(held) => write!(f, "{held} messages from {oldest} on are held here"),
+        }
+    }
+}
+
 /// The events that nobody has taken yet.
 #[derive(Debug, Default)]
 pub(crate) struct EventQueue {
@@ -201,19 +221,15 @@ impl What {
                 missing,
                 %peer, %missing, "an end is waited for that is not open there"
             ),
-            What::Stalled(Stalled {
-                channel,
-                end,
-                oldest,
-                held,
-                ..
-            }) => warn_of!(
-                warnings,
-                Warning::Stalled,
-                format_args!("channel {channel:?} with {peer}"),
-                %channel, %peer, %end, oldest, ?held,
-                "a sender waits for room and nothing is released"
-            ),
+            What::Stalled(stalled) => {
+                let Stalled { channel, end, .. } = stalled;
+                warn_of!(
+                    warnings,
+                    Warning::Stalled,
+                    format_args!("channel {channel:?} with {peer}: {stalled}"),
+                    %channel, %peer, %end, "{stalled}"
+                );
+            }
             What::Recovered {
                 channel,
                 end,

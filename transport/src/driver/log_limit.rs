@@ -4,7 +4,8 @@
 //!
 //! 1. Of each kind the first [`TOLD_PER_PERIOD`] in a [`PERIOD`] are told, and the others
 //!    counted.
-//! 2. The count is told when the period is over, with one that was told as the example.
+//! 2. The count is told when the period is over, with the first that was not told as the
+//!    example, by the function of whoever noticed that one: its line has the same target.
 //! 3. The clock is an argument.
 #![forbid(unsafe_code)]
 
@@ -27,19 +28,21 @@ struct Kind<K> {
     since: Instant,
     told: u32,
     held: u64,
-    /// The last that was told.
+    /// The first of them.
     example: String,
+    tell: fn(&Held),
 }
 
 /// Events that were counted instead of told.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Held {
-    /// One of their kind that was told before.
+    /// The first of them.
     pub example: String,
     /// Their number.
     pub count: u64,
     /// The time in which they came.
     pub period: Duration,
+    tell: fn(&Held),
 }
 
 /// How many of a kind are told in a period.
@@ -54,9 +57,16 @@ impl<K> Default for LogLimit<K> {
 }
 
 impl<K: PartialEq> LogLimit<K> {
-    /// Whether something of this kind is to be told; else it was counted. `example` is its
-    /// text, if it is told. Drain [`poll_held`](Self::poll_held) before.
-    pub fn admits(&mut self, kind: K, now: Instant, example: impl FnOnce() -> String) -> bool {
+    /// Tells whether something of this kind goes to the log; else it was counted, and `tell`
+    /// logs the count later, with `example` as its text. Drain [`poll_held`](Self::poll_held)
+    /// before.
+    pub fn admits(
+        &mut self,
+        kind: K,
+        now: Instant,
+        tell: fn(&Held),
+        example: impl FnOnce() -> String,
+    ) -> bool {
         let known = self.kinds.iter().position(|known| known.kind == kind);
         let at = known.unwrap_or_else(|| {
             self.kinds.push(Kind {
@@ -65,6 +75,7 @@ impl<K: PartialEq> LogLimit<K> {
                 told: 0,
                 held: 0,
                 example: String::new(),
+                tell,
             });
             self.kinds.len() - 1
         });
@@ -73,11 +84,13 @@ impl<K: PartialEq> LogLimit<K> {
             (known.since, known.told) = (now, 0);
         }
         if known.told == TOLD_PER_PERIOD {
+            if known.held == 0 {
+                (known.example, known.tell) = (example(), tell);
+            }
             known.held += 1;
             return false;
         }
         known.told += 1;
-        known.example = example();
         true
     }
 
@@ -99,7 +112,8 @@ impl<K: PartialEq> LogLimit<K> {
             .iter_mut()
             .find(|known| known.held > 0 && now.saturating_duration_since(known.since) >= least)?;
         let held = Held {
-            example: known.example.clone(),
+            example: std::mem::take(&mut known.example),
+            tell: known.tell,
             count: std::mem::take(&mut known.held),
             period: now.saturating_duration_since(known.since),
         };
@@ -119,10 +133,9 @@ impl<K: PartialEq> LogLimit<K> {
 }
 
 impl Held {
-    /// For the log.
+    /// Logs the count, as whoever noticed the example wants it.
     pub fn warn(&self) {
-        let Self { example, count, .. } = self;
-        tracing::warn!(%example, count, "{self}");
+        (self.tell)(self);
     }
 }
 
@@ -137,6 +150,8 @@ impl fmt::Display for Held {
 mod tests {
     use super::*;
 
+    fn nowhere(_: &Held) {}
+
     const SECOND: Duration = Duration::from_secs(1);
 
     #[test]
@@ -146,8 +161,9 @@ mod tests {
         let mut told = 0;
         for number in 0..1209_u32 {
             let now = start + number * SECOND / 200;
-            assert_eq!(limit.poll_held(now), None, "the period is not over");
-            told += u32::from(limit.admits("flood", now, || format!("failure {number}")));
+            assert!(limit.poll_held(now).is_none(), "the period is not over");
+            let text = || format!("failure {number}");
+            told += u32::from(limit.admits("flood", now, nowhere, text));
         }
         assert_eq!(told, TOLD_PER_PERIOD);
         assert_eq!(limit.next_due(), Some(start + PERIOD));
@@ -156,13 +172,11 @@ mod tests {
             held.to_string(),
             "and 1204 more of this kind in the last 10 s"
         );
-        assert_eq!(held.example, "failure 4");
-        assert_eq!(
-            (limit.poll_held(start + PERIOD), limit.next_due()),
-            (None, None)
-        );
+        assert_eq!(held.example, "failure 5", "the first that was not told");
+        assert!(limit.poll_held(start + PERIOD).is_none());
+        assert_eq!(limit.next_due(), None);
         // A new period.
-        assert!(limit.admits("flood", start + PERIOD, String::new));
+        assert!(limit.admits("flood", start + PERIOD, nowhere, String::new));
     }
 
     #[test]
@@ -170,11 +184,11 @@ mod tests {
         let now = Instant::now();
         let mut limit = LogLimit::default();
         for _ in 0..100 {
-            limit.admits("flood", now, String::new);
+            limit.admits("flood", now, nowhere, String::new);
         }
-        assert!(limit.admits("rare", now, String::new));
+        assert!(limit.admits("rare", now, nowhere, String::new));
         assert_eq!(limit.poll_last_held(now).expect("a count").count, 95);
-        assert_eq!(limit.poll_last_held(now), None);
+        assert!(limit.poll_last_held(now).is_none());
     }
 
     #[test]
@@ -182,7 +196,7 @@ mod tests {
         let start = Instant::now();
         let mut limit = LogLimit::default();
         for number in 0..100 {
-            assert!(limit.admits((), start + number * 3 * SECOND, String::new));
+            assert!(limit.admits((), start + number * 3 * SECOND, nowhere, String::new));
         }
         assert_eq!(limit.next_due(), None);
     }

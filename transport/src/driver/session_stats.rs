@@ -12,11 +12,11 @@ pub struct SessionStats {
     pub frames_sent: u64,
     /// Frames that came that way.
     pub frames_received: u64,
-    /// Bytes of the frames sent that carry messages, with what is said beside them (tcp, verbs).
-    /// Over shared memory nothing is sent: `released_bytes` and `large_bytes` of its channels
-    /// tell what went through their memory.
+    /// All bytes written to the socket or queue pair, control included (tcp, verbs); 0 over
+    /// shared memory, where `released_bytes` and `large_bytes` of the channels tell what went
+    /// through their memory.
     pub bytes_sent: u64,
-    /// Bytes of such frames that came.
+    /// All bytes that came that way.
     pub bytes_received: u64,
     /// Bytes sent over the connection beside shared memory, where no message goes.
     pub control_bytes_sent: u64,

@@ -10,7 +10,10 @@ use std::{
     time::Instant,
 };
 
-use super::{log_limit::LogLimit, runtime::lock};
+use super::{
+    log_limit::{Held, LogLimit},
+    runtime::lock,
+};
 use crate::{channel::EndCause, fork};
 
 /// Bound of a node's warnings.
@@ -41,12 +44,18 @@ pub(crate) enum Warning {
 }
 
 impl Warnings {
-    /// Whether this one is told as a warning. If not, it was counted.
-    pub(crate) fn admits(&self, warning: Warning, example: impl FnOnce() -> String) -> bool {
+    /// Tells whether this one is logged as a warning. If not, it was counted, and `tell` logs
+    /// the count.
+    pub(crate) fn admits(
+        &self,
+        warning: Warning,
+        tell: fn(&Held),
+        example: impl FnOnce() -> String,
+    ) -> bool {
         let now = Instant::now();
         self.tell_held(now);
         let mut limit = lock(&self.limit);
-        let is_told = limit.admits(warning, now, example);
+        let is_told = limit.admits(warning, now, tell, example);
         if !is_told {
             self.is_holding.store(true, Ordering::Relaxed);
         }
@@ -92,14 +101,17 @@ impl Drop for Warnings {
 }
 
 /// A warning to the log that a peer can cause: one of a kind that there are too many of goes
-/// there as a debug message, and is counted.
+/// there as a debug message, and is counted. All of these lines have the caller's module as
+/// their target.
 macro_rules! warn_of {
-    ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {
-        match $warnings.admits($warning, || $example.to_string()) {
+    ($warnings:expr, $warning:expr, $example:expr, $($line:tt)+) => {{
+        let tell: fn(&crate::driver::log_limit::Held) =
+            |held| tracing::warn!(example = %held.example, count = held.count, "{held}");
+        match $warnings.admits($warning, tell, || $example.to_string()) {
             true => tracing::warn!($($line)+),
             false => tracing::debug!($($line)+),
         }
-    };
+    }};
 }
 
 pub(crate) use warn_of;
