@@ -206,6 +206,10 @@ impl From<CannotOpen> for OpenFailure {
 }
 
 /// `try_send` did not send. The value stays with the caller.
+///
+/// [`Full`](Self::Full) and [`NotOpen`](Self::NotOpen) are answers of the hot path, which
+/// whoever polls gets all the time, so they allocate nothing and name neither the channel nor
+/// the peer: the caller knows both. `send_timeout` names them.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TrySendError {
@@ -282,6 +286,10 @@ pub(crate) fn send_error(failure: SendFailure) -> SendError {
 }
 
 /// `try_recv` found no message.
+///
+/// [`Empty`](Self::Empty) and [`NotOpen`](Self::NotOpen) are answers of the hot path, which
+/// whoever polls gets all the time, so they allocate nothing and name neither the channel nor
+/// the peer: the caller knows both. `recv_timeout` names them.
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum TryRecvError {

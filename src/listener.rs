@@ -10,7 +10,10 @@ use std::{
 
 use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
 use ibex_transport::{
-    driver::{Admission, ControlSource, Incoming, PeerDescription, log_limit::{Held, LogLimit}},
+    driver::{
+        Admission, ControlSource, Incoming, PeerDescription,
+        log_limit::{Held, LogLimit},
+    },
     fabric::shm::UnixWires,
 };
 

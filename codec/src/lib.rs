@@ -58,8 +58,6 @@ pub use crate::raw::Raw;
 pub use crate::rkyv_codec::Rkyv;
 #[cfg(feature = "rkyv")]
 pub use crate::rkyv_scratch::RkyvSerializer;
-#[doc(hidden)]
-pub use crate::schema::Described;
 pub use crate::schema::{MAX_TEXT_BYTES, Schema, SchemaInfo};
 #[cfg(feature = "serde")]
 pub use crate::serde_borrowed::SerdeBorrowed;

@@ -46,11 +46,6 @@ pub trait Schema {
     fn describe(to: &mut Describer);
 }
 
-/// Something of which `#[ibex::message]` demands that it has a schema.
-#[doc(hidden)]
-#[derive(Debug)]
-pub struct Described<T: Schema + ?Sized>(std::marker::PhantomData<T>);
-
 /// What both ends of a channel compare and, where they differ, show.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SchemaInfo {

@@ -185,6 +185,19 @@ mod recursive {
         pub(super) next: Option<Box<Of<T>>>,
     }
 
+    #[ibex::message(recursive)]
+    pub(super) enum Expr {
+        Number(u64),
+        Call(Call),
+        Named(Arc<Call>, [Option<Box<Call>>; 1]),
+    }
+
+    #[ibex::message]
+    pub(super) struct Call {
+        pub(super) function: String,
+        pub(super) arguments: Vec<Expr>,
+    }
+
     /// What bounds it has is said here.
     #[ibex::message]
     #[rkyv(
@@ -196,6 +209,44 @@ mod recursive {
         #[rkyv(omit_bounds)]
         pub(super) next: Option<Box<ByHand>>,
     }
+}
+
+#[test]
+fn types_may_contain_each_other() {
+    use recursive::{ArchivedExpr, Call, Expr};
+
+    let inner = || Call {
+        function: "neg".to_owned(),
+        arguments: vec![Expr::Number(7)],
+    };
+    let outer = Call {
+        function: "add".to_owned(),
+        arguments: vec![
+            Expr::Call(inner()),
+            Expr::Named(inner().into(), [Some(Box::new(inner()))]),
+        ],
+    };
+    encode::<Rkyv, _>(&outer)
+        .read::<Rkyv, Call, _>(|view| {
+            let [
+                ArchivedExpr::Call(call),
+                ArchivedExpr::Named(shared, [boxed]),
+            ] = &*view.arguments
+            else {
+                panic!("other variants");
+            };
+            let boxed = boxed.as_ref().expect("it was sent");
+            for inner in [call, shared.get(), boxed.get()] {
+                assert_eq!(inner.function, "neg");
+                let [ArchivedExpr::Number(number)] = &*inner.arguments else {
+                    panic!("another variant");
+                };
+                assert_eq!(number.to_native(), 7);
+            }
+        })
+        .unwrap();
+    // In the other order, too.
+    assert!(SchemaInfo::of::<Expr>("test", &[]).text.contains("Call"));
 }
 
 #[test]

@@ -14,13 +14,24 @@ pub(crate) struct Container {
     pub(crate) krate: Path,
     /// Whether attributes of serde are for other formats than ours.
     pub(crate) ignores_serde: bool,
+    /// Whether a message refers to itself through others; `None` on what is no message.
+    pub(crate) is_recursive: Option<bool>,
 }
 
 impl Container {
-    pub(crate) fn new() -> Self {
+    fn new() -> Self {
         Self {
             krate: parse_quote!(::ibex),
             ignores_serde: false,
+            is_recursive: None,
+        }
+    }
+
+    /// For the parentheses of `#[ibex::message(..)]`.
+    pub(crate) fn of_message() -> Self {
+        Self {
+            is_recursive: Some(false),
+            ..Self::new()
         }
     }
 
@@ -41,6 +52,12 @@ impl Container {
         } else if meta.path.is_ident("ignore_serde") {
             self.ignores_serde = true;
             Ok(())
+        } else if let Some(is_recursive) = &mut self.is_recursive {
+            if meta.path.is_ident("recursive") {
+                *is_recursive = true;
+                return Ok(());
+            }
+            Err(meta.error("ibex knows only `crate = path`, `ignore_serde` and `recursive` here"))
         } else {
             Err(meta.error("ibex knows only `crate = path` and `ignore_serde` here"))
         }
@@ -56,6 +73,9 @@ pub(crate) struct Field {
     pub(crate) wrapper: Option<String>,
     /// Whether `#[ibex(schema = ..)]` says what to describe it as.
     is_described: bool,
+    /// Whether the implementation is to say that this type has a schema, so that a lack of it
+    /// is one error.
+    pub(crate) is_bounded: bool,
 }
 
 impl Field {
@@ -64,6 +84,7 @@ impl Field {
             described_as: field.ty.clone(),
             wrapper: None,
             is_described: false,
+            is_bounded: false,
         };
         for attribute in &field.attrs {
             if attribute.path().is_ident("ibex") {
@@ -108,6 +129,9 @@ impl Field {
         if meta.path.is_ident("schema") {
             self.described_as = meta.value()?.parse()?;
             self.is_described = true;
+            Ok(())
+        } else if meta.path.is_ident("__bounded") {
+            self.is_bounded = true;
             Ok(())
         } else {
             Err(meta.error("ibex knows only `schema = Type` on a field"))

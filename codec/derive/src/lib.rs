@@ -30,9 +30,7 @@ use proc_macro::TokenStream;
 ///
 /// A type may contain itself, in a `Vec`, a `Box` or the like: a field that names it, or says
 /// `Self`, gets the bounds that rkyv wants for that, unless an attribute of rkyv's speaks of
-/// bounds. Types that contain each other need those by hand: `#[rkyv(omit_bounds)]` on the
-/// fields that close the circle, and `serialize_bounds`, `deserialize_bounds` and
-/// `bytecheck(bounds(..))` on their types.
+/// bounds.
 ///
 /// ```ignore
 /// #[ibex::message]
@@ -41,6 +39,30 @@ use proc_macro::TokenStream;
 ///     Branch(Vec<Tree>),
 /// }
 /// ```
+///
+/// Types that contain each other need `recursive` on one of each circle, or the compiler
+/// reports an "overflow evaluating the requirement `Expr: Archive`". Its fields of other types
+/// then go without bounds of their own, so it is serialized by what can share and allocate, as
+/// all of ibex and rkyv's `to_bytes` can.
+///
+/// ```ignore
+/// #[ibex::message(recursive)]
+/// enum Expr {
+///     Number(u64),
+///     Call(Call),
+/// }
+///
+/// #[ibex::message]
+/// struct Call {
+///     function: String,
+///     arguments: Vec<Expr>,
+/// }
+/// ```
+///
+/// A receiver takes a message for invalid whose pointers (boxes, vectors, strings) are nested
+/// more than 254 deep: following them must end before its stack does. `send` does not count
+/// them, since a count would cost each message of such a type, so whoever builds a deep one
+/// keeps to the limit. A list that may be longer is better sent as a `Vec`.
 ///
 /// Attributes of rkyv work as always, for example `#[rkyv(derive(Debug))]` for
 /// the archived type or `#[rkyv(with = ..)]` on a field. Those of

@@ -1,13 +1,13 @@
-//! Expands `#[ibex::message]`: the item with the derives above it, and before them what has
-//! the compiler name a field's type that has no schema before rkyv's derives complain of it.
+//! Expands `#[ibex::message]`: the item with the derives above it. `Schema` comes first, with
+//! bounds for the fields, so that the compiler names a field's type that has no schema once,
+//! before rkyv's derives complain of it.
 
 use proc_macro2::{Span, TokenStream, TokenTree};
-use quote::{ToTokens, quote, quote_spanned};
+use quote::{ToTokens, quote};
 use syn::parse::Parser;
-use syn::spanned::Spanned;
 use syn::{Attribute, Error, Fields, GenericParam, Generics, Ident, Item, Result, parse_quote};
 
-use crate::attributes::{Container, Field};
+use crate::attributes::Container;
 
 /// The expansion. After an error the item is still there, so that the compiler
 /// complains about the message and not about every use of the type as well.
@@ -22,7 +22,7 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
 }
 
 fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
-    let mut container = Container::new();
+    let mut container = Container::of_message();
     syn::meta::parser(|meta| container.parse(&meta)).parse2(arguments)?;
     let mut item = syn::parse2::<Item>(item)?;
     let (ident, generics, attributes, all_fields) = match &mut item {
@@ -53,15 +53,15 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let ignore_serde = container
         .ignores_serde
         .then(|| quote!(#[ibex(ignore_serde)]));
-    let described = described(&all_fields, generics, &container);
-    let recursion = Recursion::of(ident, attributes, all_fields).bounds(&container);
+    let is_recursive = container.is_recursive == Some(true);
+    let recursion = Recursion::of(ident, attributes, generics, all_fields, is_recursive);
+    let recursion = recursion.bounds(&container);
     Ok(quote! {
-        #described
         #[derive(
+            #krate::Schema,
             #krate::rkyv::Archive,
             #krate::rkyv::Serialize,
             #krate::rkyv::Deserialize,
-            #krate::Schema,
         )]
         #[rkyv(crate = #krate::rkyv)]
         #[ibex(crate = #krate)]
@@ -69,37 +69,6 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         #ignore_serde
         #item
     })
-}
-
-/// A type that only exists if the fields' types have schemas. The compiler looks at it first,
-/// so what it says of a field that lacks `#[ibex::message]` comes before the dozen errors of
-/// rkyv's derives. Fields whose types depend on the message's parameters are left out.
-fn described(
-    all_fields: &[&mut Fields],
-    generics: &Generics,
-    container: &Container,
-) -> TokenStream {
-    let (krate, itself) = (&container.krate, Ident::new("Self", Span::call_site()));
-    let fields = all_fields.iter().flat_map(|fields| fields.iter());
-    let types = fields
-        // What is wrong with its attributes the derive says.
-        .filter_map(|field| Field::of(field, container).ok())
-        .map(|field| field.described_as)
-        .filter(|ty| !depends_on(&ty.to_token_stream(), generics))
-        // Elsewhere that is another type, and here it would tell nothing.
-        .filter(|ty| !names(&ty.to_token_stream(), &itself))
-        .map(|ty| {
-            let span = Span::call_site().located_at(ty.span());
-            quote_spanned!(span=> __Described<#ty>)
-        });
-    quote! {
-        const _: () = {
-            #[allow(unused_imports)]
-            use #krate::codec::Described as __Described;
-            #[allow(dead_code)]
-            struct __IbexFields(#(#types),*);
-        };
-    }
 }
 
 fn depends_on(ty: &TokenStream, generics: &Generics) -> bool {
@@ -110,18 +79,26 @@ fn depends_on(ty: &TokenStream, generics: &Generics) -> bool {
     })
 }
 
-/// How a type refers to itself, if it does.
+/// How a type refers to itself, directly or through others, if it does.
 struct Recursion {
     is_recursive: bool,
     is_shared: bool,
 }
 
 impl Recursion {
-    /// Marks the fields that refer to the type itself, by its name or as `Self`. rkyv's derives
-    /// would have each implementation demand itself, without an end.
+    /// Marks the fields that refer to the type itself, by its name or as `Self`, and with
+    /// `is_recursive` all whose types may refer to it. rkyv's derives would have each
+    /// implementation demand itself, without an end. Other fields of such types are marked as
+    /// those that `Schema` is to have bounds for.
     ///
     /// A type that says something of bounds already is left as it is.
-    fn of(ident: &Ident, attributes: &[Attribute], all_fields: Vec<&mut Fields>) -> Self {
+    fn of(
+        ident: &Ident,
+        attributes: &[Attribute],
+        generics: &Generics,
+        all_fields: Vec<&mut Fields>,
+        is_recursive: bool,
+    ) -> Self {
         let mut found = Self {
             is_recursive: false,
             is_shared: false,
@@ -136,11 +113,15 @@ impl Recursion {
         let itself = Ident::new("Self", Span::call_site());
         for field in all_fields.into_iter().flat_map(|fields| fields.iter_mut()) {
             let ty = field.ty.to_token_stream();
-            if names(&ty, ident) || names(&ty, &itself) {
+            let may_name_messages = !depends_on(&ty, generics) && names_others(&ty);
+            if names(&ty, ident) || names(&ty, &itself) || is_recursive && may_name_messages {
                 found.is_recursive = true;
                 let shared = ["Rc", "Arc"].map(|name| Ident::new(name, Span::call_site()));
-                found.is_shared |= shared.iter().any(|name| names(&ty, name));
+                // What another type contains cannot be seen here.
+                found.is_shared |= is_recursive || shared.iter().any(|name| names(&ty, name));
                 field.attrs.push(parse_quote!(#[rkyv(omit_bounds)]));
+            } else if may_name_messages {
+                field.attrs.push(parse_quote!(#[ibex(__bounded)]));
             }
         }
         found
@@ -193,6 +174,22 @@ fn speaks_of_bounds(attribute: &Attribute) -> bool {
             .iter()
             .any(|name| names(&tokens, &Ident::new(name, Span::call_site())))
 }
+
+/// Tells whether a type names one that may contain any other, such as a message.
+fn names_others(tokens: &TokenStream) -> bool {
+    tokens.clone().into_iter().any(|token| match token {
+        TokenTree::Ident(ident) => !USUAL.iter().any(|name| ident == name),
+        TokenTree::Group(group) => names_others(&group.stream()),
+        TokenTree::Punct(_) | TokenTree::Literal(_) => false,
+    })
+}
+
+/// Names in the types of fields that refer to no message.
+#[rustfmt::skip]
+const USUAL: [&str; 20] = [
+    "u8", "u16", "u32", "u64", "u128", "usize", "i8", "i16", "i32", "i64", "i128", "isize",
+    "f32", "f64", "bool", "char", "String", "Vec", "Option", "Box",
+];
 
 /// Whether a name stands somewhere in the tokens, and not in a path behind another.
 fn names(tokens: &TokenStream, name: &Ident) -> bool {

@@ -50,9 +50,14 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
     for parameter in generics.type_params_mut() {
         parameter.bounds.push(parse_quote!(#krate::codec::Schema));
     }
+    let bounds = bounds(&input.data, &container)?;
+    if !bounds.is_empty() {
+        generics.make_where_clause().predicates.extend(bounds);
+    }
     let (impl_generics, type_generics, where_clause) = generics.split_for_impl();
     Ok(quote! {
         #[automatically_derived]
+        #[allow(trivial_bounds)]
         impl #impl_generics #krate::codec::Schema for #ident #type_generics #where_clause {
             fn describe(to: &mut #krate::codec::Describer) {
                 #description
@@ -114,6 +119,44 @@ fn names_lifetime(bound: &TypeParamBound) -> bool {
 
 fn has_lifetime(tokens: &impl ToTokens) -> bool {
     tokens.to_token_stream().to_string().contains('\'')
+}
+
+/// The bounds for the fields that `#[ibex::message]` has marked.
+fn bounds(data: &Data, container: &Container) -> Result<Vec<WherePredicate>> {
+    let all_fields: Vec<&Fields> = match data {
+        Data::Struct(data) => vec![&data.fields],
+        Data::Enum(data) => data
+            .variants
+            .iter()
+            .map(|variant| &variant.fields)
+            .collect(),
+        Data::Union(_) => Vec::new(),
+    };
+    let mut bounds = Vec::new();
+    for field in all_fields.into_iter().flatten() {
+        let field = Field::of(field, container)?;
+        if field.is_bounded {
+            let ty = field.described_as;
+            // All of it at the type, or the compiler would underline the attribute.
+            let span = ty.span();
+            let krate = located(container.krate.to_token_stream(), span);
+            bounds.push(syn::parse2(
+                quote_spanned!(span=> #ty: #krate::codec::Schema),
+            )?);
+        }
+    }
+    Ok(bounds)
+}
+
+/// Moves a path to `span`, except for `$crate`, whose own span says which crate it is.
+fn located(path: TokenStream, span: Span) -> TokenStream {
+    let tokens = path.into_iter().map(|mut token| {
+        if token.to_string() != "$crate" {
+            token.set_span(span);
+        }
+        token
+    });
+    tokens.collect()
 }
 
 /// A call per field. Each is located at the field's type, so that a type without
