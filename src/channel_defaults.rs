@@ -41,7 +41,7 @@ impl ChannelDefaults {
         SettingError::check_bytes("max_unreleased_bytes", bytes, 1..=1 << 40)
     }
 
-    /// What may be sent and not yet released.
+    /// Bytes that may be sent and not yet released.
     pub(crate) fn unreleased_bytes(&self) -> u64 {
         let default = self.ring_window().bytes + 2 * self.max_message_bytes;
         self.max_unreleased_bytes.unwrap_or(default)

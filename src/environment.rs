@@ -70,7 +70,7 @@ pub(crate) struct Site {
     pub(crate) device: Option<String>,
     pub(crate) port: Option<u8>,
     pub(crate) gid_index: Option<u32>,
-    /// One that names a partition.
+    /// Key that names a partition.
     pub(crate) partition_key: Option<u16>,
     /// In bytes; one that a port can have.
     pub(crate) mtu_bytes: Option<u32>,

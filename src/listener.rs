@@ -74,7 +74,7 @@ pub(crate) struct Failures {
     limit: LogLimit<FailureKind>,
 }
 
-/// What is told of as one.
+/// Kind of failure, told of as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FailureKind(Discriminant<Problem>, Option<Discriminant<HandshakeError>>);
 
@@ -111,7 +111,7 @@ impl Failures {
         }
     }
 
-    /// Nothing follows.
+    /// Tells the last counts, as nothing follows.
     fn tell_last_held(&mut self, now: Instant) {
         while let Some(held) = self.limit.poll_last_held(now) {
             held.warn();

@@ -100,7 +100,7 @@ impl NodeSettings {
         Ok(())
     }
 
-    /// What peers may make the nodes of this process hold, as far as this one goes.
+    /// Bytes that peers may make the nodes of this process hold, as far as this one goes.
     pub(crate) fn memory_limit(&self) -> u64 {
         let default = || process_memory_limit().map_or(UNKNOWN_LIMIT, |most| most / 4);
         self.memory_limit
@@ -157,7 +157,7 @@ fn check_fabrics(wishes: &[(Fabric, Policy)]) -> Result<(), SettingConflict> {
 
 /// The least that peers' large messages may have.
 pub(crate) const LEAST_MEMORY_LIMIT: u64 = 1 << 20;
-/// What they have where nobody says what the process may.
+/// Bytes for peers where nobody says what the process may have.
 const UNKNOWN_LIMIT: u64 = 256 << 20;
 
 /// What falling asleep and being woken take together, on machines where it takes long: two

@@ -197,7 +197,7 @@ impl Peer {
         fabric_of(self.session.fabric())
     }
 
-    /// Whether payloads of this session have a checksum where tcp carries them, as both nodes
+    /// Tells whether payloads of this session have a checksum where tcp carries them, as both nodes
     /// computed when the session began; see [`Integrity`](crate::Integrity).
     #[must_use]
     pub fn payload_checksums(&self) -> bool {

@@ -79,8 +79,8 @@ pub(crate) struct Resuming {
 }
 
 impl Resuming {
-    /// What a new session needs for that. The end that was dialed is found by the other when that
-    /// dials again.
+    /// Makes what a new session needs for that. The end that was dialed is found by the other
+    /// when that dials again.
     pub(crate) fn terms(&self, established: &Established) -> (RewiringTerms, Option<Registered>) {
         let peer = &established.peer;
         let (ways, session) = self.ways(established);
@@ -123,7 +123,7 @@ impl Resuming {
         reconnection(connection)
     }
 
-    /// What the session asks for if this end dials, and what it lets the other have.
+    /// Ways that the session asks for if this end dials, and what it lets the other have.
     fn ways(&self, established: &Established) -> (Ways, Resumable) {
         let began = established.fabric;
         let (ways, fabrics, reason) = match (began, &established.no_tcp) {

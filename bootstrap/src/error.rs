@@ -173,7 +173,7 @@ pub enum HandshakeError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Garbling {
-    /// This end received them.
+    /// Bytes that this end received.
     #[error(
         "the peer's message was damaged on its way: its checksum is {sent:08x}, and that of \
          what arrived {computed:08x}"

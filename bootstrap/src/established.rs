@@ -62,7 +62,7 @@ pub struct Established {
     /// Why the session may never go over its connection, where the policy or the build of an end
     /// excludes tcp.
     pub no_tcp: Option<String>,
-    /// Whether payloads have a checksum where tcp carries them.
+    /// Tells whether payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
 }
 

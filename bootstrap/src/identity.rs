@@ -58,7 +58,7 @@ impl HostHint {
         self.boot_id != [0; 16] && self.boot_id == other.boot_id
     }
 
-    /// Whether the connection between the two stays within one network stack.
+    /// Tells whether the connection between the two stays within one network stack.
     #[must_use]
     pub fn same_network(&self, other: &HostHint) -> bool {
         self.same_boot(other)

@@ -49,8 +49,8 @@ pub struct Local {
     pub limits: Limits,
     /// Where each session takes its place; shared by all who have a clone of this.
     pub places: Places,
-    /// Its sessions, to be gone on with when their wires break. Without, whoever comes to go on
-    /// with a session is told that there is no such session. Default: none.
+    /// The node's sessions, to be gone on with when their wires break. Without, whoever comes to
+    /// go on with a session is told that there is no such session. Default: none.
     pub resumable: Option<Arc<dyn ResumableSessions>>,
 
     // How it talks.

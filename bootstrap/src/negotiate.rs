@@ -125,7 +125,7 @@ pub fn exclusion(dialer: &Offer, acceptor: &Offer, fabric: FabricKind) -> Option
     }
 }
 
-/// Whether payloads have a checksum where tcp carries them, as [`Integrity`] says. Symmetric.
+/// Tells whether payloads have a checksum where tcp carries them, as [`Integrity`] says; symmetric.
 pub fn payload_checksums(a: &Offer, b: &Offer) -> bool {
     match (a.integrity, b.integrity) {
         (Integrity::On, _) | (_, Integrity::On) => true,

@@ -45,7 +45,7 @@ mod member;
 /// in between: a sender whose peer has a fan-in that nobody calls waits for its `open_timeout`.
 /// Peers need not be accepted. A [`Select`](crate::Select) waits for it beside other receivers.
 ///
-/// The parameter `V` is set by [`versions`](crate::ChannelBuilder::versions) and otherwise left
+/// The parameter `V` is set by [`versions`](FanInBuilder::versions) and otherwise left
 /// out.
 ///
 /// ```

@@ -268,7 +268,7 @@ impl Handshake<AcceptorPart> {
         self.read_messages();
     }
 
-    /// Whether a connection at the Unix socket that presents `bytes` may be part of the
+    /// Tells whether a connection at the Unix socket that presents `bytes` may be part of the
     /// session: these are the token, which is not used up by that.
     #[must_use]
     pub fn knows_token(&self, bytes: &[u8]) -> bool {

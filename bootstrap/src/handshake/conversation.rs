@@ -294,7 +294,7 @@ impl<E> Conversation<E> {
     }
 }
 
-/// What the two ends sent, the dialer's first, as `side` knows it.
+/// Puts what the two ends sent in order, the dialer's first, as `side` knows it.
 fn in_order<'a>(side: Side, sent: &'a [u8], received: &'a [u8]) -> [&'a [u8]; 2] {
     match side {
         Side::Dialer => [sent, received],

@@ -64,7 +64,7 @@ enum State {
     AwaitHello,
     AwaitDevice(Version),
     AwaitOffer(Version),
-    /// Nothing more, since the two Hellos do not go together.
+    /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
     AwaitEndpoint(Course),
     AwaitUnix(Course),

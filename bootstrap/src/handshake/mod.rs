@@ -136,7 +136,7 @@ pub struct Agreement {
     pub reason: String,
     /// Why tcp may not carry it, where a policy or a build excludes that.
     pub no_tcp: Option<String>,
-    /// Whether payloads have a checksum where tcp carries them.
+    /// Tells whether payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
     /// Both Hellos.
     pub prologue: Prologue,

@@ -49,7 +49,7 @@ pub enum ResumerEvent {
 enum State {
     AwaitHello,
     AwaitOffer,
-    /// Nothing more, since the two Hellos do not go together.
+    /// Awaits nothing more, since the two Hellos do not go together.
     AwaitEnd,
     /// Our queue pair.
     AwaitPrepared,

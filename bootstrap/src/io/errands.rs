@@ -51,7 +51,7 @@ pub(super) struct Errands {
     site: Arc<dyn VerbsSite>,
     desk: Arc<Desk>,
     thread: Option<JoinHandle<()>>,
-    /// That there can be no thread was told.
+    /// Set once the log was told that there can be no thread.
     has_warned: bool,
 }
 

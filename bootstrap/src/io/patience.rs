@@ -38,7 +38,7 @@ pub(super) struct Patience<'a> {
     pub(super) meanwhile: &'a dyn Meanwhile,
 }
 
-/// What goes on until then, where nobody may end the wait any more.
+/// Work that goes on until then, where nobody may end the wait any more.
 struct Uncancelled<'a>(&'a dyn Meanwhile);
 
 impl Meanwhile for Uncancelled<'_> {

@@ -39,7 +39,7 @@ pub(super) struct UnixPair {
     pub(super) bells: UnixPeer,
 }
 
-/// What a connection is for, as its first datagram says behind the token.
+/// Purpose of a connection, as its first datagram says behind the token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Part {
     Bells,
@@ -297,7 +297,7 @@ const HELD_UP: &str = "what processes of this user passed to this node cannot be
 /// What the acceptor says to the right token.
 const WELCOME: [u8; 1] = *b"+";
 
-/// One dialer is expected, twice; the rest is room for processes that only look.
+/// Room for one dialer, twice, and for processes that only look.
 const BACKLOG: i32 = 8;
 
 #[cfg(test)]

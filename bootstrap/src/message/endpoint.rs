@@ -58,7 +58,7 @@ pub struct VerbsEndpoint {
     pub receive_buffer_bytes: u32,
     /// Messages that the peer may have under way to this end at first.
     pub credit: u32,
-    /// It takes immediate data, and makes writes with some.
+    /// Set if the node takes immediate data, and makes writes with some.
     pub immediate: bool,
     /// The key of its partition, with the bit of full members; 0 where it is not known.
     pub partition_key: u16,

@@ -19,7 +19,7 @@ pub struct Offer {
     pub host: HostHint,
     /// How much it takes.
     pub limits: Limits,
-    /// Its wish for payload checksums.
+    /// The node's wish for payload checksums.
     pub integrity: Integrity,
     /// Its fabrics, each kind at most once.
     pub fabrics: Vec<FabricOffer>,

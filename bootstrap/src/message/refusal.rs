@@ -23,7 +23,7 @@ pub enum RefusalCause {
     Limit(End, SessionLimit),
     /// The session does not go on.
     Resume(ResumeRefusal),
-    /// It does not over the fabric that was asked for, as the words say.
+    /// The session does not go on over the fabric that was asked for, as the words say.
     NotOverFabric,
     /// No new session begins there any more.
     Closing,

@@ -14,7 +14,7 @@ pub(crate) struct Container {
     pub(crate) krate: Path,
     /// Whether attributes of serde are for other formats than ours.
     pub(crate) ignores_serde: bool,
-    /// Whether a message refers to itself through others; `None` on what is no message.
+    /// Set if a message refers to itself through others; `None` on what is no message.
     pub(crate) is_recursive: Option<bool>,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Field {
     pub(crate) wrapper: Option<String>,
     /// Whether `#[ibex(schema = ..)]` says what to describe it as.
     is_described: bool,
-    /// Whether the implementation is to say that this type has a schema, so that a lack of it
+    /// Set if the implementation is to say that this type has a schema, so that a lack of it
     /// is one error.
     pub(crate) is_bounded: bool,
 }

@@ -127,7 +127,7 @@ impl Recursion {
         found
     }
 
-    /// What rkyv's implementations for vectors, boxes and the like want, which the bounds of
+    /// Bounds that rkyv's implementations for vectors, boxes and the like want, which those of
     /// the fields would have said.
     fn bounds(&self, container: &Container) -> Option<TokenStream> {
         if !self.is_recursive {
@@ -159,7 +159,7 @@ impl Recursion {
     }
 }
 
-/// Whether an attribute of rkyv's says which bounds there are to be.
+/// Tells whether an attribute of rkyv's says which bounds there are to be.
 fn speaks_of_bounds(attribute: &Attribute) -> bool {
     const BOUNDS: [&str; 5] = [
         "omit_bounds",
@@ -191,7 +191,7 @@ const USUAL: [&str; 20] = [
     "f32", "f64", "bool", "char", "String", "Vec", "Option", "Box",
 ];
 
-/// Whether a name stands somewhere in the tokens, and not in a path behind another.
+/// Tells whether a name stands somewhere in the tokens, and not in a path behind another.
 fn names(tokens: &TokenStream, name: &Ident) -> bool {
     let mut colons = 0;
     tokens.clone().into_iter().any(|token| {

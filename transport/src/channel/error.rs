@@ -26,7 +26,7 @@ pub struct SchemaMismatch {
     pub ours: ChannelSpec,
     /// What the peer's end has, with all of its versions.
     pub theirs: ChannelSpec,
-    /// How far the channel came: nothing goes over it before the ends have compared their types.
+    /// Counts of the channel: nothing goes over it before the ends have compared their types.
     pub counts: Counts,
 }
 

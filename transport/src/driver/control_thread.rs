@@ -25,7 +25,7 @@ type Job = Box<dyn FnOnce() + Send>;
 #[derive(Debug, Default)]
 pub(super) struct ControlThread {
     state: Mutex<State>,
-    /// That there can be no thread was told: each long message of a peer finds it out anew.
+    /// Set once the log was told that there can be no thread: each long message finds it out anew.
     has_warned: AtomicBool,
 }
 

@@ -293,6 +293,33 @@ mod tests {
     }
 
     #[test]
+    fn a_stall_says_who_waits_for_what() {
+        let words = |end, held| {
+            let stalled = Stalled {
+                channel: "wal".to_owned(),
+                end,
+                since: Instant::now(),
+                oldest: 5,
+                held,
+            };
+            stalled.to_string()
+        };
+        let (waits, rest) = (
+            " began to wait for room ",
+            "message 5 is not released there",
+        );
+        let here = words(Role::Sender, None);
+        assert!(
+            here.starts_with("this sender") && here.contains(waits),
+            "{here}"
+        );
+        assert!(here.ends_with(rest), "{here}");
+        let there = words(Role::Receiver, Some(0));
+        assert!(there.starts_with("its sender"), "{there}");
+        assert!(there.ends_with("nobody takes message 5 here"), "{there}");
+    }
+
+    #[test]
     fn what_nobody_takes_is_bounded_and_the_newest_stays() {
         let queue = EventQueue::default();
         let mut wakers = Wakers::new();

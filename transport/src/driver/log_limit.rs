@@ -17,7 +17,7 @@ use std::{
 /// Bound of what strangers and peers can have a node log.
 #[derive(Debug)]
 pub struct LogLimit<K> {
-    /// As many as the program has kinds of failures.
+    /// Kinds that were met, at most as many as the program has.
     kinds: Vec<Kind<K>>,
 }
 
@@ -45,7 +45,7 @@ pub struct Held {
     tell: fn(&Held),
 }
 
-/// How many of a kind are told in a period.
+/// Number of a kind that are told in a period.
 pub const TOLD_PER_PERIOD: u32 = 5;
 /// The time that a count is of, or a little less.
 pub const PERIOD: Duration = Duration::from_secs(10);
@@ -94,13 +94,13 @@ impl<K: PartialEq> LogLimit<K> {
         true
     }
 
-    /// What was counted in a period that is over.
+    /// Takes the count of a period that is over.
     #[must_use]
     pub fn poll_held(&mut self, now: Instant) -> Option<Held> {
         self.poll_held_for(PERIOD, now)
     }
 
-    /// What was counted up to now, whether its period is over or not: nothing follows.
+    /// Takes the count up to now, whether its period is over or not: nothing follows.
     #[must_use]
     pub fn poll_last_held(&mut self, now: Instant) -> Option<Held> {
         self.poll_held_for(Duration::ZERO, now)

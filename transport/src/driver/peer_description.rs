@@ -25,7 +25,7 @@ pub struct PeerDescription {
     pub reason: String,
 }
 
-/// Its identity and incarnation, as far as people tell them apart, and its address.
+/// Prints identity and incarnation, as far as people tell them apart, and the address.
 impl fmt::Display for PeerDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut shown = self.identity[..6].iter();

@@ -117,7 +117,7 @@ pub struct Runtime {
     /// The same for large messages that peers write themselves: nothing else is ever in it,
     /// since they keep the keys.
     pub(crate) granted_pool: LargePool,
-    /// What large messages of peers are charged to.
+    /// Budget that large messages of peers are charged to.
     pub(crate) memory: MemoryBudget,
 }
 

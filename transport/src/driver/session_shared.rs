@@ -197,7 +197,7 @@ impl SessionShared {
         self.carrier.fabric()
     }
 
-    /// Whether payloads have a checksum where tcp carries them.
+    /// Tells whether payloads have a checksum where tcp carries them.
     #[must_use]
     pub fn payload_checksums(&self) -> bool {
         self.payload_checksums

@@ -24,7 +24,7 @@ pub(crate) struct Warnings {
     is_holding: AtomicBool,
 }
 
-/// What is told of as one.
+/// Kind of warning, told of as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Warning {
     /// A session ended otherwise than in order, for such a cause.
@@ -37,7 +37,7 @@ pub(crate) enum Warning {
     NotOpened,
     /// A group drops a member.
     MemberDropped,
-    /// What a peer passes has to wait for a descriptor.
+    /// Segments that a peer passes have to wait for a descriptor.
     NoDescriptor,
     /// The epoll set refuses a session's socket.
     NoEpoll,
@@ -62,7 +62,7 @@ impl Warnings {
         is_told
     }
 
-    /// Whether [`tell_held`](Self::tell_held) will have something to say.
+    /// Tells whether [`tell_held`](Self::tell_held) will have something to say.
     #[inline]
     pub(crate) fn are_held(&self) -> bool {
         self.is_holding.load(Ordering::Relaxed)
@@ -86,7 +86,7 @@ impl Warnings {
     }
 }
 
-/// What was counted is told of before the node goes.
+/// Tells what was counted before the node goes.
 impl Drop for Warnings {
     fn drop(&mut self) {
         // In a fork of the process a thread that is not there may have the log.

@@ -86,7 +86,7 @@ impl Carriage {
         }
     }
 
-    /// Whether a frame is a chunk on a stream, which has
+    /// Tells whether a frame is a chunk on a stream, which has
     /// [no extension](super::frame_check).
     #[inline]
     #[must_use]

@@ -57,8 +57,8 @@ pub enum ImpossibleCounters {
 }
 
 impl Counters {
-    /// How far questions for acknowledgements are answered. Where acknowledgement has ended no
-    /// further message can be acknowledged, and the answer is that it is released.
+    /// Number up to which questions for acknowledgements are answered. Where acknowledgement has
+    /// ended no further message can be acknowledged, and the answer is that it is released.
     #[inline]
     #[must_use]
     pub(super) fn settled(&self) -> u64 {

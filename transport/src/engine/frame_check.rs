@@ -243,7 +243,7 @@ fn of_record_headers(body: &[u8], alignment: usize) -> u32 {
     joined(check, crc(&batch[..filled]))
 }
 
-/// What is covered of the record at the front, and its size; `None` where no record is.
+/// Finds what is covered of the record at the front, and its size; `None` where no record is.
 #[inline]
 fn covered_of(body: &[u8], alignment: usize) -> Option<(&[u8], usize)> {
     let Some(word) = body.first_chunk() else {

@@ -307,7 +307,7 @@ impl Transfers {
         self.under_way.iter().any(is_it)
     }
 
-    /// What is granted, how and up to where. Receiving side.
+    /// Lists what is granted, how and up to where. Receiving side.
     pub(super) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
         let granted =
             |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));

@@ -42,7 +42,7 @@ pub(super) struct SendChannel {
     pub(super) closing: Option<(u64, CloseReason)>,
     /// In the session's ready queue.
     pub(super) queued: bool,
-    /// What its handles wait for, or have waited for.
+    /// Questions that its handles wait for, or have waited for.
     pub(super) asked: Questions,
 }
 

@@ -28,7 +28,7 @@ pub struct Admission {
     pub peer: PeerDescription,
     /// Ends that either side may have open.
     pub max_channels: usize,
-    /// Whether payloads have a checksum where tcp carries them.
+    /// Tells whether payloads have a checksum where tcp carries them.
     pub payload_checksums: bool,
     /// How the session gets another connection when this one breaks, where both ends can go
     /// on over it.

@@ -282,7 +282,7 @@ pub struct Agreed {
 }
 
 impl Agreed {
-    /// What messages with memory of their own may add up to that were announced and not
+    /// Bytes that messages with memory of their own may add up to that were announced and not
     /// released: what `max_unreleased_bytes` leaves beside the window, and at least as much as
     /// that. One may be out whatever its length.
     #[must_use]

@@ -112,7 +112,7 @@ impl LocalWires {
         })
     }
 
-    /// Whether the peer has passed something that this end has not taken yet, as far as it
+    /// Tells whether the peer has passed something that this end has not taken yet, as far as it
     /// knows.
     pub(super) fn is_behind(&self) -> bool {
         self.lacks_descriptor || self.has_more

@@ -1,4 +1,4 @@
-//! What a peer rings for over shared memory: for whoever has armed, and for what its senders
+//! Rings of a peer over shared memory: for whoever has armed, and for what its senders
 //! ask.
 
 use std::sync::atomic::Ordering;

@@ -120,7 +120,7 @@ pub(crate) struct Handover<'a> {
     pub(crate) tcp: TcpStream,
     /// Bytes that came behind the handshake.
     pub(crate) leftover: &'a [u8],
-    /// What passes descriptors, and what rings (shm).
+    /// Sockets that pass descriptors and ring (shm).
     pub(crate) unix: Option<UnixWires>,
     /// The queue pair (verbs), connected.
     pub(crate) pair: Option<PreparedPair>,

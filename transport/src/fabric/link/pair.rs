@@ -117,7 +117,7 @@ impl Pair {
         }
     }
 
-    /// What frames over a connected queue pair are like.
+    /// Terms of frames over a connected queue pair.
     pub(super) fn terms(prepared: &PreparedPair) -> io::Result<WireTerms> {
         let Some(peer_credit) = prepared.peer_credit() else {
             return Err(io::Error::other(

@@ -56,9 +56,9 @@ pub(super) struct LargeIn {
     /// Its memory is wanted, or here.
     is_wanted: bool,
     pub(super) memory: Option<LargeLease>,
-    /// How far into it the peer may go.
+    /// Position in it up to which the peer may go.
     granted: u64,
-    /// How far it has come.
+    /// Position up to which it has come.
     arrived: u64,
     lacks: Lack,
     /// The peer writes it: until it says that it is done, or can write no more, the memory
@@ -66,7 +66,7 @@ pub(super) struct LargeIn {
     is_the_peers: bool,
 }
 
-/// What a large message on its way in lacks.
+/// Lack of a large message on its way in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lack {
     Nothing,
@@ -556,7 +556,7 @@ impl Link {
     }
 }
 
-/// What a large message may bring before it has more memory than it is charged for.
+/// Bytes that a large message may bring before it has more memory than it is charged for.
 const FIRST_BYTES: u64 = 1 << 20;
 /// In such steps is that charged.
 const PAGES: u64 = 64 << 10;

@@ -243,7 +243,7 @@ impl Link {
         tools.share_is_spent = true;
     }
 
-    /// Whether bytes are here that need no read.
+    /// Tells whether bytes are here that need no read.
     #[inline]
     pub(crate) fn has_leftover(&self) -> bool {
         let Wires::Stream(stream) = &self.wires else {

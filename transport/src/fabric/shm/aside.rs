@@ -120,7 +120,7 @@ pub fn is_held_up() -> bool {
     UNKNOWN.state().waiting.len() >= MOST_WAITING
 }
 
-/// What [`peek`] found.
+/// Finding of [`peek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Peeked {
     /// A packet of so many bytes without descriptors; with 0 bytes it may be the end.

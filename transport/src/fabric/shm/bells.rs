@@ -32,7 +32,7 @@ use super::aside::{Peeked, UnixSocket, peek};
 #[derive(Debug)]
 pub struct Bells(RwLock<Option<UnixSocket>>);
 
-/// What [`Bells::hear`] found.
+/// Finding of [`Bells::hear`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "an end stays readable"]
 pub enum Heard {

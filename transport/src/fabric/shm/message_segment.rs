@@ -89,7 +89,7 @@ impl MessageSegment {
 /// The sender's slots of one channel.
 #[derive(Debug, Default)]
 pub struct MessageSegmentPool {
-    /// As many as there were in use at a time.
+    /// Slots, as many as there were in use at a time.
     slots: Vec<Slot>,
     releases: u64,
 }
@@ -318,7 +318,7 @@ impl<'pool> MessageSlot<'pool> {
 /// The receiver's mappings of one channel's slots.
 #[derive(Debug, Default)]
 pub struct MessageSlots {
-    /// As many as were named.
+    /// Slots, as many as were named.
     slots: Vec<Option<Arc<MessageSegment>>>,
 }
 
@@ -405,7 +405,7 @@ mod tests {
     use std::sync::atomic::{Ordering::SeqCst, fence};
 
     impl MessageSlots {
-        /// What a receiver does with an announcement.
+        /// Does what a receiver does with an announcement.
         fn accept(
             &mut self,
             slot: u32,

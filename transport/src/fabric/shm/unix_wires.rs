@@ -1,4 +1,4 @@
-//! What a session over shared memory has beside its connection.
+//! Sockets that a session over shared memory has beside its connection.
 #![forbid(unsafe_code)]
 
 use std::{os::fd::OwnedFd, sync::Arc};

@@ -55,7 +55,7 @@ pub(crate) struct ChunkInProgress {
     pub(crate) fill: usize,
     /// They are the message's last.
     pub(crate) complete: bool,
-    /// What its check covers, and has to be.
+    /// Extent that its check covers, and the value that it has to have.
     pub(crate) check: (Coverage, u32),
 }
 
@@ -79,7 +79,7 @@ impl ChunkInProgress {
 }
 
 impl Inbound {
-    /// Whether a frame is here in part.
+    /// Tells whether a frame is here in part.
     pub(crate) fn is_in_frame(&self) -> bool {
         self.chunk.is_some() || self.skip > 0 || !self.unparsed().is_empty()
     }

@@ -111,7 +111,7 @@ impl Outbound {
         (self.heads, self.pieces) = (Vec::new(), Vec::new());
     }
 
-    /// Where the header of the next frame lands in the peer's arrival memory, modulo 64.
+    /// Place where the header of the next frame lands in the peer's arrival memory, modulo 64.
     #[inline]
     pub(crate) fn landing(&self) -> usize {
         (self.position as usize + CHECK_BYTES) % BLOCK_ALIGNMENT

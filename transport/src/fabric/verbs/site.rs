@@ -100,7 +100,7 @@ struct Opened {
 struct Standing {
     /// 0 on RoCE.
     lid: u16,
-    /// Where queue pairs find the key of their partition; `None` if the port is in it no more.
+    /// Partition of the queue pairs, and where its key is; `None` if the port is in it no more.
     partition: Option<Partition>,
 }
 

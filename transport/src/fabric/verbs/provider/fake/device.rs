@@ -22,7 +22,7 @@ pub struct FakeDevice {
     pub max_inline_bytes: u32,
     /// Whether it takes immediate data; else requests with some are `EINVAL`.
     pub has_immediate: bool,
-    /// Whether its queues hold exactly what is asked for; else sizes are rounded up.
+    /// Set if its queues hold exactly what is asked for; else sizes are rounded up.
     pub has_exact_queues: bool,
     /// What its extended completion queues are like.
     pub extended: FakeExtended,

@@ -183,8 +183,8 @@ impl FakeProvider {
         self.world.lock().loses_last_events = lose;
     }
 
-    /// What `ibv_is_fork_initialized` says from now on. With [`ForkStatus::Enabled`] the end of
-    /// a registration lets children have its pages, as libibverbs does.
+    /// Sets what `ibv_is_fork_initialized` says from now on. With [`ForkStatus::Enabled`] the end
+    /// of a registration lets children have its pages, as libibverbs does.
     pub fn set_fork_status(&self, status: ForkStatus) {
         self.world.lock().fork_status = Some(status);
     }

@@ -53,7 +53,7 @@ pub(super) struct State {
     pub(super) loses_last_events: bool,
     /// It says nothing at all, of no request.
     pub(super) is_silent: bool,
-    /// Whether children may have registered memory; `None` is the kernel's care.
+    /// Tells whether children may have registered memory; `None` is the kernel's care.
     pub(super) fork_status: Option<ForkStatus>,
     pub(super) limits_armed: u64,
     /// What all clocks show.
