@@ -139,7 +139,9 @@ pub enum Event {
         missing: Box<NotOpened>,
     },
     /// A sender has waited for 1 s for its window and nothing of it was released: told once
-    /// for each such wait, at both ends, and logged as a warning. Under
+    /// for each such wait, at both ends, and logged as a warning. The receiving end tells as well
+    /// of a message that waits for room within its node's
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit), be its sender waiting or not. Under
     /// [`Driver::Caller`](crate::Driver::Caller) it is noticed in turns.
     #[non_exhaustive]
     Stalled {
@@ -158,9 +160,11 @@ pub enum Event {
         /// Messages that the application here has taken and not released; if there are none,
         /// it does not take the next one. `None` at the sending end, which cannot know.
         held: Option<u64>,
+        /// The next message has come, or begun to, and waits for room within `memory_limit` here.
+        lacks_room: bool,
     },
     /// A channel that was stalled goes on. One that ends instead says so by its session's or
-    /// its handles' errors.
+    /// its handles' errors. The receiving end tells nothing of a wait that its sender gave up.
     #[non_exhaustive]
     Recovered {
         /// The peer.
@@ -277,6 +281,7 @@ impl Event {
                 since: stalled.since,
                 oldest: stalled.oldest,
                 held: stalled.held,
+                lacks_room: stalled.lacks_room,
             },
             What::Recovered {
                 channel,
@@ -368,6 +373,7 @@ impl fmt::Display for Event {
                 since,
                 oldest,
                 held,
+                lacks_room,
                 ..
             } => {
                 let stalled = driver::Stalled {
@@ -376,6 +382,7 @@ impl fmt::Display for Event {
                     since: *since,
                     oldest: *oldest,
                     held: *held,
+                    lacks_room: *lacks_room,
                 };
                 write!(f, "channel \"{channel}\" with {peer}: {stalled}")
             }

@@ -67,8 +67,15 @@ impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
     /// # Errors
     ///
     /// [`RecvError`]: the peer did not open its end within `open_timeout` or has another
-    /// type, the session broke (everything that arrived was handed out before), or one
-    /// message is not valid (the next call goes on).
+    /// type, the session broke (everything that arrived was handed out before), one
+    /// message is not valid (the next call goes on), or the kernel refuses memory for what has
+    /// come ([`RecvError::Memory`], said once; later calls wait for it).
+    ///
+    /// A long message for which there is no room within the node's
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit) is no error: the call waits until
+    /// messages that this process holds are dropped, and for ever if its own thread holds them. A
+    /// warning and [`Event::Stalled`](crate::Event::Stalled) say so after 1 s, and the error of
+    /// [`recv_timeout`](Self::recv_timeout) does.
     #[inline(always)]
     #[allow(
         clippy::should_implement_trait,

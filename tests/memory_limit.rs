@@ -15,8 +15,8 @@ use std::{
 };
 
 use ibex::{
-    ChannelBuilder, Driver, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver,
-    RecvTimeoutError,
+    ChannelBuilder, Driver, Event, Events, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw,
+    Receiver, RecvTimeoutError, SendTimeoutError,
 };
 
 /// Half a gigabyte and more is announced over tcp and does not come. The process grows by no
@@ -70,6 +70,135 @@ fn what_is_mapped_counts_and_the_rest_waits() {
         assert_eq!(held.len(), 2, "no third fits");
         // A short one of another session does.
         others_go_on(&node, Fabric::Shm);
+    }
+}
+
+/// A receiver whose own program holds what `memory_limit` lets in is told so when its time is up,
+/// by an event, and when it goes on; a sender that gives up does not go on.
+#[test]
+fn who_holds_all_that_there_is_hears_of_it() {
+    let _alone = ALONE.lock().expect("no test has failed beside");
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let limit = 2 * HELD as u64 + HELD as u64 / 2;
+        let far = builder(fabric).memory_limit(limit).listen("127.0.0.1:0");
+        let far = far.build().expect("a node");
+        let near = builder(fabric).build().expect("a node");
+        let here = near.connect(far.local_addr().expect("it listens"));
+        let (here, there) = (here.expect("a session"), far.accept().expect("a peer"));
+        let mut events = far.events();
+        let open = |peer: &Peer| {
+            let channel = peer.channel("held").codec::<Raw>();
+            channel.max_unreleased_bytes(1 << 40)
+        };
+        let mut sender = open(&here).sender::<[u8]>().expect("an end");
+        let mut receiver = open(&there).receiver::<[u8]>().expect("an end");
+        // One that waits here, and none behind it.
+        for _ in 0..3 {
+            sender.send(&vec![1; HELD]).expect("it may be out");
+        }
+        let held = [(); 2].map(|()| receiver.recv().expect("a message"));
+        let error = loop {
+            // Before the third has begun to come nothing is known of it.
+            match receiver.recv_timeout(Duration::from_millis(100)) {
+                Err(RecvTimeoutError::Timeout(error)) if error.lacks_room => break error,
+                Err(RecvTimeoutError::Timeout(_)) => {}
+                other => panic!("{fabric}: {other:?}"),
+            }
+        };
+        let text = error.to_string();
+        assert!(
+            text.contains("message 3") && text.contains("raise memory_limit"),
+            "{text}"
+        );
+        let stall = loop {
+            // Over shared memory it is the call that asks for memory.
+            let _ = receiver.recv_timeout(Duration::from_millis(100));
+            match events.next_timeout(Duration::from_millis(100)) {
+                Some(event @ Event::Stalled { .. }) => break event,
+                Some(Event::Connected { .. }) | None => {}
+                other => panic!("{fabric}: {other:?}"),
+            }
+        };
+        let Event::Stalled {
+            lacks_room,
+            oldest,
+            held: count,
+            ..
+        } = &stall
+        else {
+            unreachable!("it is");
+        };
+        assert_eq!(
+            (*lacks_room, *oldest, *count),
+            (true, 1, Some(2)),
+            "{fabric}"
+        );
+        assert!(stall.to_string().contains("memory_limit"), "{stall}");
+        // The sender goes on until it waits, and gives up.
+        let full = loop {
+            match sender.send_timeout(&vec![1; HELD], Duration::from_millis(300)) {
+                Ok(_) => {}
+                Err(SendTimeoutError::Timeout(full)) => break full,
+                Err(error) => panic!("{fabric}: {error}"),
+            }
+        };
+        let text = full.to_string();
+        assert!(!text.contains("unreleased_bytes"), "{fabric}: {text}");
+        let setting = (fabric == Fabric::Tcp).then_some("memory_limit");
+        assert_eq!(full.setting(), setting, "{fabric}: {text}");
+        let event = events.next_timeout(Duration::from_millis(600));
+        assert!(event.is_none(), "nothing goes on: {event:?}");
+        drop(held);
+        drop(receiver.recv().expect("it comes"));
+        let event = events.next_timeout(LONG);
+        let went_on = matches!(event, Some(Event::Recovered { .. }));
+        assert!(went_on, "{fabric}: {event:?}");
+    }
+}
+
+/// The receiving end is told as well while its program takes nothing, and its sender gives up.
+#[test]
+fn a_sender_that_gives_up_does_not_go_on() {
+    let _alone = ALONE.lock().expect("no test has failed beside");
+    for fabric in [Fabric::Shm, Fabric::Tcp] {
+        let far = builder(fabric).listen("127.0.0.1:0");
+        let far = far.build().expect("a node");
+        let near = builder(fabric).build().expect("a node");
+        let here = near.connect(far.local_addr().expect("it listens"));
+        let (here, there) = (here.expect("a session"), far.accept().expect("a peer"));
+        let mut events = far.events();
+        let open = |peer: &Peer| peer.channel("given up").codec::<Raw>().window_messages(1);
+        let mut sender = open(&here).sender::<[u8]>().expect("an end");
+        let mut receiver = open(&there).receiver::<[u8]>().expect("an end");
+        sender.send(b"first").expect("room");
+        let waits = |events: &mut Events| loop {
+            match events.next_timeout(LONG) {
+                Some(Event::Connected { .. }) => {}
+                Some(Event::Stalled { .. }) => break,
+                other => panic!("{fabric}: {other:?}"),
+            }
+        };
+        thread::scope(|scope| {
+            let (give_up, heard) = std::sync::mpsc::channel();
+            let sending = scope.spawn(move || {
+                while heard.try_recv().is_err() {
+                    let error = sender.send_timeout(b"second", Duration::from_millis(1500));
+                    assert!(error.is_err(), "{error:?}");
+                }
+                sender
+            });
+            waits(&mut events);
+            give_up.send(()).expect("it listens");
+            let mut sender = sending.join().expect("it gives up");
+            while let Some(event) = events.next_timeout(Duration::from_millis(600)) {
+                assert!(
+                    !matches!(event, Event::Recovered { .. }),
+                    "{fabric}: {event}"
+                );
+            }
+            drop(receiver.recv().expect("the first"));
+            sender.send_timeout(b"second", LONG).expect("room");
+        });
     }
 }
 
@@ -230,5 +359,7 @@ const LENGTH: usize = 64 << 20;
 /// What the process may take meanwhile: what a turn of an attacker brought all the same, and
 /// the memory of the session beside, at both ends.
 const MOST: u64 = 160 << 20;
+/// Longer than half a window.
+const HELD: usize = 3 << 19;
 const HONEST: usize = 12 << 20;
 const HONEST_MESSAGES: u64 = 10;

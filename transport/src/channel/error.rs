@@ -264,11 +264,7 @@ pub struct MessageTooLong {
 }
 
 /// No message came before the caller's time was up.
-#[derive(Clone, thiserror::Error)]
-#[error(
-    "channel \"{channel}\": no message came from {peer} within the time-out, behind {received} \
-     that this end was handed; a later call goes on"
-)]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct NoMessage {
     /// The channel's name.
@@ -277,7 +273,39 @@ pub struct NoMessage {
     pub peer: String,
     /// Messages that this end was handed out before.
     pub received: u64,
+    /// One has come, or begun to, and waits: there is no room for it within this node's
+    /// `memory_limit`.
+    pub lacks_room: bool,
 }
+
+impl fmt::Display for NoMessage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            received,
+            lacks_room,
+        } = self;
+        write!(f, "channel \"{channel}\": ")?;
+        match lacks_room {
+            false => write!(
+                f,
+                "no message came from {peer} within the time-out, behind {received} that this end \
+                 was handed; a later call goes on"
+            ),
+            true => write!(
+                f,
+                "message {} from {peer} waits for memory: what this process holds of long messages \
+                 leaves it no room within the node's memory_limit; it is not lost, and a later \
+                 call goes on; drop messages that are held, on whatever channel, or raise \
+                 memory_limit",
+                received + 1
+            ),
+        }
+    }
+}
+
+impl Error for NoMessage {}
 
 /// A message was not sent. The value stays with the caller: sending only borrows it.
 #[derive(thiserror::Error)]

@@ -53,6 +53,9 @@ pub struct ReceiveEnd {
     pub(crate) large_released: Counter,
     /// Messages that arrived, as the engine counts them (not on shm).
     pub(crate) arrived: AtomicU64,
+    /// A message waits as there is no room for it within the node's `memory_limit`. Relaxed:
+    /// it is for what people are told.
+    pub(crate) lacks_room: AtomicBool,
 
     // What is handed out.
     pub(crate) cells: CellLease,
@@ -213,6 +216,7 @@ impl ReceiveEnd {
             large: Mutex::default(),
             large_released: Counter::default(),
             arrived: AtomicU64::new(0),
+            lacks_room: AtomicBool::new(false),
             cells,
             prefix: Advance::default(),
             held: Mutex::default(),

@@ -281,6 +281,8 @@ impl ReceiveHandle {
         }
         match self.poll_all() {
             Err(RecvError::Memory(error)) => {
+                let lacks_room = error.is_beyond_limit();
+                self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
                 let is_news = self.try_later();
                 // What waits for others to be released is no lack.
                 match is_news && !error.is_beyond_limit() {
@@ -289,7 +291,9 @@ impl ReceiveHandle {
                 }
             }
             found => {
-                self.retry_at = None;
+                if self.retry_at.take().is_some() {
+                    self.end.lacks_room.store(false, Ordering::Relaxed);
+                }
                 found
             }
         }
@@ -377,11 +381,14 @@ impl ReceiveHandle {
             return false;
         }
         let outcome = self.take_source().and_then(|()| self.map_segment());
-        if matches!(outcome, Err(RecvError::Memory(_))) {
+        if let Err(RecvError::Memory(error)) = outcome {
+            let lacks_room = error.is_beyond_limit();
+            self.end.lacks_room.store(lacks_room, Ordering::Relaxed);
             self.try_later();
             return false;
         }
         self.retry_at = None;
+        self.end.lacks_room.store(false, Ordering::Relaxed);
         true
     }
 

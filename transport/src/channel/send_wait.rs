@@ -243,6 +243,7 @@ impl SendEnd {
             since,
             oldest: self.counts().released + 1,
             held: None,
+            lacks_room: false,
         }))
     }
 

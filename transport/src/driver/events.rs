@@ -109,6 +109,8 @@ pub struct Stalled {
     /// At the receiving end, messages that its application has taken and not released; with
     /// none it does not take any.
     pub held: Option<u64>,
+    /// At the receiving end, whether the next message waits for room within `memory_limit`.
+    pub lacks_room: bool,
 }
 
 /// The words for it, without the channel and the peer.
@@ -119,6 +121,15 @@ impl fmt::Display for Stalled {
             Role::Receiver => "its sender",
         };
         let waited = Duration::from_micros(self.since.elapsed().as_micros() as u64);
+        if self.lacks_room {
+            let (held, oldest) = (self.held.unwrap_or(0), self.oldest);
+            return write!(
+                f,
+                "the next message has waited {waited:?} for room within memory_limit here ({held} \
+                 messages of this channel are held, from {oldest} on); drop what is held, on \
+                 whatever channel, or raise memory_limit"
+            );
+        }
         write!(f, "{waits} began to wait for room {waited:?} ago; ")?;
         let oldest = self.oldest;
         match self.held {

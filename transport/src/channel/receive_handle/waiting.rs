@@ -127,6 +127,7 @@ impl ReceiveHandle {
                 channel: end.name.to_string(),
                 peer: session.peer_name(),
                 received: end.handed_out.load(Ordering::Relaxed),
+                lacks_room: end.lacks_room.load(Ordering::Relaxed),
             }))),
         }
     }

@@ -266,7 +266,15 @@ impl Link {
         if !context.runtime.memory.has_room() {
             let again = clock::now() + LOOK_FOR_ROOM;
             self.timers.set_sooner(Timer::Memory, again);
+            self.lacks_room(end);
             return;
+        }
+        if self
+            .receivers
+            .get(end)
+            .is_some_and(|one| one.large.iter().all(|large| large.lacks != Lack::Room))
+        {
+            self.has_room(end);
         }
         while self.unbegun() < MAX_UNBEGUN
             && let Some(receiver) = self.receivers.get_mut(end)
@@ -288,6 +296,23 @@ impl Link {
         {
             self.room_is_wanted(end);
             self.session.grant_waits(end);
+        }
+    }
+
+    /// A message of `end` waits, as there is no room for it within the node's limit.
+    fn lacks_room(&mut self, end: u32) {
+        if let Some(receiver) = self.receivers.get(end)
+            && !receiver.large.is_empty()
+        {
+            receiver.end.lacks_room.store(true, Ordering::Relaxed);
+            self.room_is_wanted(end);
+        }
+    }
+
+    /// It does so no more.
+    fn has_room(&mut self, end: u32) {
+        if let Some(receiver) = self.receivers.get(end) {
+            receiver.end.lacks_room.store(false, Ordering::Relaxed);
         }
     }
 
@@ -412,15 +437,18 @@ impl Link {
         if !is_charged {
             large.lacks = Lack::Room;
             let again = clock::now() + LOOK_FOR_ROOM;
-            return self.timers.set_sooner(Timer::Memory, again);
+            self.timers.set_sooner(Timer::Memory, again);
+            return self.lacks_room(end);
         }
         large.lacks = Lack::IsComing;
+        let memory = memory.memory().clone();
+        self.has_room(end);
         context.wanted.push(MemoryWanted {
             session,
             end,
             purpose: Purpose::More {
                 sequence,
-                memory: memory.memory().clone(),
+                memory,
                 from,
                 to,
             },
@@ -489,6 +517,9 @@ impl Link {
     pub(crate) fn receiver_retries(&mut self, end: u32, retry_at: Instant) {
         if let Some(receiver) = self.receivers.get_mut(end) {
             receiver.retries = Some(retry_at);
+            if receiver.end.lacks_room.load(Ordering::Relaxed) {
+                self.room_is_wanted(end);
+            }
             self.timers.set_sooner(Timer::Memory, retry_at);
         }
     }

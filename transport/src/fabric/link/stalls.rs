@@ -1,4 +1,4 @@
-//! Receivers whose sender waits for room, and tasks that wait for it here: noticed when
+//! Receivers whose sender waits for room, or that have none for a message themselves, and tasks that wait for it here: noticed when
 //! nothing was released for a while.
 //!
 //! A sender that waits says so, by a frame or in shared memory, and the engine answers it.
@@ -25,6 +25,8 @@ pub(super) struct ReceiverStall {
     /// Messages released when it began.
     released: u64,
     is_told: bool,
+    /// It was told of as a wait for room within `memory_limit`.
+    lacked_room: bool,
 }
 
 impl ReceiveLink {
@@ -43,13 +45,14 @@ impl ReceiveLink {
                 since: now,
                 released,
                 is_told: false,
+                lacked_room: false,
             });
         }
     }
 }
 
 impl Link {
-    /// The sender of `end` waits for room.
+    /// The sender of `end` waits for room, or what it sent does.
     pub(super) fn room_is_wanted(&mut self, end: u32) {
         if let Some(receiver) = self.receivers.get_mut(end) {
             let now = clock::now();
@@ -78,14 +81,18 @@ impl Link {
                 continue;
             };
             let end = &receiver.end;
-            let is_wanted = match end.theirs.get() {
-                Some(theirs) if self.local.is_some() => wants_room(theirs),
-                _ => self.session.wants_room(id) || waits_for_release,
-            };
+            let lacks_room = end.lacks_room.load(Ordering::Relaxed);
+            let is_wanted = lacks_room
+                || match end.theirs.get() {
+                    Some(theirs) if self.local.is_some() => wants_room(theirs),
+                    _ => self.session.wants_room(id) || waits_for_release,
+                };
             let released = end.prefix.prefix().released;
             let handed_out = end.handed_out.load(Ordering::Relaxed);
             if !is_wanted || released != stall.released {
-                if stall.is_told {
+                // A sender that has given up does not go on.
+                let goes_on = released != stall.released || stall.lacked_room;
+                if stall.is_told && goes_on {
                     told.push(What::Recovered {
                         channel: end.name.to_string(),
                         end: Role::Receiver,
@@ -97,13 +104,14 @@ impl Link {
             }
             let due = stall.since + NOTICE;
             if due <= now && !stall.is_told {
-                stall.is_told = true;
+                (stall.is_told, stall.lacked_room) = (true, lacks_room);
                 told.push(What::Stalled(Stalled {
                     channel: end.name.to_string(),
                     end: Role::Receiver,
                     since: stall.since,
                     oldest: released + 1,
                     held: Some(handed_out.saturating_sub(released)),
+                    lacks_room,
                 }));
             }
             let look = if stall.is_told { now + TICK } else { due };
