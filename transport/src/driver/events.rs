@@ -312,6 +312,7 @@ mod tests {
                 since: Instant::now(),
                 oldest: 5,
                 held,
+                lacks_room: false,
             };
             stalled.to_string()
         };
