@@ -127,9 +127,10 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
-    /// The longest message. Default: 16 MiB, range 1 byte to 1 GiB; of a receiving end never more
-    /// than its node's [`memory_limit`](crate::NodeBuilder::memory_limit) has room for. A longer
-    /// one is an error of the call that sends it. More lets more be sent and not released, where
+    /// The most bytes of one message. Default: 16 MiB, range 1 byte to 1 GiB; of both ends' the
+    /// smaller holds. `max_message_bytes` of a receiving end is lowered to its node's
+    /// [`memory_limit`](crate::NodeBuilder::memory_limit); a longer message is
+    /// [`SendError::TooLong`](crate::SendError::TooLong). More lets more be sent and not released, where
     /// [`max_unreleased_bytes`](Self::max_unreleased_bytes) is not set.
     pub fn max_message_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_max_message_bytes(bytes);

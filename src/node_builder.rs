@@ -40,24 +40,27 @@ use crate::{
 ///
 /// # Memory
 ///
-/// The most that a node takes, in bytes, is the sum of these. *W* is `window_bytes` (as a
+/// The most that a node takes, in bytes, is the sum of two lines. *W* is `window_bytes` (as a
 /// power of two from 64 KiB on), *n* is `window_messages` (as a power of two) and *U* what
-/// `max_unreleased_bytes` leaves beside *W*, of each channel the smaller of both ends'.
+/// `max_unreleased_bytes` leaves beside *W*, of each channel the smaller of both ends'. Long are
+/// messages longer than half of *W*, over tcp also than 128 KiB and over verbs than a receive
+/// buffer.
 ///
-/// - What peers make it hold: [`memory_limit`](Self::memory_limit) for long messages, and
-///   [`node_credit_bytes`](Self::node_credit_bytes) over tcp for all others (over verbs its receive
-///   buffers, and 68 KiB for each of `landing_blocks` with `trust_peers`).
-/// - Each session: 1 MiB and 4 MiB of long messages that begin, and each of its receiving ends 52
-///   *n* + 16 *W* (over shared memory 4 *n*).
-/// - Each sending end that was used: *W* + 1.5 *U* (over tcp and verbs three of the longest
-///   messages, if that is less), and for all of them 592 MiB that are kept for what comes next.
+/// - Short messages: [`node_credit_bytes`](Self::node_credit_bytes), but no more than
+///   `session_credit_bytes` for each session, + 80 MiB kept + 1 MiB for each session + 52 *n* +
+///   16 *W* for each receiving end + *W* for each sending end that was used.
+/// - Long messages, 0 without any: [`memory_limit`](Self::memory_limit) + 512 MiB kept + 4 MiB for
+///   each session + 1.5 *U* for each sending end that was used.
 ///
-/// What is in shared memory is counted at its sender. 16 *W* is the worst case of a channel that
-/// holds messages of 64 to 128 KiB for long while others of its session flow; with shorter ones,
-/// or alone, it is 2 *W*. The terms with *U* are for messages longer than half of *W* (over tcp also
-/// than 128 KiB, over verbs than a receive buffer), and are 0 without; so is most of what is kept:
-/// two such messages of 512 MiB in all and of a quarter of `memory_limit`, 64 MiB of rings, 16 MiB
-/// of blocks.
+/// One session with one channel each way over tcp has by default 118 MiB of short messages
+/// (2 + 80 + 1 + 1 + 32 + 2). Of long ones it has up to 564 MiB (512 + 4 + 48) and `memory_limit`.
+///
+/// Over shared memory there is no credit, a receiving end takes 4 *n*, and what is in shared
+/// memory is counted at its sender. Over verbs receive buffers stand for the credit, and 68 KiB for
+/// each of `landing_blocks` with `trust_peers`. Over tcp and verbs three of the longest messages
+/// stand for 1.5 *U* if that is less. 16 *W* is the worst case of a channel that holds messages of
+/// 64 to 128 KiB for long while others of its session flow; with shorter ones, or alone, it is
+/// 2 *W*. Kept for what comes next are 64 MiB of rings, 16 MiB of blocks and two long messages.
 ///
 /// What is silent gives back: after one to two seconds without a message, and when nothing
 /// is out that is not released, rings, arrival blocks and what ends have for each message
@@ -358,26 +361,29 @@ impl NodeBuilder {
         self
     }
 
-    /// The most bytes of long messages that peers may make this process hold, from when their
-    /// first bytes are here until the application has released them, and what is kept of their
-    /// memory for the next ones. Default: a quarter of what the process may have (the least of
+    /// The most bytes of long messages that peers may make this process hold, beside 1 MiB of each
+    /// of four messages that begin in each session, and beside short messages; the
+    /// [sum](NodeBuilder#memory) has all. A message counts from when its first bytes are here until
+    /// the application has released it, and so does what is kept of its memory for the next one.
+    /// Default: a quarter of what the process may have (the least of
     /// the machine's memory, its control groups' limits, and RLIMIT_AS and RLIMIT_DATA where
     /// they are set); range 1 MiB to 64 TiB.
     ///
     /// Over tcp and verbs a message is charged as it comes, over shared memory as much as is
     /// mapped of the sender's for it. One for which there is no room waits, and its sender with
     /// it: nothing that was sent is lost. Of those that have begun to come, the oldest always
-    /// has room to come whole, once what was there before it is released. A message
-    /// that never has room is above its channel's
-    /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes), which is lowered to
-    /// what has: an error of the call that sends it.
+    /// has room to come whole, once what was there before it is released. A receiver whose
+    /// program holds all that there is waits for what it holds itself;
+    /// [`Event::Stalled`](crate::Event::Stalled) says so.
+    /// [`max_message_bytes`](crate::ChannelBuilder::max_message_bytes) of a receiving end is
+    /// lowered to `memory_limit`; a longer message is
+    /// [`SendError::TooLong`](crate::SendError::TooLong).
     ///
     /// All nodes of a process are charged together. If their limits differ, each takes in more
     /// only while what all of them hold is below its own.
     ///
-    /// Beside it, each session may hold 1 MiB of each of four messages that begin. More lets
-    /// more or longer messages wait here for a slow program, and less keeps them at their
-    /// senders.
+    /// A higher limit lets more or longer messages wait here for a slow program, and a lower one
+    /// keeps them at their senders.
     pub fn memory_limit(mut self, bytes: u64) -> Self {
         let range = LEAST_MEMORY_LIMIT..=1 << 46;
         self.note(SettingError::check_bytes("memory_limit", bytes, range));

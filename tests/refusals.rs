@@ -348,12 +348,18 @@ fn a_message_that_is_too_long_is_told_with_the_channel_and_the_limit() {
     assert_eq!(
         error.to_string(),
         format!(
-            "channel \"log\" with {}: a message of 1001 bytes is above its limit of 1000, the \
-             smaller of both ends'; raise max_message_bytes at both, and memory_limit of the \
-             receiving node where that is less, or send it in parts",
+            "channel \"log\" with {}: a message of 1001 bytes is above its limit of 1000, \
+             that of both ends; raise max_message_bytes at both, or send it in parts",
             peer.address()
         )
     );
+    let here = peer.channel("here").codec::<Raw>().max_message_bytes(1000);
+    let mut here = here.sender::<[u8]>().expect("an end");
+    let there = theirs.channel("here").codec::<Raw>();
+    let _there = there.receiver::<[u8]>().expect("an end");
+    let error = here.send(&[0; 1001]).expect_err("above the limit");
+    let advice = "that of this end; raise max_message_bytes here, or send it in parts";
+    assert!(error.to_string().ends_with(advice), "{error}");
     assert!(error.spares_channel());
     assert_eq!(sender.send(&[0; 1000]).expect("the channel goes on"), 1);
     drop(receiver);

@@ -283,7 +283,8 @@ fn too_long_for_the_node(stage: &mut Stage) {
             panic!("{error:?}");
         };
         assert_eq!(error.limit, limit);
-        assert!(error.to_string().contains("memory_limit"), "{error}");
+        let advice = "raise max_message_bytes there, or memory_limit";
+        assert!(error.to_string().contains(advice), "{error}");
         let last = sender.send(&vec![7; limit as usize]).expect("sent");
         sender.wait_acked(last).expect("acknowledged");
     } else {

@@ -3,7 +3,7 @@
 //! Each message says who, in what state, what happened, what follows and what to do. The
 //! one that ends a channel has a file of its own: [`Disconnected`].
 
-use std::{error::Error, fmt, time::Duration};
+use std::{cmp::Ordering, error::Error, fmt, time::Duration};
 
 pub use super::disconnected::{Counts, Disconnected, EndCause};
 use crate::{
@@ -246,10 +246,16 @@ impl Error for StayedFull {}
 /// A message was not sent: it is above the channel's limit.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "channel \"{channel}\" with {peer}: a message of {} bytes is above its limit of {limit}, the \
-     smaller of both ends'; raise max_message_bytes at both, and memory_limit of the receiving node \
-     where that is less, or send it in parts",
-    .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string())
+    "channel \"{channel}\" with {peer}: a message of {} bytes is above its limit of {limit}, \
+     {}, or send it in parts",
+    .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string()),
+    match .here_to_there {
+        Ordering::Less => "that of this end; raise max_message_bytes here",
+        Ordering::Equal => "that of both ends; raise max_message_bytes at both",
+        Ordering::Greater =>
+            "that of the receiving end; raise max_message_bytes there, or memory_limit of its node \
+             if that is what lowers it",
+    }
 )]
 #[non_exhaustive]
 pub struct MessageTooLong {
@@ -261,6 +267,8 @@ pub struct MessageTooLong {
     pub length: Option<u64>,
     /// The limit, the smaller of both ends'.
     pub limit: u64,
+    /// This end's compared to the peer's.
+    pub(crate) here_to_there: Ordering,
 }
 
 /// No message came before the caller's time was up.
@@ -450,7 +458,7 @@ pub enum RecvError {
     /// The kernel refused memory for what has come (shared memory), which stays where it is. Said
     /// once: later calls wait for it, as they do for a message, until memory is there or their
     /// time is up; it is asked for every 20 ms.
-    #[error(transparent)]
+    #[error("{0}; this is said once: what has come is kept, and later calls wait for memory")]
     Memory(#[from] MemoryError),
     /// This process is a fork of the one that opened the channel.
     #[error(transparent)]

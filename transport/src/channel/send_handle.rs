@@ -7,7 +7,7 @@
 
 use std::sync::atomic::Ordering;
 use std::{
-    fmt,
+    cmp, fmt,
     mem::{self, ManuallyDrop, MaybeUninit},
     sync::Arc,
     thread,
@@ -720,12 +720,15 @@ impl SendEnd {
 
     pub(super) fn too_long(&self, length: Option<u64>) -> SendError {
         let agreed = self.state.agreed();
-        let limit = agreed.map_or(0, |agreed| agreed.max_message_bytes);
+        let (limit, here_to_there) = agreed.map_or((0, cmp::Ordering::Equal), |agreed| {
+            (agreed.max_message_bytes, agreed.limit_here_to_there)
+        });
         SendError::TooLong(Box::new(MessageTooLong {
             channel: self.name.to_string(),
             peer: self.session.peer_name(),
             length,
             limit,
+            here_to_there,
         }))
     }
 }

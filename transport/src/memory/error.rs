@@ -54,7 +54,8 @@ impl MemoryError {
     fn next_step(&self) -> String {
         match self.source.raw_os_error().map(Errno::from_raw_os_error) {
             Some(Errno::NOMEM | Errno::NOSPC | Errno::AGAIN) => format!(
-                "{}, or raise the memory limit of the container (or vm.max_map_count)",
+                "{}, or raise the memory limit of the container or process (ulimit -v, \
+                 vm.max_map_count)",
                 self.what.saving()
             ),
             Some(Errno::MFILE | Errno::NFILE) => {
@@ -152,7 +153,8 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "cannot get a ring of 1048576 bytes (fallocate): Cannot allocate memory (os error 12); \
-             lower window_bytes, or raise the memory limit of the container (or vm.max_map_count)"
+             lower window_bytes, or raise the memory limit of the container or process (ulimit -v, \
+             vm.max_map_count)"
         );
     }
 

@@ -277,6 +277,8 @@ pub struct Agreed {
     pub alignment: u32,
     /// The longest message.
     pub max_message_bytes: u64,
+    /// This end's limit of that, compared to the peer's.
+    pub limit_here_to_there: std::cmp::Ordering,
     /// Payload bytes that may be out and not yet released.
     pub max_unreleased_bytes: u64,
 }

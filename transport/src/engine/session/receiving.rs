@@ -541,6 +541,10 @@ impl Session {
                 .spec
                 .max_message_bytes
                 .min(open.spec.max_message_bytes),
+            limit_here_to_there: local
+                .spec
+                .max_message_bytes
+                .cmp(&open.spec.max_message_bytes),
             max_unreleased_bytes: local
                 .spec
                 .max_unreleased_bytes
