@@ -211,7 +211,7 @@ impl fmt::Display for NodeSession {
 }
 
 /// The counts of a session by their names, those of the wire first.
-fn numbers(counters: &SessionStats) -> [(&'static str, u64); 34] {
+fn numbers(counters: &SessionStats) -> [(&'static str, u64); 35] {
     let &SessionStats {
         frames_sent,
         frames_received,
@@ -245,6 +245,7 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 34] {
         stray_completions,
         bells,
         checksum_errors,
+        checksum_errors_at_peer,
         suspensions,
         resumes,
         replayed,
@@ -281,6 +282,7 @@ fn numbers(counters: &SessionStats) -> [(&'static str, u64); 34] {
         ("stray_completions", stray_completions),
         ("bells", bells),
         ("checksum_errors", checksum_errors),
+        ("checksum_errors_at_peer", checksum_errors_at_peer),
         ("suspensions", suspensions),
         ("resumes", resumes),
         ("replayed", replayed),

@@ -89,6 +89,8 @@ struct Shared {
     newest: AtomicU64,
     damages: Mutex<Vec<Order>>,
     damaged: [AtomicU64; DAMAGES.len()],
+    /// Of what connections carry there and back, one byte in so many is damaged; none if 0.
+    one_in: [AtomicU64; 2],
 }
 
 /// Each byte of the beginning in both directions, harmed in each way, in an order that
@@ -134,6 +136,7 @@ impl Proxy {
             newest: AtomicU64::new(0),
             damages: Mutex::default(),
             damaged: Default::default(),
+            one_in: Default::default(),
         });
         let accepting = shared.clone();
         thread::spawn(move || {
@@ -197,6 +200,12 @@ impl Proxy {
             draw: Draw::new(draw.word()),
         };
         self.shared.damages.lock().expect("no panics").push(order);
+    }
+
+    /// Flips a bit in one byte of so many, of whatever connections carry there or back; the first
+    /// of them is the last of so many.
+    pub fn flip_one_in(&self, bytes: u64, is_back: bool) {
+        self.shared.one_in[usize::from(is_back)].store(bytes, Ordering::Release);
     }
 
     /// How often that was done.
@@ -291,8 +300,8 @@ impl Shared {
                 order.connection > number
             });
             drop(orders);
-            for pipe in &mut pipes {
-                if pipe.shovel(&self.damaged)? {
+            for (pipe, one_in) in pipes.iter_mut().zip(&self.one_in) {
+                if pipe.shovel(&self.damaged, one_in.load(Ordering::Acquire))? {
                     let plan = plan.expect("it has a barrier");
                     self.plans
                         .lock()
@@ -366,6 +375,17 @@ impl<'a> Pipe<'a> {
         self.sent == self.bytes.len()
     }
 
+    /// Flips a bit in one of so many of the bytes that were just read.
+    fn flip_one_in(&mut self, bytes: u64, flipped: &AtomicU64) {
+        let start = self.read;
+        for (at, byte) in (start + 1..).zip(&mut self.bytes) {
+            if bytes != 0 && at % bytes == 0 {
+                *byte ^= 1;
+                flipped.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+
     /// Does what is to be done to the bytes that were just read.
     fn damage_bytes(&mut self, damaged: &[AtomicU64]) {
         let start = self.read;
@@ -389,7 +409,7 @@ impl<'a> Pipe<'a> {
     }
 
     /// Passes on what is there. Whether it has come to the barrier, which is gone then.
-    fn shovel(&mut self, damaged: &[AtomicU64]) -> io::Result<bool> {
+    fn shovel(&mut self, damaged: &[AtomicU64], one_in: u64) -> io::Result<bool> {
         if self.is_over {
             return Ok(false);
         }
@@ -398,6 +418,7 @@ impl<'a> Pipe<'a> {
             self.sent = 0;
             let read = self.from.read(&mut self.bytes);
             self.bytes.truncate(*read.as_ref().unwrap_or(&0));
+            self.flip_one_in(one_in, &damaged[Damage::Flip as usize]);
             self.damage_bytes(damaged);
             match read {
                 Ok(0) => {

@@ -6,6 +6,7 @@ mod content;
 mod ends;
 mod far;
 mod session;
+mod stubborn;
 
 use std::{
     env, mem, process,

@@ -41,6 +41,7 @@ pub(crate) struct SessionCounters {
     pub(crate) doorbells: Counter,
     pub(crate) completions: Counter,
     pub(crate) checksum_errors: Counter,
+    pub(crate) checksum_errors_at_peer: Counter,
     pub(crate) suspensions: Counter,
     pub(crate) resumes: Counter,
     pub(crate) replayed: Counter,
@@ -110,6 +111,7 @@ impl SessionCounters {
             stray_completions: site.strays,
             bells: self.bells.load(Ordering::Relaxed),
             checksum_errors: self.checksum_errors.get(),
+            checksum_errors_at_peer: self.checksum_errors_at_peer.get(),
             suspensions: self.suspensions.get(),
             resumes: self.resumes.get(),
             replayed: self.replayed.get(),
@@ -125,6 +127,15 @@ impl Counter {
     pub(crate) fn add(&self, more: u64) {
         let sum = self.get() + more;
         self.0.store(sum, Ordering::Relaxed);
+    }
+
+    /// Takes over a sum that only grows. Whether it has grown.
+    pub(crate) fn raise(&self, sum: u64) -> bool {
+        let has_grown = sum > self.get();
+        if has_grown {
+            self.0.store(sum, Ordering::Relaxed);
+        }
+        has_grown
     }
 
     pub(crate) fn get(&self) -> u64 {

@@ -82,10 +82,14 @@ pub struct SessionStats {
     pub stray_completions: u64,
     /// Times that the peer process was woken (shm).
     pub bells: u64,
-    /// Times that bytes which came over the connection were not those that the peer had sent, as
-    /// the checksums of frames told (tcp, and what shm says over its connection). Nothing of them
-    /// was used; each time the session lost its connection.
+    /// Times that this end found damage: bytes that came over the connection were not those that
+    /// the peer had sent, as the checksums of frames told (tcp, and what shm says over its
+    /// connection). Nothing of them was used; each time the session lost its connection.
     pub checksum_errors: u64,
+    /// Times that the peer found damage in what this end had sent, as it has told when the
+    /// session went on.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub checksum_errors_at_peer: u64,
     /// Times that the session lost its connection.
     pub suspensions: u64,
     /// Times that it went on over another.

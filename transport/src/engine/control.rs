@@ -154,6 +154,11 @@ pub enum Control {
     },
     /// Any frame is the answer, and an empty one comes: a frame of the peer's stays cut.
     Query,
+    /// Over new wires: bytes of the hearer's were damaged on their way over old ones.
+    Damaged {
+        /// So many times, in all.
+        times: u64,
+    },
 }
 
 /// Longest channel name, in bytes.
@@ -194,6 +199,7 @@ const KNOWN: u8 = 12;
 const RESUMED: u8 = 13;
 const ABANDONED: u8 = 14;
 const QUERY: u8 = 15;
+const DAMAGED: u8 = 16;
 
 impl Control {
     /// Appends the message to `out`.
@@ -291,6 +297,10 @@ impl Control {
             Control::Goodbye => out.push(GOODBYE),
             Control::Abandoned => out.push(ABANDONED),
             Control::Query => out.push(QUERY),
+            Control::Damaged { times } => {
+                out.push(DAMAGED);
+                out.extend_from_slice(&times.to_le_bytes());
+            }
             Control::Want { granted } => {
                 out.push(WANT);
                 out.extend_from_slice(&granted.to_le_bytes());
@@ -393,6 +403,9 @@ impl Control {
             },
             GOODBYE => Control::Goodbye,
             QUERY => Control::Query,
+            DAMAGED => Control::Damaged {
+                times: reader.u64()?,
+            },
             ABANDONED => Control::Abandoned,
             WANT => Control::Want {
                 granted: reader.u64()?,

@@ -14,6 +14,7 @@
 use std::{collections::VecDeque, sync::Arc};
 
 mod facts;
+mod progress;
 mod receiving;
 mod resuming;
 mod sending;
@@ -22,6 +23,7 @@ pub use facts::{
     Agreed, Arrival, Body, CannotOpen, Event, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
     RecordSource, Run,
 };
+pub use progress::Progress;
 pub use resuming::{WireTerms, is_newer_epoch};
 
 use self::resuming::Stage;
@@ -100,6 +102,8 @@ pub struct Session {
     queries: u32,
     /// and to be given one.
     answers: u32,
+    /// How often bytes of the peer's were damaged on their way.
+    damaged: u64,
     goodbye: Goodbye,
     /// The peer has said it.
     heard_goodbye: bool,
@@ -192,6 +196,7 @@ impl Session {
             has_waited: false,
             queries: 0,
             answers: 0,
+            damaged: 0,
             goodbye: Goodbye::NotDue,
             heard_goodbye: false,
             has_errands: false,
@@ -423,6 +428,13 @@ impl Session {
     pub fn query(&mut self, times: u32) {
         self.has_errands = true;
         self.queries = self.queries.saturating_add(times);
+    }
+
+    /// Bytes of the peer's were damaged on their way, so its frames are of no use any more. The
+    /// peer hears of it over the next wires: over these the end of the connection would often be
+    /// ahead of it.
+    pub fn found_damage(&mut self) {
+        self.damaged = self.damaged.saturating_add(1);
     }
 
     /// The prefix of a receiving end moved. The sender hears of it at once if it waits

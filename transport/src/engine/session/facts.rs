@@ -247,6 +247,11 @@ pub enum Event {
     Goodbye,
     /// The peer has ended the session, and takes nothing more.
     Abandoned,
+    /// Bytes that this end sent were damaged on their way, as the peer has found.
+    Damaged {
+        /// So many times, in all.
+        times: u64,
+    },
     /// Of a sending end's records not all arrived over the old wires: before the next frame is
     /// asked for, those behind message `received` are to be taken again.
     Replay {

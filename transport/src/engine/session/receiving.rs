@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::{
-    Agreed, Arrival, End, EndState, Event, LoneRecord, PeerMisbehaved, PeerOpen, Session,
+    Agreed, Arrival, End, EndState, Event, LoneRecord, PeerMisbehaved, PeerOpen, Session, Stage,
     paired_entry,
 };
 use crate::engine::{
@@ -393,6 +393,13 @@ impl Session {
                 heard_close,
                 receiver,
             } => self.handle_known(end, heard_close, receiver),
+            Control::Damaged { .. } if !matches!(self.stage, Stage::Resuming(_)) => {
+                Err(PeerMisbehaved::NotResuming)
+            }
+            Control::Damaged { times } => {
+                self.events.push_back(Event::Damaged { times });
+                Ok(())
+            }
             Control::Query if self.config.carriage != Carriage::Stream => {
                 Err(PeerMisbehaved::QueryOverBuffers)
             }

@@ -10,6 +10,8 @@
 //!    ([`Control::Known`]), how far their records came, and then which is the newest that it
 //!    ever knew ([`Control::Resumed`]). Ids only grow and ends are opened in that order, so
 //!    one of ours that is not in the list was either never heard of or is forgotten there.
+//!    Ahead of the list stands how often bytes of the peer's were damaged on their way
+//!    ([`Control::Damaged`]), if any were: whoever has to look for the cause may be there.
 //! 3. Records go out again from behind what arrived, out of the ring, where they stand until
 //!    they are released. Large messages that did not come whole begin anew.
 //! 4. Whatever was granted for the old wires is over with them.
@@ -171,6 +173,10 @@ impl Session {
 
     /// Lists what we know of the peer's ends.
     fn list_peer_ends(&mut self) {
+        if self.damaged > 0 {
+            let times = self.damaged;
+            self.control.push_back(Control::Damaged { times });
+        }
         for open in &self.unpaired {
             self.control.push_back(Control::Known {
                 end: open.end,

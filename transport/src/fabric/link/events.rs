@@ -111,6 +111,7 @@ impl Link {
                 Event::Abandoned => {
                     self.is_certainly_gone("it has given the session up", context);
                 }
+                Event::Damaged { times } => self.peer_found_damage(times),
                 Event::Replay {
                     end,
                     received,

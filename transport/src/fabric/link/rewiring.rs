@@ -2,7 +2,11 @@
 
 use std::time::Instant;
 
-use super::{outage::Outage, reconnection::Reconnection, rewiring_terms::RewiringTerms};
+use super::{
+    outage::{Outage, Past},
+    reconnection::Reconnection,
+    rewiring_terms::RewiringTerms,
+};
 use crate::fabric::Fabric;
 
 /// A session's way to other wires.
@@ -26,6 +30,10 @@ pub(super) struct Rewiring {
     pub(super) unanswered_since: Option<Instant>,
     /// Since they broke, until both ends go on.
     pub(super) outage: Option<Outage>,
+    /// What is kept of the last outage, if something did not get through.
+    pub(super) past: Option<Past>,
+    /// Bytes of the peer's were damaged on these wires.
+    pub(super) found_damage: bool,
     /// The peer has come as another process, while these wires were not known to be broken.
     pub(super) peer_runs_anew: bool,
 }
@@ -40,6 +48,8 @@ impl Rewiring {
             fabric,
             unanswered_since: None,
             outage: None,
+            past: None,
+            found_damage: false,
             peer_runs_anew: false,
         }
     }

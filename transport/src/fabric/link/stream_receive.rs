@@ -200,6 +200,10 @@ impl Link {
     ) {
         let errors = &self.shared.counters.checksum_errors;
         errors.add(1);
+        self.session.found_damage();
+        if let Some(rewiring) = &mut self.rewiring {
+            rewiring.found_damage = true;
+        }
         let what_next = match self.rewiring {
             Some(_) => "the session goes on over a new connection, and nothing is lost",
             None => "the session cannot go on over a new connection",

@@ -7,8 +7,11 @@
 //! 2. The session is over when the peer is known to be: its process has ended, it answers
 //!    that it has no such session, or it runs anew; or when `session_timeout` is up, and then
 //!    a peer that comes later is refused.
-//! 3. Wires have numbers, *epochs*, which grow. What comes in an older one is not looked at.
-//! 4. Whoever listens to events is not told of a break that is over within [`GRACE`], unless
+//! 3. Wires over which nothing gets through are no end of an outage, though the peer answers, as
+//!    where bytes are damaged every time: the pauses go on to grow, and `session_timeout` counts
+//!    from the first break since which nothing got through.
+//! 4. Wires have numbers, *epochs*, which grow. What comes in an older one is not looked at.
+//! 5. Whoever listens to events is not told of a break that is over within [`GRACE`], unless
 //!    the session goes on: most are how a process ends.
 
 use std::{
@@ -151,6 +154,7 @@ impl Link {
         self.readable = false;
         self.shared.counters.credit_is_there();
         self.frames_are_gone(u64::MAX, context);
+        let (progress, is_under_way) = (self.session.progress(), self.session.is_under_way());
         for sender in self.senders.values_mut() {
             sender.large_is_sent_again();
         }
@@ -163,7 +167,9 @@ impl Link {
             return;
         };
         let now = clock::now();
+        let found_damage = mem::take(&mut rewiring.found_damage);
         if let Some(outage) = &mut rewiring.outage {
+            outage.is_stuck |= found_damage;
             outage.failure = Some(cause.to_string());
         } else {
             self.shared.counters.suspensions.add(1);
@@ -174,7 +180,18 @@ impl Link {
             let process = PeerProcess::find(rewiring.terms.process);
             let has_ended = matches!(process, PeerProcess::Ended);
             let runs_anew = rewiring.peer_runs_anew;
-            rewiring.outage = Some(Outage::new(now, cause, process));
+            let timeout = context.runtime.session_timeout();
+            let mut outage = Outage::new(now, cause, process, progress);
+            let past = rewiring.past.take();
+            if past.is_some_and(|past| outage.continue_from(&past, timeout)) {
+                let breaks = outage.breaks;
+                outage.add_to_cause(&format!(
+                    "; nothing got through over the last {breaks} connections"
+                ));
+            }
+            outage.is_stuck |= found_damage | is_under_way;
+            let verdict = outage.stuck_since.checked_add(timeout);
+            rewiring.outage = Some(outage);
             if has_ended {
                 return self.process_has_ended(context);
             }
@@ -182,8 +199,7 @@ impl Link {
                 return self.is_certainly_gone(RUNS_ANEW, context);
             }
             self.timers.set(Timer::Notice, now + GRACE);
-            let timeout = context.runtime.session_timeout();
-            if let Some(verdict) = now.checked_add(timeout) {
+            if let Some(verdict) = verdict {
                 self.timers.set(Timer::Verdict, verdict);
             }
         }
@@ -197,7 +213,7 @@ impl Link {
             && let Some(outage) = &mut rewiring.outage
             && rewiring.terms.redial.is_some()
         {
-            let broken_for = now.duration_since(outage.since);
+            let broken_for = now.duration_since(outage.stuck_since);
             let ways = rewiring.terms.ways;
             let pause = ways.shorten(outage.pause(), broken_for);
             outage.attempts += 1;
@@ -243,9 +259,12 @@ impl Link {
         if self.phase == Phase::Gone {
             return;
         }
+        let advice = self.advice();
         let why = match self.cause_of_break() {
-            Some(EndCause::PeerGone { why: before, .. }) => format!("{before}, and {why}"),
-            _ => why.to_owned(),
+            Some(EndCause::PeerGone { why: before, .. }) if advice.is_empty() => {
+                format!("{before}, and {why}")
+            }
+            _ => format!("{why}{advice}"),
         };
         self.end_broken(EndCause::PeerGone { why, certain: true }, context);
     }
@@ -293,8 +312,63 @@ impl Link {
             cause => cause.to_string(),
         };
         let failure = outage.last_failure();
-        let why = format!("{before}, and it did not come back within {timeout:?}{failure}");
+        let why = match outage.breaks {
+            1 => format!("{before}, and it did not come back within {timeout:?}{failure}"),
+            _ => format!("nothing got through for {timeout:?}{}", self.advice()),
+        };
         self.end_broken(EndCause::lost(why), context);
+    }
+
+    /// Where to look for what damages bytes, or keeps them back, as the end of a sentence.
+    fn advice(&self) -> String {
+        let Some(outage) = self.outage().filter(|outage| outage.breaks > 1) else {
+            return String::new();
+        };
+        let counters = &self.shared.counters;
+        let (here, there) = (
+            counters.checksum_errors.get(),
+            counters.checksum_errors_at_peer.get(),
+        );
+        let peer = self.shared.peer().address;
+        let between = match self.tcp.local_addr() {
+            Ok(local) => format!("between {local} and {peer}"),
+            Err(_) => format!("on the way to {peer}"),
+        };
+        let damage = match (here, there) {
+            (0, 0) => format!(" (the last: {})", outage.cause),
+            _ => format!(
+                ", and bytes were damaged, {here} times on their way here and {there} times on \
+                 their way to the peer"
+            ),
+        };
+        format!(
+            "; {} connections {between} broke in a row{damage}: check the network path, its network \
+             cards, and whatever passes connections on or changes them",
+            outage.breaks
+        )
+    }
+
+    /// The peer has told how often it found bytes damaged that this end had sent.
+    pub(super) fn peer_found_damage(&mut self, times: u64) {
+        if !self.shared.counters.checksum_errors_at_peer.raise(times) {
+            return;
+        }
+        if times.is_power_of_two() {
+            tracing::warn!(
+                peer = %self.shared.peer().address, so_far = times,
+                "the peer found bytes damaged that this end had sent; the session goes on over a \
+                 new connection, and nothing is lost"
+            );
+        }
+        if let Some(outage) = self.outage_mut() {
+            outage.is_stuck = true;
+            if mem::replace(&mut outage.heard_of_damage, true) {
+                return;
+            }
+            outage.add_to_cause(&format!(
+                "; it found bytes damaged that this end had sent (times so far: {times})"
+            ));
+        }
     }
 
     /// It is time to dial.
@@ -308,7 +382,7 @@ impl Link {
             rewiring.dialed = rewiring.dialed.max(rewiring.epoch) + 1;
             let (ways, broken_for) = (
                 rewiring.terms.ways,
-                clock::now().duration_since(outage.since),
+                clock::now().duration_since(outage.stuck_since),
             );
             context.redialings.push(Redialing {
                 session,
@@ -432,13 +506,18 @@ impl Link {
     /// Both ends know what the other has: the session goes on.
     pub(super) fn goes_on(&mut self, replayed: u64, context: &mut Context<'_>) {
         self.tell_of_break(context);
-        let outage = self.rewiring.as_mut().and_then(|one| one.outage.take());
+        let now = clock::now();
+        let outage = self.rewiring.as_mut().and_then(|one| {
+            let outage = one.outage.take();
+            one.past = outage.as_ref().and_then(|outage| outage.past(now));
+            outage
+        });
         self.stop_waiting();
         let (suspended, cause) = match outage {
             Some(outage) => {
                 let failure = outage.last_failure();
                 (
-                    clock::now().duration_since(outage.since),
+                    now.duration_since(outage.since),
                     format!("{}{failure}", outage.cause),
                 )
             }

@@ -409,6 +409,7 @@ impl Node {
             match event {
                 Event::PeerOpened { .. } => {}
                 Event::Abandoned => return Err("nobody gives the session up".into()),
+                Event::Damaged { .. } => return Err("no bytes are damaged".into()),
                 Event::Replay {
                     end,
                     received,

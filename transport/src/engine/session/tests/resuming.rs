@@ -105,6 +105,48 @@ fn what_did_not_arrive_goes_out_again() {
     assert_eq!(events.last(), Some(&Event::Resumed { replayed: 2 }));
 }
 
+/// Ahead of the list, so that it is known when the session goes on.
+#[test]
+fn damage_is_told_over_new_wires_and_over_no_others() {
+    let mut session = sent_three();
+    session.found_damage();
+    session.found_damage();
+    for _ in 0..2 {
+        let list = break_wires(&mut session);
+        assert_eq!(list[0], Control::Damaged { times: 2 });
+    }
+    let damaged = control(&Control::Damaged { times: 7 });
+    deliver(&mut session, &damaged).unwrap();
+    let (events, _) = drain(&mut session);
+    assert!(events.contains(&Event::Damaged { times: 7 }), "{events:?}");
+    deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    drain(&mut session);
+    assert_eq!(
+        deliver(&mut session, &damaged),
+        Err(PeerMisbehaved::NotResuming)
+    );
+}
+
+/// Parts of large messages are none: they begin anew.
+#[test]
+fn progress_is_what_the_other_end_is_known_to_have() {
+    let mut session = sent_three();
+    let before = session.progress();
+    assert!(session.is_under_way());
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(0, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    assert_eq!(session.progress(), before);
+    publish(&mut session, 3);
+    drain(&mut session);
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(1, 0)))).unwrap();
+    assert_eq!(session.progress(), before, "it is not heard before the end");
+    deliver(&mut session, &resumed(1)).unwrap();
+    assert_ne!(session.progress(), before);
+}
+
 #[test]
 fn nothing_but_what_is_known_goes_out_before_the_peer_is_heard() {
     let mut session = sent_three();

@@ -1,0 +1,63 @@
+//! How far a session has come, to tell wires that bring it on from those that do not.
+#![forbid(unsafe_code)]
+
+use super::{EndState, Session};
+
+/// How far a session has come in both directions. Two are equal if nothing has arrived
+/// in between, and nothing more is known to have arrived at the peer. A part of a large message
+/// is nothing: over other wires the message begins anew.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Progress {
+    /// Ends: the newest of the peer's, how many have a counterpart or wait for one, and how many
+    /// are closed there.
+    ends: (u32, usize, usize),
+    heard_goodbye: bool,
+    /// Messages that came, the announced ones and the whole ones.
+    arrived: u64,
+    /// Messages that the peer has, has released and has acknowledged.
+    confirmed: u64,
+}
+
+impl Session {
+    /// How far the session has come.
+    #[must_use]
+    pub fn progress(&self) -> Progress {
+        let (mut arrived, mut confirmed, mut closed) = (0_u64, 0_u64, 0);
+        for entry in self.ends.values() {
+            closed += usize::from(entry.heard_close);
+            match &entry.state {
+                EndState::Sender(channel) => {
+                    let counters = &channel.counters;
+                    for count in [counters.received, counters.released, counters.acknowledged] {
+                        confirmed = confirmed.wrapping_add(count);
+                    }
+                }
+                EndState::Receiver(Some(channel)) => {
+                    for count in [channel.arrived, channel.counters().received] {
+                        arrived = arrived.wrapping_add(count);
+                    }
+                }
+                EndState::Receiver(None) => {}
+            }
+        }
+        let paired = self.paired.iter().map(|by_peer| by_peer.iter().count());
+        let known = paired.sum::<usize>() + self.unpaired.len();
+        Progress {
+            ends: (self.newest_peer_end, known, closed),
+            heard_goodbye: self.heard_goodbye,
+            arrived,
+            confirmed,
+        }
+    }
+
+    /// Whether messages are on their way, as far as this end knows: they were sent and the peer
+    /// has not said that they arrived, or a large one is here in part.
+    #[must_use]
+    pub fn is_under_way(&self) -> bool {
+        self.ends.values().any(|entry| match &entry.state {
+            EndState::Sender(channel) => channel.sent > channel.counters.received,
+            EndState::Receiver(Some(channel)) => !channel.large.is_empty(),
+            EndState::Receiver(None) => false,
+        })
+    }
+}
