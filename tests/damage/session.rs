@@ -197,14 +197,22 @@ impl Damaged {
             let (damage, is_back) = (*draw.one_of(&DAMAGES), draw.once_in(2));
             let connection = connection + in_handshake;
             self.proxy.damage(connection, damage, is_back, after, draw);
-            if self.traffic == Traffic::Handshakes {
+            let mut cuts = self.proxy.harmed(Harm::Cut);
+            if in_handshake > 0 {
                 self.proxy.harm_one(Harm::Cut, Duration::ZERO);
             }
             // Until it has happened, or cannot any more.
             while self.faults() == before && self.proxy.newest() <= connection {
                 let is_over = self.peers.iter().any(Peer::is_suspended);
-                if is_over && self.traffic != Traffic::Handshakes {
+                if is_over && in_handshake == 0 {
                     break;
+                }
+                // A connection that was ending anyway may have taken the cut, and the session
+                // goes on over the one that was to be cut.
+                let is_cut = self.proxy.harmed(Harm::Cut) > cuts;
+                if in_handshake > 0 && is_cut && !is_over && self.proxy.newest() < connection {
+                    cuts = self.proxy.harmed(Harm::Cut);
+                    self.proxy.harm_one(Harm::Cut, Duration::ZERO);
                 }
                 thread::sleep(A_MOMENT);
             }
