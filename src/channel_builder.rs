@@ -138,17 +138,21 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
-    /// Payload bytes that may be sent and not yet released by the receiving application, over
-    /// whatever fabric. Default: `window_bytes` and twice `max_message_bytes`; range 1 byte to
-    /// 1 TiB. Of both ends' the smaller holds.
+    /// Payload bytes that may be sent and not yet released by the receiving application.
+    /// Default: `window_bytes` and twice `max_message_bytes`; range 1 byte to 1 TiB. Of both
+    /// ends' the smaller holds.
     ///
-    /// Messages of up to half of `window_bytes` have `window_bytes` of it, and longer ones the
-    /// rest: wherever they lie, as many may be out. The rest is never less than `window_bytes`,
-    /// and one longer message may always be out, so the most is twice `window_bytes`, or
-    /// `window_bytes` and one message, where that is more than what is set. A setting below
-    /// `window_bytes` lowers that, to a power of two and no further than to 64 KiB. Over shared
-    /// memory 64 longer messages may be out at most, whatever is set. More is more memory that a
-    /// receiver holds that takes nothing.
+    /// It has two parts. Messages that lie in the ring have `window_bytes`. Messages with memory
+    /// of their own have the rest, which is never less than `window_bytes`; one of them may
+    /// always be out. So the most is twice `window_bytes`, or `window_bytes` and one message,
+    /// where that is more than what is set.
+    ///
+    /// A message longer than half of `window_bytes` has memory of its own over every fabric, so
+    /// as many of those may be out over each. A shorter one has it over tcp above 128 KiB and
+    /// over verbs above a receive buffer. A setting below `window_bytes` lowers that, to a power
+    /// of two and no further than to 64 KiB. Over shared memory 64 messages with memory of their
+    /// own may be out at most, whatever is set. A higher setting lets a receiver that takes
+    /// nothing hold more memory.
     pub fn max_unreleased_bytes(mut self, bytes: u64) -> Self {
         let checked = self.defaults.set_max_unreleased_bytes(bytes);
         self.note(checked);

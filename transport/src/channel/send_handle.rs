@@ -580,7 +580,7 @@ impl SendEnd {
             producer.retire_large(self, is_shm);
             producer.large.len() < under_way
         })?;
-        let full = |producer: &SendProducer| producer.full_beside(bytes);
+        let full = |_: &SendProducer| Full::Unreleased;
         self.wait_until(producer, patience, (FOR_RELEASE, full), |producer| {
             producer.retire_large(self, is_shm);
             producer.admits(bytes)

@@ -13,10 +13,7 @@ use super::{
     words::{ReceiverWords, Words},
 };
 use crate::{
-    engine::{
-        record::{LargeAnnouncement, Layout},
-        session::Agreed,
-    },
+    engine::{record::Layout, session::Agreed},
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError, RingLease},
     ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory},
@@ -166,9 +163,7 @@ impl SendProducer {
             return Ok(());
         }
         self.ring.refresh(Released { messages, position })?;
-        if self.out.retire(messages) {
-            self.ring.set_beside(self.out.short_bytes);
-        }
+        self.out.retire(messages);
         Ok(())
     }
 
@@ -231,40 +226,18 @@ impl SendProducer {
         up_to(self.largest, self.ring.slot())
     }
 
-    /// Whether one of `length` bytes with memory of its own may be sent: one that a ring could
-    /// hold counts in the window, whatever carries it, and a longer one in what there is beside.
-    /// One of those may be out, however long it is.
+    /// Whether one of `length` bytes with memory of its own may be sent. One may be out, however
+    /// long it is.
     pub(super) fn admits(&self, length: usize) -> bool {
-        if length <= self.ring.largest() {
-            return self.fits_beside(length).is_some();
-        }
         self.out.bytes == 0 || self.out.bytes + length as u64 <= self.out.most
     }
 
-    /// What it takes of the window.
-    fn fits_beside(&self, length: usize) -> Option<u64> {
-        let announcement = LargeAnnouncement::IN_CHUNKS_BYTES;
-        self.ring.fits_beside(length, announcement)
-    }
-
-    /// One is about to be announced. Returns whether more than half of what may be out is.
+    /// Counts a message that is about to be announced. Returns whether more than half of what
+    /// may be out is.
     pub(super) fn goes_out(&mut self, sequence: u64, length: usize) -> bool {
-        // One that is shorter than it had asked for may find the window full.
-        match self.fits_beside(length) {
-            Some(takes) => {
-                self.out.messages.push_back((sequence, takes, true));
-                self.out.short_bytes += takes;
-                self.ring.set_beside(self.out.short_bytes);
-                2 * self.out.short_bytes > self.ring.memory().capacity() as u64
-            }
-            None => {
-                self.out
-                    .messages
-                    .push_back((sequence, length as u64, false));
-                self.out.bytes += length as u64;
-                2 * self.out.bytes > self.out.most
-            }
-        }
+        self.out.messages.push_back((sequence, length as u64));
+        self.out.bytes += length as u64;
+        2 * self.out.bytes > self.out.most
     }
 
     /// Which limit is in the way of a message that takes `length` bytes of the window.
@@ -276,14 +249,6 @@ impl SendProducer {
                 Full::WindowOfAll
             }
             () => Full::Window,
-        }
-    }
-
-    /// The same of one of `length` bytes that is not admitted.
-    pub(super) fn full_beside(&self, length: usize) -> Full {
-        match length <= self.ring.largest() {
-            true => self.full_window(),
-            false => Full::Unreleased,
         }
     }
 
@@ -316,11 +281,8 @@ impl SendProducer {
 /// Messages with memory of their own that are not known to be released.
 #[derive(Debug)]
 pub(super) struct OutsideRing {
-    /// Their sequences and bytes, and whether those are of the window.
-    messages: VecDeque<(u64, u64, bool)>,
-    /// Bytes of those that a ring could hold: they count in the window.
-    short_bytes: u64,
-    /// Of the others.
+    /// Their sequences and lengths.
+    messages: VecDeque<(u64, u64)>,
     bytes: u64,
     most: u64,
 }
@@ -329,26 +291,20 @@ impl OutsideRing {
     fn new(agreed: &Agreed) -> Self {
         Self {
             messages: VecDeque::new(),
-            short_bytes: 0,
             bytes: 0,
             most: agreed.large_bytes(),
         }
     }
 
-    /// Messages up to `released` are. Returns whether the window has more room for that.
+    /// Messages up to `released` are.
     #[inline]
-    fn retire(&mut self, released: u64) -> bool {
-        let before = self.short_bytes;
-        while let Some(&(sequence, bytes, is_short)) = self.messages.front()
+    fn retire(&mut self, released: u64) {
+        while let Some(&(sequence, bytes)) = self.messages.front()
             && sequence <= released
         {
-            match is_short {
-                true => self.short_bytes -= bytes,
-                false => self.bytes -= bytes,
-            }
+            self.bytes -= bytes;
             self.messages.pop_front();
         }
-        self.short_bytes != before
     }
 
     /// Bytes that message segments may have in all (shm): what may be out, with what their

@@ -42,9 +42,6 @@ pub struct Producer<M> {
     /// A slot was given out since the last publish.
     slot_is_out: bool,
 
-    /// Bytes of the window that messages beside the ring take.
-    beside: u64,
-
     // What has come back, as of the last refresh.
     released: Released,
     /// Where the next header word may lie at most (rule 2).
@@ -100,7 +97,6 @@ impl<M: RingMemory> Producer<M> {
             sequence: released.messages,
             clean_until: position + layout.step() as u64,
             slot_is_out: false,
-            beside: 0,
             released,
             last_position: last_position(released, capacity),
             last_sequence: released.messages.saturating_add(window_messages),
@@ -126,23 +122,6 @@ impl<M: RingMemory> Producer<M> {
         length <= MAX_LENGTH as usize
             && self.sequence < self.last_sequence
             && self.position + self.layout.size(length) as u64 <= self.last_position
-    }
-
-    /// Bytes of the window that a message of `length` takes which travels beside the ring, where
-    /// its announcement has `announcement`: together as much as if it lay in the ring. `None` if
-    /// there is no room for it now.
-    #[must_use]
-    pub fn fits_beside(&self, length: usize, announcement: usize) -> Option<u64> {
-        let announced = self.layout.size(announcement);
-        let takes = self.layout.size(length).saturating_sub(announced) as u64;
-        (length <= self.largest() && self.fits(length)).then_some(takes)
-    }
-
-    /// Messages beside the ring take so many bytes of the window from now on: more than before
-    /// by what one that [fits](Self::fits_beside) takes, or less.
-    pub fn set_beside(&mut self, bytes: u64) {
-        self.last_position = self.last_position + self.beside - bytes;
-        self.beside = bytes;
     }
 
     /// Whether the window has no message left, be there bytes or not.
@@ -180,7 +159,7 @@ impl<M: RingMemory> Producer<M> {
             return Err(self.misbehaved(released));
         }
         self.released = released;
-        self.last_position = last_position(released, self.capacity) - self.beside;
+        self.last_position = last_position(released, self.capacity);
         self.last_sequence = released.messages.saturating_add(self.window_messages);
         Ok(())
     }

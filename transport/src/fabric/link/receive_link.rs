@@ -147,9 +147,7 @@ impl ReceiveLink {
     /// The next large message for which memory may be had, now wanted. If it may not, the
     /// next guard that settles rings for it.
     fn next_wanted(&mut self) -> Option<(u64, u64)> {
-        let agreed = self.end.state.agreed()?;
-        // Short ones among them count in their sender's window.
-        let limit = agreed.large_bytes() + agreed.window.bytes;
+        let limit = self.end.state.agreed()?.large_bytes();
         let next = self.large.iter_mut().find(|large| !large.is_wanted)?;
         let wanted = self.large_wanted + next.length;
         // One may be out, however long it is.
