@@ -1,8 +1,9 @@
 //! A network that swallows everything and says nothing: what is noticed, when, and what is not
 //! lost. Each test runs in a network namespace of its own, whose loopback goes down.
 
+mod namespace;
+
 use std::{
-    env,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -13,36 +14,14 @@ use ibex::{
     WaitAckedError,
 };
 
-/// Set in the process that has the namespace.
-const INSIDE: &str = "IN_A_NAMESPACE_OF_ITS_OWN";
-
-/// Whether this process is the one with the namespace. The other runs the test there.
+/// Tells whether this process is in a namespace of its own, whose loopback is up; another runs the
+/// test there.
 fn is_inside(test: &str) -> bool {
-    if env::var_os(INSIDE).is_some() {
+    let is_inside = namespace::is_inside(test);
+    if is_inside {
         lo("up");
-        return true;
     }
-    let as_user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &["--net"],
-        false => &["--net", "--user", "--map-root-user"],
-    };
-    let unshared = |program: &mut Command| program.status().is_ok_and(|status| status.success());
-    if !unshared(Command::new("unshare").args(as_user).arg("true")) {
-        let is_root = rustix::process::geteuid().is_root();
-        assert!(
-            !is_root,
-            "root has network namespaces, by util-linux's unshare"
-        );
-        println!("no network namespace is to be had here, so nothing is tested");
-        return false;
-    }
-    let mut inside = Command::new("unshare");
-    inside.args(as_user).arg(env::current_exe().unwrap());
-    inside
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1");
-    assert!(unshared(&mut inside), "{test} failed in its namespace");
-    false
+    is_inside
 }
 
 fn lo(state: &str) {

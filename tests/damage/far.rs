@@ -16,34 +16,6 @@ use crate::{content, content::Lengths, session};
 pub(crate) const STREAM: u64 = 1;
 pub(crate) const LENGTHS: Lengths = Lengths::Mixed;
 
-/// Tells whether this process is in a namespace of its own; another runs the test there.
-pub(crate) fn is_inside(test: &str) -> bool {
-    if env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let as_user: &[&str] = match rustix::process::geteuid().is_root() {
-        true => &["--net"],
-        false => &["--net", "--user", "--map-root-user"],
-    };
-    let unshared = |program: &mut Command| program.status().is_ok_and(|status| status.success());
-    if !unshared(Command::new("unshare").args(as_user).arg("true")) {
-        let is_root = rustix::process::geteuid().is_root();
-        assert!(
-            !is_root,
-            "root has network namespaces, by util-linux's unshare"
-        );
-        println!("no network namespace is to be had here, so nothing is tested");
-        return false;
-    }
-    let mut inside = Command::new("unshare");
-    inside.args(as_user).arg(env::current_exe().unwrap());
-    inside
-        .args([test, "--exact", "--nocapture"])
-        .env(INSIDE, "1");
-    assert!(unshared(&mut inside), "{test} failed in its namespace");
-    false
-}
-
 /// The link to the far namespace, and the process there.
 pub(crate) struct Far {
     pub(crate) network: Network,
@@ -123,5 +95,4 @@ fn echo(_node: &Node, peer: &ibex::Peer) {
     sender.close().unwrap();
 }
 
-const INSIDE: &str = "HARNESS_NAMESPACE";
 const FAR: &str = "DAMAGE_FAR";

@@ -5,6 +5,8 @@
 mod content;
 mod ends;
 mod far;
+#[path = "../namespace/mod.rs"]
+mod namespace;
 mod session;
 mod stubborn;
 
@@ -166,7 +168,7 @@ fn sessions_get_through_damaged_handshakes() {
 #[test]
 fn flips_between_two_hosts_are_noticed() {
     const TEST: &str = "flips_between_two_hosts_are_noticed";
-    if far::echoes() || !far::is_inside(TEST) {
+    if far::echoes() || !namespace::is_inside(TEST) {
         return;
     }
     let mut draw = Draw::new(main_seed());
