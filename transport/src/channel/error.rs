@@ -192,7 +192,7 @@ pub(crate) enum Full {
     Window,
     /// The same, and `max_unreleased_bytes` lets it not be larger.
     WindowOfAll,
-    /// What may be out of messages that no ring could hold is.
+    /// Messages with memory of their own are out up to their limit.
     Unreleased,
     /// Messages before it have not gone out.
     Memory,

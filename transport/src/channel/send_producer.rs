@@ -240,7 +240,7 @@ impl SendProducer {
         2 * self.out.bytes > self.out.most
     }
 
-    /// Which limit is in the way of a message that takes `length` bytes of the window.
+    /// Names the limit of the ring that is in the way of a message.
     pub(super) fn full_window(&self) -> Full {
         match () {
             () if self.ring.is_out_of_messages() => Full::Messages,
