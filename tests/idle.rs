@@ -10,7 +10,7 @@
 mod processes;
 
 use std::{
-    fs,
+    fs, io,
     path::Path,
     process::ExitCode,
     thread::{self, JoinHandle},
@@ -363,7 +363,7 @@ impl Usage {
     fn of(pid: u32) -> Self {
         let tasks = fs::read_dir(format!("/proc/{pid}/task")).expect("the process lives");
         let threads = tasks
-            .map(|task| Thread::of(&task.expect("a thread").path()))
+            .filter_map(|task| Thread::of(&task.expect("a thread").path()))
             .filter(|thread| thread.id != own_pid())
             .collect();
         Self { pid, threads }
@@ -371,26 +371,40 @@ impl Usage {
 }
 
 impl Thread {
-    /// The thread of a folder in /proc/PID/task.
-    fn of(folder: &Path) -> Self {
-        let read = |name| fs::read_to_string(folder.join(name)).expect("the thread lives");
+    /// Reads a folder of `/proc/PID/task`. Returns `None` if the thread has ended: a process lists
+    /// its threads first and reads each of them afterwards.
+    fn of(folder: &Path) -> Option<Self> {
+        let read = |name| match fs::read_to_string(folder.join(name)) {
+            Ok(text) => Some(text),
+            Err(error) if has_ended(&error) => None,
+            Err(error) => panic!("{}: {error}", folder.join(name).display()),
+        };
         // Nanoseconds on a processor and waiting for one, and time slices
         // (Documentation/scheduler/sched-stats.rst).
-        let schedstat = read("schedstat");
+        let schedstat = read("schedstat")?;
         let ran = schedstat.split_ascii_whitespace().next();
         let ran = ran.expect("three fields").parse().expect("a number");
-        let status = read("status");
+        let status = read("status")?;
         let field = |name: &str| {
             let line = status.lines().find_map(|line| line.strip_prefix(name));
             line.expect("the kernel knows it").trim().to_owned()
         };
-        Self {
+        Some(Self {
             id: field("Pid:").parse().expect("a number"),
             name: field("Name:"),
             ran: Duration::from_nanos(ran),
             switches: field("voluntary_ctxt_switches:").parse().expect("a number"),
-        }
+        })
     }
+}
+
+/// Returns whether a file of `/proc` could not be read because its thread has ended: the open
+/// fails with `ENOENT` then, and a read of an open file with `ESRCH`.
+fn has_ended(error: &io::Error) -> bool {
+    let ends = [libc::ENOENT, libc::ESRCH];
+    error
+        .raw_os_error()
+        .is_some_and(|code| ends.contains(&code))
 }
 
 /// With their headers twice what fits into the window.
