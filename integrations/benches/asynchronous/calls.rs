@@ -1,0 +1,71 @@
+//! Unary calls with 64 B each way: tonic's over TCP, ibex's, and the same messages over two
+//! channels without a call around them.
+
+use ibex::{Peer, Receiver, RecvError, Sender};
+use ibex_harness::check;
+
+use crate::{
+    laps::{self, Exchange},
+    order::{Order, Work},
+    session::{Failure, Link, Session},
+    tonic_calls,
+};
+
+/// A request, and its reply.
+#[ibex::message]
+struct Payload {
+    bytes: [u8; 64],
+}
+
+pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
+    match (order.work, link) {
+        (Work::Channels, Link::Ibex(Session { peer, .. })) => {
+            let requests = peer.sender(REQUESTS)?;
+            let replies = peer.receiver(REPLIES)?;
+            laps::p50(Channels { requests, replies }, order.count).await
+        }
+        (_, Link::Ibex(_)) => Err("ibex has no calls yet".into()),
+        (_, Link::Socket(stream)) => tonic_calls::measure(stream, order.count).await,
+    }
+}
+
+pub(crate) async fn answer(link: Link, order: Order) -> Result<(), Failure> {
+    match (order.work, link) {
+        (Work::Channels, Link::Ibex(Session { peer, .. })) => answer_channels(&peer).await,
+        (_, Link::Ibex(_)) => Err("ibex has no calls yet".into()),
+        (_, Link::Socket(stream)) => tonic_calls::answer(stream).await,
+    }
+}
+
+struct Channels {
+    requests: Sender<Payload>,
+    replies: Receiver<Payload>,
+}
+
+impl Exchange for Channels {
+    async fn exchange(&mut self, sequence: u64) -> Result<(), Failure> {
+        let mut request = Payload { bytes: [0; 64] };
+        check::fill(sequence, &mut request.bytes);
+        self.requests.send_async(&request).await?;
+        let reply = self.replies.recv_async().await?;
+        Ok(check::verify(sequence, &reply.bytes)?)
+    }
+}
+
+async fn answer_channels(peer: &Peer) -> Result<(), Failure> {
+    let mut requests = peer.receiver::<Payload>(REQUESTS)?;
+    let mut replies = peer.sender::<Payload>(REPLIES)?;
+    loop {
+        let reply = match requests.recv_async().await {
+            Ok(request) => Payload {
+                bytes: request.bytes,
+            },
+            Err(RecvError::Ended) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        };
+        replies.send_async(&reply).await?;
+    }
+}
+
+const REQUESTS: &str = "requests";
+const REPLIES: &str = "replies";

@@ -1,0 +1,117 @@
+//! The rows of the table, each with its baseline and its aim.
+
+use crate::order::{
+    DriverName::{self, Tasks, Threads},
+    FabricName::{self, Shm, Tcp},
+    Order, Over,
+    RuntimeName::{self, Current, Multi},
+    Work,
+};
+
+/// The figure of ibex, a baseline of the same round, and the aim.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Row {
+    pub(crate) subject: Order,
+    /// None where the figure speaks for itself.
+    pub(crate) baseline: Option<Order>,
+    /// Bound of the ratio, or of the figure where there is no baseline: an upper one for a time
+    /// or a cost, a lower one for a rate.
+    pub(crate) aim: Option<f64>,
+    /// Included in a run without words.
+    pub(crate) is_usual: bool,
+}
+
+impl Row {
+    pub(crate) fn name(&self) -> String {
+        self.subject.name()
+    }
+
+    /// Returns whether the row's name holds every one of `words`. Without words, the usual rows
+    /// are chosen.
+    pub(crate) fn is_chosen(&self, words: &[String]) -> bool {
+        let name = self.name();
+        match words {
+            [] => self.is_usual,
+            _ => words.iter().all(|word| name.contains(word.as_str())),
+        }
+    }
+}
+
+/// All rows, in groups whose measurements are made in turn.
+pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
+    let kinds = [
+        Kind {
+            work: Work::PingPong,
+            beside: &[(Beside::Socket(Work::PingPong), [0.35, 0.95])],
+        },
+        Kind {
+            work: Work::IdlePolls,
+            beside: &[(Beside::Nothing, [2.0, 2.0])],
+        },
+        Kind {
+            work: Work::IdleCost,
+            beside: &[(Beside::Nothing, [1.0, 1.0])],
+        },
+    ];
+    let groups = kinds
+        .iter()
+        .flat_map(|kind| [Multi, Current].map(|runtime| kind.rows(runtime, is_quick)));
+    groups.collect()
+}
+
+/// A kind of work, and what it is compared with.
+struct Kind {
+    work: Work,
+    /// The aims are those of shm and of tcp.
+    beside: &'static [(Beside, [f64; 2])],
+}
+
+#[derive(Clone, Copy)]
+enum Beside {
+    /// The work over tokio's socket.
+    Socket(Work),
+    Nothing,
+}
+
+impl Kind {
+    fn rows(&self, runtime: RuntimeName, is_quick: bool) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for driver in [Tasks, Threads] {
+            for fabric in [Shm, Tcp] {
+                for &(beside, aims) in self.beside {
+                    rows.push(self.row((runtime, driver, fabric), (beside, aims), is_quick));
+                }
+            }
+        }
+        rows
+    }
+
+    fn row(
+        &self,
+        (runtime, driver, fabric): (RuntimeName, DriverName, FabricName),
+        (beside, [shm_aim, tcp_aim]): (Beside, [f64; 2]),
+        is_quick: bool,
+    ) -> Row {
+        let order = |work: Work, over| Order {
+            work,
+            over,
+            runtime,
+            count: work.count(is_quick),
+        };
+        let over = Over::Ibex { fabric, driver };
+        let is_of_tasks = driver == Tasks && runtime == Multi;
+        Row {
+            subject: order(self.work, over),
+            baseline: match beside {
+                Beside::Socket(work) => Some(order(work, Over::Socket)),
+                Beside::Nothing => None,
+            },
+            // Of so little work no figure says anything.
+            aim: (driver == Tasks && !is_quick).then_some(match fabric {
+                Shm => shm_aim,
+                Tcp => tcp_aim,
+            }),
+            is_usual: is_of_tasks || self.work == Work::PingPong,
+        }
+    }
+}
