@@ -135,6 +135,7 @@ mod peer;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
+mod reservation;
 mod resuming;
 mod select;
 mod sender;
@@ -152,8 +153,8 @@ pub use error::{
 };
 pub use events::{Event, Events};
 pub use fan_in::{
-    FanIn, FanInBuilder, FanInError, FanInEvent, FanInEvents, FanInNextAsync, FanInPeer,
-    FanInVersionsBuilder, NothingCame, VersionedFanIn, VersionedFanInEvent,
+    FanIn, FanInBuilder, FanInError, FanInEvent, FanInPeer, FanInVersionsBuilder, NothingCame,
+    VersionedFanIn, VersionedFanInEvent,
 };
 pub use group::{
     FlushTimeout, Group, GroupBuilder, GroupFlushAsync, GroupMember, GroupSendAsync,
@@ -165,13 +166,14 @@ pub use node::Node;
 pub use node_builder::NodeBuilder;
 pub use peer::{Incoming, Peer, PeerAt, PeerId};
 pub use receiver::{Iter, Receiver};
+pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};
-pub use sender::{Reservation, Sender, Sequence, UntilAcked};
+pub use sender::{Sender, Sequence, UntilAcked};
 pub use setting::{SettingConflict, SettingError, SettingValue};
 pub use stats::{NodeSession, NodeStats, SessionState};
 pub use versions::{
-    AndOlder, KnownVersions, OneVersion, VersionedMessage, VersionedMessages, VersionedOpenedAsync,
-    VersionedReceiver, VersionedRecvAsync, VersionedSender, Versions, VersionsBuilder,
+    AndOlder, KnownVersions, OneVersion, VersionedMessage, VersionedOpenedAsync, VersionedReceiver,
+    VersionedSender, Versions, VersionsBuilder,
 };
 
 #[doc(no_inline)]

@@ -1,23 +1,17 @@
 //! The sending end of a typed channel.
 
-use std::{
-    fmt,
-    marker::PhantomData,
-    mem::MaybeUninit,
-    ops::{Deref, DerefMut},
-    time::Duration,
-};
+use std::{fmt, marker::PhantomData, mem::MaybeUninit, time::Duration};
 
 use ibex_codec::{Codec, EncodeError, Raw, SlotWriter};
 #[cfg(feature = "serde")]
 use ibex_codec::{SerdeBorrowed, WithLifetime};
 use ibex_transport::{
-    channel::{Abort, Counts, RawReservation, SendError, SendFailure, SendHandle, WaitAckedError},
+    channel::{Abort, Counts, SendError, SendFailure, SendHandle, WaitAckedError},
     driver::Patience,
 };
 
 use crate::{
-    CloseReason,
+    CloseReason, Reservation,
     error::{SendTimeoutError, TrySendError, send_error},
     message::DefaultCodec,
 };
@@ -376,7 +370,7 @@ impl Sender<[u8], Raw> {
             .handle
             .reserve(length, Patience::FOREVER)
             .map_err(send_error)?;
-        Ok(Reservation { raw })
+        Ok(Reservation::new(raw))
     }
 
     /// The same if there is room now.
@@ -390,7 +384,7 @@ impl Sender<[u8], Raw> {
             .handle
             .reserve(length, Patience::None)
             .map_err(TrySendError::of)?;
-        Ok(Reservation { raw })
+        Ok(Reservation::new(raw))
     }
 
     /// The same, waiting for room for up to `timeout`.
@@ -403,7 +397,7 @@ impl Sender<[u8], Raw> {
             .handle
             .reserve(length, Patience::at_most(timeout))
             .map_err(SendTimeoutError::of)?;
-        Ok(Reservation { raw })
+        Ok(Reservation::new(raw))
     }
 }
 
@@ -458,50 +452,5 @@ impl<T: ?Sized, C> Clone for Sender<T, C> {
             _message: PhantomData,
             _codec: PhantomData,
         }
-    }
-}
-
-/// Room for one message, to be built in place.
-///
-/// The bytes are those of earlier messages until they are written.
-#[must_use = "dropping a reservation sends nothing"]
-pub struct Reservation<'a> {
-    raw: RawReservation<'a>,
-}
-
-impl Reservation<'_> {
-    /// Publishes the message.
-    ///
-    /// # Errors
-    ///
-    /// [`SendError::Disconnected`] if the channel has ended since the reservation was made;
-    /// nothing was sent then.
-    #[inline(always)]
-    pub fn send(self) -> Result<Sequence, SendError> {
-        self.raw.publish()
-    }
-}
-
-impl fmt::Debug for Reservation<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation")
-            .field("bytes", &self.len())
-            .finish_non_exhaustive()
-    }
-}
-
-impl Deref for Reservation<'_> {
-    type Target = [u8];
-
-    #[inline]
-    fn deref(&self) -> &[u8] {
-        self.raw.bytes()
-    }
-}
-
-impl DerefMut for Reservation<'_> {
-    #[inline(always)]
-    fn deref_mut(&mut self) -> &mut [u8] {
-        self.raw.bytes_mut()
     }
 }

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use ibex_transport::channel::{RawMessage, ReceiveHandle, TaskWait};
+use ibex_transport::channel::{RawMessage, ReceiveHandle};
 
 use super::FanInEvent;
 use crate::{Counts, KnownVersions, PeerAt};
@@ -42,7 +42,6 @@ pub(super) struct Member {
     pub(super) silent: u32,
 
     // How it tells.
-    pub(super) wait: TaskWait,
     pub(super) waker: Waker,
 }
 
@@ -56,7 +55,6 @@ impl Member {
             is_newer: None,
             is_hot: true,
             silent: 0,
-            wait: TaskWait::default(),
             waker,
         }
     }

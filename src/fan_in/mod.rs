@@ -12,7 +12,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, OfAnyPeer, RecvError},
+    channel::{FOUND_PER_TURN, OfAnyPeer, RecvError, TaskWait},
     driver::{Condition, Gathering, SessionShared},
     fork,
 };
@@ -20,7 +20,6 @@ use ibex_transport::{
 use self::member::Member;
 pub use self::{
     event::{FanInError, FanInEvent, NothingCame},
-    futures::{FanInEvents, FanInNextAsync},
     member::FanInPeer,
 };
 use crate::{
@@ -84,6 +83,8 @@ pub struct FanIn<T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersio
     told: Vec<usize>,
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<T, C, V>>,
+    /// What a task left that waits.
+    task_wait: TaskWait,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -252,6 +253,7 @@ impl<'a, C> FanInBuilder<'a, C> {
             told: Vec::new(),
             sessions: VecDeque::new(),
             events: VecDeque::new(),
+            task_wait: TaskWait::default(),
             _message: PhantomData,
             _codec: PhantomData,
         })
@@ -435,7 +437,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         let waker = member.waker.clone();
         // A peer that has nothing to say on this channel never opens it.
         let handle = &mut member.handle;
-        match handle.poll_receive_unwatched(&mut member.wait, &waker) {
+        match handle.poll_receive_unwatched(&waker) {
             Poll::Pending => {
                 member.is_hot = false;
                 self.hot.swap_remove(at);
@@ -459,7 +461,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         let mut told = mem::take(&mut self.told);
         for number in told.drain(..) {
             if let Some(member) = self.members.get_mut(number).and_then(Option::as_mut) {
-                member.handle.leave(&mut member.wait);
+                member.handle.leave();
                 member.silent = 0;
                 if !mem::replace(&mut member.is_hot, true) {
                     self.hot.push(number);
@@ -549,6 +551,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         &mut self,
         deadline: Option<Instant>,
     ) -> Result<Option<FanInEvent<T, C, V>>, NothingCame> {
+        self.stop_waiting();
         let (gathering, in_memory) = (self.gathering.clone(), self.in_memory);
         gathering
             .wait(deadline, in_memory, Something::new(self))
@@ -661,7 +664,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> OfAnyPeer for FanIn<T, C, V> {
 impl<T: ?Sized, C, V: KnownVersions<T, C>> Drop for FanIn<T, C, V> {
     fn drop(&mut self) {
         for member in self.members.iter_mut().flatten() {
-            member.handle.leave(&mut member.wait);
+            member.handle.leave();
         }
     }
 }

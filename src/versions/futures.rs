@@ -7,12 +7,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use futures_core::{FusedStream, Stream};
 use ibex_codec::Codec;
-use ibex_transport::channel::TaskWait;
 
 use super::{VersionedMessage, VersionedReceiver, VersionedSender, Versions};
-use crate::{RecvError, SendError, Sender, asynchronous::item_of, message::DefaultCodec};
+use crate::{
+    RecvError, SendError, Sender,
+    asynchronous::{Messages, RecvAsync},
+    message::DefaultCodec,
+};
 
 // ---- Sending -------------------------------------------------------------------------
 
@@ -21,7 +23,6 @@ use crate::{RecvError, SendError, Sender, asynchronous::item_of, message::Defaul
 pub struct VersionedOpenedAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
     /// Until it is handed on.
     sender: Option<&'a mut VersionedSender<N, O, C>>,
-    wait: TaskWait,
 }
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
@@ -63,10 +64,7 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedSender<N, O, C> {
     ///
     /// The future does if it is polled again when it was ready.
     pub fn opened_async(&mut self) -> VersionedOpenedAsync<'_, N, O, C> {
-        VersionedOpenedAsync {
-            sender: Some(self),
-            wait: TaskWait::default(),
-        }
+        VersionedOpenedAsync { sender: Some(self) }
     }
 }
 
@@ -78,7 +76,7 @@ impl<'a, N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Future
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.get_mut();
         let sender = this.sender.take().expect("it was ready before");
-        match sender.handle.poll_opened(&mut this.wait, context.waker()) {
+        match sender.handle.poll_opened(context.waker()) {
             Poll::Ready(Ok(())) => Poll::Ready(Ok(sender.open())),
             Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
             Poll::Pending => {
@@ -91,28 +89,13 @@ impl<'a, N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Future
 
 impl<N: ?Sized, O: ?Sized, C> Drop for VersionedOpenedAsync<'_, N, O, C> {
     fn drop(&mut self) {
-        if let Some(sender) = &self.sender {
-            sender.handle.leave(&mut self.wait);
+        if let Some(sender) = &mut self.sender {
+            sender.handle.leave_room();
         }
     }
 }
 
 // ---- Receiving -----------------------------------------------------------------------
-
-/// The next message. See [`VersionedReceiver::recv_async`].
-#[must_use = "a future does nothing unless it is awaited"]
-pub struct VersionedRecvAsync<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    receiver: &'a mut VersionedReceiver<N, O, C>,
-    wait: TaskWait,
-}
-
-/// A receiver's messages as a stream. See [`VersionedReceiver::stream`].
-#[must_use = "a stream does nothing unless it is polled"]
-pub struct VersionedMessages<'a, N: ?Sized, O: ?Sized, C = DefaultCodec> {
-    receiver: &'a mut VersionedReceiver<N, O, C>,
-    wait: TaskWait,
-    is_over: bool,
-}
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     /// The next message, for a task: [`Receiver::recv_async`](crate::Receiver::recv_async).
@@ -142,69 +125,32 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> VersionedReceiver<N, O, C> {
     ///
     /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
     /// opened its end.
-    pub fn recv_async(&mut self) -> VersionedRecvAsync<'_, N, O, C> {
-        VersionedRecvAsync {
-            receiver: self,
-            wait: TaskWait::default(),
-        }
+    pub fn recv_async(&mut self) -> RecvAsync<'_, Self> {
+        RecvAsync::new(self)
+    }
+
+    /// The next message, for a task that polls by itself:
+    /// [`Receiver::poll_recv`](crate::Receiver::poll_recv).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_async`](Self::recv_async).
+    pub fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<VersionedMessage<N, O, C>, RecvError>> {
+        let raw = ready!(self.handle.poll_receive(context.waker()))?;
+        Poll::Ready(self.open(raw))
     }
 
     /// The messages up to the end, as a stream: [`Receiver::stream`](crate::Receiver::stream).
-    pub fn stream(&mut self) -> VersionedMessages<'_, N, O, C> {
-        VersionedMessages {
-            receiver: self,
-            wait: TaskWait::default(),
-            is_over: false,
-        }
+    pub fn stream(&mut self) -> Messages<&mut Self> {
+        Messages::new(self)
     }
 
-    fn poll_recv(
-        &mut self,
-        wait: &mut TaskWait,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<VersionedMessage<N, O, C>, RecvError>> {
-        let raw = ready!(self.handle.poll_receive(wait, context.waker()))?;
-        Poll::Ready(self.open(raw))
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Future for VersionedRecvAsync<'_, N, O, C> {
-    type Output = Result<VersionedMessage<N, O, C>, RecvError>;
-
-    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.get_mut();
-        this.receiver.poll_recv(&mut this.wait, context)
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> Drop for VersionedRecvAsync<'_, N, O, C> {
-    fn drop(&mut self) {
-        self.receiver.handle.leave(&mut self.wait);
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Stream for VersionedMessages<'_, N, O, C> {
-    type Item = Result<VersionedMessage<N, O, C>, RecvError>;
-
-    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        if this.is_over {
-            return Poll::Ready(None);
-        }
-        let item = ready!(this.receiver.poll_recv(&mut this.wait, context));
-        Poll::Ready(item_of(item, &mut this.is_over))
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> FusedStream for VersionedMessages<'_, N, O, C> {
-    fn is_terminated(&self) -> bool {
-        self.is_over
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> Drop for VersionedMessages<'_, N, O, C> {
-    fn drop(&mut self) {
-        self.receiver.handle.leave(&mut self.wait);
+    /// A stream as of [`stream`](Self::stream) with the receiver in it, to be kept or given away.
+    pub fn into_stream(self) -> Messages<Self> {
+        Messages::new(self)
     }
 }
 
@@ -212,22 +158,6 @@ impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedOpenedAsync<'_, N, O, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("VersionedOpenedAsync")
             .field(&self.sender)
-            .finish()
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedRecvAsync<'_, N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("VersionedRecvAsync")
-            .field(&self.receiver)
-            .finish()
-    }
-}
-
-impl<N: ?Sized, O: ?Sized, C> fmt::Debug for VersionedMessages<'_, N, O, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("VersionedMessages")
-            .field(&self.receiver)
             .finish()
     }
 }

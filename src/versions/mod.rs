@@ -11,7 +11,7 @@ use ibex_transport::{
 
 pub(crate) use self::known::fingerprint;
 pub use self::{
-    futures::{VersionedMessages, VersionedOpenedAsync, VersionedRecvAsync},
+    futures::VersionedOpenedAsync,
     known::{AndOlder, KnownVersions, OneVersion},
 };
 use crate::{

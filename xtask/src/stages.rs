@@ -60,7 +60,7 @@ pub(crate) const STAGES: &[Stage] = &[
              --features ibex-transport/verbs,ibex-harness/verbs",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
              --test environment --test fingerprints --test group --test log --test memory_bound \
-             --test readme --test refusals --test send_sync --test shared_credit \
+             --test polls --test readme --test refusals --test send_sync --test shared_credit \
              --test unopened",
             "cargo test -p ibex --doc",
         ]),

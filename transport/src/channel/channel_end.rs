@@ -158,7 +158,9 @@ impl ChannelEnd {
             return answer;
         }
         let Patience::Until(deadline) = patience else {
-            self.session.poll();
+            if patience == Patience::None {
+                self.session.poll();
+            }
             return look().unwrap_or(Err(Unopened::NotYet));
         };
         let now = clock::now();

@@ -42,7 +42,7 @@ use crate::{
         MemoryClaim, MemoryError,
         orphans::{self, Orphan},
     },
-    ring::{Arm, CellBlock, Consumer, Mapped},
+    ring::{Arm, CellBlock, Consumer, Mapped, Ticket},
 };
 
 /// A receiver's handle, without the message type.
@@ -69,7 +69,10 @@ pub struct ReceiveHandle {
     quarter_messages: u64,
     quarter_bytes: u64,
 
+    // Who waits.
     arm: Arm,
+    /// Of a task's waker, if one was left that was not taken back.
+    pub(super) ticket: Option<Ticket>,
 
     /// There was no memory for what has come; it is tried again at this time.
     retry_at: Option<Instant>,
@@ -103,6 +106,7 @@ impl ReceiveHandle {
             quarter_messages: 1,
             quarter_bytes: 1,
             arm: Arm::new(),
+            ticket: None,
             retry_at: None,
             claim: None,
             end,
@@ -145,7 +149,7 @@ impl ReceiveHandle {
     /// Inlined into the caller, so that message and record stay in registers: passed
     /// through memory they cost 15 ns of stalled loads.
     #[inline(always)]
-    fn take(&mut self) -> Option<RawMessage> {
+    pub(super) fn take(&mut self) -> Option<RawMessage> {
         if self.handed_out == self.last_cell {
             return None;
         }
@@ -739,6 +743,7 @@ impl Drop for ReceiveHandle {
             mem::forget(mem::replace(&mut self.source, Source::None));
             return;
         }
+        self.leave();
         self.end.advance(true);
         if let Some(ours) = self.end.ours.get() {
             ours.close();

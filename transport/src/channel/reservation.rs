@@ -1,12 +1,12 @@
 //! Room for one payload, built in place and then published.
 
-use std::mem::ManuallyDrop;
+use std::mem::{ManuallyDrop, MaybeUninit};
 
 use super::{
-    error::SendError,
-    send_handle::{Reserved, SendHandle},
+    error::{SendError, SendFailure},
+    send_handle::{Abort, Reserved, SendHandle},
 };
-use crate::fork;
+use crate::{driver::Patience, fork};
 
 /// Room for one payload, to be built in place and then published.
 ///
@@ -22,6 +22,32 @@ pub struct RawReservation<'a> {
 }
 
 impl RawReservation<'_> {
+    /// Bytes that there is room for.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "it is asked for how many")]
+    pub fn len(&self) -> usize {
+        self.length
+    }
+
+    /// Encodes a message and publishes it, as [`SendHandle::send`] does without waiting: one
+    /// that is longer than what was reserved may find no room.
+    pub fn send(
+        self,
+        size: Option<usize>,
+        encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    ) -> Result<u64, SendFailure> {
+        if fork::is_child() {
+            return Err(self.handle.end.used_after_fork().into());
+        }
+        let mut this = ManuallyDrop::new(self);
+        // Before the encoder runs, which may panic.
+        let mut entered = this.handle.take_reserved_entry();
+        if let Some(producer) = entered.producer() {
+            producer.reserved_large = None;
+        }
+        entered.send(size, Patience::None, encode)
+    }
+
     /// The payload's bytes. What stands there before is left over from earlier messages.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {

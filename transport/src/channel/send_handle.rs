@@ -21,6 +21,7 @@ use super::{
     send_producer::{LargePlace, SendProducer},
     send_wait::Room,
     state::End,
+    task::SendWaits,
 };
 use crate::{
     driver::{Condition, Patience, SessionShared, TimedOut},
@@ -53,6 +54,8 @@ pub struct SendHandle {
     pub(super) reserved: Reserved,
     /// Whether it was said that nothing more comes from here.
     is_closed: bool,
+    /// What tasks left here that wait.
+    pub(super) waits: SendWaits,
 }
 
 /// Whether a reservation of a handle was made and neither published nor dropped.
@@ -71,6 +74,7 @@ impl SendHandle {
             end,
             reserved: Reserved::No,
             is_closed: false,
+            waits: SendWaits::default(),
         }
     }
 
@@ -129,13 +133,7 @@ impl SendHandle {
     ) -> Result<RawReservation<'_>, SendFailure> {
         let mut entered = self.enter(patience)?;
         entered.place(length, patience)?;
-        let in_turn = entered.in_turn;
-        mem::forget(entered); // The reservation keeps what entering gave.
-        self.reserved = if in_turn {
-            Reserved::InTurn
-        } else {
-            Reserved::Alone
-        };
+        self.reserved = entered.keep();
         Ok(RawReservation {
             handle: self,
             length,
@@ -188,6 +186,15 @@ impl SendHandle {
         Entered {
             end: &self.end,
             in_turn: self.reserved == Reserved::InTurn,
+        }
+    }
+
+    /// The same, and the reservation is out no more.
+    pub(super) fn take_reserved_entry(&mut self) -> Entered<'_> {
+        let in_turn = mem::replace(&mut self.reserved, Reserved::No) == Reserved::InTurn;
+        Entered {
+            end: &self.end,
+            in_turn,
         }
     }
 
@@ -316,6 +323,7 @@ impl Clone for SendHandle {
             end: self.end.clone(),
             reserved: Reserved::No,
             is_closed: false,
+            waits: SendWaits::default(),
         }
     }
 }
@@ -333,6 +341,7 @@ impl Drop for SendHandle {
             mem::forget(self.end.clone());
             return;
         }
+        self.leave();
         self.end_if_leaked();
         if thread::panicking() && !self.is_closed {
             // What it was to send is missing.
@@ -692,7 +701,9 @@ impl SendEnd {
             end.no_room(room.producer, ask);
             let Patience::Until(deadline) = patience else {
                 // The peer may have released what we did not hear of yet.
-                session.poll();
+                if patience == Patience::None {
+                    session.poll();
+                }
                 break room.look().ok_or(SendFailure::Full)?;
             };
             // Whoever waits for long wakes up once to say so.

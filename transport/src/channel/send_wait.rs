@@ -41,7 +41,7 @@ impl SendEnd {
             Err(_) => return Err(self.late(ask)),
         }
         let deadline = match patience {
-            Patience::None => Some(Instant::now()),
+            Patience::None | Patience::Glance => Some(Instant::now()),
             Patience::Until(deadline) => deadline,
         };
         let mut news = News {

@@ -113,8 +113,8 @@ impl Awaited<'_> {
     /// Leaves a waker. A look follows.
     fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
         match self {
-            Self::Message(handle) => handle.register(wait, waker),
-            Self::Acknowledgement(handle, _) => handle.register(wait, waker),
+            Self::Message(handle) => handle.register(waker),
+            Self::Acknowledgement(handle, _) => handle.end().register(wait, waker),
             Self::OfAnyPeer(peers) => {
                 peers.gathering().register(wait, waker);
                 peers.leave_alone();
@@ -124,8 +124,8 @@ impl Awaited<'_> {
 
     fn leave(&mut self, wait: &mut TaskWait) {
         match self {
-            Self::Message(handle) => handle.leave(wait),
-            Self::Acknowledgement(handle, _) => handle.leave(wait),
+            Self::Message(handle) => handle.leave(),
+            Self::Acknowledgement(handle, _) => handle.end().leave(wait),
             Self::OfAnyPeer(peers) => peers.gathering().leave(wait),
         }
     }

@@ -3,82 +3,115 @@
 //!
 //! ```text
 //!   task is polled                who makes it come true
-//!   take back what was left
 //!   look: there?
+//!     yes: take back what was left
 //!   leave the waker; ask; arm     publish
 //!   look again: there?            somebody waits? take the wakers; later, wake them
 //!     no: pending
 //! ```
 //!
 //! Order and barriers are those of a thread that sleeps (`ring::waiter`), so the same models
-//! hold. Several futures of one task may wait at one place, with one waker, and each takes back
-//! its own. A waker that was taken is used once; whoever is polled for another reason takes back
-//! what it left, and so does a future that is dropped. One that is leaked leaves a waker that
-//! is used once, and a question that is answered once.
+//! hold. A task's waker is noted in the handle that it polled, so whoever has the handle needs
+//! nothing else. The next poll renews it. An answer takes it back, and so does the drop of the
+//! handle, or of a future that has borrowed it. A waker that was taken is used once.
+//!
+//! A receiver's handle has one waker. A sender's has one for each of what can be waited for
+//! there, since a task may wait for room and for acknowledgements at a time. Handles of one task
+//! leave the same waker at several places, and each takes back its own.
 
-use std::task::{Poll, Waker};
+use std::{
+    mem::{self, MaybeUninit},
+    task::{Poll, Waker},
+};
 
 use super::{
-    Abort, RawMessage, ReceiveHandle, RecvError, RecvFailure, SendError, SendFailure, SendHandle,
-    WaitAckedError, send_end::Wish,
+    Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
+    SendFailure, SendHandle, WaitAckedError,
+    send_end::{SendEnd, Wish},
+    send_handle::{Entered, Reserved},
 };
 use crate::{
     driver::{Condition, Gathering, Patience, Runtime},
-    engine::control::Ask,
+    engine::{control::Ask, record::LargeAnnouncement},
     fork,
     ring::Ticket,
 };
 
-/// What a task left where it waits. Give it back to the same handle when the task ends.
+/// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]
 pub struct TaskWait {
-    /// Its waker at the end, or wherever it waits.
+    /// Its waker.
     ticket: Option<Ticket>,
-    /// Its waker at the turnstile, where it wants to send.
-    turn: Option<Ticket>,
     /// What the peer was asked by way of its memory (shm).
     pub(super) asked: Option<Wish>,
 }
 
 impl TaskWait {
-    /// Whether a waker was left that was not taken back. It may have been used.
-    pub(super) fn is_left(&self) -> bool {
+    /// Looks whether a waker was left that was not taken back. It may have been used.
+    pub(super) fn has_waker(&self) -> bool {
         self.ticket.is_some()
     }
+
+    /// Looks whether there is anything to take back.
+    fn is_left(&self) -> bool {
+        self.has_waker() || self.asked.is_some()
+    }
+}
+
+/// Wakers and questions of tasks at a sender's handle, one for each of what is waited for.
+#[derive(Debug, Default)]
+pub(super) struct SendWaits {
+    /// Room, or that the peer opens its end.
+    pub(super) room: TaskWait,
+    /// The turn of who waits for room.
+    turn: Option<Ticket>,
+    /// That the peer's engine holds a message.
+    pub(super) received: TaskWait,
+    /// That the peer's application has acknowledged one.
+    pub(super) acked: TaskWait,
 }
 
 impl ReceiveHandle {
     /// The next message, for a task: pending until there is one, or the end. It is told, once,
     /// if the peer does not open its end for `open_timeout`.
-    pub fn poll_receive(
-        &mut self,
-        wait: &mut TaskWait,
-        waker: &Waker,
-    ) -> Poll<Result<RawMessage, RecvError>> {
-        let polled = self.poll_receive_unwatched(wait, waker);
+    #[inline]
+    pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        let polled = self.poll_receive_unwatched(waker);
         if polled.is_pending() {
             self.end().watch_open();
         }
         polled
     }
 
-    /// The same where a peer may never open its end, and nobody has to be told.
-    pub fn poll_receive_unwatched(
-        &mut self,
-        wait: &mut TaskWait,
-        waker: &Waker,
-    ) -> Poll<Result<RawMessage, RecvError>> {
+    /// Polls as [`poll_receive`](Self::poll_receive) does, where a peer may never open its end
+    /// and nobody has to be told.
+    #[inline]
+    pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        if !fork::is_child()
+            && let Some(message) = self.take()
+        {
+            self.leave();
+            return Poll::Ready(Ok(message));
+        }
+        self.receive_or_register(waker)
+    }
+
+    /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
+    /// look runs a turn: what that brings is there before a waker is left, and what somebody
+    /// else's turn brings later wakes it.
+    #[inline(never)]
+    fn receive_or_register(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
-        self.leave(wait);
-        if let Some(found) = settled_receive(self.receive(Patience::None)) {
-            return Poll::Ready(found);
+        let mut found = settled_receive(self.receive(Patience::None));
+        if found.is_none() {
+            self.register(waker);
+            found = settled_receive(self.receive(Patience::Glance));
         }
-        self.register(wait, waker);
-        match settled_receive(self.receive(Patience::None)) {
+        match found {
             Some(found) => {
-                self.leave(wait);
+                self.leave();
                 Poll::Ready(found)
             }
             None => Poll::Pending,
@@ -86,18 +119,30 @@ impl ReceiveHandle {
     }
 
     /// Leaves a waker for the next message, or the end. A look follows.
-    pub(super) fn register(&mut self, wait: &mut TaskWait, waker: &Waker) {
-        self.end().waiters.renew(&mut wait.ticket, waker);
-        self.arm();
+    pub(super) fn register(&mut self, waker: &Waker) {
+        let mut ticket = self.ticket.take();
+        // One that is still there was armed when it came, and nobody rang since.
+        let is_new = self.end().waiters.renew(&mut ticket, waker);
+        self.ticket = ticket;
+        if is_new {
+            self.arm();
+        }
     }
 
-    /// Takes back what a task left that waits no more.
-    pub fn leave(&mut self, wait: &mut TaskWait) {
-        if fork::is_child() {
-            // Nobody will use it.
-            return *wait = TaskWait::default();
+    /// Takes back the waker that a task left, if one did that waits no more.
+    #[inline]
+    pub fn leave(&mut self) {
+        if self.ticket.is_some() {
+            self.take_back();
         }
-        if self.end().waiters.leave(&mut wait.ticket) {
+    }
+
+    #[inline(never)]
+    fn take_back(&mut self) {
+        let mut ticket = self.ticket.take();
+        // In a fork of the process nobody will use it.
+        if !fork::is_child() {
+            self.end().waiters.leave(&mut ticket);
             self.disarm();
         }
     }
@@ -118,31 +163,76 @@ impl SendHandle {
     /// not opened its end. `size` and `encode` are as for [`send`](Self::send).
     pub fn poll_send(
         &mut self,
-        wait: &mut TaskWait,
         waker: &Waker,
         size: Option<usize>,
-        mut encode: impl FnMut(&mut [std::mem::MaybeUninit<u8>]) -> Result<usize, Abort>,
+        mut encode: impl FnMut(&mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
     ) -> Poll<Result<u64, SendError>> {
+        self.poll_entered(waker, |entered| {
+            entered.send(size, Patience::None, &mut encode)
+        })
+    }
+
+    /// Reserves room for a payload of `length` bytes, for a task; of as many as the last
+    /// message had if it says `None`. Gives the handle back while that is pending, so that a
+    /// future can keep it.
+    pub fn poll_reserve(
+        &mut self,
+        waker: &Waker,
+        length: Option<usize>,
+    ) -> Result<Result<RawReservation<'_>, SendError>, &mut Self> {
+        let polled = self.poll_entered(waker, |mut entered| {
+            let length = match length {
+                Some(length) => length,
+                None => entered.usual_length()?,
+            };
+            entered.place(length, Patience::None)?;
+            Ok((length, entered.keep()))
+        });
+        match polled {
+            Poll::Pending => Err(self),
+            Poll::Ready(Err(error)) => Ok(Err(error)),
+            Poll::Ready(Ok((length, reserved))) => {
+                self.reserved = reserved;
+                Ok(Ok(RawReservation {
+                    handle: self,
+                    length,
+                }))
+            }
+        }
+    }
+
+    /// Does what needs the producer, for a task: pending while another handle has it, or
+    /// `attempt` finds no room.
+    fn poll_entered<R>(
+        &mut self,
+        waker: &Waker,
+        mut attempt: impl FnMut(Entered<'_>) -> Result<R, SendFailure>,
+    ) -> Poll<Result<R, SendError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
-        self.leave(wait);
-        if let Some(sent) = settled_send(self.send(size, Patience::None, &mut encode)) {
-            return Poll::Ready(sent);
+        // Leaving wakes who waits for its turn, and would wake this task.
+        self.leave_room();
+        if let Some(done) = settled_send(self.enter(Patience::None).and_then(&mut attempt)) {
+            return Poll::Ready(done);
         }
+        let Self { end, waits, .. } = &mut *self;
         // Another handle may be inside, which no counter tells of.
-        self.end().turnstile.waiters.renew(&mut wait.turn, waker);
-        self.register_for_room(wait, waker);
-        let sent = self.enter(Patience::None).and_then(|entered| {
-            // Nobody else is inside, so the task waits for room. Leaving wakes who waits for its
-            // turn, and would wake this task.
-            entered.end.turnstile.waiters.leave(&mut wait.turn);
-            entered.send(size, Patience::None, encode)
+        let mut turn = None;
+        end.turnstile.waiters.renew(&mut turn, waker);
+        end.register(&mut waits.room, waker);
+        end.ask_for_room(&mut waits.room.asked);
+        // Where callers turn the engine, this lets the question out.
+        let done = self.enter(Patience::None).and_then(|entered| {
+            // Nobody else is inside, so the task waits for room.
+            entered.end.turnstile.waiters.leave(&mut turn);
+            attempt(entered)
         });
-        match settled_send(sent) {
-            Some(sent) => {
-                self.leave(wait);
-                Poll::Ready(sent)
+        self.waits.turn = turn;
+        match settled_send(done) {
+            Some(done) => {
+                self.leave_room();
+                Poll::Ready(done)
             }
             None => {
                 // A thread would wake up to tell that it waits for long.
@@ -154,22 +244,23 @@ impl SendHandle {
     }
 
     /// Waits until the peer has opened its end, for a task.
-    pub fn poll_opened(&self, wait: &mut TaskWait, waker: &Waker) -> Poll<Result<(), SendError>> {
+    pub fn poll_opened(&mut self, waker: &Waker) -> Poll<Result<(), SendError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.end().used_after_fork()));
         }
-        self.leave(wait);
-        if let Some(opened) = settled_send(self.end().opened(Patience::None)) {
-            return Poll::Ready(opened);
+        let Self { end, waits, .. } = &mut *self;
+        let mut opened = settled_send(end.opened(Patience::None));
+        if opened.is_none() {
+            end.register(&mut waits.room, waker);
+            opened = settled_send(end.opened(Patience::Glance));
         }
-        self.register(wait, waker);
-        match settled_send(self.end().opened(Patience::None)) {
+        match opened {
             Some(opened) => {
-                self.leave(wait);
+                self.leave_room();
                 Poll::Ready(opened)
             }
             None => {
-                self.end().watch_open();
+                end.watch_open();
                 Poll::Pending
             }
         }
@@ -177,8 +268,7 @@ impl SendHandle {
 
     /// Waits until the peer's engine holds message `sequence`, for a task.
     pub fn poll_received(
-        &self,
-        wait: &mut TaskWait,
+        &mut self,
         waker: &Waker,
         sequence: u64,
     ) -> Poll<Result<(), WaitAckedError>> {
@@ -187,20 +277,45 @@ impl SendHandle {
             return Poll::Ready(self.wait_received(sequence, Patience::None));
         }
         let ask = Ask::received(sequence);
-        self.poll_news(wait, waker, ask)
+        self.end.poll_news(&mut self.waits.received, waker, ask)
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`, for a task.
-    pub fn poll_acked(
-        &self,
-        wait: &mut TaskWait,
-        waker: &Waker,
-        sequence: u64,
-    ) -> Poll<Result<(), WaitAckedError>> {
+    pub fn poll_acked(&mut self, waker: &Waker, sequence: u64) -> Poll<Result<(), WaitAckedError>> {
         let ask = Ask::acknowledged(sequence);
-        self.poll_news(wait, waker, ask)
+        self.end.poll_news(&mut self.waits.acked, waker, ask)
     }
 
+    /// Takes back what a task left that waits no more for room, its turn, or the peer's open.
+    #[inline]
+    pub fn leave_room(&mut self) {
+        let Self { end, waits, .. } = self;
+        if waits.room.is_left() {
+            end.leave(&mut waits.room);
+            end.leave_turn(&mut waits.turn);
+        }
+    }
+
+    /// Takes back what a task left that waits no more for messages to be received.
+    pub fn leave_received(&mut self) {
+        self.end.leave(&mut self.waits.received);
+    }
+
+    /// Takes back what a task left that waits no more for acknowledgements.
+    pub fn leave_acked(&mut self) {
+        self.end.leave(&mut self.waits.acked);
+    }
+
+    /// Takes back whatever tasks left.
+    pub fn leave(&mut self) {
+        self.leave_room();
+        self.leave_received();
+        self.leave_acked();
+    }
+}
+
+/// The end's part in what tasks leave.
+impl SendEnd {
     fn poll_news(
         &self,
         wait: &mut TaskWait,
@@ -208,21 +323,21 @@ impl SendHandle {
         ask: Ask,
     ) -> Poll<Result<(), WaitAckedError>> {
         if fork::is_child() {
-            return Poll::Ready(Err(self.end().used_after_fork().into()));
+            return Poll::Ready(Err(self.used_after_fork().into()));
         }
-        self.leave(wait);
         if ask == Ask::default() {
-            return Poll::Ready(self.end().check_opened());
+            self.leave(wait);
+            return Poll::Ready(self.check_opened());
         }
-        let end = self.end();
-        if let Some(answer) = end.look_for(&ask) {
-            return Poll::Ready(answer);
+        let mut answer = self.look_for(&ask);
+        if answer.is_none() {
+            self.register(wait, waker);
+            self.ask_for(&ask, &mut wait.asked);
+            // Where callers turn the engine the answer may be here already.
+            self.session.poll();
+            answer = self.look_for(&ask);
         }
-        self.register(wait, waker);
-        end.ask_for(&ask, &mut wait.asked);
-        // Where callers turn the engine the answer may be here already.
-        end.session.poll();
-        match end.look_for(&ask) {
+        match answer {
             Some(answer) => {
                 self.leave(wait);
                 Poll::Ready(answer)
@@ -231,29 +346,47 @@ impl SendHandle {
         }
     }
 
-    /// Leaves a waker for room, or the end, and asks for room. A look follows.
-    pub(super) fn register_for_room(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.register(wait, waker);
-        self.end().ask_for_room(&mut wait.asked);
-    }
-
     /// Leaves a waker for whatever the peer or the engine says. A look follows.
     pub(super) fn register(&self, wait: &mut TaskWait, waker: &Waker) {
-        self.end().waiters.renew(&mut wait.ticket, waker);
+        self.waiters.renew(&mut wait.ticket, waker);
     }
 
     /// Takes back what a task left that waits no more.
-    pub fn leave(&self, wait: &mut TaskWait) {
-        if fork::is_child() {
-            // Nobody will use it.
-            return *wait = TaskWait::default();
+    pub(super) fn leave(&self, wait: &mut TaskWait) {
+        let mut left = mem::take(wait);
+        // In a fork of the process nobody will use it.
+        if left.is_left() && !fork::is_child() {
+            self.waiters.leave(&mut left.ticket);
+            self.take_back_question(&mut left.asked);
         }
-        let end = self.end();
-        end.waiters.leave(&mut wait.ticket);
-        end.turnstile.waiters.leave(&mut wait.turn);
-        if let Some(ours) = end.ours.get() {
-            end.asking.give_up(ours, &mut wait.asked);
+    }
+
+    fn leave_turn(&self, turn: &mut Option<Ticket>) {
+        let mut left = turn.take();
+        if !fork::is_child() {
+            self.turnstile.waiters.leave(&mut left);
         }
+    }
+}
+
+impl Entered<'_> {
+    /// Bytes that the last message had, as far as the ring takes so many, and no fewer than the
+    /// announcement of a long message.
+    fn usual_length(&mut self) -> Result<usize, SendFailure> {
+        let producer = self.open_producer(Patience::None)?;
+        let usual = producer.typical.min(producer.largest);
+        Ok(usual.max(LargeAnnouncement::MAX_BYTES))
+    }
+
+    /// Keeps the right to the producer for a reservation.
+    #[inline(always)]
+    pub(super) fn keep(self) -> Reserved {
+        let reserved = match self.in_turn {
+            true => Reserved::InTurn,
+            false => Reserved::Alone,
+        };
+        mem::forget(self);
+        reserved
     }
 }
 

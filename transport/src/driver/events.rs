@@ -199,7 +199,7 @@ impl Runtime {
             return None;
         }
         let deadline = match patience {
-            Patience::None => {
+            Patience::None | Patience::Glance => {
                 self.turn_in_passing(Self::poll_ready);
                 return self.events.look().flatten();
             }

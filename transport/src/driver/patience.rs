@@ -5,8 +5,11 @@ use std::time::{Duration, Instant};
 /// How long a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Patience {
-    /// Not at all.
+    /// Not at all; where callers turn the engine, a call that finds nothing runs a turn and
+    /// looks again.
     None,
+    /// Not at all, and without a turn: for a second look.
+    Glance,
     /// Until then, or for ever.
     Until(Option<Instant>),
 }

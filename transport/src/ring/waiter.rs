@@ -15,8 +15,9 @@
 //!
 //! Each registration is an entry of its own, also where wakers are the same: futures of one
 //! task share a waker, and one that is done, or dropped, must not take along what another
-//! waits by. So a waiter gets a ticket, by which it takes back its entry and no other, and
-//! takes it back before it registers again, so that there are no more entries than waiters.
+//! waits by. So a waiter gets a ticket, by which it takes back its entry and no other. Who
+//! registers again while its entry is there keeps the entry, so that there are no more entries
+//! than waiters; the barriers that came with it still hold.
 //!
 //! Wakers are foreign code, so an engine takes them under its lock and calls
 //! them after it. One that panics is reported and wakes nobody, and those behind it are
@@ -24,6 +25,7 @@
 
 use std::sync::PoisonError;
 use std::task::Waker;
+use std::{mem, num::NonZeroU64};
 
 use super::{
     barrier::Asymmetry,
@@ -44,14 +46,14 @@ pub struct WaitSlot {
 /// once the waker was taken.
 #[derive(Debug)]
 #[must_use = "by it the entry is taken back"]
-pub struct Ticket(u64);
+pub struct Ticket(NonZeroU64);
 
 #[derive(Debug)]
 struct Entries {
-    /// How many tickets there were: the next one's number.
-    issued: u64,
+    /// The next ticket's number.
+    next: NonZeroU64,
     /// Under the numbers of their tickets.
-    wakers: Vec<(u64, Waker)>,
+    wakers: Vec<(NonZeroU64, Waker)>,
 }
 
 impl Entries {
@@ -78,7 +80,7 @@ impl WaitSlot {
             waiting: AtomicU32::new(0),
             asymmetry: Asymmetry::of_process(),
             entries: Mutex::new(Entries {
-                issued: 0,
+                next: NonZeroU64::MIN,
                 wakers: Vec::with_capacity(waiters),
             }),
         }
@@ -88,8 +90,8 @@ impl WaitSlot {
     /// what it waits for is still not there.
     pub fn register(&self, waker: &Waker) -> Ticket {
         let mut entries = self.entries();
-        let number = entries.issued;
-        entries.issued += 1;
+        let number = entries.next;
+        entries.next = number.saturating_add(1);
         entries.reserve();
         entries.wakers.push((number, waker.clone()));
         self.waiting.store(1, Ordering::Relaxed);
@@ -124,10 +126,33 @@ impl WaitSlot {
         held.take().map(|ticket| self.deregister(ticket)).is_some()
     }
 
-    /// Registers in the place of what `held` is the ticket of, if it is one.
-    pub fn renew(&self, held: &mut Option<Ticket>, waker: &Waker) {
-        self.leave(held);
-        *held = Some(self.register(waker));
+    /// Registers in the place of what `held` is the ticket of, if it is one. Returns whether
+    /// the entry is a new one; an entry that nobody took stays, with this waker.
+    ///
+    /// An entry that stays needs no barrier: whoever makes something true from now on has not
+    /// looked for wakers yet, or looks under the lock, and finds this one.
+    pub fn renew(&self, held: &mut Option<Ticket>, waker: &Waker) -> bool {
+        let is_there = held
+            .as_ref()
+            .is_some_and(|ticket| self.replace(ticket, waker));
+        if !is_there {
+            *held = Some(self.register(waker));
+        }
+        !is_there
+    }
+
+    /// Puts a waker into the place of another. Returns whether that was still there.
+    fn replace(&self, &Ticket(mine): &Ticket, waker: &Waker) -> bool {
+        let mut entries = self.entries();
+        let mut wakers = entries.wakers.iter_mut();
+        let Some((_, entry)) = wakers.find(|&&mut (number, _)| number == mine) else {
+            return false;
+        };
+        let before = (!entry.will_wake(waker)).then(|| mem::replace(entry, waker.clone()));
+        drop(entries);
+        // Dropping is foreign code too.
+        drop(before);
+        true
     }
 
     /// Whether somebody waits: ask after making true what may be waited for.
@@ -273,6 +298,26 @@ mod tests {
         assert_eq!(count.get(), 1);
         slot.renew(&mut one, &waker);
         assert!(slot.leave(&mut one));
+        assert!(!slot.is_waiting());
+    }
+
+    #[cfg(not(loom))]
+    #[test]
+    fn who_registers_again_keeps_its_entry_with_the_newest_waker() {
+        let slot = super::WaitSlot::new();
+        let (one, two) = (Arc::new(Count::default()), Arc::new(Count::default()));
+        let (first, second) = (one.clone().into(), two.clone().into());
+        let mut ticket = None;
+        assert!(slot.renew(&mut ticket, &first));
+        assert!(!slot.renew(&mut ticket, &first));
+        assert!(!slot.renew(&mut ticket, &second));
+        drop(first);
+        assert_eq!(Arc::strong_count(&one), 1);
+        slot.wake_all();
+        assert_eq!((one.get(), two.get()), (0, 1));
+        // It was taken, so this is another.
+        assert!(slot.renew(&mut ticket, &second));
+        assert!(slot.leave(&mut ticket));
         assert!(!slot.is_waiting());
     }
 

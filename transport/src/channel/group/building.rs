@@ -8,7 +8,7 @@ use std::{
 
 use super::{GroupFailure, GroupMessage, MOST_VERSIONS, SendGroup, member::Member};
 use crate::{
-    channel::{Abort, SendError},
+    channel::{Abort, SendError, SendHandle},
     driver::{Condition, Patience, TimedOut},
 };
 
@@ -241,8 +241,10 @@ impl<'g, P: Copy, M: GroupMessage> Building<'g, P, M> {
     fn watch(&mut self, waker: &Waker) -> bool {
         let mut any = false;
         for member in &mut self.group.members {
-            if member.is_lacking && !member.wait.is_left() {
-                member.handle.register_for_room(&mut member.wait, waker);
+            let SendHandle { end, waits, .. } = &mut member.handle;
+            if member.is_lacking && !waits.room.has_waker() {
+                end.register(&mut waits.room, waker);
+                end.ask_for_room(&mut waits.room.asked);
                 any = true;
             }
         }
@@ -283,7 +285,8 @@ impl<P: Copy, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
     fn ask(&mut self) {
         for member in &mut self.building.group.members {
             if member.is_lacking {
-                member.handle.end().ask_for_room(&mut member.wait.asked);
+                let SendHandle { end, waits, .. } = &mut member.handle;
+                end.ask_for_room(&mut waits.room.asked);
             }
         }
     }
@@ -293,7 +296,8 @@ impl<P: Copy, M: GroupMessage> Condition for Placed<'_, '_, P, M> {
         // They were asked just before.
         let group = &mut *self.building.group;
         for member in group.members.iter_mut().filter(|member| member.is_lacking) {
-            member.handle.register(&mut member.wait, &group.waker);
+            let SendHandle { end, waits, .. } = &mut member.handle;
+            end.register(&mut waits.room, &group.waker);
         }
     }
 

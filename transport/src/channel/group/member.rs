@@ -9,7 +9,7 @@ use super::{GroupFailure, GroupMessage, WhenFull};
 use crate::{
     channel::{
         Counts, Disconnected, NotOpened, SchemaMismatch, SendError, SendFailure, SendHandle,
-        TaskWait, channel_end::Unusable,
+        channel_end::Unusable,
     },
     driver::Patience,
     fork::UsedAfterFork,
@@ -37,7 +37,6 @@ pub(super) struct Member<P> {
     pub(super) is_lacking: bool,
     /// Since when it is full, as whoever sends has noticed.
     full_since: Option<Instant>,
-    pub(super) wait: TaskWait,
 }
 
 /// How far a member came. Sequences are the group's: before its first message, all of them
@@ -111,7 +110,6 @@ impl<P: Copy> Member<P> {
             has_message: false,
             is_lacking: false,
             full_since: None,
-            wait: TaskWait::default(),
         }
     }
 

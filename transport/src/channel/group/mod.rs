@@ -186,7 +186,7 @@ impl<P: Copy> SendGroup<P> {
     fn take_out(&mut self, index: usize) -> Member<P> {
         let mut member = self.members.remove(index);
         member.handle.let_go();
-        member.handle.leave(&mut member.wait);
+        member.handle.leave();
         keep(&mut self.former, Parted::of(&member));
         member
     }
@@ -286,7 +286,7 @@ impl<P: Copy> SendGroup<P> {
         let mut flushed = Poll::Ready(Ok(()));
         while let Some(member) = self.members.get_mut(index) {
             let last = member.handle.last_sequence();
-            match member.handle.poll_received(&mut member.wait, waker, last) {
+            match member.handle.poll_received(waker, last) {
                 Poll::Ready(answer) => self.take_flushed(&mut index, answer)?,
                 Poll::Pending => {
                     flushed = Poll::Pending;
@@ -361,7 +361,7 @@ impl<P: Copy> SendGroup<P> {
             return;
         }
         for member in &mut self.members {
-            member.handle.leave(&mut member.wait);
+            member.handle.leave();
         }
     }
 }

@@ -11,6 +11,7 @@ use super::{
     member::{Member, Parted},
 };
 use crate::{
+    channel::SendHandle,
     driver::{Condition, Patience, TimedOut},
     engine::control::Ask,
     fork::UsedAfterFork,
@@ -220,10 +221,8 @@ impl<P: Copy> SendGroup<P> {
                 && is_asked(member)
             {
                 let question = Ask::acknowledged(acknowledged);
-                member
-                    .handle
-                    .end()
-                    .ask_for(&question, &mut member.wait.asked);
+                let SendHandle { end, waits, .. } = &mut member.handle;
+                end.ask_for(&question, &mut waits.acked.asked);
             }
         }
     }
@@ -232,7 +231,8 @@ impl<P: Copy> SendGroup<P> {
     fn watch_for(&mut self, sequence: u64, waker: &Waker) {
         for member in &mut self.members {
             if member.standing(sequence) == Standing::May {
-                member.handle.register(&mut member.wait, waker);
+                let SendHandle { end, waits, .. } = &mut member.handle;
+                end.register(&mut waits.acked, waker);
             }
         }
     }

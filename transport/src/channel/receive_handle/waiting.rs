@@ -19,7 +19,7 @@ impl ReceiveHandle {
         if fork::is_child() {
             return Err(self.used_after_fork().into());
         }
-        let is_early = self.reply_delay != 0 && patience != Patience::None;
+        let is_early = self.reply_delay != 0 && matches!(patience, Patience::Until(_));
         if !is_early && let Some(message) = self.take() {
             return Ok(message);
         }
@@ -47,7 +47,7 @@ impl ReceiveHandle {
         let Source::Ring(ring) = &self.source else {
             return false;
         };
-        if patience == Patience::None || !self.end.session.spins() {
+        if !matches!(patience, Patience::Until(_)) || !self.end.session.spins() {
             return false;
         }
         // Messages that come in bursts are a stream: close behind its sender we would
@@ -92,10 +92,12 @@ impl ReceiveHandle {
             }
         }
         let Patience::Until(deadline) = patience else {
-            // Whoever only looks may not come again soon, and keeps nothing back: the sender
-            // may look for just that.
-            self.end.advance(true);
-            self.end.session.poll();
+            if patience == Patience::None {
+                // Whoever only looks may not come again soon, and keeps nothing back: the sender
+                // may look for just that.
+                self.end.advance(true);
+                self.end.session.poll();
+            }
             return match self.poll() {
                 Ok(Some(message)) => Ok(Some(message)),
                 Ok(None) if self.end.state.is_pending() => Err(RecvFailure::NotOpen),
@@ -103,6 +105,8 @@ impl ReceiveHandle {
                 Err(error) => Err(error.into()),
             };
         };
+        // A thread that waits arms and disarms the word by which a task would be told.
+        self.leave();
         if self.end.session.carrier.is_pair() {
             // What was sent goes out before the wait is prepared: its answer may be what is
             // waited for, and over a device that takes no system call of ours.

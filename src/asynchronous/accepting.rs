@@ -1,0 +1,65 @@
+//! Peers that connect, for tasks.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use ibex_transport::channel::TaskWait;
+
+use crate::{AcceptError, Node, Peer};
+
+/// The next peer that connects. See [`Node::accept_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AcceptAsync<'a> {
+    node: &'a Node,
+    /// Several tasks may accept peers of one node, so each keeps its own.
+    wait: TaskWait,
+}
+
+impl Node {
+    /// The next peer that connected, for a task.
+    ///
+    /// Dropping the future loses no peer: it is there for the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn accept_async(&self) -> AcceptAsync<'_> {
+        AcceptAsync {
+            node: self,
+            wait: TaskWait::default(),
+        }
+    }
+}
+
+impl Future for AcceptAsync<'_> {
+    type Output = Result<Peer, AcceptError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.node.check_listening()?;
+        let accepted = this
+            .node
+            .runtime
+            .poll_accept(&mut this.wait, context.waker());
+        Poll::Ready(match ready!(accepted) {
+            Some(session) => Ok(this.node.peer(session)),
+            None => Err(AcceptError::Closed),
+        })
+    }
+}
+
+impl Drop for AcceptAsync<'_> {
+    fn drop(&mut self) {
+        self.node.runtime.leave_accept(&mut self.wait);
+    }
+}
+
+impl fmt::Debug for AcceptAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AcceptAsync").finish_non_exhaustive()
+    }
+}

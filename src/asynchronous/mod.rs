@@ -1,0 +1,113 @@
+//! Calls for tasks: futures, streams and sinks, for any executor, and the polls that they are
+//! made of.
+//!
+//! Nothing here has a thread or a timer of its own. A future that is pending has left its
+//! waker where a blocking call would have slept: it is woken once for what it waits for, and
+//! a task that waits costs nothing meanwhile.
+//!
+//! # Cancellation
+//!
+//! Dropping a future at any time loses no message, sends none twice, and takes its waker back.
+//! A message is taken off its channel in the poll that returns it, and one that is being sent
+//! is published in the poll that says so, or not at all. So every future here may stand in a
+//! `select!`, be dropped by a time-out, and be made anew for the next attempt.
+//!
+//! | future | dropped before it is ready |
+//! |---|---|
+//! | [`recv_async`](Receiver::recv_async), [`next_async`](crate::FanIn::next_async), [`stream`](Receiver::stream) | what had come is there for the next call |
+//! | [`send_async`](Sender::send_async) | nothing was sent |
+//! | [`ready_async`](Sender::ready_async), [`reserve_async`](Sender::reserve_async) | no room is kept |
+//! | [`flush_async`](Sender::flush_async), [`wait_acked_async`](Sender::wait_acked_async) | nothing changes |
+//! | [`sink`](Sender::sink) | a value that it keeps is not sent; flush it first |
+//! | [`accept_async`](crate::Node::accept_async) | a peer that had come is there for the next call |
+//! | [`connect_async`](crate::Node::connect_async) | the attempt ends |
+//!
+//! # Polls
+//!
+//! A program that writes its own futures calls [`Receiver::poll_recv`], [`Sender::poll_send`],
+//! [`poll_ready`](Sender::poll_ready), [`poll_reserve`](Sender::poll_reserve),
+//! [`poll_flush`](Sender::poll_flush) and [`poll_acked`](Sender::poll_acked). They need nothing
+//! beside the handle, which keeps the waker of the last poll:
+//!
+//! - a receiver keeps one waker, and a sender keeps one for room (`poll_send`, `poll_ready`,
+//!   `poll_reserve`) and one each for `poll_flush` and `poll_acked`;
+//! - polling again with another waker replaces it, and with the same one costs neither a system
+//!   call nor an entry;
+//! - the answer, the drop of the handle and a receiver's blocking call that waits take it back;
+//!   a `try_` call leaves it where it is.
+//!
+//! ```
+//! use std::{future::Future, pin::Pin, task::{Context, Poll, ready}};
+//! use ibex::{Raw, Receiver, RecvError, Sender};
+//!
+//! /// Sends back what comes, until the end.
+//! struct Echo {
+//!     requests: Receiver<[u8], Raw>,
+//!     answers: Sender<[u8], Raw>,
+//! }
+//!
+//! impl Future for Echo {
+//!     type Output = Result<(), Box<dyn std::error::Error>>;
+//!
+//!     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+//!         let this = self.get_mut();
+//!         loop {
+//!             // No request is taken that could not be answered at once.
+//!             drop(ready!(this.answers.poll_reserve(context, 4096))?);
+//!             match ready!(this.requests.poll_recv(context)) {
+//!                 Ok(request) => this.answers.try_send(&request[..request.len().min(4096)])?,
+//!                 Err(RecvError::Ended) => return Poll::Ready(Ok(())),
+//!                 Err(error) => return Poll::Ready(Err(error.into())),
+//!             };
+//!         }
+//!     }
+//! }
+//! ```
+//!
+//! An executor's waker is called on whatever thread has the news. If it panics there, the log
+//! has an error with the panic's text, and everybody else is woken.
+//!
+//! # Who turns the engine
+//!
+//! Under [`Driver::Threads`](crate::Driver::Threads) the node's engine moves by itself. Under
+//! [`Driver::Caller`](crate::Driver::Caller) each poll that finds nothing runs one turn, and
+//! between polls nothing moves: let the program turn the engine, by
+//! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in
+//! a task of its own as the example `tokio_caller` does.
+//!
+//! `open_timeout` ends blocking calls only; a future waits until the peer opens its end or the
+//! session is over. To wait no longer, drop it, which is what an executor's time-out does. That
+//! the peer has not opened it for that long is told by [an event](crate::Event::NotOpened) and
+//! the log.
+//!
+//! ```
+//! use ibex::{Raw, Receiver, RecvError, SendError, Sender};
+//!
+//! /// Answers each message with its length.
+//! async fn serve(
+//!     mut requests: Receiver<[u8], Raw>,
+//!     mut answers: Sender<[u8], Raw>,
+//! ) -> Result<(), Box<dyn std::error::Error>> {
+//!     loop {
+//!         match requests.recv_async().await {
+//!             Ok(request) => answers.send_async(&request.len().to_le_bytes()).await?,
+//!             Err(RecvError::Ended) => return Ok(()),
+//!             Err(error) => return Err(error.into()),
+//!         };
+//!     }
+//! }
+//! ```
+
+mod accepting;
+mod receiving;
+mod sending;
+
+pub use self::{
+    accepting::AcceptAsync,
+    receiving::{Messages, ReceivingEnd, RecvAsync},
+    sending::{ReserveAsync, Reserved, SendAsync, SendSink, SendingEnd, WaitAckedAsync},
+};
+pub use crate::dialing::ConnectAsync;
+
+#[allow(unused_imports, reason = "the documentation names them")]
+use crate::{Receiver, Sender};

@@ -1,0 +1,272 @@
+//! Messages for tasks: one future and one stream for every end that receives.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::{FusedStream, Stream};
+use ibex_codec::Codec;
+
+use crate::{
+    FanIn, FanInEvent, KnownVersions, Message, Receiver, RecvError, VersionedMessage,
+    VersionedReceiver, receiver,
+};
+
+/// An end that receives: a [`Receiver`], a [`VersionedReceiver`], a [`FanIn`], or a `&mut` to
+/// one of them.
+pub trait ReceivingEnd: sealed::Sealed {
+    /// Output of [`RecvAsync`]: a message or an error; for a fan-in an event, or `None` when the
+    /// node was closed.
+    type Received;
+    /// Item of [`Messages`]: the same without the orderly end.
+    type Item;
+
+    #[doc(hidden)]
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received>;
+
+    /// The item that a stream gives for what was received, and whether it is over then.
+    #[doc(hidden)]
+    fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item>;
+
+    /// Takes back the waker that a poll left.
+    #[doc(hidden)]
+    fn leave(&mut self);
+}
+
+/// The next message. See [`Receiver::recv_async`] and [`FanIn::next_async`].
+///
+/// Dropping the future loses nothing: what had come is there for the next call.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct RecvAsync<'a, R: ReceivingEnd> {
+    end: &'a mut R,
+}
+
+impl<'a, R: ReceivingEnd> RecvAsync<'a, R> {
+    pub(crate) fn new(end: &'a mut R) -> Self {
+        Self { end }
+    }
+}
+
+impl<R: ReceivingEnd> Future for RecvAsync<'_, R> {
+    type Output = R::Received;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().end.poll_received(context)
+    }
+}
+
+impl<R: ReceivingEnd> Drop for RecvAsync<'_, R> {
+    fn drop(&mut self) {
+        self.end.leave();
+    }
+}
+
+/// The messages of an end up to its own, as a stream: of a borrowed one by
+/// [`stream`](Receiver::stream), of its own by [`into_stream`](Receiver::into_stream).
+///
+/// After an error that ends the channel it is over; after a message that is not valid it goes
+/// on. Dropping it loses no message.
+#[must_use = "a stream does nothing unless it is polled"]
+pub struct Messages<R: ReceivingEnd> {
+    /// There until `into_inner` takes it.
+    end: Option<R>,
+    is_over: bool,
+}
+
+impl<R: ReceivingEnd> Messages<R> {
+    pub(crate) fn new(end: R) -> Self {
+        Self {
+            end: Some(end),
+            is_over: false,
+        }
+    }
+
+    /// The end, to receive otherwise. No message is lost.
+    pub fn into_inner(mut self) -> R {
+        let mut end = self.end.take().expect("nobody else takes it");
+        end.leave();
+        end
+    }
+}
+
+// The end is never pinned.
+impl<R: ReceivingEnd> Unpin for Messages<R> {}
+
+impl<R: ReceivingEnd> Stream for Messages<R> {
+    type Item = R::Item;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<R::Item>> {
+        let Self { end, is_over } = self.get_mut();
+        match end {
+            Some(end) if !*is_over => {
+                let received = ready!(end.poll_received(context));
+                Poll::Ready(R::item(received, is_over))
+            }
+            _ => Poll::Ready(None),
+        }
+    }
+}
+
+impl<R: ReceivingEnd> FusedStream for Messages<R> {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl<R: ReceivingEnd> Drop for Messages<R> {
+    fn drop(&mut self) {
+        if let Some(end) = &mut self.end {
+            end.leave();
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Receiver<T, C> {
+    /// The next message, for a task.
+    ///
+    /// Dropping the future loses no message: what had come is there for the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`recv`](Self::recv), but that it waits for as long as it takes until the peer has
+    /// opened its end.
+    pub fn recv_async(&mut self) -> RecvAsync<'_, Self> {
+        RecvAsync::new(self)
+    }
+
+    /// The next message, for a task that polls by itself. While it is pending the waker of the
+    /// last poll is kept, [and no other](crate::asynchronous#polls).
+    ///
+    /// # Errors
+    ///
+    /// As [`recv_async`](Self::recv_async).
+    #[inline]
+    pub fn poll_recv(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Message<T, C>, RecvError>> {
+        let raw = ready!(self.handle.poll_receive(context.waker()))?;
+        Poll::Ready(receiver::open(&self.handle, raw))
+    }
+
+    /// The messages up to the end, as a stream. After an error that ends the channel it is
+    /// over; after a message that is not valid it goes on.
+    pub fn stream(&mut self) -> Messages<&mut Self> {
+        Messages::new(self)
+    }
+
+    /// A stream as of [`stream`](Self::stream) with the receiver in it, to be kept or given away.
+    pub fn into_stream(self) -> Messages<Self> {
+        Messages::new(self)
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> ReceivingEnd for Receiver<T, C> {
+    type Received = Result<Message<T, C>, RecvError>;
+    type Item = Result<Message<T, C>, RecvError>;
+
+    #[inline]
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received> {
+        self.poll_recv(context)
+    }
+
+    fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item> {
+        item_of(received, is_over)
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.handle.leave();
+    }
+}
+
+impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> ReceivingEnd for VersionedReceiver<N, O, C> {
+    type Received = Result<VersionedMessage<N, O, C>, RecvError>;
+    type Item = Result<VersionedMessage<N, O, C>, RecvError>;
+
+    #[inline]
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received> {
+        self.poll_recv(context)
+    }
+
+    fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item> {
+        item_of(received, is_over)
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        self.handle.leave();
+    }
+}
+
+impl<T: ?Sized, C, V: KnownVersions<T, C>> ReceivingEnd for FanIn<T, C, V> {
+    type Received = Option<FanInEvent<T, C, V>>;
+    type Item = FanInEvent<T, C, V>;
+
+    #[inline]
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received> {
+        self.poll_next(context)
+    }
+
+    fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item> {
+        *is_over = received.is_none();
+        received
+    }
+
+    fn leave(&mut self) {
+        self.stop_waiting();
+    }
+}
+
+impl<R: ReceivingEnd> ReceivingEnd for &mut R {
+    type Received = R::Received;
+    type Item = R::Item;
+
+    #[inline]
+    fn poll_received(&mut self, context: &mut Context<'_>) -> Poll<Self::Received> {
+        (**self).poll_received(context)
+    }
+
+    fn item(received: Self::Received, is_over: &mut bool) -> Option<Self::Item> {
+        R::item(received, is_over)
+    }
+
+    #[inline]
+    fn leave(&mut self) {
+        (**self).leave();
+    }
+}
+
+/// A stream is over after any error but one that spares the channel.
+fn item_of<M>(received: Result<M, RecvError>, is_over: &mut bool) -> Option<Result<M, RecvError>> {
+    *is_over = matches!(&received, Err(error) if !error.spares_channel());
+    match received {
+        Err(RecvError::Ended) => None,
+        item => Some(item),
+    }
+}
+
+mod sealed {
+    use super::{Codec, FanIn, KnownVersions, Receiver, ReceivingEnd, VersionedReceiver};
+
+    pub trait Sealed {}
+    impl<T: ?Sized, C: Codec<T>> Sealed for Receiver<T, C> {}
+    impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> Sealed for VersionedReceiver<N, O, C> {}
+    impl<T: ?Sized, C, V: KnownVersions<T, C>> Sealed for FanIn<T, C, V> {}
+    impl<R: ReceivingEnd> Sealed for &mut R {}
+}
+
+impl<R: ReceivingEnd + fmt::Debug> fmt::Debug for RecvAsync<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("RecvAsync").field(&self.end).finish()
+    }
+}
+
+impl<R: ReceivingEnd + fmt::Debug> fmt::Debug for Messages<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Messages").field(&self.end).finish()
+    }
+}

@@ -1,0 +1,509 @@
+//! Sending for tasks: futures, polls and a sink.
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_sink::Sink;
+use ibex_codec::{Codec, Raw};
+use ibex_transport::channel::{RawReservation, SendHandle};
+
+use crate::{
+    Permit, Reservation, SendError, Sender, Sequence, TrySendError, WaitAckedError,
+    message::DefaultCodec,
+};
+
+impl<T: ?Sized, C: Codec<T>> Sender<T, C> {
+    /// Sends a message, for a task: pending while the channel's window is full or its other
+    /// end is not open yet.
+    ///
+    /// Dropping the future before it is ready sends nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), but that it waits for as long as it takes until the peer has
+    /// opened its end.
+    pub fn send_async<'a>(&'a mut self, value: &'a T) -> SendAsync<'a, T, C> {
+        SendAsync {
+            sender: self,
+            value,
+        }
+    }
+
+    /// Sends a message, for a task that polls by itself. Pending says that nothing was sent: the
+    /// value stays the caller's, and it may be another the next time.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_async`](Self::send_async).
+    pub fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        value: &T,
+    ) -> Poll<Result<Sequence, SendError>> {
+        let encode = Self::encoder(value);
+        self.handle
+            .poll_send(context.waker(), C::size(value), encode)
+    }
+
+    /// Waits for room, for a task, and gives a permit to send a message without waiting.
+    ///
+    /// Dropping the future keeps no room.
+    ///
+    /// ```
+    /// use ibex::{Raw, SendError, Sender};
+    ///
+    /// /// Reads the newest sample only when it can be sent.
+    /// async fn send_newest(
+    ///     to: &mut Sender<[u8], Raw>,
+    ///     newest: impl Fn() -> Vec<u8>,
+    /// ) -> Result<(), Box<dyn std::error::Error>> {
+    ///     let permit = to.ready_async().await?;
+    ///     permit.send(&newest())?;
+    ///     Ok(())
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`send_async`](Self::send_async).
+    pub fn ready_async(&mut self) -> ReserveAsync<'_, Permit<'_, T, C>> {
+        ReserveAsync::new(&mut self.handle, None)
+    }
+
+    /// Polls for a permit, as [`ready_async`](Self::ready_async) does.
+    ///
+    /// A [`Permit`] that is dropped keeps no room. As long as the sender has no clone nobody
+    /// else takes it, so a [`try_send`](Self::try_send) of a message of [that
+    /// length](Permit::bytes) finds room later, too; this is how a service that is asked for
+    /// readiness first does it. Where there are clones, only the permit itself is a promise,
+    /// and they wait while it is held.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_async`](Self::send_async).
+    pub fn poll_ready(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Permit<'_, T, C>, SendError>> {
+        let reserved = self.handle.poll_reserve(context.waker(), None);
+        reserved.map_or(Poll::Pending, |raw| Poll::Ready(raw.map(Permit::new)))
+    }
+
+    /// Waits until the peer's engine holds everything that was sent, for a task.
+    ///
+    /// Dropping the future changes nothing: what was sent is under way all the same.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn flush_async(&mut self) -> WaitAckedAsync<'_, T, C> {
+        WaitAckedAsync {
+            sequence: self.handle.last_sequence(),
+            sender: self,
+            is_flush: true,
+        }
+    }
+
+    /// Polls for what [`flush_async`](Self::flush_async) waits for: that the peer's engine holds
+    /// everything that was sent up to this poll.
+    ///
+    /// # Errors
+    ///
+    /// As [`flush`](Self::flush).
+    pub fn poll_flush(&mut self, context: &mut Context<'_>) -> Poll<Result<(), WaitAckedError>> {
+        let last = self.handle.last_sequence();
+        self.handle.poll_received(context.waker(), last)
+    }
+
+    /// Waits until the receiving application has acknowledged everything up to `sequence`,
+    /// for a task.
+    ///
+    /// Dropping the future changes nothing.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked).
+    pub fn wait_acked_async(&mut self, sequence: Sequence) -> WaitAckedAsync<'_, T, C> {
+        WaitAckedAsync {
+            sender: self,
+            sequence,
+            is_flush: false,
+        }
+    }
+
+    /// Polls for what [`wait_acked_async`](Self::wait_acked_async) waits for. The sequence may be
+    /// another the next time.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked).
+    pub fn poll_acked(
+        &mut self,
+        context: &mut Context<'_>,
+        sequence: Sequence,
+    ) -> Poll<Result<(), WaitAckedError>> {
+        self.handle.poll_acked(context.waker(), sequence)
+    }
+
+    /// This sender as a sink of values, or of what holds them: `Vec<u8>` for `[u8]`.
+    ///
+    /// A value that finds no room is kept in the sink until there is some; dropping the sink
+    /// drops it unsent, so flush or close it. `flush` says that everything is published, which
+    /// is what [`send`](Self::send) says when it returns; so does `close`, which also says why a
+    /// channel never opened, and the channel ends when the sender is dropped.
+    pub fn sink<V: Borrow<T>>(&mut self) -> SendSink<&mut Self, V> {
+        SendSink::new(self)
+    }
+
+    /// A sink as of [`sink`](Self::sink) with the sender in it, to be kept or given away.
+    pub fn into_sink<V: Borrow<T>>(self) -> SendSink<Self, V> {
+        SendSink::new(self)
+    }
+}
+
+impl Sender<[u8], Raw> {
+    /// Reserves room for a message of `length` bytes, for a task, to be built in place.
+    ///
+    /// Dropping the future reserves nothing; the reservation itself is that of
+    /// [`reserve`](Self::reserve).
+    ///
+    /// # Errors
+    ///
+    /// As [`send_async`](Self::send_async).
+    pub fn reserve_async(&mut self, length: usize) -> ReserveAsync<'_, Reservation<'_>> {
+        ReserveAsync::new(&mut self.handle, Some(length))
+    }
+
+    /// Polls for a reservation, as [`reserve_async`](Self::reserve_async) does. Pending says that
+    /// nothing is reserved, and the length may be another the next time.
+    ///
+    /// # Errors
+    ///
+    /// As [`send_async`](Self::send_async).
+    pub fn poll_reserve(
+        &mut self,
+        context: &mut Context<'_>,
+        length: usize,
+    ) -> Poll<Result<Reservation<'_>, SendError>> {
+        let reserved = self.handle.poll_reserve(context.waker(), Some(length));
+        reserved.map_or(Poll::Pending, |raw| Poll::Ready(raw.map(Reservation::new)))
+    }
+}
+
+// ---- Futures -------------------------------------------------------------------------
+
+/// A message on its way into its channel. See [`Sender::send_async`].
+///
+/// Dropping the future before it is ready sends nothing.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct SendAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    sender: &'a mut Sender<T, C>,
+    value: &'a T,
+}
+
+impl<T: ?Sized, C: Codec<T>> Future for SendAsync<'_, T, C> {
+    type Output = Result<Sequence, SendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        this.sender.poll_send(context, this.value)
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for SendAsync<'_, T, C> {
+    fn drop(&mut self) {
+        self.sender.handle.leave_room();
+    }
+}
+
+/// Waits for room. See [`Sender::ready_async`] and [`Sender::reserve_async`].
+///
+/// Dropping the future reserves nothing. It panics if it is polled again when it was ready.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct ReserveAsync<'a, R> {
+    /// Until what is reserved has it.
+    handle: Option<&'a mut SendHandle>,
+    length: Option<usize>,
+    _reserved: PhantomData<fn() -> R>,
+}
+
+/// Output of [`ReserveAsync`]: a [`Permit`] or a [`Reservation`].
+pub trait Reserved<'a>: sealed::Reserved<'a> {}
+
+impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {}
+impl<'a> Reserved<'a> for Reservation<'a> {}
+
+impl<'a, R: Reserved<'a>> ReserveAsync<'a, R> {
+    fn new(handle: &'a mut SendHandle, length: Option<usize>) -> Self {
+        Self {
+            handle: Some(handle),
+            length,
+            _reserved: PhantomData,
+        }
+    }
+}
+
+impl<'a, R: Reserved<'a>> Future for ReserveAsync<'a, R> {
+    type Output = Result<R, SendError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let handle = this.handle.take().expect("it was ready before");
+        match handle.poll_reserve(context.waker(), this.length) {
+            Ok(reserved) => Poll::Ready(reserved.map(R::of)),
+            Err(handle) => {
+                this.handle = Some(handle);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<R> Drop for ReserveAsync<'_, R> {
+    fn drop(&mut self) {
+        if let Some(handle) = &mut self.handle {
+            handle.leave_room();
+        }
+    }
+}
+
+/// Waits for counters. See [`Sender::flush_async`] and [`Sender::wait_acked_async`].
+///
+/// Dropping the future changes nothing.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct WaitAckedAsync<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    sender: &'a mut Sender<T, C>,
+    sequence: Sequence,
+    is_flush: bool,
+}
+
+impl<T: ?Sized, C: Codec<T>> Future for WaitAckedAsync<'_, T, C> {
+    type Output = Result<(), WaitAckedError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let handle = &mut this.sender.handle;
+        match this.is_flush {
+            true => handle.poll_received(context.waker(), this.sequence),
+            false => handle.poll_acked(context.waker(), this.sequence),
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Drop for WaitAckedAsync<'_, T, C> {
+    fn drop(&mut self) {
+        match self.is_flush {
+            true => self.sender.handle.leave_received(),
+            false => self.sender.handle.leave_acked(),
+        }
+    }
+}
+
+// ---- The sink ------------------------------------------------------------------------
+
+/// An end that a [`SendSink`] sends by: a [`Sender`], or a `&mut` to one.
+pub trait SendingEnd: sealed::Sealed {
+    /// The message type.
+    type Value: ?Sized;
+
+    #[doc(hidden)]
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        value: &Self::Value,
+    ) -> Poll<Result<Sequence, SendError>>;
+
+    #[doc(hidden)]
+    fn try_send(&mut self, value: &Self::Value) -> Result<Sequence, TrySendError>;
+
+    #[doc(hidden)]
+    fn handle(&mut self) -> &mut SendHandle;
+}
+
+impl<T: ?Sized, C: Codec<T>> SendingEnd for Sender<T, C> {
+    type Value = T;
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        value: &T,
+    ) -> Poll<Result<Sequence, SendError>> {
+        Sender::poll_send(self, context, value)
+    }
+
+    fn try_send(&mut self, value: &T) -> Result<Sequence, TrySendError> {
+        Sender::try_send(self, value)
+    }
+
+    fn handle(&mut self) -> &mut SendHandle {
+        &mut self.handle
+    }
+}
+
+impl<S: SendingEnd> SendingEnd for &mut S {
+    type Value = S::Value;
+
+    fn poll_send(
+        &mut self,
+        context: &mut Context<'_>,
+        value: &S::Value,
+    ) -> Poll<Result<Sequence, SendError>> {
+        (**self).poll_send(context, value)
+    }
+
+    fn try_send(&mut self, value: &S::Value) -> Result<Sequence, TrySendError> {
+        (**self).try_send(value)
+    }
+
+    fn handle(&mut self) -> &mut SendHandle {
+        (**self).handle()
+    }
+}
+
+/// A sender as a sink: a borrowed one by [`Sender::sink`], one of its own by
+/// [`Sender::into_sink`].
+#[must_use = "a sink does nothing unless it is polled"]
+pub struct SendSink<S: SendingEnd, V> {
+    /// There until `into_inner` takes it.
+    sender: Option<S>,
+    /// A value that found no room.
+    kept: Option<V>,
+}
+
+impl<S: SendingEnd, V> SendSink<S, V> {
+    fn new(sender: S) -> Self {
+        Self {
+            sender: Some(sender),
+            kept: None,
+        }
+    }
+
+    /// The sender, and the value that found no room, if the sink was not flushed.
+    pub fn into_inner(mut self) -> (S, Option<V>) {
+        let mut sender = self.sender.take().expect("nobody else takes it");
+        sender.handle().leave_room();
+        (sender, self.kept.take())
+    }
+}
+
+impl<S: SendingEnd, V: Borrow<S::Value>> SendSink<S, V> {
+    fn sender(&mut self) -> &mut S {
+        self.sender.as_mut().expect("only `into_inner` takes it")
+    }
+
+    /// Sends what is kept.
+    fn poll_empty(&mut self, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        let Some(value) = self.kept.take() else {
+            return Poll::Ready(Ok(()));
+        };
+        match self.sender().poll_send(context, value.borrow()) {
+            Poll::Ready(sent) => Poll::Ready(sent.map(|_| ())),
+            Poll::Pending => {
+                self.kept = Some(value);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+// Nothing of it is pinned.
+impl<S: SendingEnd, V> Unpin for SendSink<S, V> {}
+
+impl<S: SendingEnd, V: Borrow<S::Value>> Sink<V> for SendSink<S, V> {
+    type Error = SendError;
+
+    fn poll_ready(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.get_mut().poll_empty(context)
+    }
+
+    fn start_send(self: Pin<&mut Self>, value: V) -> Result<(), SendError> {
+        let this = self.get_mut();
+        match this.sender().try_send(value.borrow()) {
+            Ok(_) => Ok(()),
+            Err(TrySendError::Failed(error)) => Err(error),
+            Err(_) => {
+                this.kept = Some(value);
+                Ok(())
+            }
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        self.get_mut().poll_empty(context)
+    }
+
+    fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<(), SendError>> {
+        let this = self.get_mut();
+        ready!(this.poll_empty(context))?;
+        let failure = this.sender().handle().open_failure();
+        Poll::Ready(failure.map_or(Ok(()), Err))
+    }
+}
+
+impl<S: SendingEnd, V> Drop for SendSink<S, V> {
+    fn drop(&mut self) {
+        if let Some(sender) = &mut self.sender {
+            sender.handle().leave_room();
+        }
+    }
+}
+
+mod sealed {
+    use super::{Codec, Permit, RawReservation, Reservation, Sender, SendingEnd};
+
+    pub trait Sealed {}
+    impl<T: ?Sized, C: Codec<T>> Sealed for Sender<T, C> {}
+    impl<S: SendingEnd> Sealed for &mut S {}
+
+    pub trait Reserved<'a> {
+        fn of(raw: RawReservation<'a>) -> Self;
+    }
+
+    impl<'a, T: ?Sized, C: Codec<T>> Reserved<'a> for Permit<'a, T, C> {
+        fn of(raw: RawReservation<'a>) -> Self {
+            Self::new(raw)
+        }
+    }
+
+    impl<'a> Reserved<'a> for Reservation<'a> {
+        fn of(raw: RawReservation<'a>) -> Self {
+            Self::new(raw)
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for SendAsync<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("SendAsync").field(&self.sender).finish()
+    }
+}
+
+impl<R> fmt::Debug for ReserveAsync<'_, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ReserveAsync").field(&self.handle).finish()
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for WaitAckedAsync<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WaitAckedAsync")
+            .field("sender", &self.sender)
+            .field("sequence", &self.sequence)
+            .finish()
+    }
+}
+
+impl<S: SendingEnd + fmt::Debug, V> fmt::Debug for SendSink<S, V> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendSink")
+            .field("sender", &self.sender)
+            .field("keeps_a_value", &self.kept.is_some())
+            .finish()
+    }
+}

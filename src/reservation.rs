@@ -1,0 +1,116 @@
+//! Room for one message, kept for it.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
+
+use ibex_codec::Codec;
+use ibex_transport::channel::{RawReservation, SendError};
+
+use crate::{Sender, Sequence, error::TrySendError, message::DefaultCodec};
+
+/// Room for one message, to be built in place.
+///
+/// The bytes are those of earlier messages until they are written.
+#[must_use = "dropping a reservation sends nothing"]
+pub struct Reservation<'a> {
+    raw: RawReservation<'a>,
+}
+
+impl<'a> Reservation<'a> {
+    #[inline(always)]
+    pub(crate) fn new(raw: RawReservation<'a>) -> Self {
+        Self { raw }
+    }
+
+    /// Publishes the message.
+    ///
+    /// # Errors
+    ///
+    /// [`SendError::Disconnected`] if the channel has ended since the reservation was made;
+    /// nothing was sent then.
+    #[inline(always)]
+    pub fn send(self) -> Result<Sequence, SendError> {
+        self.raw.publish()
+    }
+}
+
+impl fmt::Debug for Reservation<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("bytes", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for Reservation<'_> {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        self.raw.bytes()
+    }
+}
+
+impl DerefMut for Reservation<'_> {
+    #[inline(always)]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        self.raw.bytes_mut()
+    }
+}
+
+/// The right to send one message without waiting. See [`Sender::poll_ready`].
+///
+/// It holds room in the ring for a message whose encoding takes up to
+/// [`bytes`](Self::bytes), and for its place in the window: nothing that a clone of the sender
+/// does takes them away, and clones wait while it is held. How long an encoding is, is known
+/// only when it is made; so `bytes` is the length of the last message, and a longer one is sent
+/// if it finds room.
+///
+/// Dropping it gives the room back and sends nothing. Leaking it with `mem::forget` closes the
+/// channel, as with a [`Reservation`].
+#[must_use = "dropping a permit sends nothing"]
+pub struct Permit<'a, T: ?Sized, C: Codec<T> = DefaultCodec> {
+    raw: RawReservation<'a>,
+    _message: PhantomData<fn(&T)>,
+    _codec: PhantomData<fn() -> C>,
+}
+
+impl<'a, T: ?Sized, C: Codec<T>> Permit<'a, T, C> {
+    pub(crate) fn new(raw: RawReservation<'a>) -> Self {
+        Self {
+            raw,
+            _message: PhantomData,
+            _codec: PhantomData,
+        }
+    }
+
+    /// Bytes that a message may have, encoded, to be sent for certain.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.raw.len()
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    ///
+    /// [`TrySendError::Full`] if the message is longer than [`bytes`](Self::bytes) and there is
+    /// no room for it; nothing was sent then. Else [`TrySendError::Failed`] with what
+    /// [`send`](Sender::send) says.
+    pub fn send(self, value: &T) -> Result<Sequence, TrySendError> {
+        let encode = Sender::<T, C>::encoder(value);
+        let sent = self.raw.send(C::size(value), encode);
+        sent.map_err(TrySendError::of)
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> fmt::Debug for Permit<'_, T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit")
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
