@@ -243,6 +243,27 @@ impl<C> ChannelBuilder<C> {
         opened.map_err(|error| refuse(error.into()))
     }
 
+    /// A handle of the sending end that stays open as long as the session, for all who ask for
+    /// it by this name.
+    pub(crate) fn shared_sender<T: ?Sized>(&self) -> Result<Sender<T, C>, OpenError>
+    where
+        C: Codec<T>,
+    {
+        let refuse = |reason| self.refused(Role::Sender, reason);
+        let offer = message_version::<T, C>().map(Offer::of_one);
+        let spec = self.spec(offer).map_err(refuse)?;
+        let runtime = self.session.runtime();
+        let timeout = self.defaults.open_timeout;
+        let opened = runtime.shared_sender(&self.session, &self.name, &spec, timeout);
+        let handle = opened.map_err(|error| refuse(error.into()))?;
+        Ok(Sender::new(handle))
+    }
+
+    /// How long a blocking call waits for the peer to open its end.
+    pub(crate) fn timeout(&self) -> Duration {
+        self.defaults.open_timeout
+    }
+
     pub(crate) fn open_receiver(
         &self,
         offer: Result<Offer, OpenFailure>,

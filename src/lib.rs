@@ -126,6 +126,7 @@ mod error;
 mod events;
 mod fan_in;
 mod group;
+pub mod io;
 mod listener;
 mod message;
 mod node;

@@ -59,6 +59,11 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         Messages::new(self)
     }
 
+    /// Lets out what was acknowledged, where callers turn the engine.
+    pub(crate) fn let_out(&self) {
+        self.gathering.poll();
+    }
+
     /// Takes back the waker that a poll left.
     pub(crate) fn stop_waiting(&mut self) {
         self.gathering.leave(&mut self.task_wait);

@@ -24,6 +24,7 @@ impl Pair {
         }
     }
 
+    #[allow(dead_code, reason = "some tests have other channels")]
     pub(crate) fn channel(&self, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
         let [there, here] = &self.peers;
         let sender = there.channel(name).codec::<Pod>().window_bytes(WINDOW);

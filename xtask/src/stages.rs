@@ -61,7 +61,7 @@ pub(crate) const STAGES: &[Stage] = &[
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
              --test environment --test fingerprints --test group --test log --test memory_bound \
              --test polls --test readme --test refusals --test send_sync --test shared_credit \
-             --test unopened",
+             --test streams --test unopened",
             "cargo test -p ibex --doc",
         ]),
     },

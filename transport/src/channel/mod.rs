@@ -20,6 +20,7 @@ pub mod send_handle;
 mod send_producer;
 mod send_wait;
 mod several;
+mod shared_sender;
 pub(crate) mod stall;
 pub mod state;
 pub mod stats;

@@ -23,6 +23,7 @@ use super::{
     channel_end::ChannelEnd,
     error::{Counts, SendError, SendFailure},
     send_producer::SendProducer,
+    shared_sender::Shared,
     stall::Stall,
     words::{ReceiverWords, SenderWords, Words},
 };
@@ -57,6 +58,8 @@ pub struct SendEnd {
     pub(super) bias: BiasedLock,
     pub(super) turnstile: Turnstile,
     pub(super) handles: AtomicU32,
+    /// It counts as one of them, and stays open without.
+    pub(crate) shared: Shared,
     /// Messages sent, for those who must not touch the producer.
     pub(crate) sent: AtomicU64,
     /// The last large message whose bytes have all gone out, and whose memory is back in
@@ -107,6 +110,7 @@ impl SendEnd {
             bias: BiasedLock::new(),
             turnstile: Turnstile::default(),
             handles: AtomicU32::new(1),
+            shared: Shared::default(),
             sent: AtomicU64::new(0),
             large_gone: AtomicU64::new(0),
             stall: Stall::default(),

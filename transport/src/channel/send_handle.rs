@@ -78,6 +78,12 @@ impl SendHandle {
         }
     }
 
+    /// Another handle of an end that counts as one of its handles.
+    pub(super) fn of_shared(end: Arc<SendEnd>) -> Self {
+        end.handles.fetch_add(1, Ordering::Relaxed);
+        Self::new(end)
+    }
+
     /// From here nothing more comes, and nothing is missing: even if the handle is dropped by
     /// a panic, the channel may end in order.
     pub fn close(&mut self) {

@@ -43,6 +43,13 @@ impl Link {
         Ok(end)
     }
 
+    /// The sending end of this name that stays open without a handle.
+    pub(crate) fn shared_sender(&self, name: &str) -> Option<Arc<SendEnd>> {
+        let mut senders = self.senders.iter().map(|(_, sender)| &sender.end);
+        let found = senders.find(|end| end.shared.is_set() && &*end.name == name);
+        found.cloned()
+    }
+
     pub(crate) fn open_receiver(
         &mut self,
         name: &str,

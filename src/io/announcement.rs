@@ -1,0 +1,127 @@
+//! What a connecting end tells a listener: the number of a stream, by which its two channels are
+//! named.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ibex_codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
+
+use super::{ReadHalf, Stream, WriteHalf};
+use crate::{OpenError, Peer, Receiver};
+
+/// The codec of stream numbers. Its schema is its own, so that a channel of messages and a
+/// listener of the same name refuse each other.
+#[derive(Debug)]
+pub(super) enum Announcement {}
+
+impl Codec<u64> for Announcement {
+    type View = u64;
+    type Held = u64;
+
+    fn alignment() -> usize {
+        MIN_ALIGNMENT
+    }
+
+    fn schema() -> SchemaInfo {
+        SchemaInfo::of::<u64>("byte stream", &[])
+    }
+
+    fn size(_: &u64) -> Option<usize> {
+        Some(size_of::<u64>())
+    }
+
+    fn encode(number: &u64, slot: &mut SlotWriter<'_>) -> Result<(), EncodeError> {
+        Ok(slot.write(&number.to_le_bytes())?)
+    }
+
+    fn open(payload: &[u8]) -> Result<u64, Invalid> {
+        let bytes = payload.try_into().map_err(Invalid::new)?;
+        Ok(u64::from_le_bytes(bytes))
+    }
+
+    unsafe fn view<'a>(number: &'a u64, _: &'a [u8]) -> &'a u64 {
+        number
+    }
+}
+
+/// A number that no other stream of this process has, so that no name of a stream is ever used
+/// again while the session lives.
+pub(super) fn next_number() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+/// The side of a stream that opens its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    Connecting,
+    Listening,
+}
+
+/// The ends of a stream, as far as they are open.
+#[derive(Debug)]
+pub(super) struct Opening {
+    peer: Peer,
+    listener: String,
+    number: u64,
+    side: Side,
+    receiver: Option<Receiver<[u8], Raw>>,
+}
+
+impl Opening {
+    pub(super) fn new(peer: Peer, listener: &str, number: u64, side: Side) -> Self {
+        Self {
+            peer,
+            listener: listener.to_owned(),
+            number,
+            side,
+            receiver: None,
+        }
+    }
+
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Opens what is not open yet. After an error it may be called again.
+    pub(super) fn open(&mut self) -> Result<Stream, OpenError> {
+        // Both nodes may have a listener of this name, and number their streams alike: names say
+        // which way the bytes go, as the connecting side sees it.
+        let (inward, outward) = match self.side {
+            Side::Connecting => ("back", "there"),
+            Side::Listening => ("there", "back"),
+        };
+        let receiver = match self.receiver.take() {
+            Some(receiver) => receiver,
+            None => self.channel(inward).receiver()?,
+        };
+        let sender = match self.channel(outward).sender() {
+            Ok(sender) => sender,
+            Err(error) => {
+                self.receiver = Some(receiver);
+                return Err(error);
+            }
+        };
+        let id = (self.side, self.number);
+        Ok(Stream {
+            read: ReadHalf::new(receiver, self.peer.clone(), id),
+            write: WriteHalf::new(sender, self.peer.clone(), id),
+        })
+    }
+
+    fn channel(&self, way: &str) -> crate::ChannelBuilder<Raw> {
+        let name = format!("{}/{}/{way}", self.listener, self.number);
+        let channel = self.peer.channel(&name).codec::<Raw>();
+        channel.max_message_bytes(MOST_PIECE_BYTES)
+    }
+}
+
+/// A listener of this name has streams with names that channels can have.
+pub(super) fn is_name(listener: &str) -> bool {
+    (1..=MOST_NAME_BYTES).contains(&listener.len())
+}
+
+/// Behind it come a number of up to 20 digits and the way.
+pub(super) const MOST_NAME_BYTES: usize = 255 - "/18446744073709551615/there".len();
+
+/// The longest message that is taken as a piece of a stream. Writers cut theirs shorter.
+const MOST_PIECE_BYTES: u64 = 1 << 20;

@@ -1,0 +1,195 @@
+//! Connecting to a peer's listener.
+//!
+//! A connecting end opens both channels of a stream and says its number on the listener's
+//! channel, in one step: a stream that was opened is always announced, so that the listener
+//! takes it in or away. The channel of announcements is one per peer and name, and stays open as
+//! long as the session. Acknowledging an announcement is taking the stream in.
+
+use std::{
+    fmt,
+    future::Future,
+    io, mem,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use ibex_codec::SlotWriter;
+use ibex_transport::{channel::Abort, driver::Patience};
+
+use super::{
+    Stream,
+    announcement::{Announcement, MOST_NAME_BYTES, Opening, Side, is_name, next_number},
+    error,
+};
+use crate::{Peer, SendTimeoutError, Sender, Sequence};
+
+/// Connects to the [`Listener`](super::Listener) of that name at a peer, and waits until it has
+/// accepted the stream.
+///
+/// ```
+/// use std::io::{BufRead, Write};
+///
+/// fn ask(peer: &ibex::Peer, question: &str) -> std::io::Result<String> {
+///     let mut stream = ibex::io::connect(peer, "questions")?;
+///     writeln!(stream, "{question}")?;
+///     let mut answer = String::new();
+///     stream.read_line(&mut answer)?;
+///     Ok(answer)
+/// }
+/// ```
+///
+/// # Errors
+///
+/// [`TimedOut`](io::ErrorKind::TimedOut): there is no listener of that name, or it does not
+/// accept, within the [`open_timeout`](crate::NodeBuilder::open_timeout) of this node.
+/// [`ConnectionRefused`](io::ErrorKind::ConnectionRefused): it went before it accepted.
+/// [`InvalidData`](io::ErrorKind::InvalidData): the peer has a channel of messages of that name.
+/// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228 bytes.
+/// [`ConnectionReset`](io::ErrorKind::ConnectionReset) and
+/// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the session has ended, there or here.
+/// Else the stream's channels cannot be opened, as the [`OpenError`](crate::OpenError) within says.
+pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
+    let mut request = Request::new(peer, name)?;
+    let timeout = peer.channel(name).timeout();
+    let deadline = Patience::Until(Instant::now().checked_add(timeout));
+    let (opening, stream) = (&mut request.opening, &mut request.stream);
+    let sent = request
+        .announcer
+        .handle
+        .send(Some(NUMBER_BYTES), deadline, |slot| {
+            announce(opening, stream, slot)
+        });
+    let sequence = sent.map_err(|failure| error::of_connect(SendTimeoutError::of(failure)))?;
+    let accepted = request.announcer.handle.wait_acked(sequence, deadline);
+    accepted.map_err(error::of_acceptance)?;
+    request.stream()
+}
+
+/// The same for a task.
+///
+/// It waits as long as it takes until the listener has accepted the stream. Dropping the future
+/// takes the request back: a listener that has accepted it meanwhile reads the end.
+///
+/// # Errors
+///
+/// As [`connect`]; no time is ever up.
+pub fn connect_async(peer: &Peer, name: &str) -> ConnectAsync {
+    ConnectAsync {
+        state: match Request::new(peer, name) {
+            Ok(request) => State::Waiting(Box::new(request)),
+            Err(error) => State::Failed(error),
+        },
+    }
+}
+
+/// A stream on its way. See [`connect_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct ConnectAsync {
+    state: State,
+}
+
+enum State {
+    Waiting(Box<Request>),
+    Failed(io::Error),
+    Done,
+}
+
+/// A stream that is to be taken in.
+struct Request {
+    announcer: Sender<u64, Announcement>,
+    opening: Opening,
+    /// It is open here, and announced.
+    stream: Option<Stream>,
+    sequence: Option<Sequence>,
+}
+
+impl Request {
+    fn new(peer: &Peer, name: &str) -> io::Result<Self> {
+        check_name(name)?;
+        let channel = peer.channel(name).codec::<Announcement>();
+        Ok(Self {
+            announcer: channel.shared_sender().map_err(error::of_open)?,
+            opening: Opening::new(peer.clone(), name, next_number(), Side::Connecting),
+            stream: None,
+            sequence: None,
+        })
+    }
+
+    fn poll(&mut self, context: &mut Context<'_>) -> Poll<io::Result<Stream>> {
+        let handle = &mut self.announcer.handle;
+        let sequence = match self.sequence {
+            Some(sequence) => sequence,
+            None => {
+                let (opening, stream) = (&mut self.opening, &mut self.stream);
+                let encode = |slot: &mut [_]| announce(opening, stream, slot);
+                let sent = handle.poll_send(context.waker(), Some(NUMBER_BYTES), encode);
+                let sent = ready!(sent).map_err(SendTimeoutError::Failed);
+                *self.sequence.insert(sent.map_err(error::of_connect)?)
+            }
+        };
+        ready!(handle.poll_acked(context.waker(), sequence)).map_err(error::of_acceptance)?;
+        Poll::Ready(self.stream())
+    }
+
+    fn stream(&mut self) -> io::Result<Stream> {
+        let stream = self.stream.take();
+        Ok(stream.expect("what is announced was opened"))
+    }
+}
+
+/// Opens the ends of a stream and puts its number into the slot.
+fn announce(
+    opening: &mut Opening,
+    stream: &mut Option<Stream>,
+    slot: &mut [mem::MaybeUninit<u8>],
+) -> Result<usize, Abort> {
+    if stream.is_none() {
+        let opened = opening.open();
+        *stream = Some(opened.map_err(|error| Abort::Failed(Box::new(error)))?);
+    }
+    let mut writer = SlotWriter::new(slot);
+    let written = writer.write(&opening.number().to_le_bytes());
+    written.map_err(|_| Abort::Overflow)?;
+    Ok(writer.len())
+}
+
+/// What may name a listener.
+pub(super) fn check_name(name: &str) -> io::Result<()> {
+    if is_name(name) {
+        return Ok(());
+    }
+    Err(io::Error::new(
+        io::ErrorKind::InvalidInput,
+        format!(
+            "a listener's name has {} bytes; it may have 1 to {MOST_NAME_BYTES}",
+            name.len()
+        ),
+    ))
+}
+
+impl Future for ConnectAsync {
+    type Output = io::Result<Stream>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let answer = match &mut this.state {
+            State::Waiting(request) => ready!(request.poll(context)),
+            State::Failed(_) => match mem::replace(&mut this.state, State::Done) {
+                State::Failed(error) => Err(error),
+                _ => unreachable!("it was looked at"),
+            },
+            State::Done => panic!("it was ready before"),
+        };
+        this.state = State::Done;
+        Poll::Ready(answer)
+    }
+}
+
+impl fmt::Debug for ConnectAsync {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectAsync").finish_non_exhaustive()
+    }
+}
+
+const NUMBER_BYTES: usize = size_of::<u64>();

@@ -1,0 +1,118 @@
+//! Errors of channels as errors of byte streams: the kind that a socket would give, and what the
+//! channel said as the error within.
+
+use std::io;
+
+use crate::{
+    CloseReason, EndCause, OpenError, OpenFailure, RecvError, RecvTimeoutError, SendError,
+    SendTimeoutError, WaitAckedError,
+};
+
+pub(super) fn of_recv(error: RecvError) -> io::Error {
+    let kind = match &error {
+        RecvError::NotOpened(_) => io::ErrorKind::TimedOut,
+        RecvError::Mismatch(_) | RecvError::Corrupt { .. } => io::ErrorKind::InvalidData,
+        RecvError::Disconnected(disconnected) => match &disconnected.cause {
+            // The peer's node was closed, and the stream had not ended.
+            EndCause::Goodbye => io::ErrorKind::UnexpectedEof,
+            cause => of_cause(cause),
+        },
+        RecvError::Memory(_) => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(super) fn of_recv_timeout(error: RecvTimeoutError) -> io::Error {
+    match error {
+        RecvTimeoutError::Failed(error) => of_recv(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, late),
+    }
+}
+
+pub(super) fn of_send(error: SendError) -> io::Error {
+    let kind = match &error {
+        SendError::NotOpened(_) => io::ErrorKind::TimedOut,
+        SendError::Mismatch(_) => io::ErrorKind::InvalidData,
+        SendError::Disconnected(disconnected) => match &disconnected.cause {
+            EndCause::PeerClosed(CloseReason::Dropped) | EndCause::Goodbye => {
+                io::ErrorKind::BrokenPipe
+            }
+            cause => of_cause(cause),
+        },
+        SendError::Memory(_) => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+pub(super) fn of_send_timeout(error: SendTimeoutError) -> io::Error {
+    match error {
+        SendTimeoutError::Failed(error) => of_send(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, late),
+    }
+}
+
+/// The kind for what ended a channel, at either end.
+fn of_cause(cause: &EndCause) -> io::ErrorKind {
+    match cause {
+        EndCause::PeerClosed(_) | EndCause::PeerGone { .. } | EndCause::Goodbye => {
+            io::ErrorKind::ConnectionReset
+        }
+        EndCause::Memory(_) => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::ConnectionAborted,
+    }
+}
+
+/// An end of a stream cannot be opened here.
+pub(super) fn of_open(error: OpenError) -> io::Error {
+    let kind = match &error.reason {
+        OpenFailure::Name { .. } => io::ErrorKind::InvalidInput,
+        OpenFailure::AlreadyOpen => io::ErrorKind::AddrInUse,
+        OpenFailure::SessionOver => io::ErrorKind::ConnectionReset,
+        OpenFailure::Memory(_) => io::ErrorKind::OutOfMemory,
+        _ => io::ErrorKind::Other,
+    };
+    io::Error::new(kind, error)
+}
+
+/// The listener was not there to take a stream in, or is gone.
+pub(super) fn of_connect(error: SendTimeoutError) -> io::Error {
+    match error {
+        SendTimeoutError::Failed(error) => refused(error),
+        late => io::Error::new(io::ErrorKind::TimedOut, late),
+    }
+}
+
+/// The same of the wait for the listener to take it in.
+pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
+    match error {
+        WaitAckedError::Failed(error) => refused(error),
+        late @ WaitAckedError::Timeout { .. } => io::Error::new(io::ErrorKind::TimedOut, late),
+        // The listener went with the request in its hands.
+        error => io::Error::new(io::ErrorKind::ConnectionRefused, error),
+    }
+}
+
+fn refused(error: SendError) -> io::Error {
+    let kind = match &error {
+        SendError::Disconnected(disconnected) => match &disconnected.cause {
+            EndCause::PeerClosed(_) => io::ErrorKind::ConnectionRefused,
+            cause => of_cause(cause),
+        },
+        SendError::Encode(_) => return unopened(error),
+        _ => return of_send(error),
+    };
+    io::Error::new(kind, error)
+}
+
+/// The ends of a stream are opened while its announcement is encoded.
+fn unopened(error: SendError) -> io::Error {
+    match error {
+        SendError::Encode(error) => match error.downcast::<OpenError>() {
+            Ok(error) => of_open(*error),
+            Err(error) => io::Error::other(error),
+        },
+        error => of_send(error),
+    }
+}

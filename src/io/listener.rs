@@ -1,0 +1,252 @@
+//! Where streams come in.
+
+use std::{
+    fmt,
+    future::Future,
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use futures_core::{FusedStream, Stream as FuturesStream};
+
+use super::{
+    Stream,
+    announcement::{Announcement, Opening, Side},
+    connecting::check_name,
+    error,
+};
+use crate::{AcceptError, FanIn, FanInError, FanInEvent, Message, Node, OpenFailure, PeerAt};
+
+/// Accepts byte streams of all peers, those included that come later: what a `TcpListener` is,
+/// with a name in the place of a port.
+///
+/// Peers [`connect`](super::connect()) to it. They wait until it accepts: up to 128 of each peer
+/// lie in its backlog, and more wait at the peer. Dropping it refuses those that it has not
+/// accepted; streams that it has go on.
+///
+/// A node has one listener of a name at a time. Its name and all names that begin with it and a
+/// slash are its own: a channel of messages of such a name is of no use.
+///
+/// It is also a stream of streams, for servers that take one, which ends when the node is closed.
+///
+/// ```
+/// use std::{io, thread};
+/// use ibex::{Node, io::Listener};
+///
+/// /// Sends back what comes.
+/// fn echo(node: &Node) -> io::Result<()> {
+///     let mut listener = Listener::bind(node, "echo")?;
+///     loop {
+///         let (stream, peer) = listener.accept()?;
+///         println!("{peer} has come");
+///         thread::spawn(move || {
+///             let (mut from, mut to) = stream.into_split();
+///             io::copy(&mut from, &mut to)
+///         });
+///     }
+/// }
+/// ```
+pub struct Listener {
+    name: String,
+    requests: FanIn<u64, Announcement>,
+    /// One whose ends could not be opened: it is tried again.
+    held: Option<Held>,
+    is_over: bool,
+}
+
+/// An announcement that is being answered.
+struct Held {
+    message: Message<u64, Announcement>,
+    peer: PeerAt,
+    opening: Opening,
+}
+
+impl Listener {
+    /// Listens for streams of that name.
+    ///
+    /// It hears of peers, and they of it, when it is asked to accept.
+    ///
+    /// # Errors
+    ///
+    /// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228
+    /// bytes.
+    pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
+        check_name(name)?;
+        let requests = node.fan_in(name).codec::<Announcement>();
+        let requests = requests
+            .window_messages(BACKLOG)
+            .window_bytes(BACKLOG_BYTES);
+        let requests = requests.receiver();
+        Ok(Self {
+            name: name.to_owned(),
+            requests: requests
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
+            held: None,
+            is_over: false,
+        })
+    }
+
+    /// The next stream, and the peer that it comes from. Waits while there is none.
+    ///
+    /// # Errors
+    ///
+    /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the node was closed, and nothing
+    /// more comes. [`AddrInUse`](io::ErrorKind::AddrInUse): this node has another receiver of
+    /// this name with some peer. Else the ends of the stream could not be opened, as the
+    /// [`OpenError`](crate::OpenError) within says: the peer waits, and the next call tries it
+    /// again.
+    pub fn accept(&mut self) -> io::Result<(Stream, PeerAt)> {
+        loop {
+            if let Some(accepted) = self.answer()? {
+                return Ok(accepted);
+            }
+            match self.requests.next() {
+                Some(event) => self.take(event)?,
+                None => return Err(self.end()),
+            }
+        }
+    }
+
+    /// The same for a task. Dropping the future loses no stream: it is there for the next call.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn accept_async(&mut self) -> AcceptAsync<'_> {
+        AcceptAsync { listener: self }
+    }
+
+    /// The same for what is polled. The waker of the last call is woken.
+    ///
+    /// # Errors
+    ///
+    /// As [`accept`](Self::accept).
+    pub fn poll_accept(&mut self, context: &mut Context<'_>) -> Poll<io::Result<(Stream, PeerAt)>> {
+        loop {
+            if let Some(accepted) = self.answer()? {
+                return Poll::Ready(Ok(accepted));
+            }
+            match ready!(self.requests.poll_next(context)) {
+                Some(event) => self.take(event)?,
+                None => return Poll::Ready(Err(self.end())),
+            }
+        }
+    }
+
+    /// The name that peers connect to.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Takes in what came of a peer.
+    fn take(&mut self, event: FanInEvent<u64, Announcement>) -> io::Result<()> {
+        match event {
+            FanInEvent::Message(who, message) => match self.requests.peer(who) {
+                Some(peer) => {
+                    let opening = Opening::new(peer, &self.name, *message, Side::Listening);
+                    self.held = Some(Held {
+                        message,
+                        peer: who,
+                        opening,
+                    });
+                }
+                // It has gone behind it.
+                None => message.ack(),
+            },
+            FanInEvent::Lost(_, FanInError::Open(error)) => return Err(error::of_open(error)),
+            FanInEvent::Lost(peer, FanInError::Recv(error)) => {
+                tracing::debug!(%peer, %error, listener = %self.name, "a peer connects no more");
+            }
+            FanInEvent::Joined(_) | FanInEvent::Ended(_) => {}
+        }
+        Ok(())
+    }
+
+    /// Opens the ends of the stream that was announced last.
+    fn answer(&mut self) -> io::Result<Option<(Stream, PeerAt)>> {
+        let Some(mut held) = self.held.take() else {
+            return Ok(None);
+        };
+        match held.opening.open() {
+            Ok(mut stream) => {
+                held.message.ack();
+                // Whoever connects hears of it, where callers turn the engine.
+                self.requests.let_out();
+                let is_withdrawn = stream.read.is_empty();
+                Ok((!is_withdrawn).then_some((stream, held.peer)))
+            }
+            // The peer is gone, or says a number twice.
+            Err(error)
+                if matches!(
+                    error.reason,
+                    OpenFailure::SessionOver | OpenFailure::AlreadyOpen
+                ) =>
+            {
+                held.message.ack();
+                Ok(None)
+            }
+            Err(error) => {
+                self.held = Some(held);
+                Err(error::of_open(error))
+            }
+        }
+    }
+
+    fn end(&mut self) -> io::Error {
+        self.is_over = true;
+        io::Error::new(io::ErrorKind::ConnectionAborted, AcceptError::Closed)
+    }
+}
+
+/// The next stream. See [`Listener::accept_async`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AcceptAsync<'a> {
+    listener: &'a mut Listener,
+}
+
+impl Future for AcceptAsync<'_> {
+    type Output = io::Result<(Stream, PeerAt)>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        self.get_mut().listener.poll_accept(context)
+    }
+}
+
+impl FuturesStream for Listener {
+    type Item = io::Result<Stream>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if this.is_over {
+            return Poll::Ready(None);
+        }
+        let accepted = ready!(this.poll_accept(context));
+        Poll::Ready(match accepted {
+            Ok((stream, _)) => Some(Ok(stream)),
+            Err(_) if this.is_over => None,
+            Err(error) => Some(Err(error)),
+        })
+    }
+}
+
+impl FusedStream for Listener {
+    fn is_terminated(&self) -> bool {
+        self.is_over
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests of each peer that it may have sent and the listener not accepted.
+const BACKLOG: u64 = 128;
+/// Enough for these.
+const BACKLOG_BYTES: u64 = 64 << 10;

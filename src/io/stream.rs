@@ -1,0 +1,114 @@
+//! A byte stream: what both of its halves are together.
+
+use std::{fmt, io, time::Duration};
+
+use super::{ReadHalf, ReuniteError, WriteHalf};
+use crate::Peer;
+
+/// A byte stream between two nodes: what a `TcpStream` is, over the session's fabric.
+///
+/// Blocking programs use it by [`std::io::Read`], [`Write`](std::io::Write) and
+/// [`BufRead`](std::io::BufRead), tasks by the `AsyncRead`, `AsyncWrite` and `AsyncBufRead` of
+/// futures-io or, with the feature `tokio`, of tokio. Made by [`connect`](super::connect()),
+/// [`connect_async`](super::connect_async) and a [`Listener`](super::Listener); the
+/// [module](super) says what it promises.
+///
+/// Dropping it ends both directions: the peer reads what was written, and then the end; what it
+/// writes from then on fails by [`BrokenPipe`](std::io::ErrorKind::BrokenPipe). A drop by a panic
+/// is an [`abort`](Self::abort).
+pub struct Stream {
+    pub(super) read: ReadHalf,
+    pub(super) write: WriteHalf,
+}
+
+impl Stream {
+    /// The node at the other end: who it is, its address, and the fabric.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        self.read.peer()
+    }
+
+    /// Both halves, borrowed: for a task, or a thread each of a scope, that reads and one that
+    /// writes.
+    pub fn split(&mut self) -> (&mut ReadHalf, &mut WriteHalf) {
+        (&mut self.read, &mut self.write)
+    }
+
+    /// Both halves, each on its own, to be moved to threads or tasks. Each ends its direction
+    /// when it is dropped; [`ReadHalf::reunite`] makes a stream of them again.
+    #[must_use]
+    pub fn into_split(self) -> (ReadHalf, WriteHalf) {
+        (self.read, self.write)
+    }
+
+    /// Ends the writing direction, in order, and does not wait: the peer reads what was written,
+    /// and then the end. Reading goes on. As [`WriteHalf::finish`].
+    pub fn finish(&mut self) {
+        self.write.finish();
+    }
+
+    /// Gives the stream up: the peer reads what was written, and then
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in the place of an orderly end.
+    pub fn abort(self) {
+        self.write.abort();
+    }
+
+    /// How long a blocking read waits; `None`, the default, for as long as it takes. When the
+    /// time is up, the read fails by [`TimedOut`](io::ErrorKind::TimedOut), and a later one goes
+    /// on. Tasks have the time-outs of their executor.
+    pub fn set_read_timeout(&mut self, timeout: Option<Duration>) {
+        self.read.set_timeout(timeout);
+    }
+
+    /// The same of a blocking write. One that fails so has written nothing.
+    pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
+        self.write.set_timeout(timeout);
+    }
+}
+
+impl io::Read for Stream {
+    #[inline]
+    fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+        self.read.read(to)
+    }
+}
+
+impl io::BufRead for Stream {
+    fn fill_buf(&mut self) -> io::Result<&[u8]> {
+        self.read.fill_buf()
+    }
+
+    fn consume(&mut self, bytes: usize) {
+        self.read.consume(bytes);
+    }
+}
+
+impl io::Write for Stream {
+    #[inline]
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.write.write(from)
+    }
+
+    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.write.write_vectored(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.write.flush()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("peer", &self.peer().at())
+            .field("fabric", &self.peer().fabric())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ReuniteError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

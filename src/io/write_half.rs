@@ -1,0 +1,182 @@
+//! The writing half of a byte stream.
+
+use std::{
+    fmt, io,
+    mem::MaybeUninit,
+    task::{Poll, Waker, ready},
+    time::Duration,
+};
+
+use ibex_codec::{Raw, SlotWriter};
+use ibex_transport::{
+    channel::{Abort, SendHandle},
+    driver::Patience,
+};
+
+use super::{announcement::Side, error};
+use crate::{CloseReason, Peer, SendTimeoutError, Sender};
+
+/// The half of a [`Stream`](super::Stream) that writes. See
+/// [`Stream::into_split`](super::Stream::into_split).
+///
+/// It has the writing traits of the stream. A waker that a pending write has left stays until
+/// there is room, whatever is called meanwhile, a flush included.
+///
+/// Dropping it ends this direction in order, as [`finish`](Self::finish) does; a drop by a panic
+/// gives it up, as [`abort`](Self::abort) does.
+pub struct WriteHalf {
+    /// There until the direction is ended.
+    handle: Option<SendHandle>,
+
+    /// How long a blocking write waits.
+    timeout: Option<Duration>,
+
+    // Whose it is.
+    peer: Peer,
+    id: (Side, u64),
+}
+
+impl WriteHalf {
+    pub(super) fn new(sender: Sender<[u8], Raw>, peer: Peer, id: (Side, u64)) -> Self {
+        Self {
+            handle: Some(sender.handle),
+            timeout: None,
+            peer,
+            id,
+        }
+    }
+
+    /// The node at the other end.
+    #[must_use]
+    pub fn peer(&self) -> &Peer {
+        &self.peer
+    }
+
+    pub(super) fn id(&self) -> (Side, u64) {
+        self.id
+    }
+
+    /// Ends this direction in order, and does not wait: the peer reads what was written, and
+    /// then the end. A write from here on fails by [`BrokenPipe`](io::ErrorKind::BrokenPipe).
+    ///
+    /// `poll_shutdown` of tokio's `AsyncWrite` and `poll_close` of futures-io's do the same, and
+    /// are ready at once.
+    pub fn finish(&mut self) {
+        if let Some(mut handle) = self.handle.take() {
+            handle.close();
+        }
+    }
+
+    /// Gives this direction up: the peer reads what was written, and then
+    /// [`ConnectionReset`](io::ErrorKind::ConnectionReset) in the place of an orderly end.
+    pub fn abort(mut self) {
+        if let Some(handle) = &mut self.handle {
+            handle.break_off(CloseReason::Aborted);
+        }
+    }
+
+    /// How long a blocking write waits, as
+    /// [`Stream::set_write_timeout`](super::Stream::set_write_timeout).
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// Writes the beginning of the slices, for a task: as much as goes in one piece.
+    pub(super) fn poll_write(
+        &mut self,
+        from: &[io::IoSlice<'_>],
+        waker: &Waker,
+    ) -> Poll<io::Result<usize>> {
+        let handle = self.handle.as_mut().ok_or_else(is_finished)?;
+        let bytes = piece(handle, from);
+        if bytes == 0 {
+            return Poll::Ready(Ok(0));
+        }
+        let encode = |slot: &mut [_]| put(from, bytes, slot);
+        let sent = ready!(handle.poll_send(waker, Some(bytes), encode));
+        Poll::Ready(sent.map(|_| bytes).map_err(error::of_send))
+    }
+
+    /// The same for a thread.
+    fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        let handle = self.handle.as_mut().ok_or_else(is_finished)?;
+        handle.leave_room();
+        let bytes = piece(handle, from);
+        if bytes == 0 {
+            return Ok(0);
+        }
+        let patience = self.timeout.map_or(Patience::FOREVER, Patience::at_most);
+        let sent = handle.send(Some(bytes), patience, |slot| put(from, bytes, slot));
+        sent.map(|_| bytes)
+            .map_err(|failure| error::of_send_timeout(SendTimeoutError::of(failure)))
+    }
+
+    /// Lets out what was written, where the program turns the engine.
+    pub(super) fn let_out(&self) {
+        if let Some(handle) = &self.handle {
+            handle.let_out();
+        }
+    }
+}
+
+/// How many of the bytes go next.
+fn piece(handle: &SendHandle, from: &[io::IoSlice<'_>]) -> usize {
+    let most = PIECE_BYTES.min(handle.eager_bytes());
+    let mut bytes = 0;
+    for slice in from {
+        bytes += slice.len();
+        if bytes >= most {
+            return most;
+        }
+    }
+    bytes
+}
+
+/// Copies the first `bytes` of the slices into the slot.
+fn put(
+    from: &[io::IoSlice<'_>],
+    bytes: usize,
+    slot: &mut [MaybeUninit<u8>],
+) -> Result<usize, Abort> {
+    let mut writer = SlotWriter::new(slot);
+    for slice in from {
+        let left = bytes - writer.len();
+        let part = &slice[..slice.len().min(left)];
+        writer.write(part).map_err(|_| Abort::Overflow)?;
+    }
+    Ok(writer.len())
+}
+
+fn is_finished() -> io::Error {
+    io::Error::new(
+        io::ErrorKind::BrokenPipe,
+        "this end of the stream was finished: nothing can be written behind it",
+    )
+}
+
+impl io::Write for WriteHalf {
+    #[inline]
+    fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        self.write_piece(&[io::IoSlice::new(from)])
+    }
+
+    fn write_vectored(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        self.write_piece(from)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.let_out();
+        Ok(())
+    }
+}
+
+impl fmt::Debug for WriteHalf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WriteHalf")
+            .field("peer", &self.peer.at())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The longest piece of a write.
+const PIECE_BYTES: usize = 64 << 10;

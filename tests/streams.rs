@@ -1,0 +1,596 @@
+//! Byte streams within one process: what each call of theirs promises.
+#![forbid(unsafe_code)]
+
+mod pair;
+
+use std::{
+    future::Future,
+    io::{self, BufRead, ErrorKind, IoSlice, Read, Write},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    thread,
+    time::{Duration, Instant},
+};
+
+use futures_util::{StreamExt, future::join};
+use ibex::{
+    Fabric, Pod, RecvError, SendError,
+    io::{Listener, ReuniteError, Stream, connect, connect_async},
+};
+use pair::{FABRICS, Pair};
+use smol::io::{AsyncRead, AsyncWrite};
+
+/// A stream's two ends: of the node that connected, and of the one that listened.
+fn stream(pair: &Pair) -> (Stream, Stream) {
+    let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
+    let connecting = async {
+        loop {
+            // That the listener before this one is gone may be news.
+            match connect_async(&pair.peers[0], "streams").await {
+                Err(error) if error.kind() == ErrorKind::ConnectionRefused => {}
+                connected => return connected.expect("connected"),
+            }
+        }
+    };
+    let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
+    let (here, peer) = here.expect("accepted");
+    assert_eq!(peer, pair.peers[1].at());
+    (there, here)
+}
+
+/// Not all the same.
+fn bytes(count: usize) -> Vec<u8> {
+    (0..count).map(|number| (number * 7 / 3) as u8).collect()
+}
+
+/// More than any window has room for.
+const MUCH: usize = 5 << 20;
+
+#[test]
+fn threads_write_and_read_and_each_direction_ends_on_its_own() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut there, mut here) = stream(&pair);
+        let sent = bytes(MUCH);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                there.write_all(&sent).expect("written");
+                there.finish();
+                let mut answer = String::new();
+                there.read_to_string(&mut answer).expect("read");
+                assert_eq!(answer, "all of it");
+            });
+            let mut came = Vec::new();
+            here.read_to_end(&mut came).expect("read");
+            assert!(came == sent);
+            // The other direction goes on behind the end of this one.
+            assert_eq!(here.read(&mut [0]).expect("over"), 0);
+            here.write_all(b"all of it").expect("written");
+            drop(here);
+        });
+        assert_eq!(there.read(&mut [0]).expect("over"), 0);
+        let after = there.write(b"more").expect_err("finished");
+        assert_eq!(after.kind(), ErrorKind::BrokenPipe);
+    }
+}
+
+#[test]
+fn halves_go_to_threads_of_their_own_and_come_together_again() {
+    let pair = Pair::over(Fabric::Shm);
+    let (there, here) = stream(&pair);
+    let (mut read, mut write) = there.into_split();
+    let (from, to) = here.into_split();
+    let echo = thread::spawn(move || {
+        let (mut from, mut to) = (from, to);
+        io::copy(&mut from, &mut to)
+    });
+    let sent = bytes(MUCH);
+    let (write, read) = thread::scope(|scope| {
+        let writing = scope.spawn(|| {
+            write.write_all(&sent).expect("written");
+            write.finish();
+            write
+        });
+        let mut came = Vec::new();
+        read.read_to_end(&mut came).expect("read");
+        assert!(came == sent);
+        (writing.join().expect("it ends"), read)
+    });
+    assert_eq!(echo.join().expect("it ends").expect("copied"), MUCH as u64);
+    let (_, other) = stream(&pair).0.into_split();
+    let ReuniteError(read, _other) = read.reunite(other).expect_err("of another stream");
+    read.reunite(write).expect("of one stream");
+}
+
+#[test]
+fn slices_go_in_one_piece_and_short_writes_come_together() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut there, mut here) = stream(&pair);
+        let slices = [&b"one "[..], b"", b"two ", b"three"].map(IoSlice::new);
+        assert_eq!(there.write_vectored(&slices).expect("written"), 13);
+        for part in ["; ", "four", ""] {
+            assert_eq!(there.write(part.as_bytes()).expect("written"), part.len());
+        }
+        there.finish();
+        let mut came = String::new();
+        here.read_to_string(&mut came).expect("read");
+        assert_eq!(came, "one two three; four");
+        // No more than goes in one piece, and all of that.
+        let (zeros, ones) = (vec![0; 40_000], vec![1; 40_000]);
+        let long = [IoSlice::new(&zeros), IoSlice::new(&ones)];
+        assert_eq!(here.write_vectored(&long).expect("written"), 64 << 10);
+        let mut piece = vec![0; 64 << 10];
+        there.read_exact(&mut piece).expect("read");
+        assert!(piece[..40_000] == zeros[..] && piece[40_000..] == ones[..25_536]);
+    }
+}
+
+#[test]
+fn lines_are_read_where_they_lie() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut there, mut here) = stream(&pair);
+        there.write_all(b"one\ntwo\nth").expect("written");
+        there.write_all(b"ree").expect("written");
+        there.finish();
+        assert_eq!(here.fill_buf().expect("read"), b"one\ntwo\nth");
+        here.consume(4);
+        assert_eq!(here.fill_buf().expect("read"), b"two\nth");
+        let mut line = String::new();
+        smol::block_on(smol::io::AsyncBufReadExt::read_line(&mut here, &mut line)).expect("read");
+        assert_eq!(line, "two\n");
+        let rest: Vec<_> = BufRead::lines(here)
+            .map(|line| line.expect("read"))
+            .collect();
+        assert_eq!(rest, ["three"]);
+    }
+}
+
+/// Fills the stream; answers how much it took.
+fn fill(stream: &mut Stream, waker: &Waker) -> usize {
+    let piece = bytes(10_000);
+    let mut written = 0;
+    while let Poll::Ready(bytes) = poll_write(stream, &piece, waker) {
+        written += bytes.expect("written");
+    }
+    written
+}
+
+fn poll_write(stream: &mut Stream, from: &[u8], waker: &Waker) -> Poll<io::Result<usize>> {
+    AsyncWrite::poll_write(Pin::new(stream), &mut Context::from_waker(waker), from)
+}
+
+fn poll_read(stream: &mut Stream, to: &mut [u8], waker: &Waker) -> Poll<io::Result<usize>> {
+    AsyncRead::poll_read(Pin::new(stream), &mut Context::from_waker(waker), to)
+}
+
+fn poll_flush(stream: &mut Stream, waker: &Waker) -> Poll<io::Result<()>> {
+    AsyncWrite::poll_flush(Pin::new(stream), &mut Context::from_waker(waker))
+}
+
+/// As hyper's server does: it flushes behind a write that is pending, and sleeps if the flush is
+/// ready.
+#[test]
+fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut there, mut here) = stream(&pair);
+        let (written, write_waker) = count();
+        let (read, read_waker) = count();
+        let (_, flush_waker) = count();
+        let sent = bytes(MUCH);
+        let mut left = &sent[..];
+        let mut sleeps = 0;
+        thread::scope(|scope| {
+            let reading = scope.spawn(|| {
+                let mut came = vec![0; MUCH];
+                here.read_exact(&mut came).expect("read");
+                here.write_all(b"!").expect("written");
+                came
+            });
+            while !left.is_empty() {
+                let before = written.get();
+                match poll_write(&mut there, left, &write_waker) {
+                    Poll::Ready(bytes) => left = &left[bytes.expect("written")..],
+                    Poll::Pending => {
+                        // Nor does a read that is pending, with another waker.
+                        let nothing = poll_read(&mut there, &mut [0], &read_waker);
+                        assert!(nothing.is_pending());
+                        assert!(poll_flush(&mut there, &flush_waker).is_ready());
+                        written.comes_beyond(before);
+                        sleeps += 1;
+                    }
+                }
+            }
+            loop {
+                let before = read.get();
+                match poll_read(&mut there, &mut [0; 2], &read_waker) {
+                    Poll::Ready(read) => break assert_eq!(read.expect("read"), 1),
+                    Poll::Pending => read.comes_beyond(before),
+                }
+            }
+            assert!(reading.join().expect("it ends") == sent);
+        });
+        assert!(sleeps > 0, "it had room all the time");
+    }
+}
+
+/// The calls of tasks, whose names are those of threads.
+mod tasks {
+    use smol::io::{AsyncReadExt, AsyncWriteExt};
+
+    use std::{pin::pin, task::Waker};
+
+    use futures_util::future::join;
+
+    use super::{FABRICS, MUCH, Pair, bytes, fill, poll, stream};
+
+    #[test]
+    fn tasks_write_and_read_and_each_direction_ends_on_its_own() {
+        for fabric in FABRICS {
+            let pair = Pair::over(fabric);
+            let (mut there, mut here) = stream(&pair);
+            let sent = bytes(MUCH);
+            let writing = async {
+                there.write_all(&sent).await.expect("written");
+                there.flush().await.expect("flushed");
+                there.close().await.expect("closed");
+                there.close().await.expect("and closed again");
+                let mut answer = Vec::new();
+                there.read_to_end(&mut answer).await.expect("read");
+                assert_eq!(answer, b"all of it");
+            };
+            let reading = async {
+                let mut came = Vec::new();
+                here.read_to_end(&mut came).await.expect("read");
+                assert!(came == sent);
+                here.write_all(b"all of it").await.expect("written");
+                here.close().await.expect("closed");
+            };
+            smol::block_on(join(writing, reading));
+        }
+    }
+
+    #[test]
+    fn a_pending_read_or_write_that_is_given_up_has_done_nothing() {
+        for fabric in FABRICS {
+            let pair = Pair::over(fabric);
+            let (mut there, mut here) = stream(&pair);
+            let mut buffer = [0; 8];
+            for number in 0..100_u8 {
+                {
+                    let mut reading = pin!(here.read(&mut buffer));
+                    assert!(poll(reading.as_mut(), Waker::noop()).is_pending());
+                }
+                smol::block_on(there.write_all(&[number])).expect("written");
+                let read = smol::block_on(here.read(&mut buffer));
+                assert_eq!((read.expect("read"), buffer[0]), (1, number));
+            }
+            let filled = fill(&mut there, Waker::noop());
+            for _ in 0..10 {
+                let piece = [9; 10_000];
+                let mut writing = pin!(there.write(&piece));
+                assert!(poll(writing.as_mut(), Waker::noop()).is_pending());
+            }
+            there.finish();
+            let mut came = Vec::new();
+            smol::block_on(here.read_to_end(&mut came)).expect("read");
+            assert_eq!(came.len(), filled);
+        }
+    }
+}
+
+#[test]
+fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        // Who reads no more.
+        let (mut there, here) = stream(&pair);
+        drop(here);
+        let error = until_error(|| there.write(&[0; 1000]).map(drop));
+        assert_eq!(error.kind(), ErrorKind::BrokenPipe);
+        let within = error.get_ref().and_then(|error| error.downcast_ref());
+        assert!(
+            matches!(within, Some(SendError::Disconnected(_))),
+            "{error}"
+        );
+        assert_eq!(there.read(&mut [0]).expect("it ended in order"), 0);
+        // Who gives up.
+        let (mut there, mut here) = stream(&pair);
+        there.write_all(b"half").expect("written");
+        there.abort();
+        let mut came = Vec::new();
+        let error = here.read_to_end(&mut came).expect_err("aborted");
+        assert_eq!(
+            (error.kind(), &came[..]),
+            (ErrorKind::ConnectionReset, &b"half"[..])
+        );
+        let within = error.get_ref().and_then(|error| error.downcast_ref());
+        assert!(
+            matches!(within, Some(RecvError::Disconnected(_))),
+            "{error}"
+        );
+        // So does a panic.
+        let (there, mut here) = stream(&pair);
+        let panicking = thread::spawn(move || {
+            let _there = there;
+            panic!("of the test");
+        });
+        panicking.join().expect_err("it panics");
+        let error = here.read(&mut [0]).expect_err("broken off");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        // Time is up.
+        let (mut there, _here) = stream(&pair);
+        there.set_read_timeout(Some(MOMENT));
+        there.set_write_timeout(Some(MOMENT));
+        let error = there.read(&mut [0]).expect_err("nothing comes");
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        let error = until_error(|| there.write(&[0; 10_000]).map(drop));
+        assert_eq!(error.kind(), ErrorKind::TimedOut);
+        // The session ends.
+        let (mut there, mut here) = stream(&pair);
+        let [client, listener] = pair.nodes;
+        let _ = client.close(Duration::ZERO);
+        assert_eq!(here.read(&mut [0]).expect("closing a node ends it"), 0);
+        let error = there.read(&mut [0]).expect_err("this node is closed");
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+        let error = connect(&pair.peers[0], "streams").expect_err("this node is closed");
+        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        drop(listener);
+    }
+}
+
+fn until_error(mut again: impl FnMut() -> io::Result<()>) -> io::Error {
+    let begun = Instant::now();
+    loop {
+        match again() {
+            Ok(()) => assert!(begun.elapsed() < LONG, "no error comes"),
+            Err(error) => return error,
+        }
+    }
+}
+
+#[test]
+fn a_listener_that_goes_refuses_its_backlog_and_another_takes_its_place() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
+        let connect = || connect_async(&pair.peers[0], "streams");
+        let (first, second, third) = (connect(), connect(), connect());
+        let accepting = async {
+            let (mut stream, _) = listener.accept_async().await.expect("accepted");
+            drop(listener);
+            // What was accepted goes on.
+            smol::io::AsyncWriteExt::write_all(&mut stream, b"hello")
+                .await
+                .expect("written");
+        };
+        let ends = smol::block_on(async {
+            let ((), ends) = join(accepting, join(first, join(second, third))).await;
+            ends
+        });
+        let (first, (second, third)) = ends;
+        let (accepted, refused): (Vec<_>, Vec<_>) =
+            [first, second, third].into_iter().partition(Result::is_ok);
+        assert_eq!((accepted.len(), refused.len()), (1, 2));
+        for refused in refused {
+            let error = refused.expect_err("refused");
+            assert_eq!(error.kind(), ErrorKind::ConnectionRefused, "{error}");
+        }
+        for accepted in accepted {
+            let mut hello = String::new();
+            let read = accepted.expect("accepted").read_to_string(&mut hello);
+            assert_eq!((read.expect("read"), &*hello), (5, "hello"));
+        }
+        // The same peer finds the next listener.
+        stream(&pair);
+        stream(&pair);
+    }
+}
+
+#[test]
+fn a_request_that_is_taken_back_is_not_accepted() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let mut listener = Listener::bind(&pair.nodes[1], "streams").expect("a name");
+        {
+            // The listener hears of the peer, and the peer of it.
+            let mut accepting = pin!(listener.accept_async());
+            let mut taken_back = pin!(connect_async(&pair.peers[0], "streams"));
+            let (woken, waker) = count();
+            while poll(taken_back.as_mut(), &waker).is_pending() && woken.get() < 1 {
+                assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
+                thread::yield_now();
+            }
+            let _ = poll(taken_back.as_mut(), &waker);
+        }
+        let wanted = async {
+            let mut stream = connect_async(&pair.peers[0], "streams")
+                .await
+                .expect("connected");
+            smol::io::AsyncWriteExt::write_all(&mut stream, b"wanted")
+                .await
+                .expect("written");
+        };
+        let accepting = async {
+            loop {
+                // What was taken back just now may come as a stream that is at its end.
+                let (mut stream, _) = listener.accept_async().await.expect("accepted");
+                let mut came = String::new();
+                smol::io::AsyncReadExt::read_to_string(&mut stream, &mut came)
+                    .await
+                    .expect("read");
+                match &*came {
+                    "wanted" => return,
+                    came => assert_eq!(came, ""),
+                }
+            }
+        };
+        smol::block_on(join(wanted, accepting));
+    }
+}
+
+#[test]
+fn streams_of_all_peers_come_as_a_stream_until_the_node_is_closed() {
+    let pair = Pair::over(Fabric::Tcp);
+    let [_client, server] = &pair.nodes;
+    let mut listener = Listener::bind(server, "streams").expect("a name");
+    let address = server.local_addr().expect("it listens");
+    let clients: Vec<_> = (0..3_u8)
+        .map(|number| {
+            thread::spawn(move || {
+                let node = ibex::Node::client().expect("a node");
+                let peer = node.connect(address).expect("a session");
+                let mut stream = connect(&peer, "streams").expect("connected");
+                stream.write_all(&[number]).expect("written");
+                // Its node says goodbye.
+                assert_eq!(stream.read(&mut [0]).expect("the end"), 0);
+            })
+        })
+        .collect();
+    let mut numbers: Vec<u8> = Vec::new();
+    smol::block_on(async {
+        while numbers.len() < clients.len() {
+            let mut stream = listener.next().await.expect("open").expect("accepted");
+            let mut number = [0];
+            smol::io::AsyncReadExt::read_exact(&mut stream, &mut number)
+                .await
+                .expect("read");
+            numbers.push(number[0]);
+        }
+    });
+    numbers.sort_unstable();
+    assert_eq!(numbers, [0, 1, 2]);
+    for client in clients {
+        client.join().expect("it ends well");
+    }
+    let Pair {
+        nodes: [client, server],
+        ..
+    } = pair;
+    drop(client);
+    let _ = server.close(Duration::ZERO);
+    assert!(smol::block_on(listener.next()).is_none());
+    assert!(smol::block_on(listener.next()).is_none());
+    let error = listener.accept().expect_err("the node is closed");
+    assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
+}
+
+#[test]
+fn names_are_checked_and_two_uses_of_one_are_told_apart() {
+    let pair = Pair::over(Fabric::Shm);
+    let [client, server] = &pair.nodes;
+    for name in [String::new(), "x".repeat(229)] {
+        let error = Listener::bind(server, &name).expect_err("no name");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+        let error = connect(&pair.peers[0], &name).expect_err("no name");
+        assert_eq!(error.kind(), ErrorKind::InvalidInput);
+    }
+    let longest = "x".repeat(228);
+    let mut listener = Listener::bind(server, &longest).expect("a name");
+    let connecting = connect_async(&pair.peers[0], &longest);
+    let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
+    there.and(here.map(drop)).expect("a stream");
+    // A second listener of the name.
+    let mut second = Listener::bind(server, &longest).expect("it hears of peers later");
+    let error = second.accept().expect_err("the first has it");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+    // A channel of messages.
+    let messages = pair.peers[1].channel("messages").codec::<Pod>();
+    let _messages = messages.receiver::<u64>().expect("a receiver");
+    let error = connect(&pair.peers[0], "messages").expect_err("no listener");
+    assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
+    // Nobody at all.
+    drop((client, second));
+    let impatient = ibex::Node::builder()
+        .open_timeout(MOMENT)
+        .build()
+        .expect("a node");
+    let address = server.local_addr().expect("it listens");
+    let peer = impatient.connect(address).expect("a session");
+    let error = connect(&peer, "nobody").expect_err("no listener");
+    assert_eq!(error.kind(), ErrorKind::TimedOut, "{error}");
+}
+
+/// Both nodes have a listener of one name and connect to each other.
+#[test]
+fn both_nodes_listen_by_one_name_and_connect_to_each_other() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let mut listeners =
+            [0, 1].map(|node| Listener::bind(&pair.nodes[node], "streams").expect("a name"));
+        let [left, right] = &mut listeners;
+        let ends = async {
+            let connecting = join(
+                connect_async(&pair.peers[0], "streams"),
+                connect_async(&pair.peers[1], "streams"),
+            );
+            join(connecting, join(left.accept_async(), right.accept_async())).await
+        };
+        let ((to_right, to_left), (at_left, at_right)) = smol::block_on(ends);
+        let streams = [to_right, to_left].map(|stream| stream.expect("connected"));
+        let accepted = [at_right, at_left].map(|stream| stream.expect("accepted").0);
+        for (number, (mut from, mut to)) in streams.into_iter().zip(accepted).enumerate() {
+            from.write_all(&[number as u8]).expect("written");
+            let mut came = [9];
+            to.read_exact(&mut came).expect("read");
+            assert_eq!(came, [number as u8]);
+        }
+    }
+}
+
+#[test]
+fn streams_and_their_futures_can_move_to_other_threads() {
+    fn is_send<T: Send>(_: &T) {}
+    let pair = Pair::over(Fabric::Shm);
+    let (there, here) = stream(&pair);
+    is_send(&there);
+    let halves = here.into_split();
+    is_send(&halves);
+    let mut listener = Listener::bind(&pair.nodes[1], "others").expect("a name");
+    is_send(&listener);
+    is_send(&listener.accept_async());
+    is_send(&connect_async(&pair.peers[0], "others"));
+}
+
+const MOMENT: Duration = Duration::from_millis(30);
+/// Longer than anything takes that ends.
+const LONG: Duration = Duration::from_secs(120);
+
+fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(waker))
+}
+
+/// Counts its wake-ups.
+#[derive(Default)]
+struct Count(AtomicU32);
+
+impl Wake for Count {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl Count {
+    fn get(&self) -> u32 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    fn comes_beyond(&self, before: u32) {
+        let begun = Instant::now();
+        while self.get() == before {
+            assert!(begun.elapsed() < LONG, "nobody wakes it");
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+}
+
+fn count() -> (Arc<Count>, Waker) {
+    let count = Arc::<Count>::default();
+    (count.clone(), count.into())
+}
