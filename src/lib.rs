@@ -58,7 +58,8 @@
 //!
 //! Both ends compare a fingerprint of the type's structure and the codec before the first
 //! message: field names, order and types all the way down, never module paths or the names
-//! of types.
+//! of types. For somebody else's type, which has no schema, stands a name with its release:
+//! `#[ibex(schema_name = "openraft-0.10")]` on the [field](derive@Schema) that holds it.
 //!
 //! # What is promised
 //!

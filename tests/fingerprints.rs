@@ -8,7 +8,7 @@ mod processes;
 
 use std::process::ExitCode;
 
-use ibex::{Codec, RecvError, SchemaMismatch, SendError};
+use ibex::{Codec, RecvError, SchemaMismatch, SendError, Serde};
 use processes::{Party, Proof, Setup};
 
 /// The type as one program has it.
@@ -46,6 +46,31 @@ mod moved {
     }
 }
 
+/// A type of others, and channels of it whose ends give it a name.
+mod foreign {
+    use ibex::serde::{Deserialize, Serialize};
+
+    #[derive(Serialize, Deserialize)]
+    #[serde(crate = "ibex::serde")]
+    pub(crate) struct Append {
+        pub(crate) term: u64,
+        pub(crate) entries: Vec<String>,
+    }
+
+    #[derive(Serialize, Deserialize, ibex::Schema)]
+    #[serde(crate = "ibex::serde")]
+    pub(crate) struct Named(#[ibex(schema_name = "raft-0.10")] pub(crate) Append);
+
+    /// The same on another host, which has it elsewhere.
+    #[derive(Serialize, Deserialize, ibex::Schema)]
+    #[serde(crate = "ibex::serde")]
+    pub(crate) struct Moved(#[ibex(schema_name = "raft-0.10")] pub(crate) Append);
+
+    #[derive(Serialize, Deserialize, ibex::Schema)]
+    #[serde(crate = "ibex::serde")]
+    pub(crate) struct Newer(#[ibex(schema_name = "raft-0.11")] pub(crate) Append);
+}
+
 /// Declares a changed type in a module of its own.
 macro_rules! changed {
     ($($module:ident { $($item:item)* })*) => {$(
@@ -77,6 +102,7 @@ fn main() -> ExitCode {
     for setup in Setup::with_threads() {
         proofs.push(Proof::new("moved", setup, receive_moved, send_ours));
         proofs.push(Proof::new("changed", setup, refuse_changed, open_ours));
+        proofs.push(Proof::new("named", setup, receive_named, send_named));
     }
     processes::run(proofs)
 }
@@ -121,6 +147,42 @@ fn receive_moved(party: &mut Party) {
     ));
     second.ack();
     assert!(receiver.next().unwrap().is_none());
+}
+
+fn send_named(party: &mut Party) {
+    let append = || foreign::Append {
+        term: 7,
+        entries: vec!["one".to_owned(), "two".to_owned()],
+    };
+    let same = party.peer.channel("same").codec::<Serde>();
+    let mut same = same.sender::<foreign::Named>().unwrap();
+    let last = same.send(&foreign::Named(append())).unwrap();
+    same.wait_acked(last).unwrap();
+    let other = party.peer.channel("other").codec::<Serde>();
+    let mut other = other.sender::<foreign::Named>().unwrap();
+    match other.send(&foreign::Named(append())) {
+        Err(SendError::Mismatch(mismatch)) => check(&mismatch),
+        other => panic!("{other:?}"),
+    }
+    party.meet();
+}
+
+fn receive_named(party: &mut Party) {
+    let same = party.peer.channel("same").codec::<Serde>();
+    let mut same = same.receiver::<foreign::Moved>().unwrap();
+    let message = same.recv().unwrap();
+    assert_eq!((message.0.term, message.0.entries.len()), (7, 2));
+    message.ack();
+    let other = party.peer.channel("other").codec::<Serde>();
+    let mut other = other.receiver::<foreign::Newer>().unwrap();
+    match other.recv() {
+        Err(RecvError::Mismatch(mismatch)) => {
+            check(&mismatch);
+            assert!(mismatch.to_string().contains("raft-0.11"));
+        }
+        other => panic!("{:?}", other.map(|message| message.sequence())),
+    }
+    party.meet();
 }
 
 const CHANGES: [&str; 5] = [

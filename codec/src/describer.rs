@@ -7,7 +7,8 @@
 //!    bytes. Lists end in a token of their own. So the sequence can be read back
 //!    in one way only, and two structures that differ anywhere differ here.
 //! 2. Names of types that a user defined are text and never hashed; names of
-//!    fields and variants and of standard types are hashed.
+//!    fields and variants and of standard types are hashed, and those that a user gave to a
+//!    type in place of its structure.
 //! 3. A type that is met again inside itself is hashed as the number of types
 //!    that were entered since. This ends recursion. The type's own name finds
 //!    it again, and like every type name goes into no hash.
@@ -63,6 +64,13 @@ impl Describer {
     pub fn atom(&mut self, name: &str) {
         self.token(Token::Atom, name.as_bytes());
         self.push(name);
+    }
+
+    /// A type that its users know by a name of their own, as that of the crate and release that
+    /// it comes from, and whose parts nobody describes. Another name is another structure.
+    pub fn named(&mut self, name: &str) {
+        self.token(Token::Named, name.as_bytes());
+        self.push(&format!("{name:?}"));
     }
 
     /// A standard type made of others, like `HashMap<K, V>`: each of `parts` is
@@ -263,6 +271,7 @@ enum Token {
     Variant = 10,
     Discriminant = 11,
     Outward = 12,
+    Named = 13,
 }
 
 const CUT: &str = "…";

@@ -17,7 +17,9 @@ use std::fmt;
 /// It covers field names, their order and types all the way down, variant names
 /// and discriminants, and the codec with the properties of its build. It does
 /// not cover module paths, crate names, compiler versions or the names of the
-/// types themselves: a type may be moved or renamed on one side alone.
+/// types themselves: a type may be moved or renamed on one side alone. A name that a user gave
+/// to a type in place of its structure (`#[ibex(schema_name = ..)]`) is covered, and nothing
+/// behind it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Fingerprint(pub [u8; 16]);
 

@@ -39,7 +39,8 @@ use crate::{Describer, Fingerprint};
     message = "ibex does not know the structure of `{Self}`",
     label = "has no schema",
     note = "add `#[ibex::message]` or `#[derive(ibex::Schema)]` to the type if it is yours",
-    note = "for a field of a foreign type, name a type of the same structure: `#[ibex(schema = [u8; 16])]`"
+    note = "for a field of a foreign type, name a type of the same structure: `#[ibex(schema = [u8; 16])]`, \
+            or the type itself and its release: `#[ibex(schema_name = \"uuid-1\")]`"
 )]
 pub trait Schema {
     /// Describes the structure of this type to `to`.

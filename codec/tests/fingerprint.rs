@@ -369,3 +369,68 @@ fn the_codec_counts_too() {
         assert!(!all[i + 1..].contains(a), "{all:?}");
     }
 }
+
+/// Types of others, which have no schema, by a name.
+mod foreign {
+    pub(super) struct Id;
+}
+
+variants_of! {
+    by_name { pub(super) struct Entry { #[ibex(schema_name = "raft-0.10")] id: foreign::Id } }
+    by_same_name { pub(super) struct Record { #[ibex(schema_name = "raft-0.10")] id: Vec<u8> } }
+    by_other_name { pub(super) struct Entry { #[ibex(schema_name = "raft-0.11")] id: foreign::Id } }
+    by_name_of_an_atom { pub(super) struct Entry { #[ibex(schema_name = "u8")] id: foreign::Id } }
+    by_the_atom { pub(super) struct Entry { id: u8 } }
+    skipped_by_name {
+        pub(super) struct Entry { #[serde(skip)] #[ibex(schema_name = "raft-0.10")] id: foreign::Id }
+    }
+    whole_by_name {
+        #[ibex(schema_name = "raft-0.10")]
+        pub(super) struct Entry<T> { id: foreign::Id, any: T }
+        #[ibex(schema_name = "raft-0.10")]
+        pub(super) union Either { number: u64, bytes: [u8; 8] }
+    }
+}
+
+#[test]
+fn a_name_stands_for_a_structure() {
+    let named = fingerprint::<by_name::Entry>();
+    assert_eq!(named, fingerprint::<by_same_name::Record>());
+    assert_ne!(named, fingerprint::<by_other_name::Entry>());
+    assert_ne!(named, fingerprint::<skipped_by_name::Entry>());
+    // A name is nothing but a name.
+    let number = fingerprint::<by_name_of_an_atom::Entry>();
+    assert_ne!(number, fingerprint::<by_the_atom::Entry>());
+    // Of the type itself it stands for its fields and parameters too.
+    let whole = fingerprint::<whole_by_name::Entry<foreign::Id>>();
+    assert_eq!(whole, fingerprint::<whole_by_name::Either>());
+    assert_ne!(whole, named);
+    assert_eq!(
+        text::<by_name::Entry>(),
+        "test: Entry { id: \"raft-0.10\" }"
+    );
+    assert_eq!(text::<whole_by_name::Either>(), "test: \"raft-0.10\"");
+}
+
+/// As it stands in the first version that had it, for programs of both to understand each other.
+#[test]
+fn a_name_has_the_same_fingerprint_for_ever() {
+    #[derive(Schema)]
+    #[ibex(schema_name = "raft-0.10")]
+    struct Any;
+    assert_eq!(
+        fingerprint::<Any>().to_string(),
+        "e398597740922f842910fb2e5541b1af"
+    );
+}
+
+#[message(schema_name = "raft-0.10")]
+struct Archived {
+    #[allow(dead_code)]
+    text: String,
+}
+
+#[test]
+fn a_message_may_have_a_name() {
+    assert_eq!(text::<Archived>(), "test: \"raft-0.10\"");
+}

@@ -2,7 +2,7 @@
 
 use syn::meta::ParseNestedMeta;
 use syn::{
-    Attribute, Error, Expr, GenericArgument, Path, PathArguments, Result, Type, parse_quote,
+    Attribute, Error, Expr, GenericArgument, LitStr, Path, PathArguments, Result, Type, parse_quote,
 };
 
 use crate::serde_attributes;
@@ -14,6 +14,8 @@ pub(crate) struct Container {
     pub(crate) krate: Path,
     /// Whether attributes of serde are for other formats than ours.
     pub(crate) ignores_serde: bool,
+    /// The name that stands for all of its structure.
+    pub(crate) schema_name: Option<LitStr>,
     /// Set if a message refers to itself through others; `None` on what is no message.
     pub(crate) is_recursive: Option<bool>,
 }
@@ -23,6 +25,7 @@ impl Container {
         Self {
             krate: parse_quote!(::ibex),
             ignores_serde: false,
+            schema_name: None,
             is_recursive: None,
         }
     }
@@ -52,14 +55,22 @@ impl Container {
         } else if meta.path.is_ident("ignore_serde") {
             self.ignores_serde = true;
             Ok(())
+        } else if meta.path.is_ident("schema_name") {
+            self.schema_name = Some(schema_name(meta)?);
+            Ok(())
         } else if let Some(is_recursive) = &mut self.is_recursive {
             if meta.path.is_ident("recursive") {
                 *is_recursive = true;
                 return Ok(());
             }
-            Err(meta.error("ibex knows only `crate = path`, `ignore_serde` and `recursive` here"))
+            Err(meta.error(
+                "ibex knows only `crate = path`, `schema_name = \"name\"`, `ignore_serde` and \
+                 `recursive` here",
+            ))
         } else {
-            Err(meta.error("ibex knows only `crate = path` and `ignore_serde` here"))
+            Err(meta.error(
+                "ibex knows only `crate = path`, `schema_name = \"name\"` and `ignore_serde` here",
+            ))
         }
     }
 }
@@ -71,6 +82,8 @@ pub(crate) struct Field {
     /// What stores it in another way than its type's own: rkyv's wrapper, by its bare name,
     /// or serde's `skip`.
     pub(crate) wrapper: Option<String>,
+    /// The name that stands for the structure of its type.
+    pub(crate) schema_name: Option<LitStr>,
     /// Whether `#[ibex(schema = ..)]` says what to describe it as.
     is_described: bool,
     /// Set if the implementation is to say that this type has a schema, so that a lack of it
@@ -83,6 +96,7 @@ impl Field {
         let mut this = Self {
             described_as: field.ty.clone(),
             wrapper: None,
+            schema_name: None,
             is_described: false,
             is_bounded: false,
         };
@@ -102,9 +116,10 @@ impl Field {
     /// The bytes of each codec depend on its own attributes; the description counts all of
     /// them. So it may differ where the bytes do not, and never the other way round.
     fn add_serde(&mut self, how: serde_attributes::Field, container: &Container) -> Result<()> {
+        let is_described = self.is_described || self.schema_name.is_some();
         match how {
             serde_attributes::Field::Plain => {}
-            serde_attributes::Field::Bytes if !self.is_described => {
+            serde_attributes::Field::Bytes if !is_described => {
                 let (krate, ty) = (&container.krate, &self.described_as);
                 self.described_as = parse_quote!(#krate::codec::ByteString<#ty>);
             }
@@ -113,11 +128,12 @@ impl Field {
                 self.wrapper =
                     Some(inner.map_or("skip".to_owned(), |inner| format!("skip {inner}")));
             }
-            serde_attributes::Field::Custom(span) if !self.is_described => {
+            serde_attributes::Field::Custom(span) if !is_described => {
                 return Err(Error::new(
                     span,
                     "ibex cannot see what this writes; name a type of the same structure: \
-                     `#[ibex(schema = [u8; 16])]`",
+                     `#[ibex(schema = [u8; 16])]`, or what writes it and its release: \
+                     `#[ibex(schema_name = \"uuid-1\")]`",
                 ));
             }
             serde_attributes::Field::Bytes | serde_attributes::Field::Custom(_) => {}
@@ -129,12 +145,23 @@ impl Field {
         if meta.path.is_ident("schema") {
             self.described_as = meta.value()?.parse()?;
             self.is_described = true;
-            Ok(())
+            self.check_one_description(meta)
+        } else if meta.path.is_ident("schema_name") {
+            self.schema_name = Some(schema_name(meta)?);
+            self.check_one_description(meta)
         } else if meta.path.is_ident("__bounded") {
             self.is_bounded = true;
             Ok(())
         } else {
-            Err(meta.error("ibex knows only `schema = Type` on a field"))
+            Err(meta
+                .error("ibex knows only `schema = Type` and `schema_name = \"name\"` on a field"))
+        }
+    }
+
+    fn check_one_description(&self, meta: &ParseNestedMeta<'_>) -> Result<()> {
+        match self.is_described && self.schema_name.is_some() {
+            true => Err(meta.error("a field is described by `schema` or by `schema_name`")),
+            false => Ok(()),
         }
     }
 
@@ -150,6 +177,18 @@ impl Field {
             content.parse::<proc_macro2::TokenStream>()?;
         }
         Ok(())
+    }
+}
+
+/// The name in `schema_name = "name"`.
+fn schema_name(meta: &ParseNestedMeta<'_>) -> Result<LitStr> {
+    let name: LitStr = meta.value()?.parse()?;
+    match name.value().trim().is_empty() {
+        true => Err(Error::new(
+            name.span(),
+            "a schema's name says what it stands for, as `\"openraft-0.10\"` does",
+        )),
+        false => Ok(name),
     }
 }
 

@@ -80,9 +80,22 @@ pub fn message(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// this.
 ///
 /// - `#[ibex(crate = path)]` on the type uses the ibex crate at `path`.
+/// - `#[ibex(schema_name = "openraft-0.10")]` on a field or on the type has this name stand
+///   for all of its structure: for a type of others that has no schema and too many parts to
+///   repeat them. The name is part of the fingerprint, so two programs that give different
+///   names do not open the channel. Nobody looks behind it: put into it what decides the
+///   bytes, the release of the crate at least, its features and type parameters where they
+///   count, and change it whenever they change.
 /// - `#[ibex(schema = Type)]` on a field describes it as `Type` is: for a field
 ///   whose own type is foreign and has no schema. Use a type of the same
 ///   structure, for example `[u8; 16]` for a UUID.
+///
+/// A channel of somebody else's type is one of a struct around it:
+///
+/// ```ignore
+/// #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
+/// struct Append(#[ibex(schema_name = "openraft-0.10 TypeConfig")] AppendEntriesRequest<TypeConfig>);
+/// ```
 ///
 /// Type parameters have to have a schema themselves, and count as what they stand for. A
 /// type with lifetimes gets `WithLifetime` as well, so that it can be received borrowed.

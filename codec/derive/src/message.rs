@@ -53,6 +53,10 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
     let ignore_serde = container
         .ignores_serde
         .then(|| quote!(#[ibex(ignore_serde)]));
+    let schema_name = container
+        .schema_name
+        .as_ref()
+        .map(|name| quote!(#[ibex(schema_name = #name)]));
     let is_recursive = container.is_recursive == Some(true);
     let recursion = Recursion::of(ident, attributes, generics, all_fields, is_recursive);
     let recursion = recursion.bounds(&container);
@@ -67,6 +71,7 @@ fn message(arguments: TokenStream, item: TokenStream) -> Result<TokenStream> {
         #[ibex(crate = #krate)]
         #recursion
         #ignore_serde
+        #schema_name
         #item
     })
 }

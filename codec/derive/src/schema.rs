@@ -21,23 +21,24 @@ pub(crate) fn expand(item: TokenStream) -> TokenStream {
 
 fn implementation(input: DeriveInput) -> Result<TokenStream> {
     let container = Container::of(&input.attrs)?;
-    if !container.ignores_serde {
+    if !container.ignores_serde && container.schema_name.is_none() {
         serde_attributes::check_container(&input.attrs)?;
     }
     let krate = &container.krate;
     let ident = &input.ident;
     let name = ident.unraw().to_string();
 
-    let description = match &input.data {
-        Data::Struct(data) => {
+    let description = match (&container.schema_name, &input.data) {
+        (Some(name), _) => quote!(to.named(#name);),
+        (None, Data::Struct(data)) => {
             let fields = fields(&data.fields, &container)?;
             quote!(to.structure::<Self>(#name, |_fields| { #fields });)
         }
-        Data::Enum(data) => {
+        (None, Data::Enum(data)) => {
             let variants = variants(data, &input.attrs, &container)?;
             quote!(to.enumeration::<Self>(#name, |_variants| { #variants });)
         }
-        Data::Union(data) => {
+        (None, Data::Union(data)) => {
             return Err(Error::new(
                 data.union_token.span,
                 "a union has no schema: its bytes do not say which field is meant; use an enum",
@@ -47,8 +48,10 @@ fn implementation(input: DeriveInput) -> Result<TokenStream> {
 
     let with_lifetime = with_lifetime(&input, &container);
     let mut generics = input.generics.clone();
-    for parameter in generics.type_params_mut() {
-        parameter.bounds.push(parse_quote!(#krate::codec::Schema));
+    if container.schema_name.is_none() {
+        for parameter in generics.type_params_mut() {
+            parameter.bounds.push(parse_quote!(#krate::codec::Schema));
+        }
     }
     let bounds = bounds(&input.data, &container)?;
     if !bounds.is_empty() {
@@ -123,6 +126,9 @@ fn has_lifetime(tokens: &impl ToTokens) -> bool {
 
 /// The bounds for the fields that `#[ibex::message]` has marked.
 fn bounds(data: &Data, container: &Container) -> Result<Vec<WherePredicate>> {
+    if container.schema_name.is_some() {
+        return Ok(Vec::new());
+    }
     let all_fields: Vec<&Fields> = match data {
         Data::Struct(data) => vec![&data.fields],
         Data::Enum(data) => data
@@ -135,7 +141,7 @@ fn bounds(data: &Data, container: &Container) -> Result<Vec<WherePredicate>> {
     let mut bounds = Vec::new();
     for field in all_fields.into_iter().flatten() {
         let field = Field::of(field, container)?;
-        if field.is_bounded {
+        if field.is_bounded && field.schema_name.is_none() {
             let ty = field.described_as;
             // All of it at the type, or the compiler would underline the attribute.
             let span = ty.span();
@@ -170,18 +176,35 @@ fn fields(fields: &Fields, container: &Container) -> Result<TokenStream> {
             None => index.to_string(),
         };
         let Field {
-            described_as,
+            mut described_as,
             wrapper,
+            schema_name,
             ..
         } = Field::of(field, container)?;
         let span = Span::call_site().located_at(described_as.span());
-        calls.extend(match wrapper {
+        let named = schema_name.map(|schema_name| {
+            described_as = parse_quote!(__Named);
+            let krate = &container.krate;
+            quote! {
+                struct __Named;
+                impl #krate::codec::Schema for __Named {
+                    fn describe(to: &mut #krate::codec::Describer) {
+                        to.named(#schema_name);
+                    }
+                }
+            }
+        });
+        let call = match wrapper {
             Some(wrapper) => quote_spanned! { span=>
                 _fields.wrapped::<#described_as>(#name, #wrapper);
             },
             None => quote_spanned! { span=>
                 _fields.field::<#described_as>(#name);
             },
+        };
+        calls.extend(match named {
+            Some(named) => quote!({ #named #call }),
+            None => call,
         });
     }
     Ok(calls)

@@ -13,4 +13,16 @@ struct Other {
     offset: u64,
 }
 
+#[derive(ibex::Schema)]
+struct DescribedTwice {
+    #[ibex(schema = u64, schema_name = "offset-1")]
+    offset: u64,
+}
+
+#[derive(ibex::Schema)]
+#[ibex(schema_name = " ")]
+struct Nameless {
+    offset: u64,
+}
+
 fn main() {}
