@@ -78,6 +78,7 @@
 //! | `shm`, `tcp` | yes | the fabrics; peers that have none in common get no session |
 //! | `rkyv` | yes | `Rkyv` and `#[ibex::message]`; without it `Raw` is the default codec |
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
+//! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
 //!
 //! # Without a thread

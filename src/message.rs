@@ -2,9 +2,14 @@
 
 use std::{fmt, ops::Deref};
 
-use ibex_codec::Codec;
+use ibex_codec::{Codec, Pod};
+#[cfg(feature = "rkyv")]
+use ibex_codec::{
+    Invalid, Rkyv,
+    rkyv::{self, Archive, Deserialize, api::high::HighDeserializer},
+};
 #[cfg(feature = "serde")]
-use ibex_codec::{SerdeBorrowed, WithLifetime, serde::Deserialize};
+use ibex_codec::{Serde, SerdeBorrowed, WithLifetime, serde};
 use ibex_transport::channel::RawMessage;
 
 /// The codec of channels that name none.
@@ -22,25 +27,26 @@ pub(crate) type DefaultCodec = ibex_codec::Raw;
 /// While it is held it stops its own channel, once the window behind it is full, and no
 /// other; [`detach`](Self::detach) copies it out and lets the channel go on.
 ///
-/// Dropping it (also by unwinding) gives its room back and acknowledges nothing: from
+/// Dropping it (also by unwinding) gives its room back and acknowledges nothing, unless it
+/// [was told to](Self::ack_on_drop): from
 /// there on the sender's [`wait_acked`](crate::Sender::wait_acked) answers
 /// `Unacknowledged`. Leaking it with `mem::forget` leaks memory and room, never safety.
 ///
-/// What has to outlive the message is taken out of it:
+/// What has to outlive the message is taken out of it, field by field or as a value
+/// (`into_value`), or shares it (`bytes::Bytes`, with the feature `bytes`):
 ///
 /// ```
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
-/// use ibex::{Message, rkyv::{self, rancor::Error}};
+/// use ibex::{Message, codec::Invalid};
 ///
 /// #[ibex::message]
 /// struct Entry { offset: u64, data: Vec<u8> }
 ///
-/// fn owned(message: Message<Entry>) -> Result<Entry, Error> {
+/// fn owned(message: Message<Entry>) -> Result<Entry, Invalid> {
 ///     let offset: u64 = message.offset.into();          // one field, converted when read
-///     let entry: Entry = rkyv::deserialize::<Entry, Error>(&*message)?;
+///     let entry = message.ack_on_drop().into_value()?;
 ///     assert_eq!(entry.offset, offset);
-///     message.ack();
 ///     Ok(entry)
 /// }
 /// # }
@@ -64,6 +70,31 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
     #[inline]
     pub fn ack(self) {
         self.raw.acknowledge();
+    }
+
+    /// Has the message acknowledge itself when it is dropped, in whatever form: as it is, as
+    /// `Bytes` that it became, or when its value is taken out.
+    ///
+    /// A drop by a panic acknowledges nothing, nor does an error of `into_value`.
+    ///
+    /// ```
+    /// use ibex::{Receiver, RecvError, Serde};
+    /// # #[derive(serde::Serialize, serde::Deserialize, ibex::Schema)]
+    /// # struct Entry { offset: u64 }
+    ///
+    /// /// Moves what comes into memory, and has the sender know that it is there.
+    /// fn take_all(log: &mut Receiver<Entry, Serde>) -> Result<Vec<Entry>, RecvError> {
+    ///     let mut entries = Vec::new();
+    ///     while let Some(message) = log.next()? {
+    ///         entries.push(message.ack_on_drop().into_value());
+    ///     }
+    ///     Ok(entries)
+    /// }
+    /// ```
+    #[must_use]
+    pub fn ack_on_drop(mut self) -> Self {
+        self.raw.acknowledge_on_drop(true);
+        self
     }
 
     /// Copies the bytes into a buffer of its own and gives their room back, so that the
@@ -102,11 +133,81 @@ impl<T: ?Sized, C: Codec<T>> Message<T, C> {
 }
 
 #[cfg(feature = "serde")]
+impl<T> Message<T, Serde>
+where
+    Serde: Codec<T, Held = T>,
+{
+    /// Takes the value out, which was decoded when the message came: nothing is copied. The
+    /// message is released, and acknowledged only [if that was said
+    /// before](Self::ack_on_drop).
+    #[must_use]
+    pub fn into_value(self) -> T {
+        self.held
+    }
+}
+
+impl<T: Copy> Message<T, Pod>
+where
+    Pod: Codec<T, View = T>,
+{
+    /// Copies the value out. The message is released, and acknowledged only [if that was said
+    /// before](Self::ack_on_drop).
+    #[must_use]
+    pub fn into_value(self) -> T {
+        *self
+    }
+}
+
+#[cfg(feature = "rkyv")]
+impl<T> Message<T, Rkyv>
+where
+    Rkyv: Codec<T, View = T::Archived>,
+    T: Archive,
+    T::Archived: Deserialize<T, HighDeserializer<Invalid>>,
+{
+    /// Makes an owned value of the archived one, with the allocations that it takes. The
+    /// message is released, and acknowledged only [if that was said
+    /// before](Self::ack_on_drop).
+    ///
+    /// # Errors
+    ///
+    /// [`Invalid`], if the type's implementation of rkyv's `Deserialize` refuses what the check
+    /// of its bytes accepted. The derived ones do not.
+    pub fn into_value(mut self) -> Result<T, Invalid> {
+        let value = rkyv::deserialize(&*self);
+        if value.is_err() {
+            self.raw.acknowledge_on_drop(false);
+        }
+        value
+    }
+}
+
+/// The bytes where they lie. `std::io::Cursor::new(message)` reads them piece by piece
+/// (`io::Read`, `io::BufRead`, and `bytes::Buf`), and copies none either.
+impl<C: Codec<[u8], View = [u8]>> AsRef<[u8]> for Message<[u8], C> {
+    #[inline]
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+/// The bytes where they lie, to be cloned and cut: the message is released when the last of
+/// them goes, and acknowledged only [if that was said before](Message::ack_on_drop). Until then
+/// it stops its channel as the message would; [`detach`](Message::detach) it before, or copy
+/// what is to be kept for long.
+#[cfg(feature = "bytes")]
+impl<C: Codec<[u8], View = [u8]>> From<Message<[u8], C>> for bytes::Bytes {
+    fn from(message: Message<[u8], C>) -> Self {
+        Self::from_owner(message)
+    }
+}
+
+#[cfg(feature = "serde")]
 impl<T> Message<T, SerdeBorrowed>
 where
     SerdeBorrowed: Codec<T>,
     T: WithLifetime,
-    for<'a> T::With<'a>: Deserialize<'a>,
+    for<'a> T::With<'a>: serde::Deserialize<'a>,
 {
     /// The value, which borrows from the message: no text and no bytes are copied.
     ///

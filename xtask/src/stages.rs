@@ -60,8 +60,8 @@ pub(crate) const STAGES: &[Stage] = &[
              --features ibex-transport/verbs,ibex-harness/verbs",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
              --test environment --test fingerprints --test group --test log --test memory_bound \
-             --test polls --test readme --test refusals --test send_sync --test shared_credit \
-             --test streams --test unopened",
+             --test owned_messages --test polls --test readme --test refusals --test send_sync \
+             --test shared_credit --test streams --test unopened",
             "cargo test -p ibex --doc",
         ]),
     },
@@ -313,6 +313,7 @@ const FEATURES: &[&str] = &[
     " --features tcp",
     " --features rkyv",
     " --features serde",
+    " --features bytes",
     " --features verbs",
 ];
 

@@ -1,7 +1,7 @@
 //! A message that was handed out: where its bytes lie, and the cell that says when it
 //! is done.
 
-use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex};
+use std::{alloc, mem, num::NonZero, ptr::NonNull, slice, sync::Mutex, thread};
 
 use crate::{
     fork,
@@ -22,9 +22,14 @@ pub struct RawMessage {
     /// When it arrived, in nanoseconds since 1970; 0 where nobody said.
     time: u64,
     units: u32,
-    /// The payload lies in a buffer of our own.
-    is_detached: bool,
+    /// Of [`DETACHED`] and [`ACKNOWLEDGES`]. Most messages have none.
+    marks: u8,
 }
+
+/// The payload lies in a buffer of our own.
+const DETACHED: u8 = 1;
+/// Dropping acknowledges.
+const ACKNOWLEDGES: u8 = 2;
 
 // SAFETY: the payload is immutable while the cell is held, whoever reads it; the cell is
 // settled once, by whoever owns this value.
@@ -52,7 +57,7 @@ impl RawMessage {
             sequence,
             time,
             units,
-            is_detached: false,
+            marks: 0,
         }
     }
 
@@ -80,7 +85,7 @@ impl RawMessage {
     /// Whether the bytes were copied out of the ring.
     #[must_use]
     pub fn is_detached(&self) -> bool {
-        self.is_detached
+        self.marks & DETACHED != 0
     }
 
     /// Tells the sender that the application is done with the message.
@@ -92,7 +97,7 @@ impl RawMessage {
 
     /// Copies the bytes into a pooled buffer and gives the ring's space back.
     pub fn detach(&mut self) {
-        if self.is_detached || fork::is_child() {
+        if self.is_detached() || fork::is_child() {
             return;
         }
         let copy = buffers::take(self.length);
@@ -100,17 +105,40 @@ impl RawMessage {
         // valid (`new`).
         unsafe { copy.copy_from_nonoverlapping(self.payload, self.length) };
         self.payload = copy;
-        self.is_detached = true;
+        self.marks |= DETACHED;
         self.cells
             .settle(self.sequence as u32, self.units, CellState::Detached);
     }
 
+    /// Says whether dropping acknowledges. That of a panic does not.
+    pub fn acknowledge_on_drop(&mut self, does: bool) {
+        self.marks = match does {
+            true => self.marks | ACKNOWLEDGES,
+            false => self.marks & !ACKNOWLEDGES,
+        };
+    }
+
     #[inline]
     fn finish(&mut self, state: CellState) {
-        if self.is_detached && !fork::is_child() {
+        let state = match self.marks {
+            0 => state,
+            _ => self.finish_marked(state),
+        };
+        self.cells.settle(self.sequence as u32, self.units, state);
+    }
+}
+
+impl RawMessage {
+    /// Gives back what a marked message has beside its cell, and says how that is settled.
+    #[cold]
+    fn finish_marked(&mut self, state: CellState) -> CellState {
+        if self.is_detached() && !fork::is_child() {
             buffers::give_back(self.payload, self.length);
         }
-        self.cells.settle(self.sequence as u32, self.units, state);
+        match self.marks & ACKNOWLEDGES != 0 && !thread::panicking() {
+            true => CellState::Acknowledged,
+            false => state,
+        }
     }
 }
 

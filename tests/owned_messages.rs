@@ -1,0 +1,129 @@
+//! Messages whose value is taken out: what is copied, and who hears of it.
+#![forbid(unsafe_code)]
+
+mod pair;
+
+use std::{
+    io::{BufRead, Cursor, Read},
+    panic::{AssertUnwindSafe, catch_unwind},
+};
+
+use ibex::{
+    Message, Raw, Serde, WaitAckedError,
+    serde::{Deserialize, Serialize},
+};
+use pair::{FABRICS, Pair};
+
+#[ibex::message]
+#[derive(Debug, PartialEq, Clone)]
+struct Archived {
+    offset: u64,
+    data: Vec<u8>,
+}
+
+#[derive(Debug, PartialEq, Serialize, Deserialize, ibex::Schema)]
+#[serde(crate = "ibex::serde")]
+struct Decoded {
+    name: String,
+}
+
+/// It may not be cloned, so what is taken out is what was decoded.
+#[test]
+fn a_value_is_taken_out_of_each_codec() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let [there, here] = &pair.peers;
+
+        let mut sender = there.sender::<Archived>("rkyv").expect("a sender");
+        let mut receiver = here.receiver::<Archived>("rkyv").expect("a receiver");
+        let sent = Archived {
+            offset: 7,
+            data: vec![1; 1000],
+        };
+        sender.send(&sent).expect("sent");
+        let message = receiver.recv().expect("a message");
+        assert_eq!(message.into_value().expect("it was checked"), sent);
+
+        let sender = there.channel("serde").codec::<Serde>();
+        let mut sender = sender.sender::<Decoded>().expect("a sender");
+        let receiver = here.channel("serde").codec::<Serde>();
+        let mut receiver = receiver.receiver::<Decoded>().expect("a receiver");
+        let name = "a name".to_owned();
+        sender.send(&Decoded { name }).expect("sent");
+        let message = receiver.recv().expect("a message");
+        let decoded = message.name.as_ptr();
+        let value: Decoded = message.into_value();
+        assert_eq!(
+            (value.name.as_str(), value.name.as_ptr()),
+            ("a name", decoded)
+        );
+
+        let (mut sender, mut receiver) = pair.channel("pod");
+        sender.send(&9).expect("sent");
+        let number: u64 = receiver.recv().expect("a message").into_value();
+        assert_eq!(number, 9);
+    }
+}
+
+#[test]
+fn bytes_are_read_where_they_lie() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let [there, here] = &pair.peers;
+        let sender = there.channel("bytes").codec::<Raw>();
+        let mut sender = sender.sender::<[u8]>().expect("a sender");
+        let receiver = here.channel("bytes").codec::<Raw>();
+        let mut receiver = receiver.receiver::<[u8]>().expect("a receiver");
+        sender.send(b"one\ntwo\n").expect("sent");
+        let message: Message<[u8], Raw> = receiver.recv().expect("a message");
+        let place = message.bytes().as_ptr();
+        let as_ref: &[u8] = message.as_ref();
+        assert_eq!(as_ref.as_ptr(), place);
+        let mut cursor = Cursor::new(message);
+        let mut first = String::new();
+        cursor.read_line(&mut first).expect("text");
+        assert_eq!(first, "one\n");
+        let mut rest = Vec::new();
+        cursor.read_to_end(&mut rest).expect("bytes");
+        assert_eq!(rest, b"two\n");
+        assert_eq!(cursor.into_inner().bytes().as_ptr(), place);
+    }
+}
+
+/// Taking a value out releases its message and acknowledges none, unless that was said.
+#[test]
+fn what_is_to_acknowledge_when_it_is_dropped_does() {
+    for fabric in FABRICS {
+        let pair = Pair::over(fabric);
+        let (mut sender, mut receiver) = pair.channel("numbers");
+        for number in 1..=6 {
+            sender.send(&number).expect("sent");
+        }
+        let mut next = || receiver.recv().expect("a message");
+        assert_eq!(next().ack_on_drop().into_value(), 1);
+        drop(next().ack_on_drop());
+        // Detached ones have a buffer to give back besides, before or after.
+        drop(next().detach().ack_on_drop());
+        assert_eq!(*next().ack_on_drop().detach(), 4);
+        sender.wait_acked(4).expect("acknowledged");
+        let message = next().ack_on_drop();
+        let panicked = catch_unwind(AssertUnwindSafe(move || {
+            let _message = message;
+            panic!("on purpose");
+        }));
+        panicked.expect_err("it panics");
+        let unacknowledged = sender.wait_acked(5);
+        assert!(
+            matches!(
+                unacknowledged,
+                Err(WaitAckedError::Unacknowledged { sequence: 5, .. })
+            ),
+            "{unacknowledged:?}"
+        );
+    }
+    let pair = Pair::over(FABRICS[0]);
+    let (mut sender, mut receiver) = pair.channel("numbers");
+    sender.send(&1).expect("sent");
+    assert_eq!(receiver.recv().expect("a message").into_value(), 1);
+    sender.wait_acked(1).expect_err("nobody said so");
+}
