@@ -309,6 +309,10 @@ fn a_permit_is_room_that_no_clone_takes() {
         }
         let permit = smol::block_on(sender.ready_async()).expect("room for one");
         assert!(permit.bytes() >= size_of::<u64>());
+        // Another task of the same thread waits like one of any other.
+        let full = clone.try_send(&100);
+        assert!(matches!(full, Err(TrySendError::Full)), "{full:?}");
+        give_up(clone.send_async(&100));
         let theirs = thread::spawn(move || {
             // It is not its turn, so the last place is not its either.
             let full = clone.try_send(&100);

@@ -237,6 +237,8 @@ enum Inside {
 
 /// The engine's number.
 const ENGINE: u64 = u64::MAX;
+/// A task's: it is on no thread for long.
+const TASK: u64 = u64::MAX - 1;
 
 impl Turnstile {
     #[inline]
@@ -256,6 +258,17 @@ impl Turnstile {
             Err(ENGINE) => Err(Inside::TheEngine),
             Err(_) => Err(Inside::Another),
         }
+    }
+
+    /// Says that a task holds it from now on, and not this thread, which may come here for
+    /// another task. For who is inside.
+    pub(super) fn hand_to_task(&self) {
+        self.holder.store(TASK, Ordering::Relaxed);
+    }
+
+    /// Says that this thread holds it from now on. For who is inside.
+    pub(super) fn hand_to_thread(&self) {
+        self.holder.store(thread_number(), Ordering::Relaxed);
     }
 
     /// Leaves; on behalf of the holder, whatever thread calls.

@@ -195,9 +195,13 @@ impl SendHandle {
         }
     }
 
-    /// The same, and the reservation is out no more.
+    /// The same for a message to be encoded, and the reservation is out no more.
     pub(super) fn take_reserved_entry(&mut self) -> Entered<'_> {
         let in_turn = mem::replace(&mut self.reserved, Reserved::No) == Reserved::InTurn;
+        if in_turn {
+            // An encoder that sends here is told.
+            self.end.turnstile.hand_to_thread();
+        }
         Entered {
             end: &self.end,
             in_turn,

@@ -186,6 +186,9 @@ impl SendHandle {
                 None => entered.usual_length()?,
             };
             entered.place(length, Patience::None)?;
+            if entered.in_turn {
+                entered.end.turnstile.hand_to_task();
+            }
             Ok((length, entered.keep()))
         });
         match polled {
