@@ -1,0 +1,80 @@
+//! Other libraries over byte streams: hyper's HTTP/1.1 and HTTP/2, and HTTP/1.1 within rustls, on
+//! each fabric and driver, exchange after exchange, without a hang.
+//!
+//! A trial is called `exchange/fabric/driver`; `fake` is an RDMA device made of memory, with the
+//! feature `fake-device`, and `verbs` a real one, with the feature `verbs` and where there is one.
+//! Each has 1,000 exchanges, 100 on a real device, or as many as `IBEX_TEST_EXCHANGES` says.
+//! Nothing but the wake-ups of the streams moves the tasks: there is no timer in them, and a watch
+//! beside them tells which exchange was the last.
+
+mod http;
+mod meeting;
+mod watch;
+
+use std::{env, process::ExitCode};
+
+use libtest_mimic::{Arguments, Trial};
+use meeting::{Cell, DRIVERS, Meeting};
+use watch::Watch;
+
+/// What is exchanged.
+#[derive(Clone, Copy, Debug)]
+enum Exchange {
+    Http1,
+    Http2,
+    Tls,
+}
+
+const EXCHANGES: [Exchange; 3] = [Exchange::Http1, Exchange::Http2, Exchange::Tls];
+
+fn main() -> ExitCode {
+    let fabrics = meeting::fabrics();
+    let cells = fabrics
+        .iter()
+        .flat_map(|&over| DRIVERS.map(|driver| Cell { over, driver }));
+    let trials = cells.flat_map(|cell| {
+        EXCHANGES.map(|exchange| {
+            let name = format!("{}/{cell}", exchange.name());
+            Trial::test(name, move || {
+                play(exchange, cell);
+                Ok(())
+            })
+        })
+    });
+    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+}
+
+fn play(exchange: Exchange, cell: Cell) {
+    let count = count(cell);
+    let (watch, progress) = Watch::of(count);
+    watch.over(move || {
+        let runtime = cell.driver.runtime();
+        runtime.block_on(async {
+            let meeting = Meeting::over(cell).await;
+            match exchange {
+                Exchange::Http1 => http::one(&meeting, count, &progress).await,
+                Exchange::Http2 => http::two(&meeting, count, &progress).await,
+                Exchange::Tls => http::within_tls(&meeting, count, &progress).await,
+            }
+            meeting.part().await;
+        });
+    });
+}
+
+fn count(cell: Cell) -> u64 {
+    match env::var("IBEX_TEST_EXCHANGES") {
+        Ok(count) => count.parse().expect("a number"),
+        Err(_) if cell.over.is_slow() => 100,
+        Err(_) => 1_000,
+    }
+}
+
+impl Exchange {
+    fn name(self) -> &'static str {
+        match self {
+            Exchange::Http1 => "http1",
+            Exchange::Http2 => "http2",
+            Exchange::Tls => "tls",
+        }
+    }
+}

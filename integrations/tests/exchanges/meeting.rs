@@ -1,0 +1,227 @@
+//! Two nodes of this process, joined over a fabric, each turned by the cell's driver.
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, io::Listener};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::{Builder, Runtime},
+    task::JoinHandle,
+    time::timeout,
+};
+
+/// What the two nodes are joined over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Over {
+    Shm,
+    Tcp,
+    /// A device made of memory.
+    #[cfg(feature = "fake-device")]
+    Fake,
+    /// A real device.
+    #[cfg(feature = "verbs")]
+    Verbs,
+}
+
+/// Who turns the nodes, and what the tasks run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DriverName {
+    /// `Driver::Threads`, and a runtime of two threads.
+    Threads,
+    /// `Driver::Caller`, turned by a task of a runtime of one thread.
+    Caller,
+}
+
+pub(crate) const DRIVERS: [DriverName; 2] = [DriverName::Threads, DriverName::Caller];
+
+/// One cell of the matrix.
+#[derive(Clone, Copy)]
+pub(crate) struct Cell {
+    pub(crate) over: Over,
+    pub(crate) driver: DriverName,
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = match self.over {
+            Over::Shm => "shm",
+            Over::Tcp => "tcp",
+            #[cfg(feature = "fake-device")]
+            Over::Fake => "fake",
+            #[cfg(feature = "verbs")]
+            Over::Verbs => "verbs",
+        };
+        let driver = match self.driver {
+            DriverName::Threads => "threads",
+            DriverName::Caller => "caller",
+        };
+        write!(f, "{over}/{driver}")
+    }
+}
+
+/// What there is on this machine, in this build.
+pub(crate) fn fabrics() -> Vec<Over> {
+    let fabrics = [
+        Over::Shm,
+        Over::Tcp,
+        #[cfg(feature = "fake-device")]
+        Over::Fake,
+        #[cfg(feature = "verbs")]
+        Over::Verbs,
+    ];
+    let is_here = |over: &Over| !over.is_slow() || has_device();
+    fabrics.into_iter().filter(is_here).collect()
+}
+
+/// Whether there is an RDMA device, which is told if not.
+fn has_device() -> bool {
+    let port = ibex_harness::verbs_port::VerbsPort::choose();
+    port.map_err(|error| eprintln!("verbs: left out: {error}"))
+        .is_ok()
+}
+
+impl Over {
+    /// Whether software does a device's work.
+    pub(crate) fn is_slow(self) -> bool {
+        #[cfg(feature = "verbs")]
+        return self == Over::Verbs;
+        #[cfg(not(feature = "verbs"))]
+        return false;
+    }
+
+    fn fabric(self) -> Fabric {
+        match self {
+            Over::Shm => Fabric::Shm,
+            Over::Tcp => Fabric::Tcp,
+            #[cfg(feature = "verbs")]
+            _ => Fabric::Verbs,
+        }
+    }
+
+    /// Builders of the node that dials and of the one that listens. Their channels are narrow, so
+    /// that bodies do not fit.
+    fn builders(self) -> [NodeBuilder; 2] {
+        let builder = || {
+            Node::builder()
+                .fabric(self.fabric(), Policy::Require)
+                .window_bytes(64 << 10)
+        };
+        match self {
+            #[cfg(feature = "fake-device")]
+            Over::Fake => {
+                use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+                // Of a network for documentation (RFC 5737).
+                let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
+                let provider = FakeProvider::new(vec![device]);
+                [builder(), builder().listen(LOOPBACK)].map(|builder| {
+                    let settings = ibex::rdma::RdmaSettings::new().device("fake0");
+                    builder.rdma(settings.on_fake(&provider, |_| ()))
+                })
+            }
+            #[cfg(feature = "verbs")]
+            Over::Verbs => {
+                let port = ibex_harness::verbs_port::VerbsPort::choose().expect("it was there");
+                let listener = match port.address().filter(std::net::IpAddr::is_ipv4) {
+                    Some(address) => builder().listen((address, 0)).insecure_network(),
+                    None => builder().listen(LOOPBACK),
+                };
+                [builder(), listener].map(|builder| {
+                    let settings = ibex::rdma::RdmaSettings::new().device(port.device());
+                    // To pin as many as there are by default takes long in a guest.
+                    builder.rdma(settings.receive_buffers(1024).held_buffers(1024))
+                })
+            }
+            _ => [builder(), builder().listen(LOOPBACK)],
+        }
+    }
+}
+
+impl DriverName {
+    pub(crate) fn runtime(self) -> Runtime {
+        let runtime = match self {
+            DriverName::Threads => Builder::new_multi_thread()
+                .worker_threads(2)
+                .enable_all()
+                .build(),
+            DriverName::Caller => Builder::new_current_thread().enable_all().build(),
+        };
+        runtime.expect("a runtime")
+    }
+}
+
+/// The two nodes, and what turns them.
+pub(crate) struct Meeting {
+    nodes: [Arc<Node>; 2],
+    turning: Vec<JoinHandle<io::Result<()>>>,
+    /// The node that listens, as the other one sees it.
+    pub(crate) peer: Peer,
+}
+
+impl Meeting {
+    pub(crate) async fn over(cell: Cell) -> Self {
+        let driver = match cell.driver {
+            DriverName::Threads => Driver::Threads,
+            DriverName::Caller => Driver::Caller,
+        };
+        let nodes = cell
+            .over
+            .builders()
+            .map(|builder| Arc::new(builder.driver(driver).build().expect("a node")));
+        let turning = nodes.iter().filter(|_| driver == Driver::Caller);
+        let turning = turning
+            .map(|node| tokio::spawn(turn(node.clone())))
+            .collect();
+        let [dialer, listener] = &nodes;
+        let address = listener.local_addr().expect("it listens");
+        let (peer, other) = tokio::join!(dialer.connect_async(address), listener.accept_async());
+        other.expect("a session");
+        let peer = peer.expect("a session");
+        assert_eq!(
+            peer.fabric(),
+            cell.over.fabric(),
+            "{}",
+            peer.fabric_reason()
+        );
+        Self {
+            nodes,
+            turning,
+            peer,
+        }
+    }
+
+    /// Where the other side's streams come in.
+    pub(crate) fn listener(&self) -> Listener {
+        Listener::bind(&self.nodes[1], NAME).expect("a name")
+    }
+
+    /// Closes the nodes.
+    pub(crate) async fn part(self) {
+        for turning in self.turning {
+            turning.abort();
+            if let Ok(ended) = turning.await {
+                ended.expect("it turns until it is aborted");
+            }
+        }
+        for node in self.nodes {
+            let closing = tokio::task::spawn_blocking(move || node.close(Duration::ZERO));
+            let _ = closing.await.expect("it ends");
+        }
+    }
+}
+
+#[expect(deprecated, reason = "safe, as the task owns the descriptor")]
+/// Turns the engine when the node's descriptor is readable, and once a second for deadlines.
+async fn turn(node: Arc<Node>) -> io::Result<()> {
+    let descriptor = std::os::fd::AsFd::as_fd(&*node).try_clone_to_owned()?;
+    let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
+    loop {
+        while node.poll() {}
+        if let Ok(ready) = timeout(Duration::from_secs(1), descriptor.readable()).await {
+            ready?.clear_ready();
+        }
+    }
+}
+
+/// The name of the listener.
+pub(crate) const NAME: &str = "http";
+const LOOPBACK: &str = "127.0.0.1:0";
