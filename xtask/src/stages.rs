@@ -56,7 +56,8 @@ pub(crate) const STAGES: &[Stage] = &[
         tools: &[CMAKE, LIBCLANG],
         work: Work::Commands(&[
             // With the bindings, which are what else there is to test without a device.
-            "cargo test --workspace --exclude ibex \
+            // The integrations have one build, which is optimised.
+            "cargo test --workspace --exclude ibex --exclude ibex-integrations \
              --features ibex-transport/verbs,ibex-harness/verbs",
             "cargo test -p ibex --lib --examples --test asynchronous --test compile \
              --test environment --test fingerprints --test group --test log --test memory_bound \
@@ -131,6 +132,16 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
+        name: "exchanges",
+        about: "hyper and rustls over byte streams, a thousand exchanges each, without a hang",
+        budget: seconds(120),
+        quick: false,
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Function(|watchdog| {
+            tested::test("--test exchanges -- --skip /verbs/").run(watchdog)
+        }),
+    },
+    Stage {
         name: "proofs",
         about: "no allocation, no copy, idle peers for nothing, idle, flat memory, nothing left, forks",
         budget: seconds(240),
@@ -184,6 +195,18 @@ pub(crate) const TORTURE: &[Stage] = &[
         work: Work::Function(|watchdog| {
             tested::test("--test memory_flat")
                 .env("MEMORY_FLAT_TIMES", "20")
+                .run(watchdog)
+        }),
+    },
+    Stage {
+        name: "exchanges",
+        about: "hyper and rustls over byte streams, a hundred thousand exchanges each",
+        budget: seconds(900),
+        quick: false,
+        tools: &[CMAKE, LIBCLANG],
+        work: Work::Function(|watchdog| {
+            tested::test("--test exchanges -- --skip /verbs/")
+                .env("IBEX_TEST_EXCHANGES", "100000")
                 .run(watchdog)
         }),
     },
@@ -251,7 +274,7 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
          --test select \
          --test fan_in_cost --test fork --test memory_flat --test no_allocation \
          --test no_copy --test idle --test idle_futures --test idle_memory \
-         --test leaves_nothing --test replication --test rdma --test rdma_crowd \
+         --test leaves_nothing --test replication --test exchanges --test rdma --test rdma_crowd \
          --test rdma_errors --test rdma_links --test verbs_device --test verbs_faults \
          --test limits",
     )

@@ -11,8 +11,9 @@ use crate::watchdog::Watchdog;
 use crate::workspace;
 
 /// The packages and features of the shared build.
-const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak --release \
-     --features ibex/fake-device,ibex-transport/sim";
+const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak \
+     -p ibex-integrations --release \
+     --features ibex/fake-device,ibex-transport/sim,ibex-integrations/fake-device";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {

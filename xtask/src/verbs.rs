@@ -197,6 +197,7 @@ const PROOFS: &[(&str, &str)] = &[
     ("memory_flat", "/verbs/"),
     ("leaves_nothing", "/verbs/"),
     ("fork", "/verbs/"),
+    ("exchanges", "/verbs/"),
 ];
 
 /// The suite by each of the two kinds of completion queue, under each driver.
