@@ -66,6 +66,12 @@ pub enum ListenError {
         /// What stands in the way.
         r#source: crate::rdma::VerbsError,
     },
+    /// The node is to be driven by tasks, and there is no runtime for them.
+    #[error("Driver::Tasks cannot be used here: {why}")]
+    NoRuntime {
+        /// The obstacle, and the next step.
+        why: &'static str,
+    },
     /// This process is a fork of one that has made a node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),

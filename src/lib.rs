@@ -144,6 +144,8 @@ mod select;
 mod sender;
 mod setting;
 mod stats;
+#[cfg(feature = "tokio")]
+mod tasks;
 mod template;
 mod versions;
 

@@ -100,6 +100,50 @@ pub struct Node {
     environment: Environment,
 }
 
+/// Where the tasks of a node run, if tasks drive it.
+struct Tasks {
+    #[cfg(feature = "tokio")]
+    runtime: Option<tokio::runtime::Handle>,
+}
+
+impl Tasks {
+    #[cfg(feature = "tokio")]
+    fn of(driver: Driver) -> Result<Self, ListenError> {
+        let runtime = match driver {
+            Driver::Tasks => Some(tokio::runtime::Handle::try_current().map_err(|_| {
+                ListenError::NoRuntime {
+                    why: "the calling thread is in no tokio runtime: make the node in a task, or \
+                          enter a runtime before",
+                }
+            })?),
+            _ => None,
+        };
+        Ok(Self { runtime })
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn of(driver: Driver) -> Result<Self, ListenError> {
+        match driver {
+            Driver::Tasks => Err(ListenError::NoRuntime {
+                why: "the feature `tokio` of the crate ibex is off: enable it, or use \
+                      Driver::Caller with Node::as_fd in another reactor",
+            }),
+            _ => Ok(Self {}),
+        }
+    }
+
+    #[cfg(feature = "tokio")]
+    fn spawn(self, node: &Arc<Runtime>, linger: Duration) -> io::Result<()> {
+        let spawn = |handle| crate::tasks::spawn(node, &handle, linger);
+        self.runtime.map_or(Ok(()), spawn)
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn spawn(self, _: &Arc<Runtime>, _: Duration) -> io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What came of connecting.
 type Dialed = Result<Admission, ConnectError>;
 
@@ -182,6 +226,7 @@ impl Node {
             fail_back: settings.fail_back,
         };
 
+        let tasks = Tasks::of(settings.driver)?;
         let (wait, wait_engine) = settings.waits();
         let runtime = Runtime::start(RuntimeConfig {
             driver: settings.driver,
@@ -209,6 +254,7 @@ impl Node {
             // If that fails the node is closed again, and its thread with it.
             node.bind(address)?;
         }
+        tasks.spawn(&node.runtime, node.settings.linger)?;
         Ok(node)
     }
 
@@ -471,7 +517,7 @@ impl Drop for Node {
             self.runtime.break_off(CloseReason::Aborted);
         }
         // Nobody is there to be told what was not delivered.
-        let _ = self.close(self.settings.linger);
+        self.runtime.close_in_passing(self.settings.linger);
     }
 }
 
@@ -493,12 +539,12 @@ impl Meanwhile for Dialing<'_> {
     }
 
     fn fd(&self) -> Option<BorrowedFd<'_>> {
-        (self.0.driver() == Driver::Caller).then(|| self.0.as_fd())
+        (self.0.driver() != Driver::Threads).then(|| self.0.as_fd())
     }
 
     /// Where callers drive the engine, it is this one's turn: its sessions go on, and its
     /// listener may be whom it connects to.
     fn turn(&self) -> bool {
-        self.0.driver() == Driver::Caller && self.0.poll_ready()
+        self.0.driver() != Driver::Threads && self.0.poll_ready()
     }
 }

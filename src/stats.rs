@@ -19,8 +19,8 @@ pub struct NodeStats {
     pub id: PeerId,
     /// Where it listens.
     pub address: Option<SocketAddr>,
-    /// Whether threads of its own drive it.
-    pub has_threads: bool,
+    /// The driver that turns its engine.
+    pub driver: Driver,
     /// Whether who sleeps pays for doorbells by `membarrier`; else everyone does by a fence,
     /// because the kernel refuses that call.
     pub has_membarrier: bool,
@@ -76,7 +76,7 @@ impl NodeStats {
         Self {
             id,
             address,
-            has_threads: driver == Driver::Threads,
+            driver,
             has_membarrier,
             turns,
             sessions: links.into_iter().map(NodeSession::new).collect(),
@@ -109,10 +109,10 @@ impl fmt::Display for NodeStats {
         if let Some(address) = self.address {
             write!(f, ", listening on {address}")?;
         }
-        let driver = if self.has_threads {
-            "threads"
-        } else {
-            "caller"
+        let driver = match self.driver {
+            Driver::Threads => "threads",
+            Driver::Caller => "caller",
+            Driver::Tasks => "tasks",
         };
         let doorbells = if self.has_membarrier {
             "membarrier"

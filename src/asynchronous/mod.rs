@@ -21,6 +21,7 @@
 //! | [`sink`](Sender::sink) | a value that it keeps is not sent; flush it first |
 //! | [`accept_async`](crate::Node::accept_async) | a peer that had come is there for the next call |
 //! | [`connect_async`](crate::Node::connect_async) | the attempt ends |
+//! | [`close_async`](crate::Node::close_async) | the node goes on closing |
 //!
 //! # Polls
 //!
@@ -99,11 +100,13 @@
 //! ```
 
 mod accepting;
+mod closing;
 mod receiving;
 mod sending;
 
 pub use self::{
     accepting::AcceptAsync,
+    closing::CloseAsync,
     receiving::{Messages, ReceivingEnd, RecvAsync},
     sending::{ReserveAsync, Reserved, SendAsync, SendSink, SendingEnd, WaitAckedAsync},
 };

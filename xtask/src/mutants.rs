@@ -147,6 +147,11 @@ const FINDERS: &[Finder] = &[
     },
     Finder {
         tool: Tool::Loom,
+        test: "loom_marked_or_unparked",
+        mutants: &["rouse_fence_missing", "parked_early"],
+    },
+    Finder {
+        tool: Tool::Loom,
         test: "loom_a_watcher_is_rung_for",
         mutants: &["watcher_unrung"],
     },

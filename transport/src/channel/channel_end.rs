@@ -89,6 +89,7 @@ impl ChannelEnd {
         spec: Arc<ChannelSpec>,
         open_timeout: Duration,
     ) -> Self {
+        let waiters = WaitSlot::of(session.own_asymmetry());
         Self {
             session,
             id,
@@ -99,7 +100,7 @@ impl ChannelEnd {
             state: EndState::default(),
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
-            waiters: WaitSlot::new(),
+            waiters,
         }
     }
 
@@ -123,6 +124,11 @@ impl ChannelEnd {
             }
             Some(End::Cause(cause)) => cause,
             None => EndCause::NodeClosed,
+        };
+        let has_lost_driver = cause == EndCause::NodeClosed && self.session.has_lost_driver();
+        let cause = match has_lost_driver {
+            true => EndCause::RuntimeEnded,
+            false => cause,
         };
         Unusable::Disconnected(Box::new(Disconnected {
             channel,

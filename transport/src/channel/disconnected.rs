@@ -71,6 +71,9 @@ pub enum EndCause {
     },
     /// This node was closed.
     NodeClosed,
+    /// The tokio runtime whose tasks drove this node ([`Driver::Tasks`](crate::driver::Driver::Tasks))
+    /// was shut down before the node was closed, which closed it.
+    RuntimeEnded,
     /// A reservation of this end was leaked, so nothing behind it can be sent.
     SlotLeaked,
     /// Memory for the channel was refused.
@@ -102,6 +105,9 @@ impl fmt::Display for EndCause {
                 write!(f, "this process was refused what the session needs: {why}")
             }
             EndCause::NodeClosed => f.write_str("this node was closed"),
+            EndCause::RuntimeEnded => {
+                f.write_str("the tokio runtime in which this node was made has been shut down")
+            }
             EndCause::SlotLeaked => f.write_str(
                 "a reservation was leaked (mem::forget), so nothing behind it can be sent",
             ),
@@ -134,6 +140,10 @@ impl EndCause {
                 "to go on, make a new node, connect, and send what was not acknowledged"
             }
             (EndCause::NodeClosed, Role::Receiver) => "to go on, make a new node and connect",
+            (EndCause::RuntimeEnded, _) => {
+                "close the node before its runtime is shut down, or make it in a runtime that \
+                 lives longer"
+            }
             (EndCause::SlotLeaked, _) => {
                 "send or drop every reservation; then drop this sender, open the channel again, \
                  and send what was not acknowledged"

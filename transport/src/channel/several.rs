@@ -196,7 +196,7 @@ impl Several {
         for number in 1..count {
             let end = ends.end(number);
             assert!(
-                runtime.driver() == Driver::Threads || Arc::ptr_eq(end.runtime(), &runtime),
+                runtime.driver() != Driver::Caller || Arc::ptr_eq(end.runtime(), &runtime),
                 "ends of several nodes, whose engines are turned by callers"
             );
             looks = looks.max(end.looks());

@@ -36,12 +36,13 @@ pub(crate) use self::{
 use self::{
     closing::Closing,
     lending::report_credit,
-    readiness::{Readiness, SITE_WIRE, TOKEN_BELL, TOKEN_CONTROL},
+    readiness::{Readiness, SITE_WIRE, TOKEN_ALARM, TOKEN_BELL, TOKEN_CONTROL},
     sites::{SiteInCare, SiteLooks},
     watch::Watch,
 };
 use super::{
-    Runtime, RuntimeConfig, Undelivered, Warning, Warnings,
+    Driving, Runtime, RuntimeConfig, Undelivered, Warning, Warnings,
+    alarm::Alarm,
     session_shared::{Over, PeerInLog, SessionShared},
     waiting::Errands,
     warn_of,
@@ -80,8 +81,13 @@ pub(crate) struct Engine {
     sites: Vec<SiteInCare>,
     site_looks: SiteLooks,
 
+    /// The kind of doorbells between handles and the engine.
+    asymmetry: Asymmetry,
+
     /// When who sleeps now wakes up by itself.
     pub(super) sleeps_until: Option<Instant>,
+    /// Wakes a program, or an executor, that sleeps on the epoll set itself.
+    alarm: Option<Alarm>,
     pub(super) errands: Errands,
 
     // Where sessions come from.
@@ -143,6 +149,19 @@ impl Engine {
             EventData::new_u64(TOKEN_BELL),
             EventFlags::IN,
         )?;
+        let driving = Driving::of(config);
+        let alarm = match driving.has_thread() {
+            true => None,
+            false => Some(Alarm::new()?),
+        };
+        if let Some(alarm) = &alarm {
+            epoll::add(
+                &epoll,
+                alarm,
+                EventData::new_u64(TOKEN_ALARM),
+                EventFlags::IN,
+            )?;
+        }
         Ok(Self {
             tools: Tools {
                 blocks: BlockPool::default(),
@@ -158,7 +177,9 @@ impl Engine {
             watch: Watch::default(),
             sites: Vec::new(),
             site_looks: SiteLooks::default(),
+            asymmetry: driving.asymmetry(),
             sleeps_until: None,
+            alarm,
             errands: Errands::default(),
             broker: CreditBroker::new(lending::arrival_bytes(config)),
             control: None,
@@ -293,6 +314,12 @@ impl Engine {
                 context.runtime.drain_bell(self);
                 self.answer_guards(context);
             }
+            TOKEN_ALARM => {
+                if let Some(alarm) = &mut self.alarm {
+                    alarm.went_off();
+                }
+                self.note_time(clock::now());
+            }
             // Due now.
             TOKEN_CONTROL => self.control_deadline = Some(clock::now()),
             token if token & SITE_WIRE == SITE_WIRE => self.site_is_ready(token >> 2, context),
@@ -347,7 +374,7 @@ impl Engine {
             };
             let has_moved = link.turn(&mut self.tools, context);
             // Who sleeps on the epoll set itself is told of everything by it.
-            if !context.runtime.is_watched() {
+            if !context.runtime.sleeps_elsewhere() {
                 link.stay_awake(&self.tools.epoll);
             }
             if has_moved {
@@ -548,7 +575,7 @@ impl Engine {
         if armed {
             // DOORBELL, the heavy half for all words set above; pairs with the light
             // half in `Doorbell::is_due`.
-            Asymmetry::of_process().heavy_here();
+            self.asymmetry.heavy_here();
         }
         let mut work = stay_awake || !is_told || self.is_finished() || self.arm_sites();
         for &session in &self.hot {
@@ -591,6 +618,20 @@ impl Engine {
             .chain(self.site_looks.next())
             .chain(self.warnings.next_due())
             .min()
+    }
+
+    /// Sets the alarm for `next`, for who sleeps on the epoll set itself.
+    pub(super) fn set_alarm(&mut self, now: Instant, next: Option<Instant>) {
+        self.sleeps_until = next;
+        if let Some(alarm) = &mut self.alarm {
+            alarm.set(now, next);
+        }
+    }
+
+    /// Sets the alarm for the earliest deadline.
+    pub(super) fn set_alarm_for_deadline(&mut self) {
+        let next = self.deadline();
+        self.set_alarm(clock::now(), next);
     }
 
     /// Whether who sleeps now does so beyond a deadline that has come since.

@@ -8,6 +8,7 @@
 
 use crate::ring::Asymmetry;
 
+mod alarm;
 mod carrier;
 mod close_report;
 mod condition;
@@ -24,6 +25,7 @@ mod runtime;
 mod session_counters;
 mod session_shared;
 mod session_stats;
+mod task;
 mod wait;
 mod waiting;
 mod warnings;
@@ -45,6 +47,7 @@ pub use runtime::{Runtime, RuntimeConfig};
 pub(crate) use session_counters::{Counter, SessionCounters};
 pub use session_shared::SessionShared;
 pub use session_stats::SessionStats;
+pub use task::{CloseWait, Step};
 pub use wait::Wait;
 pub(crate) use waiting::Looks;
 pub(crate) use warnings::{Warning, Warnings, warn_of};
@@ -53,6 +56,7 @@ pub(crate) use engine::{Context, Tools, Wire, answer_if_rung};
 
 /// Who runs the engine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Driver {
     /// Calls that wait, and an I/O thread of the node while none does. Everything that the
     /// documentation promises to happen by itself happens under this driver.
@@ -71,6 +75,18 @@ pub enum Driver {
     /// calls run turns; receiving calls take what has already arrived without a turn and
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
+    /// Tasks of the tokio runtime in which the node is made: no thread is started, and the
+    /// runtime's reactor watches the node's descriptor.
+    ///
+    /// One task of the node's runs when the reactor has news. A task of the program that awaits
+    /// something of the node and finds nothing runs one turn first, which sends everything that
+    /// was published before. What a task publishes without awaiting anything afterwards goes
+    /// out when 32 KiB are queued, at `flush`, or when a second task of the node's runs, which
+    /// the first unsent message wakes. Blocking calls of other threads turn the engine
+    /// themselves, as under [`Driver::Caller`].
+    ///
+    /// The node ends with its runtime: see the facade's documentation of the driver.
+    Tasks,
 }
 
 /// Who may sleep for the engine.
@@ -80,6 +96,8 @@ pub(crate) enum Driving {
     Callers,
     /// Threads that wait in calls, and the I/O thread while there are none.
     Waiters,
+    /// Tasks of an executor, and the node's calls.
+    Tasks,
     /// The I/O thread alone, which has cores of its own.
     Thread,
 }
@@ -88,9 +106,30 @@ impl Driving {
     fn of(config: &RuntimeConfig) -> Self {
         match config.driver {
             Driver::Caller => Driving::Callers,
+            Driver::Tasks => Driving::Tasks,
             Driver::Threads if config.cores.is_empty() => Driving::Waiters,
             Driver::Threads => Driving::Thread,
         }
+    }
+
+    /// The kind of doorbells of the node. Tasks sleep after nearly every message, and
+    /// `membarrier` interrupts a peer that runs: for them a fence for each message costs less.
+    pub(crate) fn asymmetry(self) -> Asymmetry {
+        match self {
+            Driving::Tasks => Asymmetry::Fence,
+            _ => Asymmetry::of_process(),
+        }
+    }
+
+    /// Returns whether the node has an I/O thread.
+    pub(crate) fn has_thread(self) -> bool {
+        matches!(self, Driving::Waiters | Driving::Thread)
+    }
+
+    /// Returns whether calls leave the engine to a sleeper, for whom everything has to stay
+    /// armed when they return.
+    pub(crate) fn has_standing_sleeper(self) -> bool {
+        matches!(self, Driving::Waiters | Driving::Tasks)
     }
 }
 

@@ -29,6 +29,7 @@ use super::{
     keeper,
     memory_wanted::MemoryWanted,
     session_shared::SessionShared,
+    task::Flushing,
     waiting::Looks,
     yielding::Yielding,
 };
@@ -106,9 +107,16 @@ pub struct Runtime {
     closed: AtomicBool,
     /// A program sleeps on the epoll set itself (`watch`).
     watched: AtomicBool,
+    /// The task that sends what others have left (`Driver::Tasks`).
+    pub(super) flushing: Flushing,
+    /// The driving task was dropped before the node was closed.
+    pub(super) lost_driver: AtomicBool,
+    /// Somebody has begun to finish the close.
+    close_ends: AtomicBool,
     /// Of the first `close`, for whoever closes again.
-    close_report: Mutex<Option<CloseReport>>,
+    pub(super) close_report: Mutex<Option<CloseReport>>,
     close_reported: Condvar,
+    pub(super) close_waiters: WaitSlot,
     io_thread: Mutex<Option<thread::JoinHandle<()>>>,
     control_thread: ControlThread,
     pub(crate) ring_arena: RingArena,
@@ -148,8 +156,12 @@ impl Runtime {
             warnings: warnings.clone(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
+            flushing: Flushing::default(),
+            lost_driver: AtomicBool::new(false),
+            close_ends: AtomicBool::new(false),
             close_report: Mutex::new(None),
             close_reported: Condvar::new(),
+            close_waiters: WaitSlot::new(),
             io_thread: Mutex::new(None),
             control_thread: ControlThread::default(),
             ring_arena: RingArena::new(),
@@ -165,7 +177,7 @@ impl Runtime {
                 Arc::downgrade(&(runtime.clone() as Arc<dyn Drive + Send + Sync>));
             runtime.bell.set_caller(caller);
         }
-        if runtime.driving != Driving::Callers {
+        if runtime.driving.has_thread() {
             let weak = Arc::downgrade(&runtime);
             let cores = runtime.config.cores.clone();
             let thread = thread::Builder::new()
@@ -198,6 +210,12 @@ impl Runtime {
         self.epoll.as_fd()
     }
 
+    /// The epoll set, for as long as somebody keeps it.
+    #[must_use]
+    pub fn epoll(&self) -> Arc<OwnedFd> {
+        self.epoll.clone()
+    }
+
     /// The epoll set, for a program that sleeps on it between turns: from now on peers ring
     /// for messages in shared memory although nobody waits in a call for them, and devices
     /// tell of completions.
@@ -216,6 +234,12 @@ impl Runtime {
 
     pub(crate) fn is_watched(&self) -> bool {
         self.driver() == Driver::Caller && self.watched.load(Ordering::Relaxed)
+    }
+
+    /// Returns whether a program or an executor sleeps on the epoll set, which then has to
+    /// tell of everything.
+    pub(crate) fn sleeps_elsewhere(&self) -> bool {
+        self.driving == Driving::Tasks || self.is_watched()
     }
 
     // ---- Sessions and channels -------------------------------------------------------
@@ -349,8 +373,23 @@ impl Runtime {
             let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
             self.turn(engine, &ready) || !is_told
         });
+        if self.driving == Driving::Tasks {
+            if self.engine.has_sleeper() {
+                self.settle();
+            }
+            return moved;
+        }
         // What was armed just now may have come just before.
-        moved || self.is_watched() && self.engine.lock().arm_receivers()
+        moved || self.is_watched() && self.prepare_watch()
+    }
+
+    /// Arms everything for a program that sleeps on the epoll set next, and sets the alarm.
+    /// Returns whether the program has to look again.
+    fn prepare_watch(&self) -> bool {
+        let mut engine = self.engine.lock();
+        let has_armed = engine.arm_receivers();
+        engine.set_alarm_for_deadline();
+        has_armed
     }
 
     /// Runs a turn, unless someone is running one now. Returns whether it did anything.
@@ -367,8 +406,20 @@ impl Runtime {
     /// may be for other ends than the call's: a program that sleeps on the epoll set next is
     /// told to poll once more.
     pub(super) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
-        if self.driver() == Driver::Caller && turn(self) && self.is_watched() {
-            self.bell.wake();
+        match self.driving {
+            Driving::Callers => {
+                if turn(self) && self.is_watched() {
+                    self.bell.wake();
+                }
+            }
+            Driving::Tasks => {
+                self.flushing.begin();
+                turn(self);
+                if self.engine.has_sleeper() {
+                    self.settle();
+                }
+            }
+            Driving::Waiters | Driving::Thread => {}
         }
     }
 
@@ -424,7 +475,10 @@ impl Runtime {
         self.wake(context);
         if is_finished {
             // Who closes may sleep for this, without a waker.
-            self.rouse_leader();
+            match self.driving {
+                Driving::Tasks => self.bell.wake(),
+                _ => self.rouse_leader(),
+            }
         }
         progress
     }
@@ -455,11 +509,14 @@ impl Runtime {
     }
 
     /// Does something to the engine, and lets what follows from it out at once.
-    fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
+    pub(super) fn with_engine<T>(&self, act: impl FnOnce(&mut Engine, &mut Context<'_>) -> T) -> T {
         let mut engine = self.engine.lock();
         let mut context = Context::new(self);
         let result = act(&mut engine, &mut context);
         let is_overslept = self.engine.has_sleeper() && engine.is_overslept();
+        if self.is_watched() {
+            engine.set_alarm_for_deadline();
+        }
         drop(engine);
         self.wake(context);
         if is_overslept {
@@ -512,7 +569,7 @@ impl Runtime {
     fn provide(&self, wanted: MemoryWanted) {
         match self.driver() {
             Driver::Caller => wanted.provide(),
-            Driver::Threads => self.control_thread.run(move || wanted.provide()),
+            Driver::Threads | Driver::Tasks => self.control_thread.run(move || wanted.provide()),
         }
     }
 
@@ -586,7 +643,7 @@ impl Runtime {
         };
         match self.driver() {
             Driver::Caller => look(),
-            Driver::Threads => self.control_thread.run(look),
+            Driver::Threads | Driver::Tasks => self.control_thread.run(look),
         }
     }
 
@@ -615,7 +672,7 @@ impl Runtime {
         }
         match self.driving {
             Driving::Waiters => self.attend(),
-            Driving::Callers | Driving::Thread => self.rouse_leader(),
+            Driving::Callers | Driving::Tasks | Driving::Thread => self.rouse_leader(),
         }
     }
 
@@ -637,7 +694,7 @@ impl Runtime {
     }
 
     pub(super) fn rouse_leader(&self) {
-        self.engine.rouse(|| self.bell.wake());
+        self.engine.rouse(|| self.ring_sleeper());
     }
 
     /// Whether what a leader sleeps on may be taken: not while one does, or it sleeps on.
@@ -675,23 +732,13 @@ impl Runtime {
         if fork::is_child() {
             return CloseReport::default();
         }
-        let is_first = !self.closed.swap(true, Ordering::AcqRel);
-        // A time that the clock cannot express is for ever.
-        let deadline = clock::now().checked_add(timeout);
-        self.with_engine(|engine, context| {
-            engine.begin_close(deadline, context);
-            self.accept_waiters.take(&mut context.wakers);
-            self.gatherings
-                .for_each(|told| told.node_closes(&mut context.wakers));
-        });
-        // Let the I/O thread take up the new deadline, or drive it ourselves.
-        self.bell.wake();
-        if !is_first {
+        // Where a task drives the node, it may be gone, or wait for this very thread.
+        if !self.start_close(timeout) && self.driving != Driving::Tasks {
             return self.await_close_report();
         }
         let until = || self.with_engine(|engine, _| engine.closing_ends(clock::now()));
         while let Some(deadline) = until() {
-            if self.driver() == Driver::Caller {
+            if !self.driving.has_thread() {
                 match self.engine.try_lead() {
                     Some(_lead) => self.lead(&thread_waker().1, deadline),
                     None => thread::yield_now(),
@@ -704,10 +751,46 @@ impl Runtime {
                 });
             }
         }
+        self.end_close()
+    }
+
+    /// Closes the node, and leaves that to its driving task where it has one ([`Driver::Tasks`]),
+    /// so that the thread of an executor does not wait for it.
+    pub fn close_in_passing(&self, timeout: Duration) {
+        if self.driving == Driving::Tasks && !self.lost_driver.load(Ordering::Relaxed) {
+            self.start_close(timeout);
+        } else {
+            let _ = self.close(timeout);
+        }
+    }
+
+    /// Begins to close every channel and session, and does not wait for the end. Returns
+    /// whether nobody has before.
+    pub(super) fn start_close(&self, timeout: Duration) -> bool {
+        let is_first = !self.closed.swap(true, Ordering::AcqRel);
+        // A time that the clock cannot express is for ever.
+        let deadline = clock::now().checked_add(timeout);
+        self.with_engine(|engine, context| {
+            engine.begin_close(deadline, context);
+            self.accept_waiters.take(&mut context.wakers);
+            self.gatherings
+                .for_each(|told| told.node_closes(&mut context.wakers));
+        });
+        // Let the I/O thread take up the new deadline, or drive it ourselves.
+        self.bell.wake();
+        is_first
+    }
+
+    /// Ends what is left of a node whose close has taken its time, and reports it.
+    pub(super) fn end_close(&self) -> CloseReport {
+        if self.close_ends.swap(true, Ordering::AcqRel) {
+            return self.await_close_report();
+        }
         let report = self.with_engine(Engine::finish_close);
         // Before the I/O thread is waited for: it may be who closes again, in a waker.
         *lock(&self.close_report) = Some(report.clone());
         self.close_reported.notify_all();
+        self.close_waiters.wake_all();
         self.bell.wake();
         self.summon_keeper();
         if let Some(thread) = lock(&self.io_thread).take()
@@ -752,7 +835,7 @@ impl Drive for Runtime {
             }
         };
         self.engine
-            .drive(turn, self.is_watched(), || self.bell.wake());
+            .drive(turn, self.is_watched(), || self.ring_sleeper());
     }
 }
 

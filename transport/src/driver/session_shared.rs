@@ -39,7 +39,7 @@ pub struct SessionShared {
     /// It goes on over another connection when its own breaks.
     pub(crate) resumes: bool,
     payload_checksums: bool,
-    /// The peer cannot use membarrier, so both sides use fences.
+    /// Either side cannot use membarrier, or does not want to, so both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(crate) counters: SessionCounters,
@@ -86,6 +86,7 @@ impl SessionShared {
             Over::Shm(bells) => (Some(bells), None),
             Over::Pair(pair) => (None, Some(pair)),
         };
+        let fences = runtime.driving.asymmetry() == Asymmetry::Fence;
         Self {
             runtime,
             id,
@@ -95,7 +96,7 @@ impl SessionShared {
             bells,
             resumes,
             payload_checksums,
-            fences: AtomicBool::new(false),
+            fences: AtomicBool::new(fences),
             is_over: AtomicBool::new(false),
             counters: SessionCounters::default(),
         }
@@ -109,6 +110,11 @@ impl SessionShared {
         } else {
             Asymmetry::of_process()
         }
+    }
+
+    /// The kind of doorbells between the handles of this process and their engine.
+    pub(crate) fn own_asymmetry(&self) -> Asymmetry {
+        self.runtime.driving.asymmetry()
     }
 
     pub(crate) fn use_fences(&self) {
@@ -183,6 +189,11 @@ impl SessionShared {
         self.runtime
             .on_link(self.id, |link, _| link.is_broken_off())
             .unwrap_or(false)
+    }
+
+    /// Returns whether the node was closed because the task that drove it was dropped.
+    pub(crate) fn has_lost_driver(&self) -> bool {
+        self.runtime.has_lost_driver()
     }
 
     /// Whether its channels lie in memory that the peer shares.
@@ -375,7 +386,9 @@ impl SessionShared {
     /// Bytes that may be queued before `send` runs a turn itself.
     pub(crate) fn transmit_at(&self, window_bytes: usize) -> usize {
         match self.runtime.driver() {
-            Driver::Caller if !self.is_shm() => CALLER_BATCH_BYTES.min(window_bytes / 2),
+            Driver::Caller | Driver::Tasks if !self.is_shm() => {
+                CALLER_BATCH_BYTES.min(window_bytes / 2)
+            }
             _ => usize::MAX,
         }
     }
@@ -383,7 +396,7 @@ impl SessionShared {
     /// Enough is queued for a turn (`Driver::Caller`).
     #[cold]
     pub(crate) fn transmit(&self) {
-        self.runtime.poll();
+        self.runtime.poll_in_passing();
     }
 
     /// Runs a turn where callers do.
@@ -393,7 +406,7 @@ impl SessionShared {
 
     /// Lets out what was sent, where callers turn the engine and a device carries it.
     pub(crate) fn let_out(&self) {
-        if self.runtime.driver() == Driver::Caller {
+        if self.runtime.driver() != Driver::Threads {
             self.runtime.let_out(self.id);
         }
     }

@@ -64,7 +64,7 @@ impl Runtime {
             condition.disarm();
             spun.map(|found| found.expect("the spin ended with something"))
         };
-        if self.driving == Driving::Waiters && self.engine.has_sleeper() {
+        if self.driving.has_standing_sleeper() && self.engine.has_sleeper() {
             self.settle();
         }
         found
@@ -212,7 +212,7 @@ impl Runtime {
             self.lead_until_woken(parker, deadline);
         } else {
             // What was turned by us has to be armed for who leads.
-            if self.driving == Driving::Waiters {
+            if self.driving.has_standing_sleeper() {
                 self.settle();
             }
             self.engine.follow(waker, || self.bell.wake(), park);
@@ -301,8 +301,13 @@ impl Runtime {
             // Who has it settles, or leads.
             return;
         };
-        let is_settled = match engine.prepare_sleep(Instant::now(), false) {
+        let now = Instant::now();
+        let is_settled = match engine.prepare_sleep(now, false) {
             None => false,
+            Some(next) if !self.engine.has_sleeping_leader() => {
+                engine.set_alarm(now, next);
+                true
+            }
             Some(next) => next.is_none_or(|next| {
                 let until = engine.sleeps_until;
                 until.is_some_and(|until| until <= next)

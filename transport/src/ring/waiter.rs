@@ -73,6 +73,15 @@ impl WaitSlot {
         Self::with_capacity(0)
     }
 
+    /// An empty slot whose barrier is of the given kind, for both who waits and who wakes.
+    #[must_use]
+    pub fn of(asymmetry: Asymmetry) -> Self {
+        Self {
+            asymmetry,
+            ..Self::new()
+        }
+    }
+
     /// The same, where so many may wait without meeting the allocator.
     #[must_use]
     pub fn with_capacity(waiters: usize) -> Self {

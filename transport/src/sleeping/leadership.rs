@@ -46,6 +46,9 @@
 //!    thread that has the engine may be in the last moments of such a turn, and has looked at
 //!    the news already. So a thread that leaves a mark then rings in any case. Model:
 //!    loom_a_watcher_is_rung_for.
+//! 9. A task that drives the engine *parks*: its executor sleeps for it, and nobody leads. It
+//!    parks as the leader falls asleep, behind a fence and with a look (rule 1). Model:
+//!    loom_marked_or_unparked.
 //!
 //! News costs one fence and one load for who has it. Nothing here is per message.
 
@@ -69,6 +72,9 @@ pub struct Leadership<E> {
     /// The leader sleeps, or is about to and will look once more. Set under the engine's
     /// lock.
     sleeping: AtomicBool,
+    /// The driving task is parked, or is about to be and will look once more. Set under the
+    /// engine's lock.
+    parked: AtomicBool,
     /// News was left since the last turn.
     marked: AtomicBool,
     /// Threads that wait while another leads.
@@ -93,6 +99,7 @@ impl<E> Leadership<E> {
             claimed: AtomicBool::new(false),
             leads: AtomicU32::new(0),
             sleeping: AtomicBool::new(false),
+            parked: AtomicBool::new(false),
             marked: AtomicBool::new(false),
             followers: WaitSlot::with_capacity(4),
             standby: WaitSlot::with_capacity(1),
@@ -132,14 +139,14 @@ impl<E> Leadership<E> {
         self.marked.load(Ordering::Acquire) && self.marked.swap(false, Ordering::AcqRel)
     }
 
-    /// Rings for the leader if it sleeps. Leave the news before (rule 1). Returns whether
-    /// it did.
+    /// Rings for the leader if it sleeps, or for the driving task if that is parked. Leave the
+    /// news before (rule 1). Returns whether it did.
     pub fn rouse(&self, ring: impl FnOnce()) -> bool {
         // SLEEP, pairs with `sleep`.
         if !is_mutant("rouse_fence_missing") {
             fence(Ordering::SeqCst);
         }
-        let is_asleep = self.sleeping.load(Ordering::Relaxed);
+        let is_asleep = self.has_sleeper();
         if is_asleep {
             ring();
         }
@@ -178,9 +185,15 @@ impl<E> Leadership<E> {
         is_mutant("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
     }
 
-    /// Whether a thread sleeps for the engine, or is about to: what it armed has to stay so.
+    /// Returns whether a thread sleeps for the engine, or its driving task is parked, or either
+    /// is about to: everything that was armed for it has to stay armed.
     #[inline]
     pub fn has_sleeper(&self) -> bool {
+        self.sleeping.load(Ordering::Relaxed) || self.is_parked()
+    }
+
+    /// Returns whether the leader sleeps, or is about to.
+    pub fn has_sleeping_leader(&self) -> bool {
         self.sleeping.load(Ordering::Relaxed)
     }
 
@@ -309,6 +322,43 @@ impl<E> Leadership<E> {
         let slept = wanted.map(sleep);
         self.sleeping.store(false, Ordering::Relaxed);
         slept
+    }
+
+    // ---- The driving task ------------------------------------------------------------
+
+    /// Parks the driving task, whose last turn moved nothing. Returns whether it may wait now.
+    ///
+    /// `look` looks at everything behind the fence. It is told whether a mark was left, and
+    /// returns false if there is something to do.
+    pub fn park(
+        &self,
+        mut engine: MutexGuard<'_, E>,
+        look: impl FnOnce(&mut E, bool) -> bool,
+    ) -> bool {
+        let early = is_mutant("parked_early") && self.marked.load(Ordering::Relaxed);
+        self.parked.store(true, Ordering::Relaxed);
+        // SLEEP, pairs with `rouse`.
+        fence(Ordering::SeqCst);
+        let is_marked = match is_mutant("parked_early") {
+            true => early,
+            false => self.marked.load(Ordering::Relaxed),
+        };
+        let may_wait = look(&mut engine, is_marked);
+        if !may_wait {
+            self.unpark();
+        }
+        may_wait
+    }
+
+    /// Notes that the driving task runs again.
+    pub fn unpark(&self) {
+        self.parked.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether the driving task is parked, or is about to be.
+    #[inline]
+    pub fn is_parked(&self) -> bool {
+        self.parked.load(Ordering::Relaxed)
     }
 }
 

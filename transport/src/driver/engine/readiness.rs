@@ -36,7 +36,7 @@ impl Ready {
         count: 0,
     };
 
-    pub(super) fn is_empty(&self) -> bool {
+    pub(in crate::driver) fn is_empty(&self) -> bool {
         self.count == 0
     }
 
@@ -69,6 +69,7 @@ impl Wire {
 // Sessions count from 1, so their tokens begin at 4.
 pub(super) const TOKEN_BELL: u64 = 0;
 pub(super) const TOKEN_CONTROL: u64 = 1;
+pub(super) const TOKEN_ALARM: u64 = 2;
 
 /// Who waits for longer wakes up for nothing once in a while: `epoll_wait` counts
 /// milliseconds in an `int`, and what counts further is missing before Linux 5.11.

@@ -78,6 +78,7 @@ impl LocalWires {
         wires: UnixWires,
         session: u64,
         peer: &PeerDescription,
+        asymmetry: Asymmetry,
         epoll: &OwnedFd,
     ) -> io::Result<Self> {
         let UnixWires { socket, bells } = wires;
@@ -89,7 +90,7 @@ impl LocalWires {
             .transpose()?;
         // Told once of what comes: it may stay there for want of a descriptor.
         add(socket.as_fd(), Wire::Unix, EventFlags::IN | EventFlags::ET)?;
-        let asymmetry = Asymmetry::of_process() == Asymmetry::Membarrier;
+        let asymmetry = asymmetry == Asymmetry::Membarrier;
         Ok(Self {
             socket,
             bells,

@@ -111,7 +111,6 @@ impl Link {
                 sender.end.waiters.take(&mut context.wakers);
             }
         }
-        self.receive_local(context);
     }
 }
 

@@ -164,7 +164,10 @@ impl Link {
         let prepare = || -> io::Result<_> {
             tcp.set_nonblocking(true)?;
             tcp.set_nodelay(true)?;
-            let add = |unix| LocalWires::new(unix, shared.id, shared.peer(), &tools.epoll);
+            let add = |unix| {
+                let (peer, asymmetry) = (shared.peer(), shared.asymmetry());
+                LocalWires::new(unix, shared.id, peer, asymmetry, &tools.epoll)
+            };
             let local = unix.map(add).transpose()?;
             if local.is_none() {
                 // Data comes over a network: it shall not meet the allocator.

@@ -108,6 +108,22 @@ impl Node {
         }
     }
 
+    /// A task that drives the engine until the guard is answered, and waits for the bell while it
+    /// is parked.
+    fn drive_as_task(&self) {
+        loop {
+            self.leadership.unpark();
+            let mut engine = self.leadership.lock();
+            let moved = self.turn(&mut engine);
+            if engine.answered {
+                return;
+            }
+            if !moved && self.leadership.park(engine, |_, is_marked| !is_marked) {
+                self.bell.sleep();
+            }
+        }
+    }
+
     /// Another thread's turn, that fetches what the waiter waits for.
     fn fetch(&self) {
         let engine = self.leadership.lock();
@@ -237,6 +253,21 @@ fn loom_driven_or_roused() {
         let guard = in_thread(&node, Node::settle);
         node.lead(&Woken::default());
         guard.join().unwrap();
+    });
+}
+
+/// Mutants: rouse_fence_missing, parked_early.
+#[test]
+fn loom_marked_or_unparked() {
+    loom::model(|| {
+        let node = Node::new(1);
+        let other = in_thread(&node, |node| {
+            node.settled.store(true, Ordering::Release);
+            node.leadership.mark();
+            node.leadership.rouse(|| node.bell.ring());
+        });
+        node.drive_as_task();
+        other.join().unwrap();
     });
 }
 

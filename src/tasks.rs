@@ -1,0 +1,100 @@
+//! The two tasks that drive a node under [`Driver::Tasks`](crate::Driver::Tasks).
+
+use std::{
+    future::poll_fn,
+    io,
+    os::fd::{AsRawFd, OwnedFd, RawFd},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use ibex_transport::driver::{Runtime, Step};
+use tokio::{
+    io::{Interest, unix::AsyncFd},
+    runtime::Handle,
+    task::AbortHandle,
+};
+
+/// Starts the tasks in the runtime of `handle`, whose reactor watches the node's epoll set.
+///
+/// A node that loses them, because their runtime is shut down, is closed, waiting for up to
+/// `linger`.
+///
+/// # Errors
+///
+/// Those of the reactor's `epoll_ctl`.
+pub(crate) fn spawn(runtime: &Arc<Runtime>, handle: &Handle, linger: Duration) -> io::Result<()> {
+    let _context = handle.enter();
+    let set = EpollSet(runtime.epoll());
+    // SAFETY: the descriptor is open, and the same, for as long as `set` lives, and `AsyncFd` keeps
+    // that until it has deregistered it.
+    let descriptor = unsafe { AsyncFd::register_with_interest(set, Interest::READABLE) }?;
+    let flushing = {
+        let runtime = runtime.clone();
+        handle.spawn(poll_fn(move |context| {
+            runtime.poll_flushing(context.waker())
+        }))
+    };
+    let driving = Driving {
+        runtime: runtime.clone(),
+        descriptor,
+        linger,
+        flushing: flushing.abort_handle(),
+    };
+    handle.spawn(poll_fn(move |context| driving.poll(context)));
+    Ok(())
+}
+
+/// The task that turns the engine when the reactor has news.
+struct Driving {
+    runtime: Arc<Runtime>,
+    descriptor: AsyncFd<EpollSet>,
+    linger: Duration,
+    flushing: AbortHandle,
+}
+
+impl Driving {
+    fn poll(&self, context: &mut Context<'_>) -> Poll<()> {
+        // What the reactor has said is forgotten before the engine looks: whatever becomes ready
+        // behind the look makes the set ready anew.
+        loop {
+            match self.descriptor.poll_read_ready(context) {
+                Poll::Pending => break,
+                Poll::Ready(Ok(mut ready)) => ready.clear_ready(),
+                // The runtime is being shut down.
+                Poll::Ready(Err(_)) => return Poll::Ready(()),
+            }
+        }
+        for _ in 0..STEPS {
+            match self.runtime.step() {
+                Step::Moved => {}
+                Step::Parked => return Poll::Pending,
+                Step::Over => return Poll::Ready(()),
+            }
+        }
+        // More comes, and the tasks that were woken are to run.
+        context.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Drop for Driving {
+    fn drop(&mut self) {
+        self.flushing.abort();
+        self.runtime.driver_left(self.linger);
+    }
+}
+
+/// Steps in a row. Most often the second finds nothing and parks: a task that yields instead has
+/// a multi-thread runtime wake another of its threads.
+const STEPS: u32 = 2;
+
+/// A node's epoll set, which the reactor watches.
+struct EpollSet(Arc<OwnedFd>);
+
+impl AsRawFd for EpollSet {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}

@@ -1,0 +1,414 @@
+//! Nodes that tasks of a tokio runtime drive: `Driver::Tasks`.
+#![forbid(unsafe_code)]
+
+use std::{
+    error::Error,
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use ibex::{
+    Driver, EndCause, Fabric, ListenError, Node, NodeBuilder, Peer, Pod, Policy, Receiver,
+    RecvError, SendError, Sender,
+};
+use tokio::runtime::{Builder, Runtime};
+
+const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
+
+fn one_thread() -> Runtime {
+    let runtime = Builder::new_current_thread().enable_all().build();
+    runtime.expect("a runtime")
+}
+
+fn threads(count: usize) -> Runtime {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(count)
+        .enable_all()
+        .build();
+    runtime.expect("a runtime")
+}
+
+fn builder(fabric: Fabric) -> NodeBuilder {
+    Node::builder()
+        .driver(Driver::Tasks)
+        .fabric(fabric, Policy::Require)
+}
+
+/// Two nodes of the runtime in which this is called.
+struct Pair {
+    nodes: [Node; 2],
+    peers: [Peer; 2],
+}
+
+impl Pair {
+    async fn over(fabric: Fabric) -> Self {
+        let listener = builder(fabric)
+            .listen("127.0.0.1:0")
+            .build()
+            .expect("a node");
+        let client = builder(fabric).build().expect("a node");
+        let address = listener.local_addr().expect("it listens");
+        let there = client.connect_async(address).await.expect("a session");
+        let here = listener.accept_async().await.expect("a session");
+        assert_eq!(here.fabric(), fabric, "{}", here.fabric_reason());
+        Self {
+            nodes: [client, listener],
+            peers: [there, here],
+        }
+    }
+
+    /// A channel from the client to the listener.
+    fn channel(&self, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
+        let [there, here] = &self.peers;
+        channel(there, here, name)
+    }
+
+    /// A channel the other way.
+    fn channel_back(&self, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
+        let [there, here] = &self.peers;
+        channel(here, there, name)
+    }
+
+    async fn close(self) {
+        for node in &self.nodes {
+            let report = node.close_async(Duration::from_secs(60)).await;
+            assert!(report.undelivered.is_empty(), "{report}");
+        }
+    }
+}
+
+fn channel(from: &Peer, to: &Peer, name: &str) -> (Sender<u64, Pod>, Receiver<u64, Pod>) {
+    let window = 64 << 10;
+    let sender = from.channel(name).codec::<Pod>().window_bytes(window);
+    let receiver = to.channel(name).codec::<Pod>();
+    let (sender, receiver) = (sender.sender(), receiver.receiver());
+    (sender.expect("a sender"), receiver.expect("a receiver"))
+}
+
+/// Sends each number that comes back.
+async fn echo(mut from: Receiver<u64, Pod>, mut to: Sender<u64, Pod>) {
+    loop {
+        let number = match from.recv_async().await {
+            Ok(message) => *message,
+            Err(RecvError::Ended) => return,
+            Err(error) => panic!("{error}"),
+        };
+        to.send_async(&number).await.expect("sent");
+    }
+}
+
+/// Sends numbers, and waits for the answer to each.
+async fn ask(mut to: Sender<u64, Pod>, mut from: Receiver<u64, Pod>, count: u64) {
+    for number in 0..count {
+        to.send_async(&number).await.expect("sent");
+        let answer = from.recv_async().await.expect("an answer");
+        assert_eq!(*answer, number);
+    }
+}
+
+/// Runs `scenario` on each kind of runtime, over each fabric, with a watchdog.
+fn on_each_runtime<F: Future<Output = ()>>(scenario: impl Fn(Fabric) -> F) {
+    for fabric in FABRICS {
+        for runtime in [one_thread(), threads(2)] {
+            runtime.block_on(async {
+                let watchdog = tokio::time::timeout(WATCHDOG, scenario(fabric));
+                watchdog
+                    .await
+                    .unwrap_or_else(|_| panic!("hangs over {fabric}"));
+            });
+        }
+    }
+}
+
+#[test]
+fn messages_go_back_and_forth_on_both_kinds_of_runtime() {
+    on_each_runtime(|fabric| async move {
+        let pair = Pair::over(fabric).await;
+        let (to, requests) = pair.channel("a");
+        let (answers, from) = pair.channel_back("b");
+        let echoing = tokio::spawn(echo(requests, answers));
+        ask(to, from, 2000).await;
+        echoing.await.expect("it ends");
+        pair.close().await;
+    });
+}
+
+/// A publisher that awaits nothing afterwards is not heard of again by the node; the first
+/// unsent message wakes a task of the node's.
+#[test]
+fn what_nobody_flushes_goes_out() {
+    on_each_runtime(|fabric| async move {
+        let pair = Pair::over(fabric).await;
+        let (mut sender, mut receiver) = pair.channel("a");
+        sender.send_async(&0).await.expect("sent");
+        assert_eq!(*receiver.recv_async().await.expect("a message"), 0);
+        let (tell, told) = tokio::sync::oneshot::channel::<()>();
+        let sending = tokio::spawn(async move {
+            sender.try_send(&1).expect("there is room");
+            let _ = told.await;
+            drop(sender);
+        });
+        assert_eq!(*receiver.recv_async().await.expect("a message"), 1);
+        tell.send(()).expect("it waits");
+        sending.await.expect("it ends");
+        pair.close().await;
+    });
+}
+
+/// A message is published and its sender computes for as long as others need: it stops when
+/// their messages have gone back and forth.
+#[test]
+fn a_task_that_computes_delays_nobody_else() {
+    for fabric in FABRICS {
+        threads(2).block_on(async move {
+            let pair = Pair::over(fabric).await;
+            let (to, requests) = pair.channel("a");
+            let (answers, from) = pair.channel_back("b");
+            let (mut other, _kept) = pair.channel("c");
+            let is_done = Arc::new(AtomicBool::new(false));
+            let computing = tokio::spawn({
+                let is_done = is_done.clone();
+                async move {
+                    other.send_async(&7).await.expect("sent");
+                    while !is_done.load(Ordering::Relaxed) {
+                        std::hint::spin_loop();
+                    }
+                }
+            });
+            let echoing = tokio::spawn(echo(requests, answers));
+            let asking = tokio::spawn(ask(to, from, 1000));
+            // Not in the runtime's own task, which no worker runs.
+            tokio::time::timeout(WATCHDOG, asking)
+                .await
+                .expect("in time")
+                .expect("answers");
+            is_done.store(true, Ordering::Relaxed);
+            computing.await.expect("it ends");
+            echoing.await.expect("it ends");
+            pair.close().await;
+        });
+    }
+}
+
+#[test]
+fn threads_that_block_share_a_node_with_tasks() {
+    for fabric in FABRICS {
+        let runtime = threads(2);
+        let pair = runtime.block_on(Pair::over(fabric));
+        let (to, requests) = pair.channel("a");
+        let (answers, from) = pair.channel_back("b");
+        let echoing = runtime.spawn(echo(requests, answers));
+        let (mut to_thread, mut in_thread) = pair.channel("c");
+        let (mut back, mut from_thread) = pair.channel_back("d");
+        let blocked = thread::spawn(move || {
+            while let Some(message) = in_thread.next().expect("a message") {
+                back.send(&message).expect("sent");
+            }
+        });
+        let asking = runtime.spawn(ask(to, from, 1000));
+        for number in 0..1000 {
+            to_thread.send(&number).expect("sent");
+            assert_eq!(*from_thread.recv().expect("an answer"), number);
+        }
+        drop(to_thread);
+        blocked.join().expect("it ends");
+        runtime.block_on(async {
+            asking.await.expect("answers");
+            echoing.await.expect("it ends");
+            pair.close().await;
+        });
+    }
+}
+
+/// Calls that block turn the engine themselves, so that even the runtime's only thread may.
+#[test]
+fn a_task_may_block_the_only_thread_of_its_runtime() {
+    for fabric in FABRICS {
+        one_thread().block_on(async {
+            let pair = Pair::over(fabric).await;
+            let (mut sender, mut receiver) = pair.channel("a");
+            let there = thread::spawn(move || {
+                let numbers: Vec<_> = (0..100).map(|_| *receiver.recv().expect("one")).collect();
+                numbers
+            });
+            for number in 0..100 {
+                sender.send(&number).expect("sent");
+            }
+            sender.flush().expect("it is there");
+            let numbers = there.join().expect("it ends");
+            assert_eq!(numbers, (0..100).collect::<Vec<_>>());
+            drop(sender);
+            pair.close().await;
+        });
+    }
+}
+
+#[test]
+fn handles_work_in_another_runtime_than_the_nodes() {
+    for fabric in FABRICS {
+        let (home, other) = (threads(1), one_thread());
+        let pair = home.block_on(Pair::over(fabric));
+        let (to, requests) = pair.channel("a");
+        let (answers, from) = pair.channel_back("b");
+        let echoing = home.spawn(echo(requests, answers));
+        other.block_on(ask(to, from, 1000));
+        home.block_on(async {
+            echoing.await.expect("it ends");
+            pair.close().await;
+        });
+    }
+}
+
+/// The runtime is shut down while a thread waits, and handles live.
+#[test]
+fn the_end_of_the_runtime_closes_the_node() {
+    for fabric in FABRICS {
+        let (home, peers) = (threads(1), threads(1));
+        let node = home.block_on(async { builder(fabric).listen("127.0.0.1:0").build() });
+        let node = node.expect("a node");
+        let address = node.local_addr().expect("it listens");
+        let client = peers
+            .block_on(async { builder(fabric).build() })
+            .expect("a node");
+        let there = peers
+            .block_on(client.connect_async(address))
+            .expect("a session");
+        let here = node.accept().expect("a session");
+        let (mut sender, mut waiting) = channel(&there, &here, "a");
+        let (mut ours, mut theirs) = channel(&here, &there, "b");
+        ours.send(&1).expect("sent");
+        let (begins, begun) = mpsc::channel();
+        let blocked = thread::spawn(move || {
+            assert_eq!(*waiting.recv().expect("a message"), 7);
+            begins.send(()).expect("it listens");
+            waiting.recv().map(|_| ())
+        });
+        sender.send(&7).expect("sent");
+        begun.recv().expect("it has begun");
+        drop(home);
+        let error = blocked.join().expect("it ends").expect_err("no message");
+        let RecvError::Disconnected(end) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(end.cause, EndCause::RuntimeEnded, "{end}");
+        let error = ours.send(&2).expect_err("it is over");
+        let SendError::Disconnected(end) = error else {
+            panic!("{error}");
+        };
+        assert_eq!(end.cause, EndCause::RuntimeEnded, "{end}");
+        // What was sent before is delivered, and then comes an orderly end.
+        assert_eq!(*theirs.recv().expect("a message"), 1);
+        assert!(matches!(
+            theirs.recv(),
+            Err(RecvError::Ended | RecvError::Disconnected(_))
+        ));
+        let report = node.close(Duration::from_secs(60));
+        assert!(report.undelivered.is_empty(), "{report}");
+        drop(node);
+        peers.block_on(client.close_async(Duration::from_secs(60)));
+    }
+}
+
+/// The node is dropped in a task, whose thread drives both nodes: what was sent is delivered.
+#[test]
+fn dropping_a_node_waits_for_nobody_and_delivers() {
+    on_each_runtime(|fabric| async move {
+        let pair = Pair::over(fabric).await;
+        let (mut sender, mut receiver) = pair.channel("a");
+        sender.opened(WATCHDOG).expect("open");
+        for number in 0..100 {
+            sender.try_send(&number).expect("there is room");
+        }
+        let Pair {
+            nodes: [client, listener],
+            peers,
+        } = pair;
+        drop(sender);
+        drop(client);
+        for number in 0..100 {
+            let message = receiver.recv_async().await.expect("a message");
+            assert_eq!(*message, number);
+            message.ack();
+        }
+        assert!(matches!(receiver.recv_async().await, Err(RecvError::Ended)));
+        drop(peers);
+        listener.close_async(WATCHDOG).await;
+    });
+}
+
+#[test]
+fn without_a_runtime_there_is_no_such_node() -> Result<(), Box<dyn Error>> {
+    let refused = Node::builder().driver(Driver::Tasks).build();
+    let Err(ListenError::NoRuntime { why }) = refused else {
+        return Err("it was made".into());
+    };
+    assert!(why.contains("enter a runtime"), "{why}");
+    let runtime = one_thread();
+    let _inside = runtime.enter();
+    drop(Node::builder().driver(Driver::Tasks).build()?);
+    Ok(())
+}
+
+/// Each message wakes its receiver, or finds it awake; one that did neither would stop its pair
+/// for ever.
+#[test]
+fn a_million_wake_ups_lose_none() {
+    let wanted = std::env::var("TASKS_WAKE_UPS");
+    let wanted = wanted.map_or(WAKE_UPS, |count| count.parse().expect("a number"));
+    for fabric in FABRICS {
+        threads(4).block_on(async {
+            let pair = Pair::over(fabric).await;
+            let pending = Arc::new(AtomicU64::new(0));
+            let tasks: Vec<_> = (0..PAIRS)
+                .flat_map(|n| {
+                    let (to, requests) = pair.channel(&format!("a{n}"));
+                    let (answers, from) = pair.channel_back(&format!("b{n}"));
+                    let share = wanted / PAIRS / 2;
+                    let counted = counted(ask(to, from, share), pending.clone());
+                    [
+                        tokio::spawn(counted),
+                        tokio::spawn(counted_echo(requests, answers, pending.clone())),
+                    ]
+                })
+                .collect();
+            for task in tasks {
+                tokio::time::timeout(WATCHDOG, task)
+                    .await
+                    .expect("none is lost")
+                    .expect("it ends");
+            }
+            println!("{} waits over {fabric}", pending.load(Ordering::Relaxed));
+            pair.close().await;
+        });
+    }
+}
+
+async fn counted_echo(
+    requests: Receiver<u64, Pod>,
+    answers: Sender<u64, Pod>,
+    pending: Arc<AtomicU64>,
+) {
+    counted(echo(requests, answers), pending).await;
+}
+
+/// Counts how often a future was pending.
+async fn counted(future: impl Future<Output = ()>, pending: Arc<AtomicU64>) {
+    let mut future = Box::pin(future);
+    std::future::poll_fn(|context| {
+        let polled = future.as_mut().poll(context);
+        pending.fetch_add(u64::from(polled.is_pending()), Ordering::Relaxed);
+        polled
+    })
+    .await;
+}
+
+const PAIRS: u64 = 16;
+const WAKE_UPS: u64 = 50_000;
+/// For what hangs.
+const WATCHDOG: Duration = Duration::from_secs(600);
