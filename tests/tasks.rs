@@ -311,7 +311,8 @@ fn the_end_of_the_runtime_closes_the_node() {
         let report = node.close(Duration::from_secs(60));
         assert!(report.undelivered.is_empty(), "{report}");
         drop(node);
-        peers.block_on(client.close_async(Duration::from_secs(60)));
+        let report = peers.block_on(client.close_async(WATCHDOG));
+        assert!(report.undelivered.is_empty(), "{report}");
     }
 }
 
@@ -338,7 +339,8 @@ fn dropping_a_node_waits_for_nobody_and_delivers() {
         }
         assert!(matches!(receiver.recv_async().await, Err(RecvError::Ended)));
         drop(peers);
-        listener.close_async(WATCHDOG).await;
+        let report = listener.close_async(WATCHDOG).await;
+        assert!(report.undelivered.is_empty(), "{report}");
     });
 }
 
@@ -359,8 +361,6 @@ fn without_a_runtime_there_is_no_such_node() -> Result<(), Box<dyn Error>> {
 /// for ever.
 #[test]
 fn a_million_wake_ups_lose_none() {
-    let wanted = std::env::var("TASKS_WAKE_UPS");
-    let wanted = wanted.map_or(WAKE_UPS, |count| count.parse().expect("a number"));
     for fabric in FABRICS {
         threads(4).block_on(async {
             let pair = Pair::over(fabric).await;
@@ -369,7 +369,7 @@ fn a_million_wake_ups_lose_none() {
                 .flat_map(|n| {
                     let (to, requests) = pair.channel(&format!("a{n}"));
                     let (answers, from) = pair.channel_back(&format!("b{n}"));
-                    let share = wanted / PAIRS / 2;
+                    let share = WAKE_UPS / PAIRS / 2;
                     let counted = counted(ask(to, from, share), pending.clone());
                     [
                         tokio::spawn(counted),
@@ -409,6 +409,11 @@ async fn counted(future: impl Future<Output = ()>, pending: Arc<AtomicU64>) {
 }
 
 const PAIRS: u64 = 16;
-const WAKE_UPS: u64 = 50_000;
+/// Waits in all, about, over each fabric.
+const WAKE_UPS: u64 = if cfg!(debug_assertions) {
+    50_000
+} else {
+    1_000_000
+};
 /// For what hangs.
 const WATCHDOG: Duration = Duration::from_secs(600);

@@ -137,6 +137,7 @@ impl fmt::Display for Cell {
         let driver = match self.driver {
             Driver::Threads => "threads",
             Driver::Caller => "caller",
+            Driver::Tasks => "tasks",
         };
         #[cfg(feature = "fake-device")]
         if let Some(fake) = self.fake {

@@ -40,7 +40,7 @@ pub(crate) fn run<F: Future>(node: &Node, driver: Driver, task: F) -> F::Output 
         if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
             return output;
         }
-        if driver == Driver::Threads {
+        if driver != Driver::Caller {
             thread::park_timeout(LONG);
             continue;
         }
@@ -72,7 +72,7 @@ pub(crate) fn poll_until_woken<F: Future + Unpin>(
     let polled = pin!(task).poll(&mut Context::from_waker(&waker));
     while polled.is_pending() && !woken.is_woken.load(Ordering::Relaxed) {
         match driver {
-            Driver::Threads => thread::park_timeout(LONG),
+            Driver::Threads | Driver::Tasks => thread::park_timeout(LONG),
             Driver::Caller if node.poll() => {}
             Driver::Caller => sleep_on(node),
         }

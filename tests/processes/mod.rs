@@ -219,6 +219,7 @@ impl fmt::Display for Setup {
         let driver = match self.driver {
             Driver::Threads => "threads",
             Driver::Caller => "caller",
+            Driver::Tasks => "tasks",
         };
         write!(f, "{}/{driver}", self.fabric)
     }

@@ -118,7 +118,7 @@ pub(crate) const STAGES: &[Stage] = &[
             tested::test(
                 "--test rolling_upgrade --test recorded_peers --test first_bytes \
                  --test resuming --test damage --test black_hole --test fan_in --test select \
-                 --test hostile_shm --test memory_limit",
+                 --test hostile_shm --test memory_limit --test tasks",
             )
             .run(watchdog)
         }),
@@ -270,7 +270,7 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::test(
         "--no-run --test conformance --test rolling_upgrade --test recorded_peers \
          --test first_bytes --test resuming --test damage --test black_hole --test fan_in \
-         --test hostile_shm --test memory_limit \
+         --test hostile_shm --test memory_limit --test tasks \
          --test select \
          --test fan_in_cost --test fork --test memory_flat --test no_allocation \
          --test no_copy --test idle --test idle_futures --test idle_memory \
@@ -337,6 +337,8 @@ const FEATURES: &[&str] = &[
     " --features rkyv",
     " --features serde",
     " --features bytes",
+    " --features tokio",
+    " --features tower",
     " --features verbs",
 ];
 
