@@ -78,10 +78,7 @@ impl ReadHalf {
     /// # Errors
     ///
     /// [`ReuniteError`] with both halves, if they are of different streams.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the error gives both halves back"
-    )]
+    #[allow(clippy::result_large_err, reason = "the error gives both halves back")]
     pub fn reunite(self, write: WriteHalf) -> Result<Stream, ReuniteError> {
         let of_one = self.id == write.id() && self.peer.id() == write.peer().id();
         match of_one {
