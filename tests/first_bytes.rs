@@ -199,7 +199,7 @@ fn pass_on(
 /// More than the handshake and the first frames have, in either direction.
 const FIRST_BYTES: u64 = 500;
 /// Connections at a time: most of them wait.
-const AT_ONCE: usize = 24;
+const AT_ONCE: usize = 64;
 const SOON: Duration = Duration::from_millis(200);
 const HELD: Duration = Duration::from_millis(20);
 /// After so long nobody dials again where nobody listens.

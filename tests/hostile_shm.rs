@@ -165,7 +165,7 @@ fn each_attack(driver: Driver) {
 
 fn run(attack: &Attack, driver: Driver) {
     let build = |listens: bool| {
-        let builder = Node::builder().driver(driver);
+        let builder = Node::builder().driver(driver).session_timeout(SOON);
         let builder = builder.fabric(Fabric::Shm, Policy::Require);
         match listens {
             true => builder.listen("127.0.0.1:0").build().unwrap(),
@@ -286,5 +286,7 @@ const HELLO: [u8; 2] = [1, 1];
 /// A control segment, the first.
 const CONTROL: [u8; 5] = [2, 0, 0, 0, 0];
 
+/// After so long a peer that has gone without a word comes back no more.
+const SOON: Duration = Duration::from_millis(100);
 /// Far more than anything here takes.
 const LONG: Duration = Duration::from_secs(60);

@@ -105,7 +105,8 @@ fn a_thousand_that_wait_cost_neither_threads_nor_time(fabric: Fabric) {
             "{FUTURES} pending futures took {used:?} of {REST:?} over {fabric}"
         );
     }
-    assert_eq!(self::threads(), threads);
+    // One that opening needed may have ended.
+    assert!(self::threads() <= threads, "{threads} threads before");
     let mut senders = senders;
     for (number, sender) in (0..).zip(&mut senders) {
         sender.send(&number).expect("sent");

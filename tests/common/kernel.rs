@@ -9,6 +9,7 @@ use std::{
 };
 
 use rustix::{
+    io::Errno,
     process::{Pid, Resource, Rlimit, getrlimit, setrlimit},
     thread::gettid,
 };
@@ -55,30 +56,41 @@ pub(crate) fn this_thread() -> Pid {
 /// Waits until `thread` of this process sleeps in the kernel.
 pub(crate) fn wait_until_asleep(thread: Pid) {
     let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
-    while !is_in_state(Path::new(&stat), 'S') {
+    while !is_in_state(Path::new(&stat), 'S').expect("the thread lives") {
         thread::yield_now();
     }
 }
 
-/// Waits until every thread of a process that got SIGSTOP has stopped.
+/// Waits until every thread of a process that got SIGSTOP has stopped, or ended.
 pub(crate) fn wait_until_stopped(process: Pid) {
     let tasks = format!("/proc/{}/task", process.as_raw_nonzero());
     let is_stopped = || {
         let mut tasks = fs::read_dir(&tasks).expect("the process lives");
-        tasks.all(|task| is_in_state(&task.expect("a thread").path().join("stat"), 'T'))
+        tasks.all(|task| {
+            let stat = task.expect("a thread").path().join("stat");
+            is_in_state(&stat, 'T').unwrap_or(true)
+        })
     };
     while !is_stopped() {
         thread::yield_now();
     }
 }
 
-/// Whether a thread's `stat` (proc_pid_stat(5)) shows this state.
-fn is_in_state(stat: &Path, state: char) -> bool {
-    let stat = fs::read_to_string(stat).expect("the thread lives");
+/// Tells whether a thread's `stat` (proc_pid_stat(5)) shows this state; `None` if the thread has
+/// ended, as it may have since it was listed.
+fn is_in_state(stat: &Path, state: char) -> Option<bool> {
+    let stat = match fs::read_to_string(stat) {
+        Ok(text) => text,
+        Err(error) => {
+            // The open fails with the first of them, a read of an open file with the other.
+            let ended = [Errno::NOENT, Errno::SRCH].map(|errno| Some(errno.raw_os_error()));
+            assert!(ended.contains(&error.raw_os_error()), "{error}");
+            return None;
+        }
+    };
     // The name stands in parentheses and may contain anything; the state is next.
-    stat.rsplit(") ")
-        .next()
-        .is_some_and(|rest| rest.starts_with(state))
+    let rest = stat.rsplit(") ").next();
+    Some(rest.is_some_and(|rest| rest.starts_with(state)))
 }
 
 struct Connection {

@@ -1,6 +1,6 @@
 //! How many cells are played at a time: two for each processor, since each waits for half of
 //! its time (for its processes to start, or its two sides for each other), and those beside
-//! them that do hardly anything but wait. Of those that one process plays it is four times as
+//! them that do hardly anything but wait. Of those that one process plays it is eight times as
 //! many: what they carry is little, and where a device lacks something they wait for it.
 
 use std::{
@@ -22,7 +22,7 @@ impl Seats {
     /// many cells that wait; or as many as the command line has threads, for all.
     pub(crate) fn new(arguments: &mut Arguments, waiting: usize) -> [Self; 2] {
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let seats = [2 * processors, 8 * processors];
+        let seats = [2 * processors, 16 * processors];
         let all = seats.iter().sum::<usize>() + waiting;
         let threads = *arguments.test_threads.get_or_insert(all);
         seats.map(|seats| Self {

@@ -1,8 +1,7 @@
 //! The time that engines go by.
 #![forbid(unsafe_code)]
 
-#[cfg(not(test))]
-use std::time::Instant;
+use std::{sync::LazyLock, time::Instant};
 
 #[cfg(test)]
 pub(crate) use stopped::{StoppedClock, now};
@@ -12,6 +11,12 @@ pub(crate) use stopped::{StoppedClock, now};
 #[inline(always)]
 pub(crate) fn now() -> Instant {
     Instant::now()
+}
+
+/// The time of the system at the first call, from which times in atomic words count.
+pub(crate) fn start() -> Instant {
+    static START: LazyLock<Instant> = LazyLock::new(Instant::now);
+    *START
 }
 
 /// A clock that tests move, so that no busy machine makes an engine late.
@@ -46,6 +51,8 @@ mod stopped {
     impl StoppedClock {
         /// Stops the clock of this thread, which goes until now.
         pub(crate) fn stop() -> Self {
+            // A clock that stands is never before it.
+            super::start();
             let before = STOPPED_AT.replace(Some(Instant::now()));
             assert_eq!(before, None, "the clock of this thread stands already");
             let _thread = PhantomData;

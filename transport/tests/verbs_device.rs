@@ -2,7 +2,7 @@
 //!
 //! `IBEX_TEST_DEVICE` names the device, and makes its absence a failure. Both ends are on
 //! it, in this process. `IBEX_TEST_SLEEPS` says how often to sleep for a message, where it
-//! is not 50 000 times.
+//! is not 10 000 times.
 #![cfg(feature = "verbs")]
 
 #[path = "two_ends/mod.rs"]
@@ -201,7 +201,7 @@ fn no_wake_up_is_lost_over_many_sleeps() {
     let Some((provider, choice)) = chosen() else {
         return;
     };
-    let wanted = env::var("IBEX_TEST_SLEEPS").map_or(50_000, |sleeps| sleeps.parse().unwrap());
+    let wanted = env::var("IBEX_TEST_SLEEPS").map_or(10_000, |sleeps| sleeps.parse().unwrap());
     let (mut one, mut other) = connected(&provider, &choice, &Like::default());
     let progress = Progress::default();
     let (mut sleeps, mut lost) = (0, 0);

@@ -16,12 +16,13 @@ use crate::workspace;
 
 /// The corpus first, which needs no fuzzer, then some seconds for each target.
 pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
-    for line in [
+    let corpus = [
         "cargo clippy --manifest-path fuzz/Cargo.toml --all-targets -- -D warnings",
         "cargo test --manifest-path fuzz/Cargo.toml --no-default-features",
-    ] {
-        Step::of_line(line).run(watchdog)?;
-    }
+    ]
+    .map(Step::of_line);
+    // The fuzzer's crates are compiled one by one, and each by one core.
+    side_by_side(&[&corpus, &[cargo_fuzz("build")]], watchdog)?;
     each_for(STAGE_TIME, watchdog)
 }
 
@@ -37,7 +38,7 @@ fn each_for(time: Duration, watchdog: &Watchdog) -> Result<(), Failure> {
         .collect::<Result<Vec<_>, _>>()?;
     // Each takes one core.
     let (first, second) = steps.split_at(steps.len() / 2);
-    side_by_side([first, second], watchdog)
+    side_by_side(&[first, second], watchdog)
 }
 
 /// `cargo xtask fuzz`.
@@ -68,7 +69,7 @@ fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
     let found = format!("fuzz/corpus-work/{target}");
     fs::create_dir_all(workspace::root().join(&found))
         .map_err(|error| Failure::new(format!("{found}: {error}")))?;
-    let mut step = Step::of_line("cargo fuzz run parsers")
+    let mut step = cargo_fuzz("run")
         .args([found, format!("fuzz/corpus/{target}")])
         .args([
             "--",
@@ -77,13 +78,18 @@ fn fuzz(target: &str, time: Option<Duration>) -> Result<Step, Failure> {
             "-print_final_stats=1",
             "-verbosity=0",
         ])
-        .env("IBEX_FUZZ_TARGET", target)
-        // The sanitizers are no stable feature of the stable compiler.
-        .env("RUSTC_BOOTSTRAP", "1");
+        .env("IBEX_FUZZ_TARGET", target);
     if let Some(time) = time {
         step = step.arg(format!("-max_total_time={}", time.as_secs()));
     }
     Ok(step)
+}
+
+/// A command of `cargo fuzz` for the one program of all targets.
+fn cargo_fuzz(command: &str) -> Step {
+    Step::of_line(&format!("cargo fuzz {command} parsers"))
+        // The sanitizers are no stable feature of the stable compiler.
+        .env("RUSTC_BOOTSTRAP", "1")
 }
 
 /// The names of the targets.

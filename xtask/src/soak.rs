@@ -7,7 +7,7 @@ use std::env;
 use std::process::ExitCode;
 
 use crate::failure::Failure;
-use crate::step::Step;
+use crate::step::{Step, side_by_side};
 use crate::tested;
 use crate::verbs;
 use crate::watchdog::Watchdog;
@@ -30,12 +30,9 @@ pub(crate) fn long(watchdog: &Watchdog) -> Result<(), Failure> {
 
 fn for_seconds(seconds: &str, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    for fabric in ["shm", "tcp"] {
-        Step::new(&tested::soak())
-            .args(words(fabric, seconds))
-            .run(watchdog)?;
-    }
-    Ok(())
+    let [shm, tcp] =
+        ["shm", "tcp"].map(|fabric| [Step::new(&tested::soak()).args(words(fabric, seconds))]);
+    side_by_side(&[&shm, &tcp], watchdog)
 }
 
 /// The same over the guest's devices, which carry less: a part of the stage `verbs`, which has

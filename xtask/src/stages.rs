@@ -54,17 +54,7 @@ pub(crate) const STAGES: &[Stage] = &[
         budget: seconds(240),
         quick: true,
         tools: &[CMAKE, LIBCLANG],
-        work: Work::Commands(&[
-            // With the bindings, which are what else there is to test without a device.
-            // The integrations have one build, which is optimised.
-            "cargo test --workspace --exclude ibex --exclude ibex-integrations \
-             --features ibex-transport/verbs,ibex-harness/verbs",
-            "cargo test -p ibex --lib --examples --test asynchronous --test compile \
-             --test environment --test fingerprints --test group --test log --test memory_bound \
-             --test owned_messages --test polls --test readme --test refusals --test send_sync \
-             --test shared_credit --test streams --test unopened",
-            "cargo test -p ibex --doc",
-        ]),
+        work: Work::Function(unit),
     },
     Stage {
         name: "loom",
@@ -112,16 +102,7 @@ pub(crate) const STAGES: &[Stage] = &[
         budget: seconds(180),
         quick: false,
         tools: &[CMAKE, IPROUTE, LIBCLANG],
-        work: Work::Function(|watchdog| {
-            tested::build_programs(watchdog)?;
-            tested::test("--test conformance -- --skip /fake/").run(watchdog)?;
-            tested::test(
-                "--test rolling_upgrade --test recorded_peers --test first_bytes \
-                 --test resuming --test damage --test black_hole --test fan_in --test select \
-                 --test hostile_shm --test memory_limit --test tasks",
-            )
-            .run(watchdog)
-        }),
+        work: Work::Function(conformance),
     },
     Stage {
         name: "masks",
@@ -263,50 +244,93 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
         .run(watchdog)
 }
 
+/// Runs the tests of the facade, which are built anew, while those of the other crates run.
+fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
+    let others = [
+        // With the bindings, which are what else there is to test without a device.
+        // The integrations have one build, which is optimised.
+        "cargo test --workspace --exclude ibex --exclude ibex-integrations \
+         --features ibex-transport/verbs,ibex-harness/verbs",
+    ];
+    let facade = [
+        "cargo test -p ibex --lib --examples --test asynchronous --test compile \
+         --test environment --test fingerprints --test group --test log --test memory_bound \
+         --test owned_messages --test polls --test readme --test refusals --test send_sync \
+         --test shared_credit --test streams --test unopened",
+        "cargo test -p ibex --doc",
+    ];
+    let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
+    side_by_side(&[&others, &facade], watchdog)
+}
+
 /// Builds what the stages behind it run, in as few calls as can be: two cores that compile one
 /// crate at a time are one core.
 fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    tested::test(
-        "--no-run --test conformance --test rolling_upgrade --test recorded_peers \
-         --test first_bytes --test resuming --test damage --test black_hole --test fan_in \
-         --test hostile_shm --test memory_limit --test tasks \
-         --test select \
-         --test fan_in_cost --test fork --test memory_flat --test no_allocation \
-         --test no_copy --test idle --test idle_futures --test idle_memory \
-         --test leaves_nothing --test replication --test exchanges --test rdma --test rdma_crowd \
-         --test rdma_errors --test rdma_links --test verbs_device --test verbs_faults \
-         --test limits",
-    )
-    .run(watchdog)
+    let on_devices = "--test limits --test rdma --test rdma_crowd --test rdma_errors \
+                      --test rdma_links --test verbs_device --test verbs_faults";
+    let others = [SUITE, on_devices, "--test exchanges --test replication"];
+    build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
 
-/// Runs the proofs in two lists at once: they wait more than they compute, and each counts
-/// what is its own processes'.
+/// Runs the suite beside the tests that have no cells: all of them wait more than they compute.
+fn conformance(watchdog: &Watchdog) -> Result<(), Failure> {
+    tested::build_programs(watchdog)?;
+    at_once(&[&[SUITE], CONFORMANCE].concat(), watchdog)
+}
+
+/// Runs the proofs in lists at once: they wait more than they compute, and each counts what is
+/// its own processes'.
 fn proofs(watchdog: &Watchdog) -> Result<(), Failure> {
-    let lists = PROOFS.map(tested::test);
-    for list in &lists {
-        list.clone().arg("--no-run").run(watchdog)?;
-    }
-    let [first, second] = lists.map(|list| [list]);
-    side_by_side([&first, &second], watchdog)
+    at_once(PROOFS, watchdog)
 }
 
-/// The proofs that need no device: those that compute, and those that mostly wait.
-const PROOFS: [&str; 2] = [
-    "--no-fail-fast --test fan_in_cost --test fork --test memory_flat --test no_allocation \
-     --test no_copy",
-    "--no-fail-fast --test idle --test idle_futures --test idle_memory --test leaves_nothing",
+/// Builds optimised tests, then runs them in lists at once, each list to its end.
+fn at_once(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
+    build_tests(lists, watchdog)?;
+    let step = |list| [tested::test(&format!("--no-fail-fast {list}"))];
+    let lists: Vec<_> = lists.iter().map(step).collect();
+    let lists: Vec<_> = lists.iter().map(|list| &list[..]).collect();
+    side_by_side(&lists, watchdog)
+}
+
+/// Builds the tests of all these lists in one call; arguments for their programs stand behind
+/// ` -- `.
+fn build_tests(lists: &[&str], watchdog: &Watchdog) -> Result<(), Failure> {
+    let tests = lists.iter().filter_map(|list| list.split(" -- ").next());
+    let tests: Vec<_> = tests.collect();
+    tested::test(&format!("--no-run {}", tests.join(" "))).run(watchdog)
+}
+
+/// The suite over everything that needs no device.
+const SUITE: &str = "--test conformance -- --skip /fake/";
+
+/// The tests that need no device beside the suite: those that compute, and those that mostly wait.
+const CONFORMANCE: &[&str] = &[
+    "--test damage --test first_bytes --test memory_limit",
+    "--test black_hole --test fan_in --test hostile_shm --test recorded_peers --test resuming \
+     --test rolling_upgrade --test select --test tasks",
+];
+
+/// The proofs that need no device. Each test plays its proofs one after the other.
+const PROOFS: &[&str] = &[
+    "--test fan_in_cost",
+    "--test fork",
+    "--test idle -- /shm/",
+    "--test idle -- /tcp/",
+    "--test idle_memory",
+    "--test idle_futures --test leaves_nothing --test no_copy",
+    "--test memory_flat --test no_allocation",
 ];
 
 /// Each example once. `pingpong` and `replication` run over every fabric that needs no device.
 fn examples(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
-    for (name, arguments) in EXAMPLES {
-        let step = Step::new(&tested::example(name)).args(arguments.split_whitespace());
-        step.run(watchdog)?;
-    }
-    tested::test("--test replication").run(watchdog)
+    let each = EXAMPLES.iter().map(|(name, arguments)| {
+        Step::new(&tested::example(name)).args(arguments.split_whitespace())
+    });
+    let each: Vec<_> = each.collect();
+    side_by_side(&[&each, &[tested::test("--test replication")]], watchdog)
 }
 
 const EXAMPLES: &[(&str, &str)] = &[

@@ -194,18 +194,28 @@ impl Step {
     }
 }
 
-/// Runs two lists of steps at once, and both to their ends, or to where each fails.
-pub(crate) fn side_by_side(lists: [&[Step]; 2], watchdog: &Watchdog) -> Result<(), Failure> {
-    let run = |steps: &[Step]| steps.iter().try_for_each(|step| step.run(watchdog));
-    let [first, second] = lists;
-    let ends = thread::scope(|scope| {
-        let second = scope.spawn(|| run(second));
-        [run(first), second.join().expect("a list of steps ends")]
+/// Runs lists of steps at once, and each to its end, or to where it fails.
+pub(crate) fn side_by_side(lists: &[&[Step]], watchdog: &Watchdog) -> Result<(), Failure> {
+    lists_at_once(lists, |step| step.run(watchdog))
+}
+
+/// Does the same with whatever `run` runs.
+pub(crate) fn lists_at_once<T: Sync>(
+    lists: &[&[T]],
+    run: impl Fn(&T) -> Result<(), Failure> + Sync,
+) -> Result<(), Failure> {
+    let run = |list: &[T]| list.iter().try_for_each(&run);
+    let failures: Vec<_> = thread::scope(|scope| {
+        let running: Vec<_> = lists.iter().map(|list| scope.spawn(|| run(list))).collect();
+        let ends = running.into_iter().map(|list| list.join());
+        ends.filter_map(|end| end.expect("a list comes to its end").err())
+            .map(|failure| failure.to_string())
+            .collect()
     });
-    match ends {
-        [Err(one), Err(other)] => Err(Failure::new(format!("{one}; and {other}"))),
-        [one, other] => one.and(other),
+    if failures.is_empty() {
+        return Ok(());
     }
+    Err(Failure::new(failures.join("; and ")))
 }
 
 /// As one would type it into a shell.

@@ -46,9 +46,13 @@ pub(crate) fn whole(watchdog: &Watchdog) -> Result<(), Failure> {
 fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let mut proofs = Vec::new();
+    let more = match extent {
+        Extent::Drawn => "",
+        Extent::Whole => MORE,
+    };
     for (name, arguments) in PROOFS {
         let program = tested::test_program(name, watchdog)?;
-        proofs.push(format!("{program} {arguments}").trim_end().to_string());
+        proofs.push(format!("{more} {program} {arguments}").trim().to_string());
     }
     let conformance = tested::test_program("conformance", watchdog)?;
     let seed = seed();
@@ -93,7 +97,7 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     let mut second = vec![in_a_guest("2| ", uses)?];
     second.extend(faults("2| ", watchdog)?);
     // One guest leaves half of this machine idle, as its processors wait for each other.
-    side_by_side([&first, &second], watchdog)
+    side_by_side(&[&first, &second], watchdog)
 }
 
 /// Another one in each run, small enough to be typed.
@@ -110,8 +114,7 @@ fn shown_to_readers() -> String {
     if env::var_os("IBEX_TEST_DEVICE").is_none() {
         shown += &format!(" && {devices} v0 && {devices} --peer 192.0.2.1");
     }
-    let sizes = "--size 64 --size 65536 --iters 100";
-    format!("{shown} && {pingpong} --fabric all {sizes} --json")
+    format!("{shown} && {pingpong} --fabric all --size 65536 --iters 20 --json")
 }
 
 /// The steps that nobody wants on a device of his own, in guests of their own: messages find no
@@ -199,6 +202,9 @@ const PROOFS: &[(&str, &str)] = &[
     ("fork", "/verbs/"),
     ("exchanges", "/verbs/"),
 ];
+
+/// The environment in which the proofs do more, for the whole.
+const MORE: &str = "IBEX_TEST_SLEEPS=50000";
 
 /// The suite by each of the two kinds of completion queue, under each driver.
 const WHOLE_SUITE: [(&str, &str); 2] = [
