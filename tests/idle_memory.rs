@@ -2,8 +2,8 @@
 //! arrival memory and release cells took goes back to the system.
 //!
 //! Measured is what both processes together have more than with one such session: private
-//! and shared pages, what both map counted once (`Pss`), pools included, after each channel
-//! has carried one message and then rests. (What waits in a socket's buffers is
+//! and shared pages, what both map counted once, pools included and files not, after each
+//! channel has carried one message and then rests. (What waits in a socket's buffers is
 //! the kernel's, and is nothing here.)
 
 mod processes;
@@ -149,15 +149,19 @@ fn at_rest(party: &mut Party, side: Side, is_so_little: impl Fn(f64) -> bool) ->
     least
 }
 
-/// The pages of a process, each divided by the number of processes that map it (`Pss`,
-/// proc_pid_smaps(5)).
+/// The pages of a process that hold no file, each divided by the number of processes that map it
+/// (`Pss_Anon` and `Pss_Shmem`, proc_pid_smaps(5)). Programs and libraries are left out: how many
+/// processes share them changes with what else runs here.
 fn resident_kib(pid: u32) -> u64 {
     let rollup = format!("/proc/{pid}/smaps_rollup");
     let rollup = fs::read_to_string(rollup).expect("the process lives");
-    let line = rollup.lines().find_map(|line| line.strip_prefix("Pss:"));
-    let field = line.and_then(|line| line.split_ascii_whitespace().next());
-    let field = field.and_then(|field| field.parse().ok());
-    field.expect("the kernel knows it")
+    let field = |name: &str| -> u64 {
+        let line = rollup.lines().find_map(|line| line.strip_prefix(name));
+        let field = line.and_then(|line| line.split_ascii_whitespace().next());
+        let field = field.and_then(|field| field.parse().ok());
+        field.expect("the kernel knows it")
+    };
+    field("Pss_Anon:") + field("Pss_Shmem:")
 }
 
 /// How many sessions rest beside the first.
