@@ -6,7 +6,7 @@
 use std::{net::SocketAddr, os::unix::net::UnixStream, thread};
 
 use ibex::{Driver, Node, Raw, RecvError, TryRecvError};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
@@ -33,18 +33,12 @@ fn serve(node: &Node, other: &UnixStream) -> Result<u64, Error> {
                 }
             }
         }
-        // 3. Sleep until there is more, here or elsewhere; a second at most.
+        // 3. Sleep until there is more, here or elsewhere.
         let mut fds = [
             PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN),
             PollFd::new(other, PollFlags::IN),
         ];
-        poll(
-            &mut fds,
-            Some(&Timespec {
-                tv_sec: 1,
-                tv_nsec: 0,
-            }),
-        )?;
+        poll(&mut fds, None)?;
     }
 }
 

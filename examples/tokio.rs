@@ -1,11 +1,11 @@
-//! Many clients served by tasks, on one thread of tokio: each request is answered in a task of
-//! its client's, and a slow one delays nobody.
+//! Many clients served by tasks of a tokio runtime, which drives the nodes as well: each client
+//! is answered in a task of its own, and a slow one delays nobody.
 //!
-//! `cargo run --release --example tokio`
+//! `cargo run --release --features tokio --example tokio`
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
-use ibex::{Node, Peer, RecvError};
+use ibex::{Driver, Node, Peer, RecvError};
 
 #[ibex::message]
 struct Request {
@@ -18,7 +18,7 @@ struct Answer {
     number: u64,
 }
 
-type Error = Box<dyn std::error::Error>;
+type Error = Box<dyn std::error::Error + Send + Sync>;
 
 /// Answers the requests of one client until it ends.
 async fn serve(client: Peer) -> Result<(), Error> {
@@ -37,8 +37,8 @@ async fn serve(client: Peer) -> Result<(), Error> {
 }
 
 /// Asks `count` times, and checks that the answers are those.
-async fn ask(server: std::net::SocketAddr, pause_ms: u64, count: u64) -> Result<(), Error> {
-    let node = Node::client()?;
+async fn ask(server: SocketAddr, pause_ms: u64, count: u64) -> Result<(), Error> {
+    let node = Node::builder().driver(Driver::Tasks).build()?;
     let peer = node.connect_async(server).await?;
     let mut requests = peer.sender::<Request>("requests")?;
     let mut answers = peer.receiver::<Answer>("answers")?;
@@ -51,27 +51,25 @@ async fn ask(server: std::net::SocketAddr, pause_ms: u64, count: u64) -> Result<
     Ok(())
 }
 
-fn main() -> Result<(), Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
+#[tokio::main]
+async fn main() -> Result<(), Error> {
+    let node = Node::builder()
+        .driver(Driver::Tasks)
+        .listen("127.0.0.1:0")
         .build()?;
-    let node = Node::listen("127.0.0.1:0")?;
     let server = node.local_addr().ok_or("it listens")?;
-    runtime.block_on(async {
-        let slow =
-            tokio::spawn(async move { ask(server, 20, 10).await.map_err(|e| e.to_string()) });
-        let quick =
-            tokio::spawn(async move { ask(server, 0, 1000).await.map_err(|e| e.to_string()) });
-        let mut served = Vec::new();
-        for _ in 0..2 {
-            let client = node.accept_async().await?;
-            served.push(tokio::spawn(async move {
-                serve(client).await.map_err(|error| error.to_string())
-            }));
-        }
-        for task in [slow, quick].into_iter().chain(served) {
-            task.await??;
-        }
-        Ok(())
-    })
+    // Other processes, as it were.
+    let slow = tokio::spawn(ask(server, 20, 10));
+    let quick = tokio::spawn(ask(server, 0, 1000));
+    let mut served = Vec::new();
+    for _ in 0..2 {
+        let client = node.accept_async().await?;
+        served.push(tokio::spawn(serve(client)));
+    }
+    for task in [slow, quick].into_iter().chain(served) {
+        task.await??;
+    }
+    let report = node.close_async(Duration::from_secs(1)).await;
+    println!("{report}");
+    Ok(())
 }

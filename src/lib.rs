@@ -83,19 +83,19 @@
 //!
 //! # Without a thread
 //!
-//! Under [`Driver::Caller`] a node has no thread, and runs when it is called. In a
-//! program's own event loop its descriptor says when, in the three steps of
-//! [`Node::as_fd`]:
+//! In a tokio program [`Driver::Tasks`] has the runtime drive the node. Under
+//! [`Driver::Caller`] a node runs when it is called; in a program's own event loop its
+//! descriptor says when, in the three steps of [`Node::as_fd`]. The guide says
+//! [which driver](guide::which_driver) is for which program.
 //!
 //! ```
 //! use ibex::{Driver, Node, Raw};
-//! use rustix::event::{PollFd, PollFlags, Timespec, poll};
+//! use rustix::event::{PollFd, PollFlags, poll};
 //!
 //! fn event_loop(address: &str) -> Result<(), Box<dyn std::error::Error>> {
 //!     let node = Node::builder().driver(Driver::Caller).build()?;
 //!     let peer = node.connect(address)?;
 //!     let mut bytes = peer.channel("bytes").codec::<Raw>().receiver::<[u8]>()?;
-//!     let second = Timespec { tv_sec: 1, tv_nsec: 0 };
 //!     loop {
 //!         let ready = PollFd::from_borrowed_fd(node.as_fd(), PollFlags::IN);
 //!         while node.poll() {}
@@ -106,7 +106,7 @@
 //!                 Err(over) => return Err(over.into()),
 //!             }
 //!         }
-//!         poll(&mut [ready], Some(&second))?;
+//!         poll(&mut [ready], None)?;
 //!     }
 //! }
 //! ```
@@ -128,6 +128,7 @@ mod error;
 mod events;
 mod fan_in;
 mod group;
+pub mod guide;
 pub mod io;
 mod listener;
 mod message;

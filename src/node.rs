@@ -87,7 +87,8 @@ use crate::{
 ///
 /// Every call that waits can be interrupted by [`close`](Self::close) from another
 /// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
-/// was sent is delivered; handles that outlive it get errors, messages stay valid. Receivers at
+/// was sent is delivered; where tasks drive it ([`Driver::Tasks`]) they wait, and not the thread
+/// that drops it. Handles that outlive it get errors, messages stay valid. Receivers at
 /// peers get an orderly end, behind what was sent; if it is a panic that drops the node, they
 /// get an error instead, [`CloseReason::Aborted`], unless their sender was closed before.
 pub struct Node {
@@ -448,16 +449,17 @@ impl Node {
     }
 
     /// Readable when [`poll`](Self::poll) has something to do; for a program's own event
-    /// loop under [`Driver::Caller`], level- or edge-triggered:
+    /// loop, or a reactor other than tokio's, under [`Driver::Caller`], level- or
+    /// edge-triggered:
     ///
     /// 1. call `poll` until it returns false;
     /// 2. take what is there (`try_accept`, `try_recv`) until nothing is;
     /// 3. sleep until the descriptor is readable.
     ///
     /// In this order: what arrives after the last `poll` makes the descriptor readable, and
-    /// what came before it is found in the second step. What this program sends between
-    /// the last `poll` and sleeping is in no descriptor, nor is a time that runs out (a
-    /// handshake's, say): call `poll` after sending, and once a second in any case.
+    /// what came before it is found in the second step. A time that runs out, a handshake's for
+    /// example, makes it readable as well, by a timer in the set. What this program sends between
+    /// the last `poll` and sleeping is in no descriptor: call `poll` after sending.
     ///
     /// What another thread does meanwhile by dropping or acknowledging a message makes it
     /// readable as well, if there is anything to do for it.
@@ -474,6 +476,8 @@ impl Node {
     /// not. Calls that wait in other threads return with errors; one that is in the middle of a
     /// send, or a reservation that is held, is waited for, up to a second, so that what it says
     /// is sent comes before the end.
+    ///
+    /// In a task, [`close_async`](Self::close_async) does the same without blocking its thread.
     ///
     /// Closing again returns the report of the first call. While that is still under way
     /// in another thread it is waited for, and the earlier of the two deadlines counts for

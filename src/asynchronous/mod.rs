@@ -70,11 +70,13 @@
 //!
 //! # Who turns the engine
 //!
-//! Under [`Driver::Threads`](crate::Driver::Threads) the node's engine moves by itself. Under
+//! In a tokio program the runtime drives the node, if it is made with
+//! [`Driver::Tasks`](crate::Driver::Tasks): a message crosses no thread but the runtime's. Under
+//! [`Driver::Threads`](crate::Driver::Threads) the node's I/O thread does, in any executor. Under
 //! [`Driver::Caller`](crate::Driver::Caller) each poll that finds nothing runs one turn, and
 //! between polls nothing moves: let the program turn the engine, by
 //! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in
-//! a task of its own as the example `tokio_caller` does.
+//! a task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
 //!
 //! `open_timeout` ends blocking calls only; a future waits until the peer opens its end or the
 //! session is over. To wait no longer, drop it, which is what an executor's time-out does. That

@@ -254,7 +254,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     ];
     let facade = [
         "cargo test -p ibex --lib --examples --test asynchronous --test compile \
-         --test environment --test fingerprints --test group --test log --test memory_bound \
+         --test environment --test event_loop --test fingerprints --test group --test log --test memory_bound \
          --test owned_messages --test polls --test readme --test refusals --test send_sync \
          --test shared_credit --test streams --test unopened",
         "cargo test -p ibex --doc",
@@ -337,7 +337,6 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("quickstart", ""),
     ("custom_codec", ""),
     ("tokio", ""),
-    ("tokio_caller", ""),
     ("fan_in", ""),
     ("event_loop", ""),
     ("large_payload", ""),

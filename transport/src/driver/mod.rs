@@ -75,17 +75,24 @@ pub enum Driver {
     /// calls run turns; receiving calls take what has already arrived without a turn and
     /// run one when nothing is there. Computing for a minute is legal and ends no session.
     Caller,
-    /// Tasks of the tokio runtime in which the node is made: no thread is started, and the
-    /// runtime's reactor watches the node's descriptor.
+    /// Tasks of the tokio runtime in which the node is made (`ibex`'s feature `tokio`): no thread
+    /// is started, and the runtime's reactor watches the node's descriptor. The runtime needs its
+    /// I/O driver (`enable_io` or `enable_all`); tokio panics without.
     ///
     /// One task of the node's runs when the reactor has news. A task of the program that awaits
     /// something of the node and finds nothing runs one turn first, which sends everything that
     /// was published before. What a task publishes without awaiting anything afterwards goes
     /// out when 32 KiB are queued, at `flush`, or when a second task of the node's runs, which
-    /// the first unsent message wakes. Blocking calls of other threads turn the engine
-    /// themselves, as under [`Driver::Caller`].
+    /// the first unsent message wakes. So a task that sends and then computes should flush.
     ///
-    /// The node ends with its runtime: see the facade's documentation of the driver.
+    /// Handles may be used in other runtimes and by threads that block; blocking calls turn the
+    /// engine themselves, as under [`Caller`](Self::Caller). Each message over shared memory
+    /// costs both ends a fence (about 20 ns), since tasks sleep after nearly every message.
+    ///
+    /// The node ends with its runtime: if that is shut down first, the node is closed as if it
+    /// were dropped, and calls answer with [`EndCause::RuntimeEnded`](crate::channel::EndCause).
+    /// A node that is dropped or closed in a task is closed by its own task; `Node::close_async`
+    /// waits for that.
     Tasks,
 }
 

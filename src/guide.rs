@@ -1,0 +1,4 @@
+//! Pages that lead from a question to a program.
+
+#[doc = include_str!("guide/which_driver.md")]
+pub mod which_driver {}
