@@ -120,6 +120,7 @@ extern crate self as ibex;
 
 mod address;
 pub mod asynchronous;
+mod calls;
 mod channel_builder;
 mod channel_defaults;
 mod dialing;
@@ -151,6 +152,10 @@ mod template;
 mod versions;
 
 pub use address::ToAddress;
+pub use calls::{
+    AnswerError, CallAsync, CallError, CallOptions, Caller, CallerStats, CallsBuilder, Execution,
+    Failure, Refused, Replies, Reply, Request, Service, ServiceBuilder, ServiceStats, StreamAsync,
+};
 pub use channel_builder::ChannelBuilder;
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{

@@ -137,6 +137,10 @@ impl Peer {
         Self { session, defaults }
     }
 
+    pub(crate) fn channel_defaults(&self) -> ChannelDefaults {
+        self.defaults
+    }
+
     pub(crate) fn session(&self) -> &Arc<SessionShared> {
         &self.session
     }

@@ -18,9 +18,14 @@ pub(crate) struct ChannelTemplate {
 impl ChannelTemplate {
     /// With the node's settings.
     pub(crate) fn new(node: &Node, name: &str) -> Self {
+        Self::with(node.channel_defaults(), name)
+    }
+
+    /// With these settings.
+    pub(crate) fn with(defaults: ChannelDefaults, name: &str) -> Self {
         Self {
             name: name.to_owned(),
-            defaults: node.channel_defaults(),
+            defaults,
             refused: None,
         }
     }
@@ -55,9 +60,14 @@ impl ChannelTemplate {
         self
     }
 
-    fn note(mut self, checked: Result<(), SettingError>) -> Self {
+    pub(crate) fn note(mut self, checked: Result<(), SettingError>) -> Self {
         self.refused = self.refused.or(checked.err());
         self
+    }
+
+    /// How long a blocking call waits for the peer to open its end.
+    pub(crate) fn wait_for_open(&self) -> Duration {
+        self.defaults.open_timeout
     }
 
     /// The same, if every setting is in its range.

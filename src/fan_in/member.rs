@@ -20,7 +20,7 @@ pub struct FanInPeer {
 
 impl FanInPeer {
     /// `None` if it has not joined.
-    pub(super) fn of(member: &Member) -> Option<Self> {
+    pub(super) fn of<K>(member: &Member<K>) -> Option<Self> {
         member.has_joined.then(|| Self {
             peer: member.peer,
             counts: member.handle.counts(),
@@ -29,12 +29,12 @@ impl FanInPeer {
 }
 
 /// One peer's end.
-pub(super) struct Member {
+pub(super) struct Member<K> {
     pub(super) peer: PeerAt,
     pub(super) handle: ReceiveHandle,
     pub(super) has_joined: bool,
-    /// Which of two versions was settled, once a message has come.
-    is_newer: Option<bool>,
+    /// What the messages before left.
+    kept: K,
 
     // Whether it may have something.
     pub(super) is_hot: bool,
@@ -45,14 +45,14 @@ pub(super) struct Member {
     pub(super) waker: Waker,
 }
 
-impl Member {
+impl<K: Default> Member<K> {
     /// Hot: it may have sent already.
     pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, waker: Waker) -> Self {
         Self {
             peer,
             handle,
             has_joined: false,
-            is_newer: None,
+            kept: K::default(),
             is_hot: true,
             silent: 0,
             waker,
@@ -74,10 +74,10 @@ impl Member {
     pub(super) fn sent<T, C, V>(&mut self, raw: RawMessage) -> FanInEvent<T, C, V>
     where
         T: ?Sized,
-        V: KnownVersions<T, C>,
+        V: KnownVersions<T, C, Kept = K>,
     {
         self.silent = 0;
-        match V::open(&self.handle, raw, &mut self.is_newer) {
+        match V::open(&self.handle, raw, &mut self.kept) {
             Ok(message) => FanInEvent::Message(self.peer, message),
             Err(error) => FanInEvent::Lost(self.peer, error.into()),
         }

@@ -70,7 +70,7 @@ pub struct FanIn<T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersio
     defaults: ChannelDefaults,
     gathering: Gathering,
     // The peers.
-    members: Vec<Option<Member>>,
+    members: Vec<Option<Member<V::Kept>>>,
     live: usize,
     /// All of them write this process's memory.
     in_memory: bool,
@@ -139,6 +139,21 @@ impl Node {
             template: ChannelTemplate::new(self, name),
             _codec: PhantomData,
         }
+    }
+}
+
+impl Node {
+    /// A fan-in of whatever `V` knows, with settings that were made elsewhere.
+    pub(crate) fn fan_in_of<T: ?Sized, C, V: KnownVersions<T, C>>(
+        &self,
+        template: ChannelTemplate,
+    ) -> Result<FanIn<T, C, V>, SettingError> {
+        let builder = FanInBuilder {
+            node: self,
+            template,
+            _codec: PhantomData,
+        };
+        builder.open()
     }
 }
 
@@ -372,7 +387,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
 
     // ---- Looking ---------------------------------------------------------------------
 
-    fn find(&mut self) -> Option<FanInEvent<T, C, V>> {
+    pub(crate) fn find(&mut self) -> Option<FanInEvent<T, C, V>> {
         if fork::is_child() {
             return self.find_after_fork();
         }
@@ -541,7 +556,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         self.events.pop_front()
     }
 
-    fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.live == 0 && self.events.is_empty() && self.gathering.is_closed()
     }
 

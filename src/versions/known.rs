@@ -18,6 +18,10 @@ pub trait KnownVersions<T: ?Sized, C>: sealed::Sealed {
     /// A message as it is received.
     type Message;
 
+    /// What is kept of each peer from one message to the next.
+    #[doc(hidden)]
+    type Kept: Default + Send + Sync;
+
     /// What an end offers its peer.
     #[doc(hidden)]
     fn offer() -> Result<Offer, OpenFailure>;
@@ -25,13 +29,12 @@ pub trait KnownVersions<T: ?Sized, C>: sealed::Sealed {
     #[doc(hidden)]
     fn sequence(message: &Self::Message) -> Sequence;
 
-    /// Checks the bytes; what is not valid is released. `is_newer` is which of two versions was
-    /// settled, once a message has come.
+    /// Checks the bytes; what is not valid is released. `kept` was left by the message before.
     #[doc(hidden)]
     fn open(
         handle: &ReceiveHandle,
         raw: RawMessage,
-        is_newer: &mut Option<bool>,
+        kept: &mut Self::Kept,
     ) -> Result<Self::Message, RecvError>;
 }
 
@@ -44,6 +47,7 @@ pub struct AndOlder<O: ?Sized>(Infallible, PhantomData<fn(&O)>);
 
 impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
     type Message = Message<T, C>;
+    type Kept = ();
 
     fn offer() -> Result<Offer, OpenFailure> {
         message_version::<T, C>().map(Offer::of_one)
@@ -57,7 +61,7 @@ impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
     fn open(
         handle: &ReceiveHandle,
         raw: RawMessage,
-        _: &mut Option<bool>,
+        (): &mut (),
     ) -> Result<Message<T, C>, RecvError> {
         receiver::open(handle, raw)
     }
@@ -65,6 +69,8 @@ impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
 
 impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> KnownVersions<N, C> for AndOlder<O> {
     type Message = VersionedMessage<N, O, C>;
+    /// Which of the two versions was settled, once a message has come.
+    type Kept = Option<bool>;
 
     fn offer() -> Result<Offer, OpenFailure> {
         let (newer, older) = (message_version::<N, C>()?, message_version::<O, C>()?);
@@ -102,7 +108,7 @@ pub(crate) fn fingerprint<T: ?Sized, C: Codec<T>>() -> [u8; 16] {
     C::schema().fingerprint.0
 }
 
-mod sealed {
+pub(crate) mod sealed {
     use super::{AndOlder, OneVersion};
 
     pub trait Sealed {}

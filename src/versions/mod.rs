@@ -21,7 +21,7 @@ use crate::{
 };
 
 mod futures;
-mod known;
+pub(crate) mod known;
 
 /// Something of the newer version or of the older: a message, or an end of a channel.
 ///

@@ -253,8 +253,9 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];
     let facade = [
-        "cargo test -p ibex --lib --examples --test asynchronous --test compile \
-         --test environment --test event_loop --test fingerprints --test group --test log --test memory_bound \
+        "cargo test -p ibex --lib --examples --test asynchronous --test calls --test compile \
+         --test environment --test event_loop --test fingerprints --test group --test log \
+         --test memory_bound \
          --test owned_messages --test polls --test readme --test refusals --test send_sync \
          --test shared_credit --test streams --test unopened",
         "cargo test -p ibex --doc",
@@ -340,7 +341,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("fan_in", ""),
     ("event_loop", ""),
     ("large_payload", ""),
-    ("request_reply", ""),
+    ("calls", ""),
     ("group", ""),
     (
         "pingpong",

@@ -31,6 +31,7 @@ use crate::{
     clock,
     driver::{Patience, SessionShared},
     engine::{
+        channel_window::ChannelWindow,
         control::CloseReason,
         counters::Counters,
         record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
@@ -695,6 +696,12 @@ impl ReceiveHandle {
     #[must_use]
     pub fn settled(&self) -> Option<[u8; 16]> {
         self.end.settled()
+    }
+
+    /// The window that both ends agreed on, once the peer has opened its end.
+    #[must_use]
+    pub fn window(&self) -> Option<ChannelWindow> {
+        self.end.state.agreed().map(|agreed| agreed.window)
     }
 
     /// Whether the peer has opened its end.

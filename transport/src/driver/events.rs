@@ -267,7 +267,7 @@ impl SessionShared {
     }
 
     /// Sets a timer of the link; `set` says whether that changes when somebody is to look next.
-    fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
+    pub(super) fn watch(&self, set: impl FnOnce(&mut Link) -> bool) {
         if self.runtime.on_link(self.id, |link, _| set(link)) == Some(true) {
             // Whoever sleeps in the epoll set has another deadline.
             self.runtime.bell().wake();

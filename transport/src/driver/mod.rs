@@ -21,6 +21,7 @@ pub mod log_limit;
 mod memory_wanted;
 mod patience;
 mod peer_description;
+mod reminder;
 mod runtime;
 mod session_counters;
 mod session_shared;

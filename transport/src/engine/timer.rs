@@ -28,9 +28,11 @@ pub enum Timer {
     Redial,
     /// A session that has got no wires until then is over.
     Verdict,
+    /// Wakers that handles left for a time are called then.
+    Alarm,
 }
 
-const TIMERS: [Timer; 10] = [
+const TIMERS: [Timer; 11] = [
     Timer::Linger,
     Timer::Leave,
     Timer::Drain,
@@ -41,6 +43,7 @@ const TIMERS: [Timer; 10] = [
     Timer::Notice,
     Timer::Redial,
     Timer::Verdict,
+    Timer::Alarm,
 ];
 
 /// The deadlines of one session.

@@ -54,7 +54,7 @@ impl Wakers {
     }
 
     /// Takes over all of `wakers`.
-    pub(super) fn extend(&mut self, wakers: impl Iterator<Item = Waker>) {
+    pub(crate) fn extend(&mut self, wakers: impl Iterator<Item = Waker>) {
         if self.is_untouched() {
             // While the thread's locals are destroyed there is none.
             self.0 = ManuallyDrop::new(KEPT.try_with(Cell::take).unwrap_or_default());

@@ -226,6 +226,7 @@ impl Link {
                 Timer::Notice => self.tell_of_break(context),
                 Timer::Redial => self.redial(context),
                 Timer::Verdict => self.give_up(context),
+                Timer::Alarm => self.sound_alarms(now, context),
             }
         }
         if any {

@@ -8,6 +8,7 @@
 //! shared memory. Whatever a link does on behalf of a handle is followed by
 //! [`settle`](Link::settle), which lets the consequences out.
 
+mod alarms;
 pub(crate) mod compact;
 mod cut_frame;
 mod ending;
@@ -104,6 +105,7 @@ pub(crate) struct Link {
     /// Its queue pair is gone, and the engine has not heard so.
     pub(crate) has_left_site: bool,
     timers: TimerTable,
+    alarms: alarms::Alarms,
     /// As it closes: until then handles that are inside are waited for.
     leaving_until: Option<Instant>,
     /// Of the node's sessions; given up when this one is over.
@@ -221,6 +223,7 @@ impl Link {
             rewiring: rewiring.map(|terms| Box::new(Rewiring::new(terms, fabric))),
             has_left_site: false,
             timers: TimerTable::default(),
+            alarms: alarms::Alarms::default(),
             leaving_until: None,
             place: Some(place),
             is_hot: false,

@@ -1,0 +1,289 @@
+//! Settings of calls, and the two channels that a service is.
+
+use std::{marker::PhantomData, sync::Arc};
+
+use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
+use ibex_transport::{driver::SessionShared, engine::message_version::MessageVersion};
+
+use super::{
+    caller::Caller,
+    line::{Line, LineSettings},
+    service::Service,
+};
+#[cfg(feature = "rkyv")]
+use crate::Rkyv;
+use crate::{
+    Node, OpenError, OpenFailure, Peer, SettingError,
+    channel_builder::{Offer, message_version},
+    message::DefaultCodec,
+    template::ChannelTemplate,
+};
+
+/// Settings of calls to one peer, and of a service for it. Made by [`Peer::calls`], ends in
+/// [`caller`](Self::caller) or [`service`](Self::service).
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until `caller` or `service`"]
+pub struct CallsBuilder<C = DefaultCodec> {
+    session: Arc<SessionShared>,
+    settings: CallSettings,
+    _codec: PhantomData<fn() -> C>,
+}
+
+/// Settings of a service for all peers. Made by [`Node::calls`], ends in
+/// [`service`](Self::service).
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `service`"]
+pub struct ServiceBuilder<'a, C = DefaultCodec> {
+    node: &'a Node,
+    settings: CallSettings,
+    _codec: PhantomData<fn() -> C>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct CallSettings {
+    pub(super) template: ChannelTemplate,
+    pub(super) max_in_flight: u32,
+}
+
+impl Peer {
+    /// Calls to the service `name` of this peer, with the default settings and codec.
+    ///
+    /// Announces it and returns, without waiting for the peer. Per session a name has one caller,
+    /// which is cloned, and one service.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as for a channel.
+    #[cfg(feature = "rkyv")]
+    pub fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Caller<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.calls(name).caller()
+    }
+
+    /// A service for calls of this peer alone, with the default settings and codec.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as for a channel.
+    #[cfg(feature = "rkyv")]
+    pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Service<Q, R>, OpenError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.calls(name).service()
+    }
+
+    /// The same with settings.
+    pub fn calls(&self, name: &str) -> CallsBuilder {
+        CallsBuilder {
+            session: self.session().clone(),
+            settings: CallSettings::new(ChannelTemplate::with(self.channel_defaults(), name)),
+            _codec: PhantomData,
+        }
+    }
+}
+
+impl Node {
+    /// A service for calls of all peers, present and future, with the default settings and codec.
+    ///
+    /// # Errors
+    ///
+    /// None: the settings are the node's, which were checked when it was made.
+    #[cfg(feature = "rkyv")]
+    pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        &self,
+        name: &str,
+    ) -> Result<Service<Q, R>, SettingError>
+    where
+        Rkyv: Codec<Q> + Codec<R>,
+    {
+        self.calls(name).service()
+    }
+
+    /// The same with settings.
+    pub fn calls(&self, name: &str) -> ServiceBuilder<'_> {
+        ServiceBuilder {
+            node: self,
+            settings: CallSettings::new(ChannelTemplate::new(self, name)),
+            _codec: PhantomData,
+        }
+    }
+}
+
+macro_rules! settings {
+    () => {
+        /// Calls of one caller that may be under way. Default: 1024, range 1 to 65536. A caller
+        /// waits at its own limit; what goes beyond the service's is
+        /// [refused](crate::CallError::Refused). More lets more requests and replies lie in the
+        /// window.
+        pub fn max_in_flight(mut self, calls: u32) -> Self {
+            self.settings = self.settings.max_in_flight(calls);
+            self
+        }
+
+        /// Bytes of requests, and of replies, that may be sent and not yet released. As
+        /// [`ChannelBuilder::window_bytes`](crate::ChannelBuilder::window_bytes).
+        pub fn window_bytes(mut self, bytes: u64) -> Self {
+            self.settings.template = self.settings.template.window_bytes(bytes);
+            self
+        }
+
+        /// The longest request or reply, with 16 to 64 bytes for what ibex says of it. As
+        /// [`ChannelBuilder::max_message_bytes`](crate::ChannelBuilder::max_message_bytes).
+        pub fn max_message_bytes(mut self, bytes: u64) -> Self {
+            self.settings.template = self.settings.template.max_message_bytes(bytes);
+            self
+        }
+
+        /// How long a blocking call waits for the peer to open its end. As
+        /// [`ChannelBuilder::open_timeout`](crate::ChannelBuilder::open_timeout).
+        pub fn open_timeout(mut self, timeout: std::time::Duration) -> Self {
+            self.settings.template = self.settings.template.open_timeout(timeout);
+            self
+        }
+    };
+}
+
+impl<C> CallsBuilder<C> {
+    /// How requests and replies are encoded. As
+    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
+    pub fn codec<D>(self) -> CallsBuilder<D> {
+        CallsBuilder {
+            session: self.session,
+            settings: self.settings,
+            _codec: PhantomData,
+        }
+    }
+
+    settings!();
+
+    /// Opens the calling end: announces it and returns.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as for a channel. A peer whose types differ is told of by the first call.
+    pub fn caller<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        self,
+    ) -> Result<Caller<Q, R, C>, OpenError>
+    where
+        C: Codec<Q> + Codec<R>,
+    {
+        let channel = self.settings.template.over(&self.session);
+        let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
+        let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
+        let settings = LineSettings {
+            max_in_flight: self.settings.max_in_flight,
+            open_timeout: self.settings.template.wait_for_open(),
+        };
+        Ok(Caller::new(Line::new(requests, replies, &settings)))
+    }
+
+    /// Opens the serving end: announces it and returns.
+    ///
+    /// # Errors
+    ///
+    /// [`OpenError`], as for a channel.
+    pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        self,
+    ) -> Result<Service<Q, R, C>, OpenError>
+    where
+        C: Codec<Q> + Codec<R>,
+    {
+        Service::of_peer(self.settings, &self.session)
+    }
+}
+
+impl<'a, C> ServiceBuilder<'a, C> {
+    /// How requests and replies are encoded. As
+    /// [`ChannelBuilder::codec`](crate::ChannelBuilder::codec).
+    pub fn codec<D>(self) -> ServiceBuilder<'a, D> {
+        ServiceBuilder {
+            node: self.node,
+            settings: self.settings,
+            _codec: PhantomData,
+        }
+    }
+
+    settings!();
+
+    /// Opens the serving end with every peer that is there, and with those that come.
+    ///
+    /// # Errors
+    ///
+    /// [`SettingError`]: a setting is out of its range.
+    pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
+        self,
+    ) -> Result<Service<Q, R, C>, SettingError>
+    where
+        C: Codec<Q> + Codec<R>,
+    {
+        Service::of_node(self.settings, self.node)
+    }
+}
+
+impl CallSettings {
+    fn new(template: ChannelTemplate) -> Self {
+        Self {
+            template,
+            max_in_flight: 1024,
+        }
+    }
+
+    fn max_in_flight(mut self, calls: u32) -> Self {
+        let checked = SettingError::check_count("max_in_flight", calls.into(), 1..=1 << 16);
+        self.template = self.template.note(checked);
+        self.max_in_flight = calls;
+        self
+    }
+}
+
+/// Requests as peers compare them: by both types, so that a caller whose reply differs hears of it
+/// before anything is executed.
+pub(super) fn request_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
+-> Result<MessageVersion, OpenFailure> {
+    call_version::<Q, R, C>(message_version::<Q, C>()?.alignment)
+}
+
+/// The same for replies.
+pub(super) fn reply_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>()
+-> Result<MessageVersion, OpenFailure> {
+    call_version::<Q, R, C>(message_version::<R, C>()?.alignment)
+}
+
+fn call_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>(
+    alignment: u32,
+) -> Result<MessageVersion, OpenFailure> {
+    let (request, reply) = (message_version::<Q, C>()?, message_version::<R, C>()?);
+    let mut schema = format!("call of {} for {}", request.schema, reply.schema);
+    while schema.len() > MAX_TEXT_BYTES {
+        schema.pop();
+    }
+    let fingerprint = SchemaInfo::of::<CallSchema<Q, R, C>>("ibex/call 1", &[]).fingerprint;
+    Ok(MessageVersion {
+        fingerprint: fingerprint.0,
+        schema,
+        alignment,
+    })
+}
+
+/// The header's layout and both types.
+struct CallSchema<Q: ?Sized, R: ?Sized, C>(PhantomData<(fn(&Q), fn(&R), fn(C))>);
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Schema for CallSchema<Q, R, C> {
+    fn describe(to: &mut Describer) {
+        to.compound("Call", &[describe_by::<Q, C>, describe_by::<R, C>]);
+    }
+}
+
+/// By its fingerprint, which is all that a codec gives.
+fn describe_by<T: ?Sized, C: Codec<T>>(to: &mut Describer) {
+    to.atom(&C::schema().fingerprint.to_string());
+}

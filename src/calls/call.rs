@@ -1,0 +1,112 @@
+//! A call, for a task.
+
+use std::{
+    borrow::Borrow,
+    fmt,
+    future::Future,
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use ibex_codec::Codec;
+
+use super::{
+    claim::{Answer, CallKind, Claim},
+    error::CallError,
+    line::Line,
+    options::CallOptions,
+    reply::Reply,
+};
+
+/// A call, for a task. See [`Caller::call_async`](crate::Caller::call_async). `V` is the request
+/// or a reference to it.
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
+    line: Arc<Line>,
+    request: V,
+    deadline: Option<Instant>,
+    retries: u32,
+    /// From the first poll to the reply.
+    claim: Option<Claim<Arc<Line>>>,
+    is_sent: bool,
+    _types: PhantomData<(fn(&Q), fn() -> C, fn(&R))>,
+}
+
+impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
+    /// `claim` may be had already.
+    pub(super) fn new(
+        line: Arc<Line>,
+        options: &CallOptions,
+        mut claim: Option<Claim<Arc<Line>>>,
+        request: V,
+    ) -> Self {
+        let deadline = options.deadline();
+        if let Some(claim) = &mut claim {
+            claim.set_deadline(deadline);
+        }
+        Self {
+            line,
+            request,
+            deadline,
+            retries: options.retries(),
+            claim,
+            is_sent: false,
+            _types: PhantomData,
+        }
+    }
+}
+
+impl<V: Borrow<Q>, Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> CallAsync<V, Q, R, C> {
+    fn poll_once(&mut self, context: &mut Context<'_>) -> Poll<Result<Reply<R, C>, CallError>> {
+        let (line, deadline) = (&self.line, self.deadline);
+        let claim = self
+            .claim
+            .get_or_insert_with(|| Claim::new(line.clone(), CallKind::Unary, deadline));
+        if !self.is_sent {
+            let request = self.request.borrow();
+            ready!(claim.poll_send::<Q, C>(context.waker(), request))?;
+            self.is_sent = true;
+        }
+        Poll::Ready(match ready!(claim.poll_answer::<R, C>(context.waker()))? {
+            Answer::Reply(reply) => Ok(reply),
+            Answer::Item(_) | Answer::End => unreachable!("they come of streams alone"),
+        })
+    }
+}
+
+impl<V, Q: ?Sized, R: ?Sized, C> Unpin for CallAsync<V, Q, R, C> {}
+
+impl<V, Q, R, C> Future for CallAsync<V, Q, R, C>
+where
+    V: Borrow<Q>,
+    Q: ?Sized,
+    R: ?Sized,
+    C: Codec<Q> + Codec<R>,
+{
+    type Output = Result<Reply<R, C>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            let done = ready!(this.poll_once(context));
+            this.claim = None;
+            this.is_sent = false;
+            match done {
+                Err(error) if this.retries > 0 && error.is_worth_another() => this.retries -= 1,
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+impl<V, Q: ?Sized, R: ?Sized, C> fmt::Debug for CallAsync<V, Q, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CallAsync")
+            .field("service", &self.line.service)
+            .field("is_sent", &self.is_sent)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,317 @@
+//! One call's claim to its place on the line: what is dropped when the call ends, in whatever way.
+
+use std::{
+    ops::Deref,
+    task::{Poll, Waker, ready},
+    time::Instant,
+};
+
+use ibex_codec::{Codec, Invalid};
+use ibex_transport::{driver::TimedOut, ring::Ticket};
+
+use super::{
+    error::{CallError, Failure, MAX_FAILURE_BYTES, Over, Refused},
+    frame::{Content, Opened},
+    header::{CallId, Header, Kind},
+    line::Line,
+    outbox::Unsent,
+    slots::{Key, Landed, Look},
+};
+use crate::Reply;
+
+/// A call's place. Dropping it cancels the call, if it went out and has not ended.
+pub(super) struct Claim<L: Deref<Target = Line>> {
+    pub(super) line: L,
+    key: Key,
+    id: Option<CallId>,
+    kind: Kind,
+    window: u16,
+    deadline: Option<Instant>,
+    /// The request went out.
+    is_sent: bool,
+    /// The last frame has come, or none will.
+    is_over: bool,
+    /// Of a task that waits for room.
+    room: Option<Ticket>,
+}
+
+/// Whether a call takes one reply or many.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum CallKind {
+    Unary,
+    Stream { window: u16 },
+}
+
+/// What a frame is to who called.
+pub(super) enum Answer<R: ?Sized, C: Codec<R>> {
+    Reply(Reply<R, C>),
+    Item(Reply<R, C>),
+    End,
+}
+
+impl<L: Deref<Target = Line>> Claim<L> {
+    /// A place for a call of one reply, or of a stream. Nothing is sent yet.
+    pub(super) fn new(line: L, call: CallKind, deadline: Option<Instant>) -> Self {
+        let (kind, window) = match call {
+            CallKind::Unary => (Kind::Call, 0),
+            CallKind::Stream { window } => (Kind::Stream, window),
+        };
+        let (key, id) = line.slots().claim(deadline, window);
+        Self {
+            line,
+            key,
+            id,
+            kind,
+            window,
+            deadline,
+            is_sent: false,
+            is_over: false,
+            room: None,
+        }
+    }
+
+    fn header(&self, id: CallId) -> Header {
+        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        Header::new(id, self.kind)
+            .with_count(self.window)
+            .with_time_left(self.deadline.map(left))
+    }
+
+    // ---- In a thread -----------------------------------------------------------------
+
+    /// Waits for its turn and for room, and sends the request.
+    pub(super) fn send<Q: ?Sized, C: Codec<Q>>(&mut self, request: &Q) -> Result<(), CallError> {
+        let id = match self.id {
+            Some(id) => id,
+            None => match self.line.wait_for_turn(self.key, self.deadline) {
+                Ok(Some(id)) => *self.id.insert(id),
+                Ok(None) => return Err(self.over_before_sent()),
+                Err(TimedOut) => return Err(self.late()),
+            },
+        };
+        let header = || Some(self.header(id));
+        let content = Content::Value(request);
+        let sent = self
+            .line
+            .outbox
+            .send::<Q, C>(header, content, self.deadline);
+        self.was_sent(sent)
+    }
+
+    /// Waits for the next frame.
+    pub(super) fn answer<R: ?Sized, C: Codec<R>>(&mut self) -> Result<Answer<R, C>, CallError> {
+        let Some(id) = self.id else {
+            unreachable!("a call that was sent has a name")
+        };
+        match self.line.wait_for_answer(self.key, id, self.deadline) {
+            Ok(look) => self.looked(look).unwrap_or_else(|| Err(self.late())),
+            Err(TimedOut) => Err(self.late()),
+        }
+    }
+
+    // ---- In a task -------------------------------------------------------------------
+
+    /// Sends the request, once it is its turn and there is room.
+    pub(super) fn poll_send<Q: ?Sized, C: Codec<Q>>(
+        &mut self,
+        waker: &Waker,
+        request: &Q,
+    ) -> Poll<Result<(), CallError>> {
+        if self.is_late() {
+            return Poll::Ready(Err(self.late()));
+        }
+        let id = match self.id {
+            Some(id) => id,
+            None => {
+                let Some(id) = self.line.poll_turn(self.key, waker, self.deadline) else {
+                    return match self.line.slots().over().is_some() {
+                        true => Poll::Ready(Err(self.over_before_sent())),
+                        false => Poll::Pending,
+                    };
+                };
+                *self.id.insert(id)
+            }
+        };
+        let mut room = self.room.take();
+        let header = || self.header(id);
+        let content = Content::Value(request);
+        let sent = self
+            .line
+            .outbox
+            .poll_send::<Q, C>(&mut room, waker, header, content);
+        self.room = room;
+        if sent.is_pending() && self.deadline.is_some() {
+            self.line.wake_late(self.key, waker, self.deadline);
+        }
+        Poll::Ready(self.was_sent(ready!(sent)))
+    }
+
+    /// Whether the request may be sent, as far as the number of calls under way goes.
+    #[cfg(feature = "tower")]
+    pub(super) fn poll_turn(&mut self, waker: &Waker) -> Poll<Result<(), CallError>> {
+        if self.id.is_none() {
+            self.id = self.line.poll_turn(self.key, waker, self.deadline);
+        }
+        if self.line.slots().over().is_some() {
+            return Poll::Ready(Err(self.over_before_sent()));
+        }
+        match self.id {
+            Some(_) => Poll::Ready(Ok(())),
+            None => Poll::Pending,
+        }
+    }
+
+    /// Counts the time from now on.
+    pub(super) fn set_deadline(&mut self, deadline: Option<Instant>) {
+        self.deadline = deadline;
+        self.line.slots().set_deadline(self.key, deadline);
+    }
+
+    /// The next frame.
+    pub(super) fn poll_answer<R: ?Sized, C: Codec<R>>(
+        &mut self,
+        waker: &Waker,
+    ) -> Poll<Result<Answer<R, C>, CallError>> {
+        let look = self.line.poll_answer(self.key, waker, self.deadline);
+        match self.looked(look) {
+            Some(answer) => Poll::Ready(answer),
+            None if self.is_late() => Poll::Ready(Err(self.late())),
+            None => Poll::Pending,
+        }
+    }
+
+    // ---- What it comes to ------------------------------------------------------------
+
+    fn was_sent(&mut self, sent: Result<(), Unsent>) -> Result<(), CallError> {
+        match sent {
+            Ok(()) => {
+                self.is_sent = true;
+                Ok(())
+            }
+            Err(Unsent::Failed(error)) => Err(CallError::NotSent(error)),
+            Err(Unsent::Late) => Err(self.late()),
+            Err(Unsent::InVain) => Err(self.over_before_sent()),
+        }
+    }
+
+    fn looked<R: ?Sized, C: Codec<R>>(
+        &mut self,
+        look: Look,
+    ) -> Option<Result<Answer<R, C>, CallError>> {
+        match look {
+            Look::Nothing => None,
+            Look::Over(Over(why)) => {
+                self.is_over = true;
+                let (service, peer) = self.names();
+                Some(Err(CallError::Lost { service, peer, why }))
+            }
+            Look::Landed(landed) => Some(self.landed(landed)),
+        }
+    }
+
+    fn landed<R: ?Sized, C: Codec<R>>(
+        &mut self,
+        landed: Landed,
+    ) -> Result<Answer<R, C>, CallError> {
+        let Landed { header, body } = landed;
+        self.is_over = header.kind != Kind::Item;
+        let (service, peer) = match header.kind {
+            Kind::Item if self.kind != Kind::Stream => self.names(),
+            Kind::Reply | Kind::Item => {
+                return match Opened::of(body) {
+                    Ok(opened) if self.is_over => Ok(Answer::Reply(Reply::new(opened))),
+                    Ok(opened) => Ok(Answer::Item(Reply::new(opened))),
+                    Err(invalid) => Err(self.invalid(&invalid)),
+                };
+            }
+            Kind::End if self.kind == Kind::Stream => return Ok(Answer::End),
+            _ => self.names(),
+        };
+        Err(match header.kind {
+            Kind::Failed => {
+                let text = body.bytes().get(Header::BYTES..).unwrap_or_default();
+                let text = &text[..text.len().min(MAX_FAILURE_BYTES)];
+                let failure = Failure {
+                    code: header.code(),
+                    text: String::from_utf8_lossy(text).into_owned(),
+                };
+                CallError::Failed {
+                    service,
+                    peer,
+                    failure,
+                }
+            }
+            Kind::Refused => CallError::Refused {
+                service,
+                peer,
+                reason: Refused::of(header.count),
+            },
+            _ => CallError::Unanswered { service, peer },
+        })
+    }
+
+    /// An item was taken: the handler may send more.
+    pub(super) fn item_taken(&self) {
+        let credit = self.line.slots().item_taken(self.key);
+        if let (Some(id), Some(credit)) = (self.id, credit) {
+            let header = Header::new(id, Kind::Credit).with_count(credit);
+            self.line.outbox.notify(header, String::new());
+        }
+    }
+
+    fn is_late(&self) -> bool {
+        self.deadline
+            .is_some_and(|deadline| Instant::now() >= deadline)
+    }
+
+    fn names(&self) -> (String, String) {
+        (self.line.service.clone(), self.line.peer_name())
+    }
+
+    #[cold]
+    fn late(&self) -> CallError {
+        let (service, peer) = self.names();
+        CallError::DeadlineExceeded {
+            service,
+            peer,
+            is_sent: self.is_sent,
+        }
+    }
+
+    #[cold]
+    fn invalid(&self, invalid: &Invalid) -> CallError {
+        let (service, peer) = self.names();
+        CallError::InvalidReply {
+            service,
+            peer,
+            why: invalid.to_string(),
+        }
+    }
+
+    #[cold]
+    fn over_before_sent(&self) -> CallError {
+        let (service, peer) = self.names();
+        CallError::Refused {
+            service,
+            peer,
+            reason: Refused::Closed,
+        }
+    }
+}
+
+impl<L: Deref<Target = Line>> Drop for Claim<L> {
+    fn drop(&mut self) {
+        self.line.outbox.leave(&mut self.room);
+        let left = self.line.slots().leave(self.key);
+        if let Some(next) = left.next {
+            next.wake();
+        }
+        if let Some(id) = self.id
+            && self.is_sent
+            && !self.is_over
+        {
+            let cancel = Header::new(id, Kind::Cancel);
+            self.line.outbox.notify(cancel, String::new());
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! One caller as its service sees it: the way back to it, and its calls that handlers have.
+//!
+//! A call is found by its number, which is below the limit, and is the one meant if its generation
+//! is. A caller that has cancelled a call may give its number to another at once; the first one's
+//! handler then finds that its call is not there, which is: cancelled.
+
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+    },
+    task::{Wake, Waker},
+    time::Instant,
+};
+
+use ibex_transport::{
+    driver::{Condition, SessionShared},
+    engine::message_version::MessageVersion,
+    ring::{WaitSlot, thread_waker},
+};
+
+use super::{
+    builder::CallSettings,
+    error::Refused,
+    header::{CallId, Header, Kind},
+    outbox::Outbox,
+};
+use crate::{OpenError, OpenFailure, PeerAt, channel_builder::Offer};
+
+/// What a service and its clients share.
+pub(super) struct Shared {
+    pub(super) settings: CallSettings,
+    /// Of the replies.
+    version: Result<MessageVersion, OpenFailure>,
+    /// Takes in what has come, for a handler that waits.
+    attendant: Weak<dyn Attendant + Send + Sync>,
+    /// Handlers that wait for a word of their callers.
+    pub(super) waiting: AtomicUsize,
+    /// The service was dropped: nothing comes in any more.
+    pub(super) is_closed: AtomicBool,
+
+    // Counts.
+    pub(super) in_progress: AtomicUsize,
+    pub(super) refused: AtomicU64,
+    pub(super) strays: AtomicU64,
+}
+
+/// Takes in what has come of all callers.
+pub(super) trait Attendant {
+    fn attend(&self);
+}
+
+impl Shared {
+    pub(super) fn new(
+        settings: CallSettings,
+        version: Result<MessageVersion, OpenFailure>,
+        attendant: Weak<dyn Attendant + Send + Sync>,
+    ) -> Self {
+        Self {
+            settings,
+            version,
+            attendant,
+            waiting: AtomicUsize::new(0),
+            is_closed: AtomicBool::new(false),
+            in_progress: AtomicUsize::new(0),
+            refused: AtomicU64::new(0),
+            strays: AtomicU64::new(0),
+        }
+    }
+
+    pub(super) fn attend(&self) {
+        if let Some(attendant) = self.attendant.upgrade() {
+            attendant.attend();
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Client {
+    pub(super) session: Arc<SessionShared>,
+    pub(super) at: PeerAt,
+    shared: OnceLock<Arc<Shared>>,
+    outbox: OnceLock<Outbox>,
+    calls: Mutex<Calls>,
+    waker: Waker,
+    place: WaitSlot,
+}
+
+#[derive(Default)]
+struct Calls {
+    by_number: Vec<Entry>,
+    /// The caller is gone.
+    is_gone: bool,
+    /// When the next handler is woken because its call's time is over.
+    alarm: Option<Instant>,
+}
+
+#[derive(Default)]
+struct Entry {
+    generation: u32,
+    is_taken: bool,
+    is_cancelled: bool,
+    credit: u32,
+    deadline: Option<Instant>,
+    waker: Option<Waker>,
+}
+
+/// How the request of a call was received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Begun {
+    Yes,
+    Overloaded,
+    /// The call was there already.
+    Again,
+}
+
+/// Whether another item may be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Credit {
+    Taken,
+    NotYet,
+    Cancelled,
+}
+
+struct ClientNews(Weak<Client>);
+
+impl Wake for ClientNews {
+    fn wake(self: Arc<Self>) {
+        if let Some(client) = self.0.upgrade() {
+            client.has_news();
+        }
+    }
+}
+
+impl Client {
+    pub(super) fn new(session: &Arc<SessionShared>) -> Arc<Self> {
+        Arc::new_cyclic(|client| Self {
+            session: session.clone(),
+            at: PeerAt::of(session.peer()),
+            shared: OnceLock::new(),
+            outbox: OnceLock::new(),
+            calls: Mutex::default(),
+            waker: Waker::from(Arc::new(ClientNews(client.clone()))),
+            place: WaitSlot::new(),
+        })
+    }
+
+    /// Belongs to a service from its first request on.
+    pub(super) fn joins(&self, shared: &Arc<Shared>) {
+        if self.shared.set(shared.clone()).is_err() {
+            return;
+        }
+        let max_in_flight = shared.settings.max_in_flight as usize;
+        let outbox = Outbox::new(
+            None,
+            self.session.clone(),
+            self.waker.clone(),
+            // Of each call one frame is its last; more wait of a peer alone that takes none.
+            2 * max_in_flight,
+            shared.settings.template.wait_for_open(),
+        );
+        if self.outbox.set(outbox).is_ok()
+            && let Err(error) = self.open()
+        {
+            tracing::warn!(peer = %self.at, %error, "calls cannot be answered");
+        }
+    }
+
+    /// Opens the way back.
+    fn open(&self) -> Result<(), OpenError> {
+        let (Some(outbox), Some(shared)) = (self.outbox.get(), self.shared.get()) else {
+            return Ok(());
+        };
+        let offer = shared.version.clone().map(Offer::of_one);
+        let channel = shared.settings.template.over(&self.session);
+        outbox.open(|| channel.open_sender(offer))
+    }
+
+    pub(super) fn outbox(&self) -> Option<&Outbox> {
+        self.outbox.get()
+    }
+
+    pub(super) fn shared(&self) -> Option<&Arc<Shared>> {
+        self.shared.get()
+    }
+
+    fn calls(&self) -> MutexGuard<'_, Calls> {
+        self.calls.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    // ---- What the caller says ----------------------------------------------------------
+
+    /// A request has come.
+    pub(super) fn begin(&self, header: &Header, deadline: Option<Instant>) -> Begun {
+        let max_in_flight = self
+            .shared
+            .get()
+            .map_or(0, |shared| shared.settings.max_in_flight);
+        let CallId { number, generation } = header.id;
+        if number >= max_in_flight {
+            return Begun::Overloaded;
+        }
+        let mut calls = self.calls();
+        let number = number as usize;
+        if number >= calls.by_number.len() {
+            calls.by_number.resize_with(number + 1, Entry::default);
+        }
+        let entry = &mut calls.by_number[number];
+        if entry.is_taken && entry.generation == generation {
+            return Begun::Again;
+        }
+        let before = mem::replace(
+            entry,
+            Entry {
+                generation,
+                is_taken: true,
+                is_cancelled: false,
+                credit: header.count.into(),
+                deadline,
+                waker: None,
+            },
+        );
+        drop(calls);
+        // The handler of the call that had the number finds that it is cancelled.
+        if let Some(waker) = before.waker {
+            waker.wake();
+        }
+        Begun::Yes
+    }
+
+    /// The caller does not wait any more.
+    pub(super) fn cancel(&self, id: CallId) {
+        self.change(id, |entry| entry.is_cancelled = true);
+    }
+
+    /// The caller takes so many items more.
+    pub(super) fn add_credit(&self, id: CallId, count: u16) {
+        self.change(id, |entry| {
+            entry.credit = entry.credit.saturating_add(count.into());
+        });
+    }
+
+    fn change(&self, id: CallId, change: impl FnOnce(&mut Entry)) {
+        let waker = self.calls().entry(id).and_then(|entry| {
+            change(entry);
+            entry.waker.take()
+        });
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// The caller is gone, and so are its calls.
+    pub(super) fn is_gone(&self) {
+        let wakers: Vec<Waker> = {
+            let mut calls = self.calls();
+            calls.is_gone = true;
+            let entries = calls.by_number.iter_mut();
+            entries.filter_map(|entry| entry.waker.take()).collect()
+        };
+        wakers.into_iter().for_each(Waker::wake);
+        if let Some(outbox) = self.outbox.get() {
+            outbox.close();
+        }
+    }
+
+    // ---- What handlers ask ---------------------------------------------------------------
+
+    /// Whether nobody waits for the call's answer any more.
+    pub(super) fn is_cancelled(&self, id: CallId) -> bool {
+        let mut calls = self.calls();
+        calls.is_gone
+            || calls.entry(id).is_none_or(|entry| {
+                let is_late = |deadline| Instant::now() >= deadline;
+                entry.is_cancelled || entry.deadline.is_some_and(is_late)
+            })
+    }
+
+    /// Whether the caller does not know the call any more.
+    pub(super) fn is_dropped(&self, id: CallId) -> bool {
+        let mut calls = self.calls();
+        calls.is_gone || calls.entry(id).is_none_or(|entry| entry.is_cancelled)
+    }
+
+    /// Takes the right to send one item.
+    pub(super) fn take_credit(&self, id: CallId) -> Credit {
+        let is_closed = self
+            .shared
+            .get()
+            .is_none_or(|shared| shared.is_closed.load(Ordering::Relaxed));
+        if self.is_cancelled(id) {
+            return Credit::Cancelled;
+        }
+        let mut calls = self.calls();
+        match calls.entry(id) {
+            None => Credit::Cancelled,
+            Some(entry) if entry.credit > 0 => {
+                entry.credit -= 1;
+                Credit::Taken
+            }
+            Some(_) if is_closed => Credit::Cancelled,
+            Some(_) => Credit::NotYet,
+        }
+    }
+
+    /// Has a handler woken by the next word of its caller, and when its call's time is over.
+    pub(super) fn set_waker(&self, id: CallId, waker: Option<&Waker>) {
+        let (_before, alarm) = {
+            let mut calls = self.calls();
+            let alarm = calls.alarm;
+            let Some(entry) = calls.entry(id) else {
+                return;
+            };
+            let before = mem::replace(&mut entry.waker, waker.cloned());
+            let deadline = entry.deadline.filter(|_| waker.is_some());
+            let sooner = deadline.filter(|at| alarm.is_none_or(|alarm| *at < alarm));
+            if sooner.is_some() {
+                calls.alarm = sooner;
+            }
+            (before, sooner)
+        };
+        if let Some(at) = alarm {
+            self.session.wake_at(at, &self.waker);
+        }
+    }
+
+    /// The call is answered, or never will be.
+    pub(super) fn finish(&self, id: CallId) {
+        let _waker = self.calls().entry(id).and_then(|entry| {
+            entry.is_taken = false;
+            entry.waker.take()
+        });
+    }
+
+    /// Says without waiting that a call has ended.
+    pub(super) fn say(&self, header: Header, text: String) {
+        if let Some(outbox) = self.outbox.get() {
+            outbox.notify(header, text);
+        }
+    }
+
+    /// Gives a request back that no handler got.
+    pub(super) fn refuse(&self, id: CallId, reason: Refused) {
+        if let Some(shared) = self.shared.get() {
+            shared.refused.fetch_add(1, Ordering::Relaxed);
+        }
+        let header = Header::new(id, Kind::Refused).with_count(reason.code());
+        self.say(header, String::new());
+    }
+
+    /// There is room for what waits to be said, or somebody's time is over.
+    fn has_news(&self) {
+        if let Some(outbox) = self.outbox.get() {
+            outbox.has_room();
+        }
+        let (late, next) = self.calls().expire(Instant::now());
+        late.into_iter().for_each(Waker::wake);
+        if let Some(next) = next {
+            self.session.wake_at(next, &self.waker);
+        }
+    }
+
+    /// Waits until an item may be sent, or nobody waits for it.
+    pub(super) fn wait_for_credit(&self, id: CallId, deadline: Option<Instant>) -> Credit {
+        let room = ForCredit { client: self, id };
+        let waited = self.session.wait_at(&self.place, deadline, room);
+        waited.unwrap_or(Credit::Cancelled)
+    }
+}
+
+impl Calls {
+    fn entry(&mut self, id: CallId) -> Option<&mut Entry> {
+        let entry = self.by_number.get_mut(id.number as usize)?;
+        (entry.is_taken && entry.generation == id.generation).then_some(entry)
+    }
+
+    /// Those whose time is over, and when to look again.
+    fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
+        if self.alarm.is_none_or(|alarm| alarm > now) {
+            return (Vec::new(), None);
+        }
+        let mut late = Vec::new();
+        let mut next: Option<Instant> = None;
+        let waiting = self.by_number.iter_mut();
+        for entry in waiting.filter(|entry| entry.waker.is_some()) {
+            match entry.deadline {
+                Some(deadline) if deadline <= now => late.extend(entry.waker.take()),
+                Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
+                None => {}
+            }
+        }
+        self.alarm = next;
+        (late, next)
+    }
+}
+
+/// The condition "an item may be sent, or nobody waits for it".
+struct ForCredit<'a> {
+    client: &'a Client,
+    id: CallId,
+}
+
+impl ForCredit<'_> {
+    fn attend(&self) {
+        if let Some(shared) = self.client.shared.get() {
+            shared.attend();
+        }
+    }
+}
+
+impl Condition for ForCredit<'_> {
+    type Output = Credit;
+
+    fn look(&mut self) -> Option<Credit> {
+        let taken = |credit: Credit| (credit != Credit::NotYet).then_some(credit);
+        taken(self.client.take_credit(self.id)).or_else(|| {
+            self.attend();
+            taken(self.client.take_credit(self.id))
+        })
+    }
+
+    fn arm(&mut self) {
+        let (waker, _parker) = thread_waker();
+        self.client.set_waker(self.id, Some(&waker));
+        self.attend();
+    }
+
+    fn disarm(&mut self) {
+        self.client.set_waker(self.id, None);
+    }
+}

@@ -1,0 +1,256 @@
+//! Errors of calls: those of the application beside those of the way to it, and how much is
+//! certain.
+
+use std::fmt;
+
+use ibex_transport::channel::{RecvError, SendError};
+
+/// How far a call that failed came.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Execution {
+    /// No handler got the request, and none will: it may be sent again.
+    NotExecuted,
+    /// A handler may have got the request, or may yet get it.
+    Unknown,
+    /// A handler got it and answered.
+    Executed,
+}
+
+/// Error of the application: a handler's answer to a call that it could not serve.
+///
+/// A service whose errors are types of its own makes them part of the reply, as in
+/// `peer.caller::<Request, Result<Reply, Refusal>>(..)`; they are read in place as well.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{text} (code {code})")]
+#[non_exhaustive]
+pub struct Failure {
+    /// What the handler gave: its meaning is the application's.
+    pub code: u32,
+    /// Text for people, at most 4 KiB.
+    pub text: String,
+}
+
+/// Why a request was given to no handler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Refused {
+    /// Its deadline had passed when a handler would have got it.
+    Expired,
+    /// The caller has more calls under way than the service takes of one peer.
+    Overloaded,
+    /// Its bytes are not a valid request.
+    Invalid,
+    /// The service ended before a handler got it.
+    Closed,
+    /// The handler handed it back by [`Request::refuse`](crate::Request::refuse).
+    ByHandler,
+    /// A reason that this release does not know.
+    Other(u16),
+}
+
+impl Refused {
+    pub(super) fn code(self) -> u16 {
+        match self {
+            Self::Expired => 1,
+            Self::Overloaded => 2,
+            Self::Invalid => 3,
+            Self::Closed => 4,
+            Self::ByHandler => 5,
+            Self::Other(code) => code,
+        }
+    }
+
+    pub(super) fn of(code: u16) -> Self {
+        match code {
+            1 => Self::Expired,
+            2 => Self::Overloaded,
+            3 => Self::Invalid,
+            4 => Self::Closed,
+            5 => Self::ByHandler,
+            other => Self::Other(other),
+        }
+    }
+}
+
+impl fmt::Display for Refused {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => f.write_str("its deadline passed before a handler got it"),
+            Self::Overloaded => f.write_str(
+                "the service takes fewer calls of one peer at a time; lower the caller's \
+                 max_in_flight, or raise the service's",
+            ),
+            Self::Invalid => f.write_str(
+                "the service found its bytes not valid; see that both programs have the same codec",
+            ),
+            Self::Closed => f.write_str("the service ended before a handler got it"),
+            Self::ByHandler => f.write_str("the handler handed it back"),
+            Self::Other(code) => write!(f, "reason {code}, which this release does not know"),
+        }
+    }
+}
+
+/// A call got no reply.
+///
+/// [`execution`](Self::execution) says how much is certain about the handler.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// The handler answered with an error of the application.
+    #[error("service \"{service}\" of {peer} failed the call: {failure}")]
+    #[non_exhaustive]
+    Failed {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+        /// What the handler said.
+        failure: Failure,
+    },
+    /// The request did not go out, so it was not executed.
+    #[error("the request was not sent, and so not executed: {0}")]
+    NotSent(SendError),
+    /// No handler got the request, as the service said.
+    #[error("service \"{service}\" of {peer} did not execute the call: {reason}")]
+    #[non_exhaustive]
+    Refused {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+        /// Why.
+        reason: Refused,
+    },
+    /// The deadline passed. The handler is told.
+    #[error(
+        "service \"{service}\" of {peer} did not answer before the call's deadline; {}",
+        match .is_sent {
+            true => "whether a handler has executed it is not known",
+            false => "the request was not sent, and so not executed: as many calls are under way \
+                      as may be, or the channel is full",
+        }
+    )]
+    #[non_exhaustive]
+    DeadlineExceeded {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+        /// Whether the request went out.
+        is_sent: bool,
+    },
+    /// The handler dropped the request without an answer, as by a panic.
+    #[error(
+        "service \"{service}\" of {peer}: the handler dropped the request without an answer; what \
+         it has done before that is not known"
+    )]
+    #[non_exhaustive]
+    Unanswered {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+    },
+    /// The service or its session ended before the answer came.
+    #[error(
+        "service \"{service}\" of {peer} ended before it answered: {why}; whether a handler has \
+         executed the call is not known"
+    )]
+    #[non_exhaustive]
+    Lost {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+        /// What ended it.
+        why: String,
+    },
+    /// The reply's bytes are not valid.
+    #[error(
+        "service \"{service}\" of {peer}: the reply is not valid: {why}; the handler has executed \
+         the call; see what that peer's codec writes"
+    )]
+    #[non_exhaustive]
+    InvalidReply {
+        /// The service's name.
+        service: String,
+        /// The peer, as an address.
+        peer: String,
+        /// What the codec found.
+        why: String,
+    },
+}
+
+impl CallError {
+    /// How far the call came, as far as is certain.
+    #[must_use]
+    pub fn execution(&self) -> Execution {
+        match self {
+            Self::NotSent(_)
+            | Self::Refused { .. }
+            | Self::DeadlineExceeded { is_sent: false, .. } => Execution::NotExecuted,
+            Self::DeadlineExceeded { .. } | Self::Unanswered { .. } | Self::Lost { .. } => {
+                Execution::Unknown
+            }
+            Self::Failed { .. } | Self::InvalidReply { .. } => Execution::Executed,
+        }
+    }
+
+    /// What the handler said, if this is an error of the application.
+    #[must_use]
+    pub fn failure(&self) -> Option<&Failure> {
+        match self {
+            Self::Failed { failure, .. } => Some(failure),
+            _ => None,
+        }
+    }
+
+    /// Whether another attempt may succeed where this one did not: the session lives, and the
+    /// handler was lost or handed the request back.
+    pub(super) fn is_worth_another(&self) -> bool {
+        matches!(
+            self,
+            Self::Unanswered { .. }
+                | Self::Refused {
+                    reason: Refused::ByHandler,
+                    ..
+                }
+        )
+    }
+}
+
+/// An answer did not go out.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerError {
+    /// Nobody waits for it any more: the caller cancelled the call or is gone, or its deadline
+    /// has passed.
+    #[error(
+        "the caller does not wait any more: it cancelled the call, its deadline passed, or it is gone"
+    )]
+    Cancelled,
+    /// More than one reply was to be sent to a call that takes one.
+    #[error("the call takes one reply and no stream; answer it with `reply`")]
+    NotAStream,
+    /// The channel of replies did not take it. The caller hears that there is no answer.
+    #[error("the answer was not sent: {0}")]
+    NotSent(SendError),
+}
+
+/// Why no more replies come over a channel.
+#[derive(Clone, Debug)]
+pub(super) struct Over(pub(super) String);
+
+impl Over {
+    pub(super) fn of(error: &RecvError) -> Self {
+        Self(match error {
+            RecvError::Ended => "the peer closed the service".to_owned(),
+            other => other.to_string(),
+        })
+    }
+}
+
+ibex_transport::debug_as_display!(CallError, AnswerError);
+
+/// The longest text of a failure; what is longer is cut.
+pub(super) const MAX_FAILURE_BYTES: usize = 4096;

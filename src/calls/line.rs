@@ -1,0 +1,458 @@
+//! A caller's line to one service: its two channels, and the calls that are under way on them.
+//!
+//! Nobody stands between a reply and who waits for it. Whoever has news takes all replies in and
+//! hands each to its call: a thread that waits in a call receives as from any channel, and what
+//! is not its own it gives to the others; where none does, the line's waker, which the engine
+//! calls when something has come, does the same on the spot.
+
+use std::{
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Wake, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_transport::{
+    channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
+    driver::{Condition, Driver, Patience, SessionShared, TimedOut},
+    fork,
+    ring::{WaitSlot, thread_waker},
+};
+
+use super::{
+    attended::Attended,
+    error::Over,
+    frame::Body,
+    header::{CallId, Header, Kind, Malformed},
+    outbox::Outbox,
+    slots::{Key, Landed, Look, Slots},
+};
+use crate::RecvError;
+
+/// See the module.
+pub(super) struct Line {
+    pub(super) service: String,
+    pub(super) session: Arc<SessionShared>,
+    pub(super) outbox: Outbox,
+    inbox: Attended<Inbox>,
+    slots: Mutex<Slots>,
+    waker: Waker,
+    /// The waker is left at the receiving end and was not called since. It says so before it is
+    /// left, so that a call in between is not forgotten.
+    is_registered: AtomicBool,
+    /// Where threads sleep that wait for answers which another takes in.
+    place: WaitSlot,
+}
+
+/// The receiving end, and how it tells.
+struct Inbox {
+    handle: ReceiveHandle,
+    is_over: bool,
+    /// What came since the replies that lie here were last copied out.
+    messages: u64,
+    bytes: u64,
+}
+
+/// Settings of a line.
+pub(super) struct LineSettings {
+    pub(super) max_in_flight: u32,
+    pub(super) open_timeout: Duration,
+}
+
+/// The line's waker.
+struct News(Weak<Line>);
+
+impl Wake for News {
+    fn wake(self: Arc<Self>) {
+        if let Some(line) = self.0.upgrade() {
+            line.has_news();
+        }
+    }
+}
+
+impl Line {
+    pub(super) fn new(
+        requests: SendHandle,
+        replies: ReceiveHandle,
+        settings: &LineSettings,
+    ) -> Arc<Self> {
+        let session = requests.session().clone();
+        Arc::new_cyclic(|line| {
+            let waker = Waker::from(Arc::new(News(line.clone())));
+            Self {
+                service: requests.name().to_owned(),
+                outbox: Outbox::new(
+                    Some(requests),
+                    session.clone(),
+                    waker.clone(),
+                    // A cancellation for each call under way, and some credit for each.
+                    4 * settings.max_in_flight as usize,
+                    settings.open_timeout,
+                ),
+                session,
+                inbox: Attended::new(Inbox {
+                    handle: replies,
+                    is_over: false,
+                    messages: 0,
+                    bytes: 0,
+                }),
+                slots: Mutex::new(Slots::new(settings.max_in_flight)),
+                waker,
+                is_registered: AtomicBool::new(false),
+                place: WaitSlot::new(),
+            }
+        })
+    }
+
+    pub(super) fn slots(&self) -> MutexGuard<'_, Slots> {
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn peer_name(&self) -> String {
+        self.session.peer().address.to_string()
+    }
+
+    // ---- News ------------------------------------------------------------------------
+
+    /// Something has come, there is room for what waits to be said, or somebody's time is over.
+    fn has_news(&self) {
+        self.is_registered.store(false, Ordering::Release);
+        self.take_in_in_passing();
+        self.outbox.has_room();
+        self.expire();
+    }
+
+    /// Hands out all that has come, and sees to it that what comes next is told to the line's
+    /// waker, if somebody waits.
+    fn take_in(&self, inbox: &mut Inbox) {
+        self.hand_out(inbox);
+        while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
+            // One that is still there does for no message behind those that were taken.
+            inbox.handle.leave();
+            self.is_registered.store(true, Ordering::Release);
+            let polled = inbox.handle.poll_receive(&self.waker);
+            if let Poll::Ready(received) = polled {
+                self.is_registered.store(false, Ordering::Release);
+                self.received(inbox, received);
+            }
+        }
+    }
+
+    fn is_registered(&self) -> bool {
+        self.is_registered.load(Ordering::Acquire)
+    }
+
+    fn hand_out(&self, inbox: &mut Inbox) {
+        while !inbox.is_over && !fork::is_child() {
+            match inbox.handle.poll() {
+                Ok(None) => break,
+                Ok(Some(raw)) => self.received(inbox, Ok(raw)),
+                Err(error) => self.received(inbox, Err(error)),
+            }
+        }
+    }
+
+    /// Takes in a message or an error.
+    fn received(&self, inbox: &mut Inbox, received: Result<RawMessage, RecvError>) {
+        match received {
+            Ok(raw) => {
+                inbox.counts(&raw, self);
+                if let Some(landed) = self.parse(raw) {
+                    self.land(landed);
+                }
+            }
+            Err(error) if error.spares_channel() => {}
+            Err(error) => {
+                inbox.is_over = true;
+                let wakers = self.slots().end(Over::of(&error));
+                wakers.into_iter().for_each(Waker::wake);
+            }
+        }
+    }
+
+    fn parse(&self, raw: RawMessage) -> Option<Landed> {
+        let header = Header::parse(raw.bytes()).and_then(|header| match header.kind {
+            Kind::Reply
+            | Kind::Item
+            | Kind::End
+            | Kind::Failed
+            | Kind::Refused
+            | Kind::Unanswered => Ok(header),
+            Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Err(Malformed::Direction),
+        });
+        match header {
+            Ok(header) => Some(Landed {
+                header,
+                body: Body::InPlace(raw),
+            }),
+            Err(malformed) => {
+                let peer = self.session.peer().address;
+                tracing::debug!(service = self.service, %peer, %malformed, "a frame is dropped");
+                self.slots().count_stray();
+                None
+            }
+        }
+    }
+
+    fn land(&self, landed: Landed) {
+        let waker = self.slots().land(landed);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
+    /// Wakes the calls whose time is over.
+    fn expire(&self) {
+        let (late, next) = self.slots().expire(Instant::now());
+        late.into_iter().for_each(Waker::wake);
+        if let Some(next) = next {
+            self.session.wake_at(next, &self.waker);
+        }
+    }
+
+    // ---- Waiting in a thread -----------------------------------------------------------
+
+    /// Waits until the call may be sent.
+    pub(super) fn wait_for_turn(
+        &self,
+        key: Key,
+        deadline: Option<Instant>,
+    ) -> Result<Option<CallId>, TimedOut> {
+        let turn = Turn { line: self, key };
+        self.session.wait_at(&self.place, deadline, turn)
+    }
+
+    /// Waits for the next frame of a call.
+    pub(super) fn wait_for_answer(
+        &self,
+        key: Key,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Result<Look, TimedOut> {
+        let Some(mut inbox) = self.inbox.try_hold() else {
+            let answer = Answer { line: self, key };
+            return self.session.wait_at(&self.place, deadline, answer);
+        };
+        let answered = self.receive_until(&mut inbox, key, id, deadline);
+        let others_wait = self.slots().is_waited_for();
+        self.inbox.leave(inbox, |inbox| self.take_in(inbox));
+        if others_wait {
+            self.inbox.attend(|inbox| self.take_in(inbox));
+        }
+        answered
+    }
+
+    /// Receives for all until the call has something.
+    fn receive_until(
+        &self,
+        inbox: &mut Inbox,
+        key: Key,
+        id: CallId,
+        deadline: Option<Instant>,
+    ) -> Result<Look, TimedOut> {
+        let look = self.slots().look(key);
+        if !matches!(look, Look::Nothing) {
+            return Ok(look);
+        }
+        loop {
+            match inbox.handle.receive(Patience::Until(deadline)) {
+                Ok(raw) => {
+                    inbox.counts(&raw, self);
+                    match self.parse(raw) {
+                        // Nothing of this call lies in its entry, so this is the next.
+                        Some(landed) if landed.header.id == id => return Ok(Look::Landed(landed)),
+                        Some(landed) => self.land(landed),
+                        None => {}
+                    }
+                }
+                Err(RecvFailure::Failed(error)) => {
+                    self.received(inbox, Err(error));
+                    if inbox.is_over {
+                        return Ok(self.slots().look(key));
+                    }
+                }
+                Err(_) => return Err(TimedOut),
+            }
+        }
+    }
+
+    // ---- Waiting in a task -------------------------------------------------------------
+
+    /// What has come for a call; else its task is woken by what comes, or when its time is over.
+    pub(super) fn poll_answer(&self, key: Key, waker: &Waker, deadline: Option<Instant>) -> Look {
+        let (look, _before) = {
+            let mut slots = self.slots();
+            let look = slots.look(key);
+            match look {
+                Look::Nothing => (look, slots.set_waker(key, Some(waker))),
+                look => (look, None),
+            }
+        };
+        if !matches!(look, Look::Nothing) {
+            return look;
+        }
+        self.inbox.attend(|inbox| {
+            if self.is_registered() && self.session.runtime().driver() == Driver::Caller {
+                // Where callers turn the engine, a poll runs a turn.
+                match inbox.handle.receive(Patience::None) {
+                    Ok(raw) => self.received(inbox, Ok(raw)),
+                    Err(RecvFailure::Failed(error)) => self.received(inbox, Err(error)),
+                    Err(_) => {}
+                }
+            }
+            self.take_in(inbox);
+        });
+        let look = self.slots().look(key);
+        if matches!(look, Look::Nothing) {
+            self.wake_by(deadline);
+        }
+        look
+    }
+
+    /// Has the call's task woken when it may be sent; its name if it may now.
+    pub(super) fn poll_turn(
+        &self,
+        key: Key,
+        waker: &Waker,
+        deadline: Option<Instant>,
+    ) -> Option<CallId> {
+        let (id, _before) = {
+            let mut slots = self.slots();
+            match slots.id(key) {
+                Some(id) => (Some(id), None),
+                None => (None, slots.set_waker(key, Some(waker))),
+            }
+        };
+        if id.is_none() {
+            self.take_in_in_passing();
+            self.wake_by(deadline);
+        }
+        id
+    }
+
+    /// The same for who waits for room.
+    pub(super) fn wake_late(&self, key: Key, waker: &Waker, deadline: Option<Instant>) {
+        let _before = self.slots().set_waker(key, Some(waker));
+        self.wake_by(deadline);
+    }
+
+    fn wake_by(&self, deadline: Option<Instant>) {
+        if let Some(deadline) = deadline
+            && self.slots().wants_alarm(deadline)
+        {
+            self.session.wake_at(deadline, &self.waker);
+        }
+    }
+
+    pub(super) fn take_in_in_passing(&self) {
+        self.inbox.attend(|inbox| self.take_in(inbox));
+    }
+}
+
+impl Inbox {
+    /// A reply that is left where it lies stops the channel once the window behind it is full,
+    /// and with it all calls. So what has lain in its entry for half a window goes out of it.
+    #[inline]
+    fn counts(&mut self, raw: &RawMessage, line: &Line) {
+        // The waker that is left may be about to be called for just this message, and for none
+        // behind it.
+        line.is_registered.store(false, Ordering::Release);
+        self.messages += 1;
+        self.bytes += raw.bytes().len() as u64;
+        if self.messages >= LOOK_EVERY || self.bytes >= LOOK_EVERY_BYTES {
+            self.look_at_window(line);
+        }
+    }
+
+    #[cold]
+    fn look_at_window(&mut self, line: &Line) {
+        let Some(window) = self.handle.window() else {
+            return;
+        };
+        if self.messages >= window.messages / 4 || self.bytes >= window.bytes / 4 {
+            self.messages = 0;
+            self.bytes = 0;
+            line.slots().copy_out();
+        }
+    }
+}
+
+/// No window is smaller than four times these.
+const LOOK_EVERY: u64 = 64;
+const LOOK_EVERY_BYTES: u64 = 16 << 10;
+
+/// The condition "the call may be sent, or no call ever will".
+struct Turn<'a> {
+    line: &'a Line,
+    key: Key,
+}
+
+impl Condition for Turn<'_> {
+    type Output = Option<CallId>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        let found = {
+            let mut slots = self.line.slots();
+            match slots.id(self.key) {
+                Some(id) => Some(Some(id)),
+                None => slots.over().is_some().then_some(None),
+            }
+        };
+        if found.is_none() {
+            // Those that are under way end by what comes.
+            self.line.take_in_in_passing();
+        }
+        found
+    }
+
+    fn arm(&mut self) {
+        let (waker, _parker) = thread_waker();
+        let _before = self.line.slots().set_waker(self.key, Some(&waker));
+        self.line.take_in_in_passing();
+    }
+
+    fn disarm(&mut self) {
+        let _before = self.line.slots().set_waker(self.key, None);
+    }
+}
+
+/// The condition "something has come for the call", where another thread may be taking in what
+/// comes.
+struct Answer<'a> {
+    line: &'a Line,
+    key: Key,
+}
+
+impl Condition for Answer<'_> {
+    type Output = Look;
+
+    fn look(&mut self) -> Option<Look> {
+        let found = |look: Look| (!matches!(look, Look::Nothing)).then_some(look);
+        let look = self.line.slots().look(self.key);
+        found(look).or_else(|| {
+            let mut inbox = self.line.inbox.try_hold()?;
+            let line = self.line;
+            line.take_in(&mut inbox);
+            line.inbox.leave(inbox, |inbox| line.take_in(inbox));
+            found(line.slots().look(self.key))
+        })
+    }
+
+    fn arm(&mut self) {
+        let (waker, _parker) = thread_waker();
+        let _before = self.line.slots().set_waker(self.key, Some(&waker));
+        self.line.take_in_in_passing();
+    }
+
+    fn disarm(&mut self) {
+        let _before = self.line.slots().set_waker(self.key, None);
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.inbox.attend(|inbox| inbox.handle.leave());
+    }
+}

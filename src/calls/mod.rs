@@ -1,0 +1,41 @@
+//! Calls: requests to a service of a peer, and their replies.
+//!
+//! A service is a pair of channels of one name, requests one way and replies the other. Each
+//! message has a small header before its payload ([`header`]); the payload is written and read in
+//! place, by the codec of the caller's choice. Neither side has a thread or task that stands
+//! between: whoever has news takes in what has come and hands it to whoever it is for
+//! ([`line`], [`service`]), over locks that nobody waits for in a waker ([`attended`]).
+
+mod asking;
+mod attended;
+mod builder;
+mod call;
+mod caller;
+mod claim;
+mod client;
+mod error;
+mod frame;
+mod header;
+mod line;
+mod options;
+mod outbox;
+mod replies;
+mod reply;
+mod request;
+mod service;
+mod slots;
+mod source;
+#[cfg(feature = "tower")]
+mod tower;
+
+pub use self::{
+    builder::{CallsBuilder, ServiceBuilder},
+    call::CallAsync,
+    caller::{Caller, CallerStats},
+    error::{AnswerError, CallError, Execution, Failure, Refused},
+    options::CallOptions,
+    replies::{Replies, StreamAsync},
+    reply::Reply,
+    request::Request,
+    service::{Service, ServiceStats},
+};

@@ -1,0 +1,81 @@
+//! Options of one call.
+
+use std::time::{Duration, Instant};
+
+use super::claim::CallKind;
+
+/// Options of a call, or of all calls of a [`Caller`](crate::Caller): see
+/// [`Caller::with`](crate::Caller::with).
+///
+/// ```
+/// use std::time::Duration;
+/// use ibex::CallOptions;
+///
+/// const LOOKUP: CallOptions = CallOptions::new()
+///     .timeout(Duration::from_millis(50))
+///     .idempotent(2);
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct CallOptions {
+    timeout: Option<Duration>,
+    retries: u32,
+    window: u16,
+}
+
+impl CallOptions {
+    /// No deadline, no retry, and streams of which 16 items may be under way.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            timeout: None,
+            retries: 0,
+            window: 16,
+        }
+    }
+
+    /// The time from the call to its reply, or to the end of its stream. When it is over the call
+    /// fails, and the handler's [`deadline`](crate::Request::deadline) has passed. Default: none.
+    #[must_use]
+    pub const fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// The call may be executed more than once with the effect of once: it is sent again, up to
+    /// so many times, when the handler dropped it without an answer or handed it back. Default: 0,
+    /// no call is sent twice. A stream is never started again.
+    #[must_use]
+    pub const fn idempotent(mut self, retries: u32) -> Self {
+        self.retries = retries;
+        self
+    }
+
+    /// Items of a stream that may have been sent and not been taken. Default: 16, at least 1. More
+    /// lets the handler run further ahead, and this process hold as many more replies.
+    #[must_use]
+    pub const fn window(mut self, items: u16) -> Self {
+        self.window = if items == 0 { 1 } else { items };
+        self
+    }
+
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        // A time that the clock cannot express never comes.
+        Instant::now().checked_add(self.timeout?)
+    }
+
+    pub(super) fn retries(&self) -> u32 {
+        self.retries
+    }
+
+    pub(super) fn stream(&self) -> CallKind {
+        CallKind::Stream {
+            window: self.window,
+        }
+    }
+}
+
+impl Default for CallOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}

@@ -1,0 +1,395 @@
+//! The sending end of a service's channel: many write to it, one after the other, and nobody
+//! waits inside.
+//!
+//! What has to be said without waiting, that a call is cancelled or got no answer, is a *notice*:
+//! it goes out at once where there is room, and else before the next message.
+
+use std::{
+    collections::VecDeque,
+    mem::MaybeUninit,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_codec::{Codec, Raw};
+use ibex_transport::{
+    channel::{Abort, SendError, SendFailure, SendHandle},
+    driver::{Condition, Patience, SessionShared},
+    ring::{Ticket, WaitSlot},
+};
+
+use super::{
+    attended::Attended,
+    frame::{Content, encode_frame, frame_size},
+    header::Header,
+};
+
+/// See the module.
+pub(super) struct Outbox {
+    session: Arc<SessionShared>,
+    sending: Attended<Sending>,
+    /// Nothing more is sent.
+    is_closed: AtomicBool,
+    /// There may be notices.
+    has_notices: AtomicBool,
+    notices: Mutex<VecDeque<Notice>>,
+    /// More than these are never due at a time to a peer that takes its messages.
+    max_notices: usize,
+    /// Left at the channel's end, to be called when there is room.
+    waker: Waker,
+    /// Where threads and tasks wait for room.
+    room: WaitSlot,
+    open_timeout: Duration,
+}
+
+struct Sending {
+    /// `None` when it was closed here.
+    handle: Option<SendHandle>,
+}
+
+impl Sending {
+    fn close(&mut self) {
+        if let Some(mut handle) = self.handle.take() {
+            handle.leave();
+        }
+    }
+}
+
+/// A frame that is said without waiting.
+#[derive(Debug)]
+pub(super) struct Notice {
+    pub(super) header: Header,
+    pub(super) text: String,
+}
+
+/// Why a message did not go out.
+#[derive(Debug)]
+pub(super) enum Unsent {
+    /// The time was up.
+    Late,
+    /// Nobody wants it any more.
+    InVain,
+    Failed(SendError),
+}
+
+impl Outbox {
+    pub(super) fn new(
+        handle: Option<SendHandle>,
+        session: Arc<SessionShared>,
+        waker: Waker,
+        max_notices: usize,
+        open_timeout: Duration,
+    ) -> Self {
+        Self {
+            session,
+            sending: Attended::new(Sending { handle }),
+            is_closed: AtomicBool::new(false),
+            has_notices: AtomicBool::new(false),
+            notices: Mutex::default(),
+            max_notices,
+            waker,
+            room: WaitSlot::new(),
+            open_timeout,
+        }
+    }
+
+    /// Opens the end, if it is not.
+    pub(super) fn open<E>(&self, open: impl FnOnce() -> Result<SendHandle, E>) -> Result<(), E> {
+        let mut sending = self.sending.hold();
+        let opened = match sending.handle {
+            Some(_) => Ok(()),
+            None => open().map(|handle| sending.handle = Some(handle)),
+        };
+        self.leave_sending(sending);
+        opened
+    }
+
+    /// Ends the channel in order, behind what was sent; at once, or when who sends leaves.
+    pub(super) fn close(&self) {
+        self.is_closed.store(true, Ordering::Release);
+        self.sending.attend(|sending| self.flush_into(sending));
+    }
+
+    /// Sends a frame; waits for room until `deadline`, and for the peer's open no longer than
+    /// `open_timeout`. `header` is asked again at each attempt, since time passes; where it
+    /// answers `None` nobody wants the frame any more.
+    #[inline]
+    pub(super) fn send<T: ?Sized, C: Codec<T>>(
+        &self,
+        header: impl Fn() -> Option<Header>,
+        content: Content<'_, T>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent> {
+        let mut frame = Frame {
+            size: frame_size::<T, C>(content),
+            encode: |header, slot: &mut [MaybeUninit<u8>]| {
+                encode_frame::<T, C>(header, content, slot)
+            },
+            header,
+        };
+        match self.attempt(&mut frame) {
+            Attempt::Done(done) => done,
+            Attempt::NotOpen => self.send_when_open(frame, deadline),
+            Attempt::Full => self.wait(&mut frame, deadline),
+        }
+    }
+
+    /// The same for a task: pending while there is no room, or the peer has not opened its end.
+    pub(super) fn poll_send<T: ?Sized, C: Codec<T>>(
+        &self,
+        ticket: &mut Option<Ticket>,
+        waker: &Waker,
+        header: impl Fn() -> Header,
+        content: Content<'_, T>,
+    ) -> Poll<Result<(), Unsent>> {
+        let mut frame = Frame {
+            size: frame_size::<T, C>(content),
+            encode: |header, slot: &mut [MaybeUninit<u8>]| {
+                encode_frame::<T, C>(header, content, slot)
+            },
+            header: || Some(header()),
+        };
+        self.room.leave(ticket);
+        if let Attempt::Done(done) = self.attempt(&mut frame) {
+            return Poll::Ready(done);
+        }
+        self.room.renew(ticket, waker);
+        let done = self.attempt_and_register(&mut frame);
+        if done.is_some() {
+            self.room.leave(ticket);
+        }
+        done.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Takes back what a task left that waits no more.
+    pub(super) fn leave(&self, ticket: &mut Option<Ticket>) {
+        self.room.leave(ticket);
+    }
+
+    /// The waker was called: there may be room.
+    pub(super) fn has_room(&self) {
+        self.flush();
+        self.room.wake_all();
+    }
+
+    /// Says something without waiting.
+    pub(super) fn notify(&self, header: Header, text: String) {
+        let mut notices = self.notices();
+        if notices.len() < self.max_notices {
+            notices.push_back(Notice { header, text });
+        }
+        self.has_notices.store(true, Ordering::Release);
+        drop(notices);
+        self.flush();
+    }
+
+    /// Sends the notices that wait, as far as there is room.
+    pub(super) fn flush(&self) {
+        if self.has_notices.load(Ordering::Acquire) {
+            self.sending.attend(|sending| self.flush_into(sending));
+        }
+    }
+
+    // ---- Inside ----------------------------------------------------------------------
+
+    fn leave_sending(&self, sending: MutexGuard<'_, Sending>) {
+        self.sending
+            .leave(sending, |sending| self.flush_into(sending));
+    }
+
+    #[inline]
+    fn flush_into(&self, sending: &mut Sending) {
+        if self.is_closed.load(Ordering::Acquire) {
+            sending.close();
+        } else if self.has_notices.load(Ordering::Acquire) {
+            self.flush_notices(sending);
+        }
+    }
+
+    #[cold]
+    fn flush_notices(&self, sending: &mut Sending) {
+        let Some(handle) = &mut sending.handle else {
+            return;
+        };
+        loop {
+            let next = {
+                let mut notices = self.notices();
+                let next = notices.pop_front();
+                self.has_notices.store(next.is_some(), Ordering::Release);
+                next
+            };
+            let Some(notice) = next else {
+                return;
+            };
+            let content = Content::<[u8]>::Text(&notice.text);
+            let size = frame_size::<[u8], Raw>(content);
+            let encode = |slot: &mut [MaybeUninit<u8>]| {
+                encode_frame::<[u8], Raw>(notice.header, content, slot)
+            };
+            match handle.poll_send(&self.waker, size, encode) {
+                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Err(_)) => {
+                    // The channel is over: nobody is there to be told.
+                    self.notices().clear();
+                    return self.has_notices.store(false, Ordering::Release);
+                }
+                Poll::Pending => return self.notices().push_front(notice),
+            }
+        }
+    }
+
+    #[inline]
+    fn attempt<H, F>(&self, frame: &mut Frame<H, F>) -> Attempt
+    where
+        H: Fn() -> Option<Header>,
+        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    {
+        let mut sending = self.sending.hold();
+        self.flush_into(&mut sending);
+        let attempt = match (&mut sending.handle, (frame.header)()) {
+            (Some(handle), Some(header)) => {
+                let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
+                match handle.send(frame.size, Patience::None, encode) {
+                    Ok(_) => Attempt::Done(Ok(())),
+                    Err(SendFailure::Failed(error)) => Attempt::Done(Err(Unsent::Failed(error))),
+                    Err(SendFailure::NotOpen | SendFailure::NotOpenInTime(_)) => Attempt::NotOpen,
+                    Err(SendFailure::Full | SendFailure::TimedOut(_)) => Attempt::Full,
+                }
+            }
+            _ => Attempt::Done(Err(Unsent::InVain)),
+        };
+        self.leave_sending(sending);
+        attempt
+    }
+
+    /// The same, and leaves the waker if there is no room.
+    fn attempt_and_register<H, F>(&self, frame: &mut Frame<H, F>) -> Option<Result<(), Unsent>>
+    where
+        H: Fn() -> Option<Header>,
+        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    {
+        let mut sending = self.sending.hold();
+        self.flush_into(&mut sending);
+        let done = match (&mut sending.handle, (frame.header)()) {
+            (Some(handle), Some(header)) => {
+                let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
+                match handle.poll_send(&self.waker, frame.size, encode) {
+                    Poll::Ready(sent) => Some(sent.map(drop).map_err(Unsent::Failed)),
+                    Poll::Pending => None,
+                }
+            }
+            _ => Some(Err(Unsent::InVain)),
+        };
+        self.leave_sending(sending);
+        done
+    }
+
+    #[cold]
+    fn send_when_open<H, F>(
+        &self,
+        mut frame: Frame<H, F>,
+        deadline: Option<Instant>,
+    ) -> Result<(), Unsent>
+    where
+        H: Fn() -> Option<Header>,
+        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    {
+        let give_up = Instant::now().checked_add(self.open_timeout);
+        let until = [deadline, give_up].into_iter().flatten().min();
+        match self.wait(&mut frame, until) {
+            Err(Unsent::Late) if until == give_up => match self.not_opened() {
+                Some(error) => Err(Unsent::Failed(error)),
+                None => self.wait(&mut frame, deadline),
+            },
+            done => done,
+        }
+    }
+
+    /// The error for a peer that has not opened its end in all of `open_timeout`.
+    fn not_opened(&self) -> Option<SendError> {
+        let mut sending = self.sending.hold();
+        let opened = sending.handle.as_mut()?;
+        let opened = opened.opened(Patience::Until(Some(Instant::now())));
+        self.leave_sending(sending);
+        match opened {
+            Ok(()) => None,
+            Err(SendFailure::NotOpenInTime(mut error)) => {
+                error.waited = self.open_timeout;
+                Some(SendError::NotOpened(error))
+            }
+            Err(SendFailure::Failed(error)) => Some(error),
+            Err(_) => None,
+        }
+    }
+
+    #[cold]
+    fn wait<H, F>(&self, frame: &mut Frame<H, F>, deadline: Option<Instant>) -> Result<(), Unsent>
+    where
+        H: Fn() -> Option<Header>,
+        F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+    {
+        let room = Room {
+            outbox: self,
+            frame,
+            found: None,
+        };
+        let waited = self.session.wait_at(&self.room, deadline, room);
+        waited.unwrap_or(Err(Unsent::Late))
+    }
+
+    fn notices(&self) -> MutexGuard<'_, VecDeque<Notice>> {
+        self.notices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A message that is to be sent.
+struct Frame<H, F> {
+    size: Option<usize>,
+    header: H,
+    encode: F,
+}
+
+enum Attempt {
+    Done(Result<(), Unsent>),
+    Full,
+    NotOpen,
+}
+
+/// The condition "it has gone out, or never will".
+struct Room<'a, H, F> {
+    outbox: &'a Outbox,
+    frame: &'a mut Frame<H, F>,
+    found: Option<Result<(), Unsent>>,
+}
+
+impl<H, F> Condition for Room<'_, H, F>
+where
+    H: Fn() -> Option<Header>,
+    F: FnMut(Header, &mut [MaybeUninit<u8>]) -> Result<usize, Abort>,
+{
+    type Output = Result<(), Unsent>;
+
+    fn look(&mut self) -> Option<Self::Output> {
+        match self.found.take() {
+            Some(found) => Some(found),
+            None => match self.outbox.attempt(self.frame) {
+                Attempt::Done(done) => Some(done),
+                Attempt::Full | Attempt::NotOpen => None,
+            },
+        }
+    }
+
+    fn arm(&mut self) {
+        self.found = self.outbox.attempt_and_register(self.frame);
+    }
+}
+
+impl Drop for Outbox {
+    fn drop(&mut self) {
+        self.sending.attend(Sending::close);
+    }
+}

@@ -1,0 +1,194 @@
+//! The replies of one call that has many.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    marker::PhantomData,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use futures_core::{FusedStream, Stream};
+use ibex_codec::Codec;
+
+use super::{
+    claim::{Answer, CallKind, Claim},
+    error::CallError,
+    line::Line,
+    options::CallOptions,
+    reply::Reply,
+};
+use crate::message::DefaultCodec;
+
+/// The replies to one request, one after the other. Made by [`Caller::stream`](crate::Caller::stream).
+///
+/// The handler may send [`window`](crate::CallOptions::window) items ahead of those that were
+/// taken, and then waits: a stream that nobody takes from stops its own handler, and no other call.
+/// Dropping it before its end cancels the call.
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use ibex::{CallError, Caller};
+///
+/// fn sum(ranges: &Caller<u64, u64>) -> Result<u64, CallError> {
+///     let mut sum = 0;
+///     let mut items = ranges.stream(&100)?;
+///     while let Some(item) = items.next()? {
+///         sum += item.to_native();
+///     }
+///     Ok(sum)
+/// }
+/// # }
+/// ```
+pub struct Replies<R: ?Sized, C = DefaultCodec> {
+    /// `None` when it is over.
+    claim: Option<Claim<Arc<Line>>>,
+    _types: PhantomData<(fn() -> C, fn(&R))>,
+}
+
+impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
+    pub(super) fn new(claim: Claim<Arc<Line>>) -> Self {
+        Self {
+            claim: Some(claim),
+            _types: PhantomData,
+        }
+    }
+
+    /// The next item, or `None` when the handler has ended the stream. Waits while neither is
+    /// there.
+    ///
+    /// # Errors
+    ///
+    /// [`CallError`], once: the stream is over then.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it can fail, as that of `Receiver`"
+    )]
+    pub fn next(&mut self) -> Result<Option<Reply<R, C>>, CallError> {
+        let Some(claim) = &mut self.claim else {
+            return Ok(None);
+        };
+        let answer = claim.answer();
+        self.take(answer)
+    }
+
+    /// The next item, for a task. Dropping the future loses none.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn next_async(&mut self) -> Result<Option<Reply<R, C>>, CallError> {
+        poll_fn(|context| self.poll_item(context)).await
+    }
+
+    fn poll_item(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Reply<R, C>>, CallError>> {
+        let Some(claim) = &mut self.claim else {
+            return Poll::Ready(Ok(None));
+        };
+        let answer = ready!(claim.poll_answer(context.waker()));
+        Poll::Ready(self.take(answer))
+    }
+
+    fn take(
+        &mut self,
+        answer: Result<Answer<R, C>, CallError>,
+    ) -> Result<Option<Reply<R, C>>, CallError> {
+        match answer {
+            Ok(Answer::Item(item)) => {
+                if let Some(claim) = &self.claim {
+                    claim.item_taken();
+                }
+                Ok(Some(item))
+            }
+            Ok(Answer::Reply(last)) => {
+                self.claim = None;
+                Ok(Some(last))
+            }
+            Ok(Answer::End) => {
+                self.claim = None;
+                Ok(None)
+            }
+            Err(error) => {
+                self.claim = None;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl<R: ?Sized, C: Codec<R>> Stream for Replies<R, C> {
+    type Item = Result<Reply<R, C>, CallError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.get_mut().poll_item(context).map(Result::transpose)
+    }
+}
+
+impl<R: ?Sized, C: Codec<R>> FusedStream for Replies<R, C> {
+    fn is_terminated(&self) -> bool {
+        self.claim.is_none()
+    }
+}
+
+impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Replies")
+            .field("is_over", &self.claim.is_none())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Sends the request of a stream. See [`Caller::stream_async`](crate::Caller::stream_async).
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
+    line: Arc<Line>,
+    call: CallKind,
+    deadline: Option<Instant>,
+    claim: Option<Claim<Arc<Line>>>,
+    request: &'a Q,
+    _types: PhantomData<(fn() -> C, fn(&R))>,
+}
+
+impl<'a, Q: ?Sized, R: ?Sized, C> StreamAsync<'a, Q, R, C> {
+    pub(super) fn new(line: Arc<Line>, options: &CallOptions, request: &'a Q) -> Self {
+        Self {
+            line,
+            call: options.stream(),
+            deadline: options.deadline(),
+            claim: None,
+            request,
+            _types: PhantomData,
+        }
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Future for StreamAsync<'_, Q, R, C> {
+    type Output = Result<Replies<R, C>, CallError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut claim = match this.claim.take() {
+            Some(claim) => claim,
+            None => Claim::new(this.line.clone(), this.call, this.deadline),
+        };
+        match claim.poll_send::<Q, C>(context.waker(), this.request) {
+            Poll::Ready(sent) => Poll::Ready(sent.map(|()| Replies::new(claim))),
+            Poll::Pending => {
+                this.claim = Some(claim);
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C> fmt::Debug for StreamAsync<'_, Q, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamAsync").finish_non_exhaustive()
+    }
+}

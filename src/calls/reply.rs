@@ -1,0 +1,58 @@
+//! A reply, read where it arrived.
+
+use std::{fmt, ops::Deref};
+
+use ibex_codec::Codec;
+
+use super::frame::Opened;
+use crate::message::DefaultCodec;
+
+/// A reply where it came in, checked. Made by [`Caller::call`](crate::Caller::call).
+///
+/// Dereferences to the codec's view, as a [`Message`](crate::Message) does, and may be dropped on
+/// any thread.
+///
+/// While it is held it stops the caller's channel of replies once the window behind it is full,
+/// and so all calls of its [`Caller`](crate::Caller) and its clones. A program that keeps
+/// replies calls [`detach`](Self::detach), which copies the bytes out. Replies that nobody has
+/// taken yet stop nothing: they are copied out when the window needs it.
+pub struct Reply<R: ?Sized, C: Codec<R> = DefaultCodec> {
+    opened: Opened<R, C>,
+}
+
+impl<R: ?Sized, C: Codec<R>> Reply<R, C> {
+    pub(super) fn new(opened: Opened<R, C>) -> Self {
+        Self { opened }
+    }
+
+    /// Copies the bytes into memory of their own, so that the reply stops nothing however long it
+    /// is kept.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        self.opened.copy_out();
+        self
+    }
+
+    /// The bytes as the codec wrote them.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.opened.payload()
+    }
+}
+
+impl<R: ?Sized, C: Codec<R>> Deref for Reply<R, C> {
+    type Target = C::View;
+
+    #[inline]
+    fn deref(&self) -> &C::View {
+        &self.opened
+    }
+}
+
+impl<R: ?Sized, C: Codec<R>> fmt::Debug for Reply<R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply")
+            .field("bytes", &self.bytes().len())
+            .finish_non_exhaustive()
+    }
+}

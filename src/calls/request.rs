@@ -1,0 +1,464 @@
+//! A request that a handler has, and its answer.
+
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    marker::PhantomData,
+    ops::Deref,
+    pin::pin,
+    sync::{Arc, atomic::Ordering},
+    task::{Context, Poll, ready},
+    time::Instant,
+};
+
+use ibex_codec::Codec;
+use ibex_transport::{channel::SendError, ring::Ticket};
+
+use super::{
+    client::{Client, Credit},
+    error::{AnswerError, MAX_FAILURE_BYTES, Refused},
+    frame::{Content, Opened},
+    header::{CallId, Header, Kind},
+    outbox::Unsent,
+};
+use crate::{PeerAt, message::DefaultCodec};
+
+/// A request, read where it arrived, and the duty to answer it. Made by
+/// [`Service::next`](crate::Service::next).
+///
+/// Dereferences to the codec's view, as a [`Message`](crate::Message) does. It may be sent to
+/// another thread and answered there, by [`reply`](Self::reply), [`fail`](Self::fail) or, where
+/// the caller asked for a stream, by [`send`](Self::send) and [`end`](Self::end). Dropping it
+/// without an answer, also by a panic, tells the caller so.
+///
+/// While it is held where it arrived it stops requests of its caller, and of no other, once the
+/// window behind it is full. A handler that takes long calls [`detach`](Self::detach); the first
+/// item of a stream does so by itself.
+pub struct Request<Q: ?Sized, R: ?Sized, C: Codec<Q> = DefaultCodec> {
+    opened: Opened<Q, C>,
+    call: Call,
+    _reply: PhantomData<fn(&R)>,
+}
+
+/// The call that a request is of.
+struct Call {
+    client: Arc<Client>,
+    id: CallId,
+    is_stream: bool,
+    deadline: Option<Instant>,
+    is_copied: bool,
+    /// It was answered, or given back.
+    is_over: bool,
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
+    pub(super) fn new(
+        client: Arc<Client>,
+        header: &Header,
+        deadline: Option<Instant>,
+        opened: Opened<Q, C>,
+    ) -> Self {
+        if let Some(shared) = client.shared() {
+            shared.in_progress.fetch_add(1, Ordering::Relaxed);
+        }
+        Self {
+            opened,
+            call: Call {
+                client,
+                id: header.id,
+                is_stream: header.kind == Kind::Stream,
+                deadline,
+                is_copied: false,
+                is_over: false,
+            },
+            _reply: PhantomData,
+        }
+    }
+
+    // ---- About the call ----------------------------------------------------------------
+
+    /// The peer that calls.
+    #[must_use]
+    pub fn peer(&self) -> PeerAt {
+        self.call.client.at
+    }
+
+    /// The time until which the caller waits, by this process's clock: what was left when the
+    /// caller sent the request, from when it was taken in here. `None`: for ever.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Instant> {
+        self.call.deadline
+    }
+
+    /// Whether the caller takes a stream of replies.
+    #[must_use]
+    pub fn is_stream(&self) -> bool {
+        self.call.is_stream
+    }
+
+    /// Whether nobody waits for the answer any more: the caller has dropped the call or is gone, or
+    /// the deadline has passed. Never waits.
+    #[must_use]
+    pub fn is_cancelled(&self) -> bool {
+        self.call.is_cancelled()
+    }
+
+    /// Waits until [`is_cancelled`](Self::is_cancelled) holds. Dropping the future leaves nothing
+    /// behind.
+    ///
+    /// ```
+    /// # #[cfg(all(feature = "rkyv", feature = "tokio"))]
+    /// # mod example {
+    /// use ibex::{AnswerError, Request};
+    ///
+    /// async fn lookup(_key: u64) -> u64 { 7 }
+    ///
+    /// /// Stops looking when nobody waits for it.
+    /// async fn handle(request: Request<u64, u64>) -> Result<(), AnswerError> {
+    ///     let key = request.to_native();
+    ///     let found = tokio::select! {
+    ///         found = lookup(key) => found,
+    ///         () = request.cancelled() => return Err(AnswerError::Cancelled),
+    ///     };
+    ///     request.reply_async(&found).await
+    /// }
+    /// # }
+    /// ```
+    pub async fn cancelled(&self) {
+        let _waiting = Waiting::on(&self.call.client);
+        poll_fn(|context| self.call.poll_cancelled(context)).await;
+    }
+
+    /// Copies the request out of its channel, so that it stops nothing however long it is held.
+    #[must_use]
+    pub fn detach(mut self) -> Self {
+        self.copy_out();
+        self
+    }
+
+    /// The bytes as the codec wrote them.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.opened.payload()
+    }
+
+    // ---- One answer --------------------------------------------------------------------
+
+    /// Answers the call; waits while the channel of replies is full. It is no error if nobody waits
+    /// for the answer any more. Of a stream it is the last item.
+    ///
+    /// # Errors
+    ///
+    /// [`AnswerError::NotSent`]: the reply is too long or cannot be encoded, or memory was refused.
+    /// The caller hears that there is no answer.
+    pub fn reply(mut self, reply: &R) -> Result<(), AnswerError> {
+        let sent = self.call.send::<R, C>(Kind::Reply, reply);
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    /// The same for a task. Dropping the future before it is ready answers nothing: the caller
+    /// hears that.
+    ///
+    /// # Errors
+    ///
+    /// As [`reply`](Self::reply).
+    pub async fn reply_async(mut self, reply: &R) -> Result<(), AnswerError> {
+        let sent = self.call.send_async::<R, C>(Kind::Reply, reply).await;
+        self.call.is_over = sent.is_ok();
+        unless_cancelled(sent)
+    }
+
+    /// Fails the call with an error of the application, a code and a text of up to 4 KiB, which the
+    /// caller gets as [`CallError::Failed`](crate::CallError::Failed). Never waits.
+    pub fn fail(mut self, code: u32, text: &str) {
+        let mut end = text.len().min(MAX_FAILURE_BYTES);
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        self.call.finish(Kind::Failed, code, &text[..end]);
+    }
+
+    /// Hands the request back as one that was not executed. Never waits.
+    pub fn refuse(self) {
+        self.give_back(Refused::ByHandler);
+    }
+
+    // ---- A stream of answers -------------------------------------------------------------
+
+    /// Sends one item of a stream; waits while as many are on their way as the caller takes.
+    ///
+    /// The request is copied out of its channel at the first item.
+    ///
+    /// # Errors
+    ///
+    /// [`AnswerError`]: nobody waits for items any more, the call takes one reply alone, or the
+    /// item cannot be sent.
+    pub fn send(&mut self, item: &R) -> Result<(), AnswerError> {
+        self.begin_stream()?;
+        self.call.wait_for_credit()?;
+        self.call.send::<R, C>(Kind::Item, item)
+    }
+
+    /// The same for a task. Dropping the future sends the item or does not.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub async fn send_async(&mut self, item: &R) -> Result<(), AnswerError> {
+        self.begin_stream()?;
+        {
+            let _waiting = Waiting::on(&self.call.client);
+            poll_fn(|context| self.call.poll_credit(context)).await?;
+        }
+        self.call.send_async::<R, C>(Kind::Item, item).await
+    }
+
+    /// Ends a stream in order. Never waits.
+    pub fn end(mut self) {
+        self.call.finish(Kind::End, 0, "");
+    }
+
+    fn begin_stream(&mut self) -> Result<(), AnswerError> {
+        if !self.call.is_stream {
+            return Err(AnswerError::NotAStream);
+        }
+        self.copy_out();
+        Ok(())
+    }
+
+    // ---- For the service -----------------------------------------------------------------
+
+    /// No handler gets it.
+    pub(super) fn give_back(mut self, reason: Refused) {
+        self.call.is_over = true;
+        if !self.call.is_dropped_by_caller() {
+            self.call.client.refuse(self.call.id, reason);
+        }
+    }
+
+    /// Whether nobody waits for it any more, as far as is known without a look at what came.
+    pub(super) fn is_past(&self) -> bool {
+        self.call.client.is_cancelled(self.call.id)
+    }
+
+    pub(super) fn copy_out(&mut self) {
+        self.call.is_copied = true;
+        self.opened.copy_out();
+    }
+
+    pub(super) fn is_copied(&self) -> bool {
+        self.call.is_copied
+    }
+
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.opened.payload().len()
+    }
+}
+
+/// To who has replied it is all the same whether the caller still waits.
+fn unless_cancelled(sent: Result<(), AnswerError>) -> Result<(), AnswerError> {
+    match sent {
+        Err(AnswerError::Cancelled) => Ok(()),
+        sent => sent,
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> Deref for Request<Q, R, C> {
+    type Target = C::View;
+
+    #[inline]
+    fn deref(&self) -> &C::View {
+        &self.opened
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q>> fmt::Debug for Request<Q, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Request")
+            .field("peer", &self.call.client.at)
+            .field("bytes", &self.opened.payload().len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Call {
+    fn attend(&self) {
+        if let Some(shared) = self.client.shared() {
+            shared.attend();
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.client.is_cancelled(self.id) || {
+            self.attend();
+            self.client.is_cancelled(self.id)
+        }
+    }
+
+    /// Whether the caller would not know what to do with an answer: not for a deadline.
+    fn is_dropped_by_caller(&self) -> bool {
+        self.client.is_dropped(self.id)
+    }
+
+    fn poll_cancelled(&self, context: &mut Context<'_>) -> Poll<()> {
+        self.client.set_waker(self.id, Some(context.waker()));
+        match self.is_cancelled() {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        }
+    }
+
+    fn poll_credit(&self, context: &mut Context<'_>) -> Poll<Result<(), AnswerError>> {
+        let mut credit = self.client.take_credit(self.id);
+        if credit == Credit::NotYet {
+            self.client.set_waker(self.id, Some(context.waker()));
+            self.attend();
+            credit = self.client.take_credit(self.id);
+        }
+        match credit {
+            Credit::Taken => Poll::Ready(Ok(())),
+            Credit::NotYet => Poll::Pending,
+            Credit::Cancelled => Poll::Ready(Err(AnswerError::Cancelled)),
+        }
+    }
+
+    fn wait_for_credit(&self) -> Result<(), AnswerError> {
+        let credit = match self.client.take_credit(self.id) {
+            Credit::NotYet => {
+                let _waiting = Waiting::on(&self.client);
+                self.client.wait_for_credit(self.id, self.deadline)
+            }
+            credit => credit,
+        };
+        match credit {
+            Credit::Taken => Ok(()),
+            Credit::NotYet | Credit::Cancelled => Err(AnswerError::Cancelled),
+        }
+    }
+
+    #[inline]
+    fn send<R: ?Sized, C: Codec<R>>(&self, kind: Kind, value: &R) -> Result<(), AnswerError> {
+        let Some(outbox) = self.client.outbox() else {
+            return Err(AnswerError::Cancelled);
+        };
+        let header = || {
+            let is_wanted = !self.client.is_cancelled(self.id);
+            is_wanted.then(|| Header::new(self.id, kind))
+        };
+        sent(outbox.send::<R, C>(header, Content::Value(value), self.deadline))
+    }
+
+    async fn send_async<R: ?Sized, C: Codec<R>>(
+        &self,
+        kind: Kind,
+        value: &R,
+    ) -> Result<(), AnswerError> {
+        if self.client.is_cancelled(self.id) {
+            return Err(AnswerError::Cancelled);
+        }
+        let sending = Sending::<R, C> {
+            call: self,
+            kind,
+            value,
+            room: None,
+            _codec: PhantomData,
+        };
+        let mut sending = pin!(sending);
+        poll_fn(|context| sending.as_mut().poll(context)).await
+    }
+
+    /// Ends the call without waiting.
+    fn finish(&mut self, kind: Kind, code: u32, text: &str) {
+        self.is_over = true;
+        if !self.client.is_cancelled(self.id) {
+            let header = Header::new(self.id, kind).with_code(code);
+            self.client.say(header, text.to_owned());
+        }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.is_over {
+            self.finish(Kind::Unanswered, 0, "");
+        }
+        self.client.finish(self.id);
+        if let Some(shared) = self.client.shared() {
+            shared.in_progress.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+fn sent(sent: Result<(), Unsent>) -> Result<(), AnswerError> {
+    match sent {
+        Ok(()) => Ok(()),
+        // The caller's end is gone, and so is who waits.
+        Err(Unsent::Late | Unsent::InVain | Unsent::Failed(SendError::Disconnected(_))) => {
+            Err(AnswerError::Cancelled)
+        }
+        Err(Unsent::Failed(error)) => Err(AnswerError::NotSent(error)),
+    }
+}
+
+/// An answer on its way into its channel, of a task.
+struct Sending<'a, R: ?Sized, C> {
+    call: &'a Call,
+    kind: Kind,
+    value: &'a R,
+    /// Waits for room.
+    room: Option<Ticket>,
+    _codec: PhantomData<fn() -> C>,
+}
+
+impl<R: ?Sized, C: Codec<R>> Future for Sending<'_, R, C> {
+    type Output = Result<(), AnswerError>;
+
+    fn poll(self: std::pin::Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let Some(outbox) = this.call.client.outbox() else {
+            return Poll::Ready(Err(AnswerError::Cancelled));
+        };
+        let header = || Header::new(this.call.id, this.kind);
+        let value = Content::Value(this.value);
+        let polled = outbox.poll_send::<R, C>(&mut this.room, context.waker(), header, value);
+        if polled.is_pending() {
+            // Who does not take its replies may leave.
+            this.call
+                .client
+                .set_waker(this.call.id, Some(context.waker()));
+            if this.call.client.is_cancelled(this.call.id) {
+                return Poll::Ready(Err(AnswerError::Cancelled));
+            }
+        }
+        Poll::Ready(sent(ready!(polled)))
+    }
+}
+
+impl<R: ?Sized, C> Drop for Sending<'_, R, C> {
+    fn drop(&mut self) {
+        if let Some(outbox) = self.call.client.outbox() {
+            outbox.leave(&mut self.room);
+        }
+    }
+}
+
+/// A handler that waits for a word of its caller: what comes is taken in meanwhile.
+struct Waiting<'a>(&'a Client);
+
+impl<'a> Waiting<'a> {
+    fn on(client: &'a Client) -> Self {
+        if let Some(shared) = client.shared() {
+            shared.waiting.fetch_add(1, Ordering::AcqRel);
+        }
+        Self(client)
+    }
+}
+
+impl Drop for Waiting<'_> {
+    fn drop(&mut self) {
+        if let Some(shared) = self.0.shared() {
+            shared.waiting.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}

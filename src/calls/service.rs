@@ -1,0 +1,376 @@
+//! The serving end: requests of all peers of a node, or of one.
+
+use std::{
+    fmt,
+    future::poll_fn,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+    time::Instant,
+};
+
+use futures_core::Stream;
+use ibex_codec::Codec;
+use ibex_transport::driver::SessionShared;
+
+use super::{
+    asking::Asked,
+    attended::Attended,
+    builder::{CallSettings, reply_version, request_version},
+    client::{Attendant, Begun, Shared},
+    error::Refused,
+    frame::Opened,
+    header::Kind,
+    request::Request,
+    source::Source,
+};
+use crate::{
+    Node, OpenError, RecvError, SettingError, channel_builder::Offer, message::DefaultCodec,
+};
+
+/// Serves calls. Made by [`Node::service`] for all peers, or by
+/// [`Peer::service`](crate::Peer::service) for one.
+///
+/// It gives out requests one after the other; each may be answered at once, or be handed to another
+/// thread or task and be answered whenever it is ready, in any order. Nothing runs by itself: a
+/// request waits until it is asked for, and its caller with it.
+///
+/// Dropping it refuses the requests that it holds and nobody got, so that their callers know them
+/// as [not executed](crate::Execution::NotExecuted). Handlers that have theirs may still answer.
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use ibex::{Node, rkyv::string::ArchivedString};
+///
+/// fn serve(node: &Node) -> Result<(), Box<dyn std::error::Error>> {
+///     let mut lengths = node.service::<String, u64>("length")?;
+///     while let Some(request) = lengths.next()? {
+///         let text: &ArchivedString = &request; // read in place
+///         match text.len() {
+///             0 => request.fail(1, "it is empty"),
+///             length => request.reply(&(length as u64))?,
+///         }
+///     }
+///     Ok(())
+/// }
+/// # }
+/// ```
+pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R> = DefaultCodec>
+{
+    hub: Arc<Hub<Q, R, C>>,
+}
+
+/// How far a service is. See [`Service::stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct ServiceStats {
+    /// Requests that handlers have, and that wait here for one.
+    pub in_progress: usize,
+    /// Requests that were refused: late, too many, not valid, or handed back.
+    pub refused: u64,
+    /// Frames that no caller of ibex sends. They are dropped.
+    pub strays: u64,
+}
+
+/// What the service and its wakers share.
+struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
+    source: Attended<Source<Q, R, C>>,
+    shared: Arc<Shared>,
+    waker: Waker,
+    /// The waker is left at the source and was not called since.
+    is_registered: AtomicBool,
+    /// Of the task that waits for a request.
+    next: Mutex<Option<Waker>>,
+}
+
+struct News<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(Weak<Hub<Q, R, C>>);
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for News<Q, R, C> {
+    fn wake(self: Arc<Self>) {
+        if let Some(hub) = self.0.upgrade() {
+            hub.has_news();
+        }
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
+    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, SettingError> {
+        let template = settings.template.clone().checked()?;
+        let source = Source::of_node(node.fan_in_of(template)?);
+        Ok(Self::on(source, settings))
+    }
+
+    pub(super) fn of_peer(
+        settings: CallSettings,
+        session: &Arc<SessionShared>,
+    ) -> Result<Self, OpenError> {
+        let channel = settings.template.over(session);
+        let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
+        Ok(Self::on(Source::of_peer(requests), settings))
+    }
+
+    fn on(source: Source<Q, R, C>, settings: CallSettings) -> Self {
+        let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
+            // A type that cannot be had is told where its channel is opened.
+            let version = reply_version::<Q, R, C>();
+            Hub {
+                source: Attended::new(source),
+                shared: Arc::new(Shared::new(settings, version, hub.clone())),
+                waker: Waker::from(Arc::new(News(hub.clone()))),
+                is_registered: AtomicBool::new(false),
+                next: Mutex::new(None),
+            }
+        });
+        Self { hub }
+    }
+
+    /// The next request, of whichever caller; `None` when the node was closed, or, of a service for
+    /// one peer, when that closed its caller. Waits while nothing is there.
+    ///
+    /// # Errors
+    ///
+    /// [`RecvError`], once, of a service for one peer alone: as
+    /// [`Receiver::next`](crate::Receiver::next). Callers that are lost end nothing but their calls.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "it can fail, as that of `Receiver`"
+    )]
+    pub fn next(&mut self) -> Result<Option<Request<Q, R, C>>, RecvError> {
+        let hub = &*self.hub;
+        let mut source = hub.source.hold();
+        let next = loop {
+            if let Some(next) = hub.look_for(&mut source) {
+                break next;
+            }
+            if let Some(asked) = source.wait() {
+                hub.take_in(&mut source, asked);
+            }
+        };
+        hub.leave(source);
+        next
+    }
+
+    /// The same for a task. Dropping the future loses no request.
+    ///
+    /// # Errors
+    ///
+    /// As [`next`](Self::next).
+    pub async fn next_async(&mut self) -> Result<Option<Request<Q, R, C>>, RecvError> {
+        poll_fn(|context| self.hub.poll_next(context)).await
+    }
+
+    /// How far it is. Never waits.
+    #[must_use]
+    pub fn stats(&self) -> ServiceStats {
+        let shared = &self.hub.shared;
+        ServiceStats {
+            in_progress: shared.in_progress.load(Ordering::Relaxed),
+            refused: shared.refused.load(Ordering::Relaxed),
+            strays: shared.strays.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// The requests up to the end.
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
+    type Item = Result<Request<Q, R, C>, RecvError>;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.hub.poll_next(context).map(Result::transpose)
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
+    /// Takes in what has come, as far as that is worth it for the next request, and gives that;
+    /// `Some(Ok(None))` and an error are the end.
+    fn look_for(
+        &self,
+        source: &mut Source<Q, R, C>,
+    ) -> Option<Result<Option<Request<Q, R, C>>, RecvError>> {
+        while source.backlog.len() < LOOK_AHEAD {
+            match source.find() {
+                Some(asked) => self.take_in(source, asked),
+                None => break,
+            }
+        }
+        self.count_strays(source);
+        while let Some(request) = source.backlog.pop() {
+            if !request.is_past() {
+                return Some(Ok(Some(request)));
+            }
+            request.give_back(Refused::Expired);
+        }
+        source.over()
+    }
+
+    fn take_in(&self, source: &mut Source<Q, R, C>, asked: Asked) {
+        // The waker that is left may be about to be called for just this frame, and for none
+        // behind it.
+        self.is_registered.store(false, Ordering::Release);
+        let Asked {
+            client,
+            header,
+            body,
+            ..
+        } = asked;
+        client.joins(&self.shared);
+        match header.kind {
+            Kind::Cancel => return client.cancel(header.id),
+            Kind::Credit => return client.add_credit(header.id, header.count),
+            _ => {}
+        }
+        let deadline = header
+            .time_left()
+            .and_then(|left| Instant::now().checked_add(left));
+        match client.begin(&header, deadline) {
+            Begun::Yes => {}
+            Begun::Overloaded => return client.refuse(header.id, Refused::Overloaded),
+            Begun::Again => return source.count_stray(),
+        }
+        match Opened::of(body) {
+            Ok(opened) => {
+                let request = Request::new(client, &header, deadline, opened);
+                if let Err(request) = source.backlog.push(request) {
+                    request.give_back(Refused::Overloaded);
+                }
+            }
+            Err(invalid) => {
+                tracing::debug!(peer = %client.at, %invalid, "a request is not valid");
+                client.finish(header.id);
+                client.refuse(header.id, Refused::Invalid);
+            }
+        }
+    }
+
+    fn count_strays(&self, source: &mut Source<Q, R, C>) {
+        let strays = source.take_strays();
+        if strays > 0 {
+            self.shared.strays.fetch_add(strays, Ordering::Relaxed);
+        }
+    }
+
+    fn leave(&self, source: MutexGuard<'_, Source<Q, R, C>>) {
+        self.source.leave(source, |source| self.take_all(source));
+        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+            self.attend();
+        }
+    }
+
+    /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
+    /// told.
+    fn take_all(&self, source: &mut Source<Q, R, C>) {
+        loop {
+            while let Some(asked) = source.find() {
+                self.take_in(source, asked);
+            }
+            let is_wanted =
+                self.shared.waiting.load(Ordering::Acquire) > 0 || self.next().is_some();
+            if !is_wanted || !self.register(source) {
+                break;
+            }
+        }
+        self.count_strays(source);
+        if source.has_next() {
+            self.wake_next();
+        }
+    }
+
+    /// Leaves the waker, unless it is there. Returns whether something came in between.
+    fn register(&self, source: &mut Source<Q, R, C>) -> bool {
+        if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
+            return false;
+        }
+        let Poll::Ready(asked) = source.poll(&self.waker) else {
+            return false;
+        };
+        self.is_registered.store(false, Ordering::Release);
+        if let Some(asked) = asked {
+            self.take_in(source, asked);
+        }
+        true
+    }
+
+    fn poll_next(
+        &self,
+        context: &mut Context<'_>,
+    ) -> Poll<Result<Option<Request<Q, R, C>>, RecvError>> {
+        let _before = self.next().replace(context.waker().clone());
+        let mut found = None;
+        self.source.attend(|source| {
+            while found.is_none() {
+                found = self.look_for(source);
+                if found.is_none() && !self.register(source) {
+                    break;
+                }
+            }
+        });
+        match found {
+            Some(found) => {
+                let _waker = self.next().take();
+                if self.shared.waiting.load(Ordering::Acquire) > 0 {
+                    self.attend();
+                }
+                Poll::Ready(found)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    /// Something has come: for the task that waits for a request, or for handlers.
+    fn has_news(&self) {
+        self.is_registered.store(false, Ordering::Release);
+        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+            self.attend();
+        }
+        self.wake_next();
+    }
+
+    fn wake_next(&self) {
+        let next = self.next().take();
+        if let Some(next) = next {
+            next.wake();
+        }
+    }
+
+    fn next(&self) -> MutexGuard<'_, Option<Waker>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Attendant for Hub<Q, R, C> {
+    fn attend(&self) {
+        self.source.attend(|source| self.take_all(source));
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
+    fn drop(&mut self) {
+        let hub = &*self.hub;
+        let mut source = hub.source.hold();
+        while let Some(asked) = source.find() {
+            hub.take_in(&mut source, asked);
+        }
+        hub.shared.is_closed.store(true, Ordering::Relaxed);
+        while let Some(request) = source.backlog.pop() {
+            request.give_back(Refused::Closed);
+        }
+        source.close();
+        drop(source);
+    }
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> fmt::Debug for Service<Q, R, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Service")
+            .field("name", &self.hub.shared.settings.template.name())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Requests that are taken in before the first of them is given out: a caller that has left, or a
+/// deadline that has passed meanwhile, is seen before a handler gets the request.
+const LOOK_AHEAD: usize = 32;

@@ -1,0 +1,370 @@
+//! The calls of one caller: who waits for a place, for an answer, and what has come.
+//!
+//! Pure state behind one short lock; wakers come out of it and are called by whoever has
+//! unlocked it.
+//!
+//! 1. A call has an entry from its first poll to its end, and a *number* while it is under way:
+//!    there are as many numbers as calls may be under way. Those without wait in a queue.
+//! 2. The peer names a call by its number and the generation of its entry. What names another
+//!    generation is a stray: counted and dropped.
+//! 3. What has come for a call lies in its entry, a stream's up to its window.
+
+#![forbid(unsafe_code)]
+
+use std::{collections::VecDeque, mem, task::Waker, time::Instant};
+
+use super::{
+    error::Over,
+    frame::Body,
+    header::{CallId, Header, Kind},
+};
+
+/// Calls of one caller. See the module.
+#[derive(Debug)]
+pub(super) struct Slots {
+    // The calls.
+    entries: Vec<Entry>,
+    vacant: Vec<u32>,
+    generation: u32,
+
+    // Who is under way.
+    /// The entry that has each number.
+    numbers: Vec<u32>,
+    free_numbers: Vec<u32>,
+    max_in_flight: u32,
+    queue: VecDeque<Key>,
+    /// Those in the queue that have left.
+    stale: usize,
+
+    // Who waits.
+    /// Calls with wakers.
+    waiting: usize,
+    /// When the next call is woken because its time is over, as far as that is arranged.
+    alarm: Option<Instant>,
+    /// No more answers come.
+    over: Option<Over>,
+
+    strays: u64,
+}
+
+#[derive(Debug, Default)]
+struct Entry {
+    generation: u32,
+    is_taken: bool,
+    number: Option<u32>,
+    /// Items that may be there at a time, of a stream.
+    window: u16,
+    /// Those that were taken and not given back yet as credit.
+    taken: u16,
+    landed: VecDeque<Landed>,
+    waker: Option<Waker>,
+    deadline: Option<Instant>,
+}
+
+/// A call's entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    index: u32,
+    pub(super) generation: u32,
+}
+
+/// A frame that has come for a call.
+#[derive(Debug)]
+pub(super) struct Landed {
+    pub(super) header: Header,
+    pub(super) body: Body,
+}
+
+/// What a look at a call finds.
+#[derive(Debug)]
+pub(super) enum Look {
+    Landed(Landed),
+    Over(Over),
+    Nothing,
+}
+
+/// What is left to do when a call has left.
+#[derive(Debug, Default)]
+pub(super) struct Left {
+    /// Those that are to be woken.
+    pub(super) next: Option<Waker>,
+    /// To be dropped outside of the lock.
+    pub(super) _own: Option<Waker>,
+}
+
+impl Slots {
+    pub(super) fn new(max_in_flight: u32) -> Self {
+        Self {
+            entries: Vec::new(),
+            vacant: Vec::new(),
+            generation: 0,
+            numbers: Vec::new(),
+            free_numbers: Vec::new(),
+            max_in_flight,
+            queue: VecDeque::new(),
+            stale: 0,
+            waiting: 0,
+            alarm: None,
+            over: None,
+            strays: 0,
+        }
+    }
+
+    /// An entry for a call, and its name if it may be sent at once. `window` is of a stream.
+    pub(super) fn claim(
+        &mut self,
+        deadline: Option<Instant>,
+        window: u16,
+    ) -> (Key, Option<CallId>) {
+        let index = self.vacant.pop().unwrap_or_else(|| {
+            self.entries.push(Entry::default());
+            self.entries.len() as u32 - 1
+        });
+        self.generation = self.generation.wrapping_add(1);
+        let generation = self.generation;
+        let entry = &mut self.entries[index as usize];
+        entry.generation = generation;
+        entry.is_taken = true;
+        entry.window = window;
+        entry.taken = 0;
+        entry.deadline = deadline;
+        let key = Key { index, generation };
+        if self.queue.is_empty()
+            && let Some(number) = self.take_number(index)
+        {
+            self.entries[index as usize].number = Some(number);
+            return (key, Some(CallId { number, generation }));
+        }
+        self.queue.push_back(key);
+        (key, None)
+    }
+
+    fn take_number(&mut self, index: u32) -> Option<u32> {
+        if let Some(number) = self.free_numbers.pop() {
+            self.numbers[number as usize] = index;
+            return Some(number);
+        }
+        let number = self.numbers.len() as u32;
+        (number < self.max_in_flight).then(|| {
+            self.numbers.push(index);
+            number
+        })
+    }
+
+    fn entry(&mut self, key: Key) -> Option<&mut Entry> {
+        let entry = self.entries.get_mut(key.index as usize)?;
+        (entry.is_taken && entry.generation == key.generation).then_some(entry)
+    }
+
+    /// The time until which the call is waited for.
+    pub(super) fn set_deadline(&mut self, key: Key, deadline: Option<Instant>) {
+        if let Some(entry) = self.entry(key) {
+            entry.deadline = deadline;
+        }
+    }
+
+    /// How the peer is to name the call, once it may be sent.
+    pub(super) fn id(&mut self, key: Key) -> Option<CallId> {
+        let number = self.entry(key)?.number?;
+        Some(CallId {
+            number,
+            generation: key.generation,
+        })
+    }
+
+    /// Why no more answers come, if that is so.
+    pub(super) fn over(&self) -> Option<&Over> {
+        self.over.as_ref()
+    }
+
+    /// Has the call's task or thread woken by its next news. Returns the waker that it had.
+    #[must_use = "it is dropped outside of the lock"]
+    pub(super) fn set_waker(&mut self, key: Key, waker: Option<&Waker>) -> Option<Waker> {
+        let entry = self.entry(key)?;
+        let before = match (&entry.waker, waker) {
+            (Some(had), Some(waker)) if had.will_wake(waker) => return None,
+            (_, waker) => mem::replace(&mut entry.waker, waker.cloned()),
+        };
+        self.waiting += usize::from(waker.is_some());
+        self.waiting -= usize::from(before.is_some());
+        before
+    }
+
+    /// Whether somebody is to be woken by what comes.
+    pub(super) fn is_waited_for(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// What has come for a call.
+    pub(super) fn look(&mut self, key: Key) -> Look {
+        let over = self.over.is_some();
+        let Some(entry) = self.entry(key) else {
+            return Look::Nothing;
+        };
+        match entry.landed.pop_front() {
+            Some(landed) => Look::Landed(landed),
+            None if over => Look::Over(self.over.clone().unwrap_or(Over(String::new()))),
+            None => Look::Nothing,
+        }
+    }
+
+    /// An item of a stream was taken: how many more may come, once that is worth a frame.
+    pub(super) fn item_taken(&mut self, key: Key) -> Option<u16> {
+        let entry = self.entry(key)?;
+        entry.taken += 1;
+        let is_due = entry.taken >= entry.window.div_ceil(2);
+        is_due.then(|| mem::take(&mut entry.taken))
+    }
+
+    /// Takes in what has come. Returns whom to wake.
+    pub(super) fn land(&mut self, landed: Landed) -> Option<Waker> {
+        let CallId { number, generation } = landed.header.id;
+        let index = self.numbers.get(number as usize).copied();
+        let key = index.map(|index| Key { index, generation });
+        let entry = key.and_then(|key| self.entry(key));
+        let entry = entry.filter(|entry| entry.number == Some(number));
+        let is_item = landed.header.kind == Kind::Item;
+        // One more than items may be there: what ends the call.
+        let room = |entry: &Entry| match is_item {
+            true => entry.landed.len() < entry.window.into(),
+            false => entry.landed.len() <= entry.window.into(),
+        };
+        let Some(entry) = entry.filter(|entry| room(entry)) else {
+            self.strays += 1;
+            return None;
+        };
+        entry.landed.push_back(landed);
+        let waker = entry.waker.take();
+        self.waiting -= usize::from(waker.is_some());
+        waker
+    }
+
+    /// The call is over: its number is the next one's.
+    pub(super) fn leave(&mut self, key: Key) -> Left {
+        let Some(entry) = self.entry(key) else {
+            return Left::default();
+        };
+        entry.is_taken = false;
+        entry.landed.clear();
+        entry.deadline = None;
+        let own = entry.waker.take();
+        let number = entry.number.take();
+        self.waiting -= usize::from(own.is_some());
+        self.vacant.push(key.index);
+        let next = match number {
+            Some(number) => self.pass_on(number),
+            None => {
+                self.leave_queue();
+                None
+            }
+        };
+        Left { next, _own: own }
+    }
+
+    /// One that was in the queue has left. Where many have, the queue is swept.
+    fn leave_queue(&mut self) {
+        self.stale += 1;
+        if self.stale > MAX_STALE && 2 * self.stale > self.queue.len() {
+            let mut queue = mem::take(&mut self.queue);
+            queue.retain(|&key| self.entry(key).is_some());
+            self.queue = queue;
+            self.stale = 0;
+        }
+    }
+
+    fn next_in_queue(&mut self) -> Option<Key> {
+        loop {
+            let next = self.queue.pop_front()?;
+            if self.entry(next).is_some() {
+                return Some(next);
+            }
+            self.stale -= 1;
+        }
+    }
+
+    /// Gives a number to who waits longest for one.
+    fn pass_on(&mut self, number: u32) -> Option<Waker> {
+        let Some(next) = self.next_in_queue() else {
+            self.free_numbers.push(number);
+            return None;
+        };
+        self.numbers[number as usize] = next.index;
+        let entry = &mut self.entries[next.index as usize];
+        entry.number = Some(number);
+        let waker = entry.waker.take();
+        self.waiting -= usize::from(waker.is_some());
+        waker
+    }
+
+    /// No more answers come.
+    pub(super) fn end(&mut self, over: Over) -> Vec<Waker> {
+        self.over.get_or_insert(over);
+        self.waiting = 0;
+        let wakers = self.entries.iter_mut().map(|entry| entry.waker.take());
+        wakers.flatten().collect()
+    }
+
+    /// Copies out what has lain here in place, so that it does not stop what comes behind it.
+    pub(super) fn copy_out(&mut self) {
+        let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);
+        landed.for_each(|landed| landed.body.copy_out());
+    }
+
+    // ---- Time ------------------------------------------------------------------------
+
+    /// Whether an alarm has to be set for the call that waits: nothing goes off as soon.
+    pub(super) fn wants_alarm(&mut self, at: Instant) -> bool {
+        let is_sooner = self.alarm.is_none_or(|alarm| at < alarm);
+        if is_sooner {
+            self.alarm = Some(at);
+        }
+        is_sooner
+    }
+
+    /// Wakes those whose time is over, and says when to look again.
+    pub(super) fn expire(&mut self, now: Instant) -> (Vec<Waker>, Option<Instant>) {
+        if self.alarm.is_none_or(|alarm| alarm > now) {
+            return (Vec::new(), None);
+        }
+        let mut late = Vec::new();
+        let mut next: Option<Instant> = None;
+        for entry in self
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.waker.is_some())
+        {
+            match entry.deadline {
+                Some(deadline) if deadline <= now => late.extend(entry.waker.take()),
+                Some(deadline) => next = Some(next.map_or(deadline, |next| next.min(deadline))),
+                None => {}
+            }
+        }
+        self.waiting -= late.len();
+        self.alarm = next;
+        (late, next)
+    }
+
+    // ---- Counts ----------------------------------------------------------------------
+
+    /// Calls that have a number.
+    pub(super) fn in_flight(&self) -> usize {
+        self.numbers.len() - self.free_numbers.len()
+    }
+
+    /// Calls that wait for one.
+    pub(super) fn queued(&self) -> usize {
+        self.queue.len() - self.stale
+    }
+
+    /// Frames that were for no call.
+    pub(super) fn strays(&self) -> u64 {
+        self.strays
+    }
+
+    pub(super) fn count_stray(&mut self) {
+        self.strays += 1;
+    }
+}
+
+/// Calls that may have left the queue before it is swept.
+const MAX_STALE: usize = 64;

@@ -1,0 +1,252 @@
+//! Where a service's frames come from, and the requests that wait for a handler.
+
+use std::{
+    collections::VecDeque,
+    task::{Context, Poll, Waker},
+};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{RawMessage, ReceiveHandle, RecvFailure},
+    driver::Patience,
+};
+
+use super::{
+    asking::{Asked, Asking, Seat},
+    request::Request,
+};
+use crate::{FanIn, FanInError, FanInEvent, RecvError};
+
+/// See the module.
+pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
+    from: From<Q, R, C>,
+    pub(super) backlog: Backlog<Q, R, C>,
+    /// Frames that no caller of ibex sends.
+    strays: u64,
+    is_over: bool,
+    /// What ended it, until that was told.
+    error: Option<RecvError>,
+}
+
+enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
+    Node(FanIn<Q, C, Asking<R>>),
+    Peer(ReceiveHandle, Seat),
+    Nobody,
+}
+
+/// Requests that wait for a handler. The first of them lie where they came in; those behind are
+/// copied out, so that what is said to handlers comes through behind them.
+pub(super) struct Backlog<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
+    requests: VecDeque<Request<Q, R, C>>,
+    copied_bytes: usize,
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
+    pub(super) fn of_node(fan_in: FanIn<Q, C, Asking<R>>) -> Self {
+        Self::new(From::Node(fan_in))
+    }
+
+    pub(super) fn of_peer(requests: ReceiveHandle) -> Self {
+        Self::new(From::Peer(requests, Seat::default()))
+    }
+
+    fn new(from: From<Q, R, C>) -> Self {
+        Self {
+            from,
+            backlog: Backlog {
+                requests: VecDeque::new(),
+                copied_bytes: 0,
+            },
+            strays: 0,
+            is_over: false,
+            error: None,
+        }
+    }
+
+    /// The next frame, if one is there; runs no turn.
+    pub(super) fn find(&mut self) -> Option<Asked> {
+        loop {
+            let taken = match &mut self.from {
+                From::Node(fan_in) => match fan_in.find() {
+                    Some(event) => self.of_event(Some(event)),
+                    None if fan_in.is_over() => self.of_event(None),
+                    None => return None,
+                },
+                From::Peer(handle, _) => match handle.poll() {
+                    Ok(Some(raw)) => self.of_message(Ok(raw)),
+                    Ok(None) => return None,
+                    Err(error) => self.of_message(Err(error)),
+                },
+                From::Nobody => return None,
+            };
+            match taken {
+                Taken::Frame(asked) => return Some(asked),
+                Taken::Nothing => {}
+                Taken::Over => return None,
+            }
+        }
+    }
+
+    /// The next frame; waits for it. `None` is the end.
+    pub(super) fn wait(&mut self) -> Option<Asked> {
+        loop {
+            let taken = match &mut self.from {
+                From::Node(fan_in) => {
+                    let event = fan_in.next();
+                    self.of_event(event)
+                }
+                From::Peer(handle, _) => match handle.receive(Patience::FOREVER) {
+                    Ok(raw) => self.of_message(Ok(raw)),
+                    Err(RecvFailure::Failed(error)) => self.of_message(Err(error)),
+                    Err(_) => Taken::Nothing,
+                },
+                From::Nobody => return None,
+            };
+            match taken {
+                Taken::Frame(asked) => return Some(asked),
+                Taken::Nothing => {}
+                Taken::Over => return None,
+            }
+        }
+    }
+
+    /// The next frame; else `waker` is called when there is one.
+    pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Option<Asked>> {
+        loop {
+            let taken = match &mut self.from {
+                From::Node(fan_in) => {
+                    let mut context = Context::from_waker(waker);
+                    match fan_in.poll_next(&mut context) {
+                        Poll::Ready(event) => self.of_event(event),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+                From::Peer(handle, _) => {
+                    // One that is still there does for no message behind those that were taken.
+                    handle.leave();
+                    match handle.poll_receive(waker) {
+                        Poll::Ready(received) => self.of_message(received),
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+                From::Nobody => return Poll::Ready(None),
+            };
+            match taken {
+                Taken::Frame(asked) => return Poll::Ready(Some(asked)),
+                Taken::Nothing => {}
+                Taken::Over => return Poll::Ready(None),
+            }
+        }
+    }
+
+    fn of_event(&mut self, event: Option<FanInEvent<Q, C, Asking<R>>>) -> Taken {
+        match event {
+            Some(FanInEvent::Message(_, asked)) => return Taken::Frame(asked),
+            Some(FanInEvent::Joined(_) | FanInEvent::Ended(_)) => {}
+            Some(FanInEvent::Lost(peer, error)) => {
+                let is_stray = matches!(&error, FanInError::Recv(RecvError::Corrupt { .. }));
+                self.strays += u64::from(is_stray);
+                tracing::debug!(%peer, %error, "a caller of a service");
+            }
+            None => {
+                self.is_over = true;
+                return Taken::Over;
+            }
+        }
+        Taken::Nothing
+    }
+
+    fn of_message(&mut self, received: Result<RawMessage, RecvError>) -> Taken {
+        let From::Peer(handle, seat) = &mut self.from else {
+            return Taken::Over;
+        };
+        match received.and_then(|raw| seat.open(handle, raw)) {
+            Ok(asked) => Taken::Frame(asked),
+            Err(error) if error.spares_channel() => {
+                self.strays += u64::from(matches!(error, RecvError::Corrupt { .. }));
+                Taken::Nothing
+            }
+            Err(error) => {
+                self.is_over = true;
+                *seat = Seat::default();
+                if !matches!(error, RecvError::Ended) {
+                    self.error = Some(error);
+                }
+                self.from = From::Nobody;
+                Taken::Over
+            }
+        }
+    }
+
+    /// Whether nothing more comes.
+    pub(super) fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// The end, once nothing more comes: what it was by, once.
+    pub(super) fn over<T>(&mut self) -> Option<Result<Option<T>, RecvError>> {
+        self.is_over.then(|| match self.error.take() {
+            Some(error) => Err(error),
+            None => Ok(None),
+        })
+    }
+
+    /// Whether a call for the next request has something to return.
+    pub(super) fn has_next(&self) -> bool {
+        self.is_over || self.backlog.len() > 0
+    }
+
+    pub(super) fn count_stray(&mut self) {
+        self.strays += 1;
+    }
+
+    pub(super) fn take_strays(&mut self) -> u64 {
+        std::mem::take(&mut self.strays)
+    }
+
+    /// Receives no more.
+    pub(super) fn close(&mut self) {
+        self.is_over = true;
+        self.from = From::Nobody;
+    }
+}
+
+enum Taken {
+    Frame(Asked),
+    Nothing,
+    Over,
+}
+
+impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Backlog<Q, R, C> {
+    pub(super) fn len(&self) -> usize {
+        self.requests.len()
+    }
+
+    /// Gives a request back for which there is no room.
+    pub(super) fn push(&mut self, mut request: Request<Q, R, C>) -> Result<(), Request<Q, R, C>> {
+        if self.requests.len() >= IN_PLACE {
+            let bytes = request.payload_bytes();
+            if self.copied_bytes + bytes > MAX_COPIED_BYTES {
+                return Err(request);
+            }
+            self.copied_bytes += bytes;
+            request.copy_out();
+        }
+        self.requests.push_back(request);
+        Ok(())
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Request<Q, R, C>> {
+        let request = self.requests.pop_front()?;
+        if request.is_copied() {
+            self.copied_bytes -= request.payload_bytes();
+        }
+        Some(request)
+    }
+}
+
+/// Requests that wait where they came in.
+const IN_PLACE: usize = 32;
+/// Of those that wait behind them, while handlers wait for their callers and nobody asks for
+/// requests. More are refused.
+const MAX_COPIED_BYTES: usize = 64 << 20;

@@ -1,0 +1,117 @@
+//! Calls: what a service and its callers are promised, over each fabric and under each driver.
+
+mod unary;
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::Duration,
+};
+
+use ibex::{Driver, Fabric, Node, Peer, Policy};
+
+/// Where a test is played: a fabric and a driver.
+type Cell = (Fabric, Driver);
+
+const CELLS: [Cell; 4] = [
+    (Fabric::Shm, Driver::Threads),
+    (Fabric::Shm, Driver::Caller),
+    (Fabric::Tcp, Driver::Threads),
+    (Fabric::Tcp, Driver::Caller),
+];
+
+/// Plays both sides in each cell, each in a thread of its own: who calls, and who serves.
+fn in_each_cell(calls: fn(&Node, &Peer), serves: fn(&Node, &Peer)) {
+    for cell in CELLS {
+        in_cell(cell, calls, serves);
+    }
+}
+
+fn in_cell(cell: Cell, calls: fn(&Node, &Peer), serves: fn(&Node, &Peer)) {
+    eprintln!("{cell:?}");
+    let there = builder(cell).listen("127.0.0.1:0").build().unwrap();
+    let address = there.local_addr().unwrap();
+    let serving = thread::spawn(move || {
+        let peer = there.accept().unwrap();
+        serves(&there, &peer);
+        let _ = there.close(FOR_EVER);
+    });
+    let here = builder(cell).build().unwrap();
+    let peer = here.connect(address).unwrap();
+    calls(&here, &peer);
+    let _ = here.close(FOR_EVER);
+    serving.join().unwrap();
+}
+
+fn builder((fabric, driver): Cell) -> ibex::NodeBuilder {
+    Node::builder()
+        .fabric(fabric, Policy::Require)
+        .driver(driver)
+        .connect_timeout(FOR_EVER)
+        .open_timeout(FOR_EVER)
+        .session_timeout(FOR_EVER)
+}
+
+/// Longer than any test takes: for what must not time out.
+const FOR_EVER: Duration = Duration::from_secs(600);
+/// For what is to time out.
+const MOMENT: Duration = Duration::from_millis(30);
+
+/// Runs a task on this thread, and the node where callers do.
+fn run<F: Future>(node: &Node, task: F) -> F::Output {
+    let mut task = pin!(task);
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let mut context = Context::from_waker(&waker);
+    loop {
+        if let Poll::Ready(output) = task.as_mut().poll(&mut context) {
+            return output;
+        }
+        // A node with a thread of its own has little to do here; the others all.
+        if !node.poll() {
+            thread::park_timeout(Duration::from_millis(1));
+        }
+    }
+}
+
+/// Polls a task once.
+fn poll_once<F: Future + Unpin>(task: &mut F) -> Poll<F::Output> {
+    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    pin!(task).poll(&mut Context::from_waker(&waker))
+}
+
+/// Turns the node until something is so.
+fn until(node: &Node, mut is_so: impl FnMut() -> bool) {
+    while !is_so() {
+        if !node.poll() {
+            thread::sleep(Duration::from_micros(200));
+        }
+    }
+}
+
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
+#[ibex::message]
+struct Question {
+    number: u64,
+    text: String,
+}
+
+#[ibex::message]
+struct Answer {
+    number: u64,
+    text: String,
+}
+
+fn question(number: u64) -> Question {
+    let text = "x".repeat((number * 37 % 500) as usize);
+    Question { number, text }
+}
