@@ -90,7 +90,7 @@ async fn ask_from_tasks(lookup: Caller<Query, u64>) -> Result<u64, Error> {
     while let Some(value) = values.next_async().await? {
         sum += value.to_native();
     }
-    assert_eq!(sum, (0..10_000).sum());
+    assert_eq!(sum, (0..10_000u64).sum::<u64>());
     Ok(found)
 }
 
