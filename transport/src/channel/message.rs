@@ -120,25 +120,28 @@ impl RawMessage {
 
     #[inline]
     fn finish(&mut self, state: CellState) {
-        let state = match self.marks {
-            0 => state,
-            _ => self.finish_marked(state),
-        };
-        self.cells.settle(self.sequence as u32, self.units, state);
+        // The state is a constant where nothing is marked.
+        if self.marks == 0 {
+            self.cells.settle(self.sequence as u32, self.units, state);
+        } else {
+            let state = finish_marked(self.marks, self.payload, self.length, state);
+            self.cells.settle(self.sequence as u32, self.units, state);
+        }
     }
 }
 
-impl RawMessage {
-    /// Gives back what a marked message has beside its cell, and says how that is settled.
-    #[cold]
-    fn finish_marked(&mut self, state: CellState) -> CellState {
-        if self.is_detached() && !fork::is_child() {
-            buffers::give_back(self.payload, self.length);
-        }
-        match self.marks & ACKNOWLEDGES != 0 && !thread::panicking() {
-            true => CellState::Acknowledged,
-            false => state,
-        }
+/// Gives back what a marked message has beside its cell, and says how that is settled.
+///
+/// By value: a reference to the message would keep all of it in memory, on the path of those
+/// that have no mark, too.
+#[cold]
+fn finish_marked(marks: u8, payload: NonNull<u8>, length: usize, state: CellState) -> CellState {
+    if marks & DETACHED != 0 && !fork::is_child() {
+        buffers::give_back(payload, length);
+    }
+    match marks & ACKNOWLEDGES != 0 && !thread::panicking() {
+        true => CellState::Acknowledged,
+        false => state,
     }
 }
 
