@@ -73,8 +73,9 @@
 //! In a tokio program the runtime drives the node, if it is made with
 //! [`Driver::Tasks`](crate::Driver::Tasks): a message crosses no thread but the runtime's. Under
 //! [`Driver::Threads`](crate::Driver::Threads) the node's I/O thread does, in any executor. Under
-//! [`Driver::Caller`](crate::Driver::Caller) each poll that finds nothing runs one turn, and
-//! between polls nothing moves: let the program turn the engine, by
+//! [`Driver::Caller`](crate::Driver::Caller) a poll that finds no message runs one turn, one that
+//! finds no room two, to hear of room and then to let its question out, and between polls
+//! nothing moves: let the program turn the engine, by
 //! [`Node::poll`](crate::Node::poll) when [`Node::as_fd`](crate::Node::as_fd) is readable, in
 //! a task of its own, as [the guide](crate::guide::which_driver) shows for async-io.
 //!
