@@ -12,7 +12,7 @@ fn main() {
     let mut cargo = Command::new(env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo
         .args(["bench", "--package", "ibex-integrations"])
-        .args(["--bench", "asynchronous", "--"])
+        .args(["--features", "raft", "--bench", "asynchronous", "--"])
         .args(is_test.then_some("--quick"))
         .args(arguments.iter().filter(|argument| *argument != "--bench"));
     let error = cargo.exec();

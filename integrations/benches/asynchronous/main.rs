@@ -15,6 +15,8 @@ mod options;
 mod order;
 mod pattern;
 mod ping_pong;
+#[cfg(feature = "raft")]
+mod raft;
 mod rows;
 mod session;
 mod streams;

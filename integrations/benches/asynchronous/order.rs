@@ -58,6 +58,10 @@ pub(crate) enum Work {
     Stream,
     /// Messages of 64 KiB over a channel with the raw codec.
     RawChannel,
+    /// Writes to three nodes of openraft, each behind the last one.
+    RaftOne,
+    /// Writes to three nodes of openraft, 64 at a time.
+    RaftMany,
     /// A receiving future that waits.
     IdlePolls,
     /// A thousand receiving futures that wait.
@@ -74,6 +78,8 @@ impl Work {
             Work::Channels => "2 channels 64 B",
             Work::Stream => "stream 64 KiB",
             Work::RawChannel => "raw channel 64 KiB",
+            Work::RaftOne => "openraft, 1 write",
+            Work::RaftMany => "openraft, 64 writes",
             Work::IdlePolls => "idle, 1 recv_async",
             Work::IdleCost => "idle, 1000 recv_async",
         }
@@ -83,6 +89,7 @@ impl Work {
         match self {
             Work::PingPong | Work::Get | Work::Call | Work::Channels => Unit::Nanoseconds,
             Work::Bodies | Work::Stream | Work::RawChannel => Unit::BytesPerSecond,
+            Work::RaftOne | Work::RaftMany => Unit::WritesPerSecond,
             Work::IdlePolls => Unit::PollsPerSecond,
             Work::IdleCost => Unit::PercentOfCore,
         }
@@ -95,9 +102,19 @@ impl Work {
             Work::Get | Work::Call => (10_000, 100),
             Work::Bodies => (8, 1),
             Work::Stream | Work::RawChannel => (16_384, 64),
+            Work::RaftOne => (3_000, 64),
+            Work::RaftMany => (30_000, 64),
             Work::IdlePolls | Work::IdleCost => (5_000, 200),
         };
         if is_quick { quick } else { usual }
+    }
+
+    /// Processes beside the measuring one.
+    pub(crate) fn peers(self) -> u64 {
+        match self {
+            Work::RaftOne | Work::RaftMany => 2,
+            _ => 1,
+        }
     }
 
     /// Payload bytes of one exchange.
@@ -196,6 +213,7 @@ pub(crate) enum Unit {
     /// The median time of an exchange.
     Nanoseconds,
     BytesPerSecond,
+    WritesPerSecond,
     PollsPerSecond,
     PercentOfCore,
 }
@@ -205,6 +223,7 @@ impl Unit {
         match self {
             Unit::Nanoseconds => "ns",
             Unit::BytesPerSecond => "bytes/s",
+            Unit::WritesPerSecond => "writes/s",
             Unit::PollsPerSecond => "polls/s",
             Unit::PercentOfCore => "% of a core",
         }
@@ -214,6 +233,7 @@ impl Unit {
         match self {
             Unit::Nanoseconds => duration(value.round() as u64),
             Unit::BytesPerSecond => format!("{}/s", bytes(value)),
+            Unit::WritesPerSecond => format!("{}/s", count(value)),
             Unit::PollsPerSecond => format!("{} polls/s", count(value)),
             Unit::PercentOfCore => format!("{value:.2} % core"),
         }
@@ -221,6 +241,9 @@ impl Unit {
 
     /// Returns whether a higher figure is a better one.
     pub(crate) fn is_rate(self) -> bool {
-        self == Unit::BytesPerSecond
+        match self {
+            Unit::BytesPerSecond | Unit::WritesPerSecond => true,
+            Unit::Nanoseconds | Unit::PollsPerSecond | Unit::PercentOfCore => false,
+        }
     }
 }

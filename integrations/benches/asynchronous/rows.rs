@@ -42,15 +42,23 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
     let kinds = [
         Kind {
             work: Work::PingPong,
-            beside: &[(Beside::Socket(Work::PingPong), [0.35, 0.95])],
+            beside: &[(Beside::Socket(Work::PingPong), Some([0.35, 0.95]))],
+        },
+        Kind {
+            work: Work::RaftOne,
+            beside: &[(Beside::Socket(Work::RaftOne), None)],
+        },
+        Kind {
+            work: Work::RaftMany,
+            beside: &[(Beside::Socket(Work::RaftMany), None)],
         },
         Kind {
             work: Work::IdlePolls,
-            beside: &[(Beside::Nothing, [2.0, 2.0])],
+            beside: &[(Beside::Nothing, Some([2.0, 2.0]))],
         },
         Kind {
             work: Work::IdleCost,
-            beside: &[(Beside::Nothing, [1.0, 1.0])],
+            beside: &[(Beside::Nothing, Some([1.0, 1.0]))],
         },
     ];
     let groups = kinds
@@ -63,7 +71,7 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
 struct Kind {
     work: Work,
     /// The aims are those of shm and of tcp.
-    beside: &'static [(Beside, [f64; 2])],
+    beside: &'static [(Beside, Option<[f64; 2]>)],
 }
 
 #[derive(Clone, Copy)]
@@ -89,7 +97,7 @@ impl Kind {
     fn row(
         &self,
         (runtime, driver, fabric): (RuntimeName, DriverName, FabricName),
-        (beside, [shm_aim, tcp_aim]): (Beside, [f64; 2]),
+        (beside, aims): (Beside, Option<[f64; 2]>),
         is_quick: bool,
     ) -> Row {
         let order = |work: Work, over| Order {
@@ -106,11 +114,10 @@ impl Kind {
                 Beside::Socket(work) => Some(order(work, Over::Socket)),
                 Beside::Nothing => None,
             },
-            // Of so little work no figure says anything.
-            aim: (driver == Tasks && !is_quick).then_some(match fabric {
-                Shm => shm_aim,
-                Tcp => tcp_aim,
-            }),
+            aim: aims
+                // Of so little work no figure says anything.
+                .filter(|_| driver == Tasks && !is_quick)
+                .map(|[shm, tcp]| if fabric == Shm { shm } else { tcp }),
             is_usual: is_of_tasks || self.work == Work::PingPong,
         }
     }

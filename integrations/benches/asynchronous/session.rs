@@ -9,6 +9,7 @@ use ibex_harness::{
     cores::Cores,
     pair::{self, Pair, Task},
 };
+use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{
     io::{Interest, unix::AsyncFd},
@@ -18,6 +19,8 @@ use tokio::{
     time::timeout,
 };
 
+#[cfg(feature = "raft")]
+use crate::raft;
 use crate::{
     calls, http, idle,
     order::{DriverName, Order, Over, Work},
@@ -42,52 +45,78 @@ pub(crate) struct Session {
     pub(crate) peer: Peer,
 }
 
-/// Starts the other process, does the work of `order` with it, and returns the figure in the
+/// The task of an answering process.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+struct Start {
+    order: Order,
+    /// Its number among the answering processes, from 1.
+    number: u64,
+}
+
+/// Starts the other processes, does the work of `order` with them, and returns the figure in the
 /// unit of the work.
 pub(crate) fn measure(cores: Cores, order: Order) -> Result<f64, Error> {
-    let task = serde_json::to_value(order).map_err(Error::subject)?;
-    let mut pair = Pair::start(cores, Task::Subject(task))?;
-    let address: SocketAddr = pair.receive("the address where it listens")?;
+    let mut pairs = Vec::new();
+    for number in 1..=order.work.peers() {
+        let start = Start { order, number };
+        let task = serde_json::to_value(start).map_err(Error::subject)?;
+        pairs.push(Pair::start(cores, Task::Subject(task))?);
+    }
+    let addresses = pairs
+        .iter_mut()
+        .map(|pair| pair.receive("the address where it listens"));
+    let addresses: Vec<SocketAddr> = addresses.collect::<Result<_, _>>()?;
     let runtime = order.runtime.build().map_err(Error::subject)?;
     let figure = run(&runtime, async move {
-        let (end, link) = End::connect(order.over, address).await?;
-        let figure = measure_over(link, order).await?;
+        let (end, links) = End::connect(order.over, &addresses).await?;
+        let figure = measure_over(links, order).await?;
         end.close().await?;
         Ok(figure)
     })?;
-    pair.finish()?;
+    for pair in pairs {
+        pair.finish()?;
+    }
     Ok(figure)
 }
 
 /// Answers the one measurement that the other process was started for.
 pub(crate) fn answer(_: Cores, task: Value) -> Result<Tally, Error> {
-    let order: Order = serde_json::from_value(task).map_err(Error::subject)?;
+    let Start { order, number } = serde_json::from_value(task).map_err(Error::subject)?;
     let runtime = order.runtime.build().map_err(Error::subject)?;
     run(&runtime, async move {
         let (end, link) = End::accept(order.over).await?;
-        answer_over(link, order).await?;
+        answer_over(link, order, number).await?;
         end.close().await
     })?;
     Ok(Tally::default())
 }
 
-async fn measure_over(link: Link, order: Order) -> Result<f64, Failure> {
+async fn measure_over(mut links: Vec<Link>, order: Order) -> Result<f64, Failure> {
+    let mut link = || links.pop().ok_or("there is no other process");
     match order.work {
-        Work::PingPong => ping_pong::measure(link, order).await,
-        Work::Get | Work::Bodies => http::measure(link, order).await,
-        Work::Call | Work::Channels => calls::measure(link, order).await,
-        Work::Stream | Work::RawChannel => streams::measure(link, order).await,
-        Work::IdlePolls | Work::IdleCost => idle::measure(link, order).await,
+        Work::PingPong => ping_pong::measure(link()?, order).await,
+        Work::Get | Work::Bodies => http::measure(link()?, order).await,
+        Work::Call | Work::Channels => calls::measure(link()?, order).await,
+        Work::Stream | Work::RawChannel => streams::measure(link()?, order).await,
+        Work::IdlePolls | Work::IdleCost => idle::measure(link()?, order).await,
+        #[cfg(feature = "raft")]
+        Work::RaftOne | Work::RaftMany => raft::measure(links, order).await,
+        #[cfg(not(feature = "raft"))]
+        Work::RaftOne | Work::RaftMany => Err(NO_RAFT.into()),
     }
 }
 
-async fn answer_over(link: Link, order: Order) -> Result<(), Failure> {
+async fn answer_over(link: Link, order: Order, number: u64) -> Result<(), Failure> {
     match order.work {
         Work::PingPong => ping_pong::answer(link).await,
         Work::Get | Work::Bodies => http::answer(link, order).await,
         Work::Call | Work::Channels => calls::answer(link, order).await,
         Work::Stream | Work::RawChannel => streams::answer(link, order).await,
         Work::IdlePolls | Work::IdleCost => idle::answer(link, order).await,
+        #[cfg(feature = "raft")]
+        Work::RaftOne | Work::RaftMany => raft::answer(link, number).await,
+        #[cfg(not(feature = "raft"))]
+        Work::RaftOne | Work::RaftMany => Err(NO_RAFT.into()),
     }
 }
 
@@ -118,15 +147,22 @@ struct Driven {
 }
 
 impl End {
-    async fn connect(over: Over, address: SocketAddr) -> Result<(End, Link), Failure> {
+    async fn connect(over: Over, addresses: &[SocketAddr]) -> Result<(End, Vec<Link>), Failure> {
+        let mut links = Vec::new();
         let Over::Ibex { driver, .. } = over else {
-            let stream = TcpStream::connect(address).await?;
-            stream.set_nodelay(true)?;
-            return Ok((End::Socket, Link::Socket(stream)));
+            for address in addresses {
+                let stream = TcpStream::connect(address).await?;
+                stream.set_nodelay(true)?;
+                links.push(Link::Socket(stream));
+            }
+            return Ok((End::Socket, links));
         };
         let driven = Driven::build(builder(over), driver)?;
-        let peer = driven.node.connect_async(address).await?;
-        Ok(driven.with(peer))
+        for address in addresses {
+            let peer = driven.node.connect_async(*address).await?;
+            links.push(driven.link(peer));
+        }
+        Ok((End::Ibex(driven), links))
     }
 
     /// Listens, tells the measuring process where, and takes its connection.
@@ -141,7 +177,8 @@ impl End {
         let driven = Driven::build(builder(over).listen(LOOPBACK), driver)?;
         pair::tell(&driven.node.local_addr())?;
         let peer = driven.node.accept_async().await?;
-        Ok(driven.with(peer))
+        let link = driven.link(peer);
+        Ok((End::Ibex(driven), link))
     }
 
     /// Closes the node, and checks that it delivered everything.
@@ -179,9 +216,9 @@ impl Driven {
         })
     }
 
-    fn with(self, peer: Peer) -> (End, Link) {
+    fn link(&self, peer: Peer) -> Link {
         let node = self.node.clone();
-        (End::Ibex(self), Link::Ibex(Session { node, peer }))
+        Link::Ibex(Session { node, peer })
     }
 }
 
@@ -208,6 +245,9 @@ async fn turn(node: Arc<Node>) -> io::Result<()> {
         }
     }
 }
+
+#[cfg(not(feature = "raft"))]
+const NO_RAFT: &str = "this benchmark was built without the feature `raft`";
 
 const LOOPBACK: &str = "127.0.0.1:0";
 

@@ -1,0 +1,104 @@
+//! Writes to a cluster of openraft: three processes, of which the measuring one leads.
+//!
+//! The log is in memory and the state machine counts, so that what is left is openraft and the
+//! transport.
+
+mod followers;
+mod log;
+mod wire;
+
+use std::{
+    collections::BTreeMap,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
+use tokio::task::JoinSet;
+
+use self::{
+    followers::{Followers, answer_leader},
+    log::{Counter, Log},
+    wire::Wire,
+};
+use crate::{
+    laps,
+    order::{Order, Work},
+    session::{Failure, Link},
+};
+
+openraft::declare_raft_types!(
+    /// Writes are texts, and their answers numbers.
+    pub(crate) Types: D = String, R = u64,
+);
+
+/// Writes per second through a leader here and followers behind `links`.
+pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failure> {
+    let mut wires = Vec::new();
+    for link in links {
+        wires.push(Wire::of_leader(link)?);
+    }
+    let members = (0..=wires.len() as u64).map(|number| (number, BasicNode::default()));
+    let members: BTreeMap<_, _> = members.collect();
+    let raft = start(LEADER, Followers::new(wires)).await?;
+    raft.initialize(members).await?;
+    raft.wait(Some(ELECTION)).current_leader(LEADER, "").await?;
+    let outstanding = match order.work {
+        Work::RaftMany => 64,
+        _ => 1,
+    };
+    write(&raft, outstanding, laps::warm_up_count(order.count)).await?;
+    let start = Instant::now();
+    let written = write(&raft, outstanding, order.count).await?;
+    let elapsed = start.elapsed();
+    raft.shutdown().await?;
+    Ok(written as f64 / elapsed.as_secs_f64())
+}
+
+/// Follows until the leader is gone.
+pub(crate) async fn answer(link: Link, number: u64) -> Result<(), Failure> {
+    let raft = start(number, Followers::new(Vec::new())).await?;
+    answer_leader(Wire::of_follower(link)?, &raft).await?;
+    raft.shutdown().await?;
+    Ok(())
+}
+
+async fn start(number: u64, followers: Followers) -> Result<Raft<Types, Counter>, Failure> {
+    let config = Config {
+        // Longer than the run: nothing but writes is to be measured, and nobody else to lead.
+        heartbeat_interval: 10_000,
+        election_timeout_min: 300_000,
+        election_timeout_max: 600_000,
+        snapshot_policy: SnapshotPolicy::Never,
+        ..Config::default()
+    };
+    let config = Arc::new(config.validate()?);
+    let (log, counter) = (Log::default(), Counter::default());
+    Ok(Raft::new(number, config, followers, log, counter).await?)
+}
+
+/// Writes `count` entries or a few less, so many of them `outstanding` at a time, and returns how
+/// many were written.
+async fn write(raft: &Raft<Types, Counter>, outstanding: u64, count: u64) -> Result<u64, Failure> {
+    let each = (count / outstanding).max(1);
+    let mut writers = JoinSet::new();
+    for _ in 0..outstanding {
+        let raft = raft.clone();
+        writers.spawn(async move {
+            for _ in 0..each {
+                raft.client_write(TEXT.to_owned()).await?;
+            }
+            Ok::<_, Failure>(())
+        });
+    }
+    while let Some(ended) = writers.join_next().await {
+        ended??;
+    }
+    Ok(each * outstanding)
+}
+
+const LEADER: u64 = 0;
+const ELECTION: Duration = Duration::from_secs(60);
+
+/// 64 B.
+const TEXT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
