@@ -5,9 +5,10 @@ use ibex::{Peer, Receiver, RecvError, Sender};
 use ibex_harness::check;
 
 use crate::{
+    end::{Link, Session},
     laps::{self, Exchange},
     order::{Order, Work},
-    session::{Failure, Link, Session},
+    session::Failure,
     tonic_calls,
 };
 

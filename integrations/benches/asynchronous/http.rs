@@ -15,23 +15,24 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::{
+    end::Link,
     laps::{self, Exchange},
     order::{Order, Unit},
     pattern::Pattern,
-    session::{Failure, Link},
+    session::Failure,
 };
 
 pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
     match link {
         Link::Socket(stream) => get(stream, order).await,
-        Link::Ibex(_) => Err("HTTP over ibex needs byte streams".into()),
+        Link::Ibex(session) => get(session.connect_stream().await?, order).await,
     }
 }
 
 pub(crate) async fn answer(link: Link, order: Order) -> Result<(), Failure> {
     match link {
         Link::Socket(stream) => serve(stream, order).await,
-        Link::Ibex(_) => Err("HTTP over ibex needs byte streams".into()),
+        Link::Ibex(session) => serve(session.accept_stream().await?, order).await,
     }
 }
 

@@ -17,8 +17,9 @@ use rustix::time::{ClockId, clock_gettime};
 use tokio::{task::JoinSet, time::sleep};
 
 use crate::{
+    end::{Link, Session},
     order::{Order, Work},
-    session::{Failure, Link, Session},
+    session::Failure,
 };
 
 pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {

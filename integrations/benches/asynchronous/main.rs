@@ -8,6 +8,7 @@
 #![forbid(unsafe_code)]
 
 mod calls;
+mod end;
 mod http;
 mod idle;
 mod laps;

@@ -54,8 +54,10 @@ pub(crate) enum Work {
     Call,
     /// The messages of an ibex call over two channels, without the call.
     Channels,
-    /// Writes of 64 KiB to a byte stream.
+    /// Writes of 64 KiB to a byte stream, which are read into a buffer.
     Stream,
+    /// Writes of 64 KiB to a byte stream, which are read where they arrived.
+    StreamInPlace,
     /// Messages of 64 KiB over a channel with the raw codec.
     RawChannel,
     /// Writes to three nodes of openraft, each behind the last one.
@@ -77,6 +79,7 @@ impl Work {
             Work::Call => "call 64 B",
             Work::Channels => "2 channels 64 B",
             Work::Stream => "stream 64 KiB",
+            Work::StreamInPlace => "stream 64 KiB in place",
             Work::RawChannel => "raw channel 64 KiB",
             Work::RaftOne => "openraft, 1 write",
             Work::RaftMany => "openraft, 64 writes",
@@ -88,7 +91,9 @@ impl Work {
     pub(crate) fn unit(self) -> Unit {
         match self {
             Work::PingPong | Work::Get | Work::Call | Work::Channels => Unit::Nanoseconds,
-            Work::Bodies | Work::Stream | Work::RawChannel => Unit::BytesPerSecond,
+            Work::Bodies | Work::Stream | Work::StreamInPlace | Work::RawChannel => {
+                Unit::BytesPerSecond
+            }
             Work::RaftOne | Work::RaftMany => Unit::WritesPerSecond,
             Work::IdlePolls => Unit::PollsPerSecond,
             Work::IdleCost => Unit::PercentOfCore,
@@ -101,7 +106,7 @@ impl Work {
             Work::PingPong | Work::Channels => (20_000, 100),
             Work::Get | Work::Call => (10_000, 100),
             Work::Bodies => (8, 1),
-            Work::Stream | Work::RawChannel => (16_384, 64),
+            Work::Stream | Work::StreamInPlace | Work::RawChannel => (16_384, 64),
             Work::RaftOne => (3_000, 64),
             Work::RaftMany => (30_000, 64),
             Work::IdlePolls | Work::IdleCost => (5_000, 200),
@@ -121,7 +126,7 @@ impl Work {
     pub(crate) fn exchange_bytes(self) -> usize {
         match self {
             Work::Bodies => 64 << 20,
-            Work::Stream | Work::RawChannel => 64 << 10,
+            Work::Stream | Work::StreamInPlace | Work::RawChannel => 64 << 10,
             _ => 64,
         }
     }

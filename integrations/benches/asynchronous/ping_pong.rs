@@ -8,9 +8,10 @@ use tokio::{
 };
 
 use crate::{
+    end::{Link, Session},
     laps::{self, Exchange},
     order::Order,
-    session::{Failure, Link, Session},
+    session::Failure,
 };
 
 pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {

@@ -53,6 +53,22 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
             beside: &[(Beside::Socket(Work::RaftMany), None)],
         },
         Kind {
+            work: Work::Get,
+            beside: &[(Beside::Socket(Work::Get), Some([0.7, 1.05]))],
+        },
+        Kind {
+            work: Work::Bodies,
+            beside: &[(Beside::Socket(Work::Bodies), Some([1.2, 0.95]))],
+        },
+        Kind {
+            work: Work::Stream,
+            beside: &[(Beside::SameLink(Work::RawChannel), Some([0.95, 0.95]))],
+        },
+        Kind {
+            work: Work::StreamInPlace,
+            beside: &[(Beside::SameLink(Work::RawChannel), Some([0.95, 0.95]))],
+        },
+        Kind {
             work: Work::IdlePolls,
             beside: &[(Beside::Nothing, Some([2.0, 2.0]))],
         },
@@ -63,6 +79,7 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
     ];
     let groups = kinds
         .iter()
+        .filter(|kind| cfg!(feature = "raft") || kind.work.peers() == 1)
         .flat_map(|kind| [Multi, Current].map(|runtime| kind.rows(runtime, is_quick)));
     groups.collect()
 }
@@ -78,6 +95,8 @@ struct Kind {
 enum Beside {
     /// The work over tokio's socket.
     Socket(Work),
+    /// The work over the same session.
+    SameLink(Work),
     Nothing,
 }
 
@@ -112,6 +131,7 @@ impl Kind {
             subject: order(self.work, over),
             baseline: match beside {
                 Beside::Socket(work) => Some(order(work, Over::Socket)),
+                Beside::SameLink(work) => Some(order(work, over)),
                 Beside::Nothing => None,
             },
             aim: aims

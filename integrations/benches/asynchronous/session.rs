@@ -1,49 +1,29 @@
-//! The two processes of a measurement, and the link between their tasks.
+//! The processes of a measurement, and the work that each of them does.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{net::SocketAddr, time::Duration};
 
-use ibex::{Driver, Node, NodeBuilder, Peer, Policy};
 use ibex_harness::{
     Error,
     check::Tally,
     cores::Cores,
-    pair::{self, Pair, Task},
+    pair::{Pair, Task},
 };
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::{TcpListener, TcpStream},
-    runtime::Runtime,
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::{runtime::Runtime, time::timeout};
 
 #[cfg(feature = "raft")]
 use crate::raft;
 use crate::{
-    calls, http, idle,
-    order::{DriverName, Order, Over, Work},
+    calls,
+    end::{End, Link},
+    http, idle,
+    order::{Order, Work},
     ping_pong, streams,
 };
 
 /// An error of whatever is measured.
 pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
-
-/// A connected end of the transport.
-pub(crate) enum Link {
-    /// A socket of tokio that is connected.
-    Socket(TcpStream),
-    /// The session of a node.
-    Ibex(Session),
-}
-
-/// A session, and the node of this process.
-pub(crate) struct Session {
-    #[expect(dead_code, reason = "only byte streams are accepted by a node")]
-    pub(crate) node: Arc<Node>,
-    pub(crate) peer: Peer,
-}
 
 /// The task of an answering process.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -97,7 +77,9 @@ async fn measure_over(mut links: Vec<Link>, order: Order) -> Result<f64, Failure
         Work::PingPong => ping_pong::measure(link()?, order).await,
         Work::Get | Work::Bodies => http::measure(link()?, order).await,
         Work::Call | Work::Channels => calls::measure(link()?, order).await,
-        Work::Stream | Work::RawChannel => streams::measure(link()?, order).await,
+        Work::Stream | Work::StreamInPlace | Work::RawChannel => {
+            streams::measure(link()?, order).await
+        }
         Work::IdlePolls | Work::IdleCost => idle::measure(link()?, order).await,
         #[cfg(feature = "raft")]
         Work::RaftOne | Work::RaftMany => raft::measure(links, order).await,
@@ -111,7 +93,7 @@ async fn answer_over(link: Link, order: Order, number: u64) -> Result<(), Failur
         Work::PingPong => ping_pong::answer(link).await,
         Work::Get | Work::Bodies => http::answer(link, order).await,
         Work::Call | Work::Channels => calls::answer(link, order).await,
-        Work::Stream | Work::RawChannel => streams::answer(link, order).await,
+        Work::Stream | Work::StreamInPlace | Work::RawChannel => streams::answer(link, order).await,
         Work::IdlePolls | Work::IdleCost => idle::answer(link, order).await,
         #[cfg(feature = "raft")]
         Work::RaftOne | Work::RaftMany => raft::answer(link, number).await,
@@ -133,123 +115,8 @@ fn run<T: Send + 'static>(
         .map_err(Error::subject)
 }
 
-/// What outlives the work at an end.
-enum End {
-    Socket,
-    Ibex(Driven),
-}
-
-/// A node with its driver.
-struct Driven {
-    node: Arc<Node>,
-    /// The task of `DriverName::Tasks`.
-    task: Option<JoinHandle<io::Result<()>>>,
-}
-
-impl End {
-    async fn connect(over: Over, addresses: &[SocketAddr]) -> Result<(End, Vec<Link>), Failure> {
-        let mut links = Vec::new();
-        let Over::Ibex { driver, .. } = over else {
-            for address in addresses {
-                let stream = TcpStream::connect(address).await?;
-                stream.set_nodelay(true)?;
-                links.push(Link::Socket(stream));
-            }
-            return Ok((End::Socket, links));
-        };
-        let driven = Driven::build(builder(over), driver)?;
-        for address in addresses {
-            let peer = driven.node.connect_async(*address).await?;
-            links.push(driven.link(peer));
-        }
-        Ok((End::Ibex(driven), links))
-    }
-
-    /// Listens, tells the measuring process where, and takes its connection.
-    async fn accept(over: Over) -> Result<(End, Link), Failure> {
-        let Over::Ibex { driver, .. } = over else {
-            let listener = TcpListener::bind(LOOPBACK).await?;
-            pair::tell(&listener.local_addr()?)?;
-            let (stream, _) = listener.accept().await?;
-            stream.set_nodelay(true)?;
-            return Ok((End::Socket, Link::Socket(stream)));
-        };
-        let driven = Driven::build(builder(over).listen(LOOPBACK), driver)?;
-        pair::tell(&driven.node.local_addr())?;
-        let peer = driven.node.accept_async().await?;
-        let link = driven.link(peer);
-        Ok((End::Ibex(driven), link))
-    }
-
-    /// Closes the node, and checks that it delivered everything.
-    async fn close(self) -> Result<(), Failure> {
-        let End::Ibex(Driven { node, task }) = self else {
-            return Ok(());
-        };
-        if let Some(task) = task {
-            task.abort();
-            // It ends here either way: with an error of its own, or as aborted.
-            if let Ok(ended) = task.await {
-                ended?;
-            }
-        }
-        let report = tokio::task::spawn_blocking(move || node.close(PATIENCE)).await?;
-        match report.undelivered.first() {
-            Some(lost) => Err(format!("messages of {} were not delivered", lost.channel).into()),
-            None => Ok(()),
-        }
-    }
-}
-
-impl Driven {
-    fn build(builder: NodeBuilder, driver: DriverName) -> Result<Driven, Failure> {
-        Ok(match driver {
-            DriverName::Threads => Driven {
-                node: Arc::new(builder.driver(Driver::Threads).build()?),
-                task: None,
-            },
-            DriverName::Tasks => {
-                let node = Arc::new(builder.driver(Driver::Caller).build()?);
-                let task = Some(tokio::spawn(turn(node.clone())));
-                Driven { node, task }
-            }
-        })
-    }
-
-    fn link(&self, peer: Peer) -> Link {
-        let node = self.node.clone();
-        Link::Ibex(Session { node, peer })
-    }
-}
-
-/// A node with the settings that both ends have.
-fn builder(over: Over) -> NodeBuilder {
-    let builder = Node::builder()
-        .connect_timeout(PATIENCE)
-        .handshake_timeout(PATIENCE);
-    match over {
-        Over::Ibex { fabric, .. } => builder.fabric(fabric.into(), Policy::Require),
-        Over::Socket => builder,
-    }
-}
-
-#[expect(deprecated, reason = "safe, as the task owns the descriptor")]
-/// Turns the engine when the node's descriptor is readable, and once a second for deadlines.
-async fn turn(node: Arc<Node>) -> io::Result<()> {
-    let descriptor = node.as_fd().try_clone_to_owned()?;
-    let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
-    loop {
-        while node.poll() {}
-        if let Ok(ready) = timeout(Duration::from_secs(1), descriptor.readable()).await {
-            ready?.clear_ready();
-        }
-    }
-}
-
 #[cfg(not(feature = "raft"))]
 const NO_RAFT: &str = "this benchmark was built without the feature `raft`";
 
-const LOOPBACK: &str = "127.0.0.1:0";
-
 /// A measurement that takes longer than this hangs.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

@@ -22,9 +22,10 @@ use self::{
     wire::Wire,
 };
 use crate::{
+    end::Link,
     laps,
     order::{Order, Work},
-    session::{Failure, Link},
+    session::Failure,
 };
 
 openraft::declare_raft_types!(

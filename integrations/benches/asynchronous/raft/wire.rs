@@ -10,7 +10,10 @@ use tokio::{
     net::TcpStream,
 };
 
-use crate::session::{Failure, Link, Session};
+use crate::{
+    end::{Link, Session},
+    session::Failure,
+};
 
 /// An end of the connection between the leader and a follower.
 pub(crate) enum Wire {
