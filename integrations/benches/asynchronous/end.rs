@@ -1,21 +1,16 @@
 //! The transport between the processes: a socket, or a session of two nodes.
 
-use std::{io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{io, net::SocketAddr, sync::Arc};
 
 use ibex::{
-    Driver, Node, NodeBuilder, Peer, Policy,
+    Node, NodeBuilder, Peer, Policy,
     io::{Listener, Stream},
 };
 use ibex_harness::pair;
-use tokio::{
-    io::{Interest, unix::AsyncFd},
-    net::{TcpListener, TcpStream},
-    task::JoinHandle,
-    time::timeout,
-};
+use tokio::net::{TcpListener, TcpStream};
 
 use crate::{
-    order::{DriverName, Over},
+    order::{DriverName, FabricName, Over},
     session::{Failure, PATIENCE},
 };
 
@@ -50,14 +45,7 @@ impl Session {
 /// What outlives the work at an end.
 pub(crate) enum End {
     Socket,
-    Ibex(Driven),
-}
-
-/// A node with its driver.
-pub(crate) struct Driven {
-    node: Arc<Node>,
-    /// The task of `DriverName::Tasks`.
-    task: Option<JoinHandle<io::Result<()>>>,
+    Ibex(Arc<Node>),
 }
 
 impl End {
@@ -67,7 +55,7 @@ impl End {
         addresses: &[SocketAddr],
     ) -> Result<(End, Vec<Link>), Failure> {
         let mut links = Vec::new();
-        let Over::Ibex { driver, .. } = over else {
+        let Over::Ibex { fabric, driver } = over else {
             for address in addresses {
                 let stream = TcpStream::connect(address).await?;
                 stream.set_nodelay(true)?;
@@ -75,43 +63,40 @@ impl End {
             }
             return Ok((End::Socket, links));
         };
-        let driven = Driven::build(builder(over), driver)?;
+        let node = Arc::new(builder(fabric, driver).build()?);
         for address in addresses {
-            let peer = driven.node.connect_async(*address).await?;
-            links.push(driven.link(peer));
+            let peer = node.connect_async(*address).await?;
+            let node = node.clone();
+            links.push(Link::Ibex(Session { node, peer }));
         }
-        Ok((End::Ibex(driven), links))
+        Ok((End::Ibex(node), links))
     }
 
     /// Listens, tells the measuring process where, and takes its connection.
     pub(crate) async fn accept(over: Over) -> Result<(End, Link), Failure> {
-        let Over::Ibex { driver, .. } = over else {
+        let Over::Ibex { fabric, driver } = over else {
             let listener = TcpListener::bind(LOOPBACK).await?;
             pair::tell(&listener.local_addr()?)?;
             let (stream, _) = listener.accept().await?;
             stream.set_nodelay(true)?;
             return Ok((End::Socket, Link::Socket(stream)));
         };
-        let driven = Driven::build(builder(over).listen(LOOPBACK), driver)?;
-        pair::tell(&driven.node.local_addr())?;
-        let peer = driven.node.accept_async().await?;
-        let link = driven.link(peer);
-        Ok((End::Ibex(driven), link))
+        let node = Arc::new(builder(fabric, driver).listen(LOOPBACK).build()?);
+        pair::tell(&node.local_addr())?;
+        let peer = node.accept_async().await?;
+        let session = Session {
+            node: node.clone(),
+            peer,
+        };
+        Ok((End::Ibex(node), Link::Ibex(session)))
     }
 
     /// Closes the node, and checks that it delivered everything.
     pub(crate) async fn close(self) -> Result<(), Failure> {
-        let End::Ibex(Driven { node, task }) = self else {
+        let End::Ibex(node) = self else {
             return Ok(());
         };
-        if let Some(task) = task {
-            task.abort();
-            // It ends here either way: with an error of its own, or as aborted.
-            if let Ok(ended) = task.await {
-                ended?;
-            }
-        }
-        let report = tokio::task::spawn_blocking(move || node.close(PATIENCE)).await?;
+        let report = node.close_async(PATIENCE).await;
         match report.undelivered.first() {
             Some(lost) => Err(format!("messages of {} were not delivered", lost.channel).into()),
             None => Ok(()),
@@ -119,49 +104,13 @@ impl End {
     }
 }
 
-impl Driven {
-    fn build(builder: NodeBuilder, driver: DriverName) -> Result<Driven, Failure> {
-        Ok(match driver {
-            DriverName::Threads => Driven {
-                node: Arc::new(builder.driver(Driver::Threads).build()?),
-                task: None,
-            },
-            DriverName::Tasks => {
-                let node = Arc::new(builder.driver(Driver::Caller).build()?);
-                let task = Some(tokio::spawn(turn(node.clone())));
-                Driven { node, task }
-            }
-        })
-    }
-
-    fn link(&self, peer: Peer) -> Link {
-        let node = self.node.clone();
-        Link::Ibex(Session { node, peer })
-    }
-}
-
-/// A node with the settings that both ends have.
-fn builder(over: Over) -> NodeBuilder {
-    let builder = Node::builder()
+/// The settings that the nodes at both ends have.
+fn builder(fabric: FabricName, driver: DriverName) -> NodeBuilder {
+    Node::builder()
+        .driver(driver.into())
+        .fabric(fabric.into(), Policy::Require)
         .connect_timeout(PATIENCE)
-        .handshake_timeout(PATIENCE);
-    match over {
-        Over::Ibex { fabric, .. } => builder.fabric(fabric.into(), Policy::Require),
-        Over::Socket => builder,
-    }
-}
-
-#[expect(deprecated, reason = "safe, as the task owns the descriptor")]
-/// Turns the engine when the node's descriptor is readable, and once a second for deadlines.
-async fn turn(node: Arc<Node>) -> io::Result<()> {
-    let descriptor = node.as_fd().try_clone_to_owned()?;
-    let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
-    loop {
-        while node.poll() {}
-        if let Ok(ready) = timeout(Duration::from_secs(1), descriptor.readable()).await {
-            ready?.clear_ready();
-        }
-    }
+        .handshake_timeout(PATIENCE)
 }
 
 const STREAM: &str = "stream";

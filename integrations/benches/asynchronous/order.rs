@@ -186,6 +186,15 @@ impl DriverName {
     }
 }
 
+impl From<DriverName> for ibex::Driver {
+    fn from(name: DriverName) -> ibex::Driver {
+        match name {
+            DriverName::Threads => ibex::Driver::Threads,
+            DriverName::Tasks => ibex::Driver::Tasks,
+        }
+    }
+}
+
 /// The flavour of a process's tokio runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum RuntimeName {
