@@ -1,7 +1,7 @@
 //! Unary calls with 64 B each way: tonic's over TCP, ibex's, and the same messages over two
 //! channels without a call around them.
 
-use ibex::{Peer, Receiver, RecvError, Sender};
+use ibex::{Caller, Peer, Receiver, RecvError, Sender};
 use ibex_harness::check;
 
 use crate::{
@@ -25,7 +25,10 @@ pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
             let replies = peer.receiver(REPLIES)?;
             laps::p50(Channels { requests, replies }, order.count).await
         }
-        (_, Link::Ibex(_)) => Err("ibex has no calls yet".into()),
+        (_, Link::Ibex(Session { peer, .. })) => {
+            let caller = peer.caller(ECHO)?;
+            laps::p50(Calls { caller }, order.count).await
+        }
         (_, Link::Socket(stream)) => tonic_calls::measure(stream, order.count).await,
     }
 }
@@ -33,9 +36,31 @@ pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
 pub(crate) async fn answer(link: Link, order: Order) -> Result<(), Failure> {
     match (order.work, link) {
         (Work::Channels, Link::Ibex(Session { peer, .. })) => answer_channels(&peer).await,
-        (_, Link::Ibex(_)) => Err("ibex has no calls yet".into()),
+        (_, Link::Ibex(Session { peer, .. })) => answer_calls(&peer).await,
         (_, Link::Socket(stream)) => tonic_calls::answer(stream).await,
     }
+}
+
+struct Calls {
+    caller: Caller<Payload, Payload>,
+}
+
+impl Exchange for Calls {
+    async fn exchange(&mut self, sequence: u64) -> Result<(), Failure> {
+        let mut request = Payload { bytes: [0; 64] };
+        check::fill(sequence, &mut request.bytes);
+        let reply = self.caller.call_async(&request).await?;
+        Ok(check::verify(sequence, &reply.bytes)?)
+    }
+}
+
+async fn answer_calls(peer: &Peer) -> Result<(), Failure> {
+    let mut service = peer.service::<Payload, Payload>(ECHO)?;
+    while let Some(request) = service.next_async().await? {
+        let bytes = request.bytes;
+        request.reply_async(&Payload { bytes }).await?;
+    }
+    Ok(())
 }
 
 struct Channels {
@@ -69,4 +94,5 @@ async fn answer_channels(peer: &Peer) -> Result<(), Failure> {
 }
 
 const REQUESTS: &str = "requests";
+const ECHO: &str = "echo";
 const REPLIES: &str = "replies";

@@ -42,7 +42,7 @@ impl Session {
     }
 }
 
-/// What outlives the work at an end.
+/// The part of an end that outlives its work.
 pub(crate) enum End {
     Socket,
     Ibex(Arc<Node>),

@@ -45,6 +45,13 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
             beside: &[(Beside::Socket(Work::PingPong), Some([0.35, 0.95]))],
         },
         Kind {
+            work: Work::Call,
+            beside: &[
+                (Beside::Socket(Work::Call), Some([0.2, 0.5])),
+                (Beside::SameLink(Work::Channels), Some([1.3, 1.3])),
+            ],
+        },
+        Kind {
             work: Work::RaftOne,
             beside: &[(Beside::Socket(Work::RaftOne), None)],
         },

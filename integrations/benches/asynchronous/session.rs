@@ -29,7 +29,7 @@ pub(crate) type Failure = Box<dyn std::error::Error + Send + Sync>;
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct Start {
     order: Order,
-    /// Its number among the answering processes, from 1.
+    /// The process's number among those that answer, from 1.
     number: u64,
 }
 

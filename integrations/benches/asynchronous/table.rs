@@ -105,7 +105,7 @@ impl fmt::Display for Line {
         let better = if self.unit.is_rate() { '^' } else { 'v' };
         write!(
             f,
-            "{:48} {:14} {baseline:>12} {:>12} {ratio:>6} {better} {:18} {}",
+            "{:52} {:14} {baseline:>12} {:>12} {ratio:>6} {better} {:18} {}",
             self.name,
             self.baseline_name.unwrap_or("-"),
             self.unit.show(median.subject),
@@ -133,7 +133,7 @@ struct Object<'a> {
 
 /// The head of the table.
 pub(crate) const HEADING: &str = "\
-row                                              baseline           baseline         ibex   \
+row                                                  baseline           baseline         ibex   \
 ratio   lowest .. highest  aim";
 
 /// Explanation of the columns, above the table.

@@ -30,11 +30,8 @@ pub(crate) struct Followers {
 }
 
 impl Followers {
-    pub(crate) fn new(wires: Vec<Wire>) -> Followers {
-        let wires = wires.into_iter().map(|wire| Arc::new(Mutex::new(wire)));
-        Followers {
-            wires: wires.collect(),
-        }
+    pub(crate) fn new(wires: Vec<Arc<Mutex<Wire>>>) -> Followers {
+        Followers { wires }
     }
 }
 
@@ -51,7 +48,7 @@ impl RaftNetworkFactory<Types> for Followers {
     }
 }
 
-/// One of them, as replication or an election sees it.
+/// A follower, as replication or an election sees it.
 pub(crate) struct Follower {
     /// None of a node that this one is not connected to, as followers are not to each other.
     wire: Option<Arc<Mutex<Wire>>>,

@@ -13,8 +13,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use openraft::{BasicNode, Config, Raft, SnapshotPolicy};
-use tokio::task::JoinSet;
+use openraft::{BasicNode, Config, Raft, RaftMetrics, ServerState, SnapshotPolicy};
+use tokio::{sync::Mutex, task::JoinSet};
 
 use self::{
     followers::{Followers, answer_leader},
@@ -37,13 +37,17 @@ openraft::declare_raft_types!(
 pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failure> {
     let mut wires = Vec::new();
     for link in links {
-        wires.push(Wire::of_leader(link)?);
+        wires.push(Arc::new(Mutex::new(Wire::of_leader(link)?)));
     }
     let members = (0..=wires.len() as u64).map(|number| (number, BasicNode::default()));
     let members: BTreeMap<_, _> = members.collect();
-    let raft = start(LEADER, Followers::new(wires)).await?;
+    let raft = start(LEADER, Followers::new(wires.clone())).await?;
     raft.initialize(members).await?;
-    raft.wait(Some(ELECTION)).current_leader(LEADER, "").await?;
+    // A leader takes writes when a quorum has acknowledged what it began with.
+    let leads = |metrics: &RaftMetrics<Types>| {
+        metrics.state == ServerState::Leader && metrics.last_applied.is_some()
+    };
+    raft.wait(Some(ELECTION)).metrics(leads, "leading").await?;
     let outstanding = match order.work {
         Work::RaftMany => 64,
         _ => 1,
@@ -53,6 +57,9 @@ pub(crate) async fn measure(links: Vec<Link>, order: Order) -> Result<f64, Failu
     let written = write(&raft, outstanding, order.count).await?;
     let elapsed = start.elapsed();
     raft.shutdown().await?;
+    for wire in wires {
+        wire.lock().await.finish().await?;
+    }
     Ok(written as f64 / elapsed.as_secs_f64())
 }
 
@@ -101,5 +108,5 @@ async fn write(raft: &Raft<Types, Counter>, outstanding: u64, count: u64) -> Res
 const LEADER: u64 = 0;
 const ELECTION: Duration = Duration::from_secs(60);
 
-/// 64 B.
+/// A write's text, of 64 B.
 const TEXT: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";

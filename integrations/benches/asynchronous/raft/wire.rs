@@ -1,7 +1,7 @@
 //! Requests and replies of openraft as bytes, one at a time: over a socket, each behind its
 //! length, or over two channels with the raw codec.
 
-use std::io;
+use std::{io, mem};
 
 use ibex::{Raw, Receiver, RecvError, Sender};
 use serde::{Serialize, de::DeserializeOwned};
@@ -19,6 +19,8 @@ use crate::{
 pub(crate) enum Wire {
     Socket(TcpStream),
     Channels(Box<Channels>),
+    /// A connection that this end has finished.
+    Over,
 }
 
 pub(crate) struct Channels {
@@ -58,6 +60,7 @@ impl Wire {
             Wire::Channels(channels) => {
                 channels.sender.send_async(&bytes).await?;
             }
+            Wire::Over => return Err(OVER.into()),
         }
         Ok(())
     }
@@ -80,9 +83,38 @@ impl Wire {
                 Err(RecvError::Ended) => Ok(None),
                 Err(error) => Err(error.into()),
             },
+            Wire::Over => Err(OVER.into()),
+        }
+    }
+
+    /// Ends the sending direction, and waits until the other end has ended the other one. Replies
+    /// that nobody waits for any more are dropped.
+    pub(crate) async fn finish(&mut self) -> Result<(), Failure> {
+        match mem::replace(self, Wire::Over) {
+            Wire::Socket(mut stream) => {
+                stream.shutdown().await?;
+                tokio::io::copy(&mut stream, &mut tokio::io::sink()).await?;
+                Ok(())
+            }
+            Wire::Channels(channels) => {
+                let Channels {
+                    sender,
+                    mut receiver,
+                } = *channels;
+                drop(sender);
+                loop {
+                    match receiver.recv_async().await {
+                        Ok(_) => {}
+                        Err(RecvError::Ended) => return Ok(()),
+                        Err(error) => return Err(error.into()),
+                    }
+                }
+            }
+            Wire::Over => Ok(()),
         }
     }
 }
 
+const OVER: &str = "this end has finished";
 const REQUESTS: &str = "raft requests";
 const REPLIES: &str = "raft replies";
