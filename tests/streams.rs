@@ -42,7 +42,7 @@ fn stream(pair: &Pair) -> (Stream, Stream) {
     (there, here)
 }
 
-/// Not all the same.
+/// Bytes that are not all the same.
 fn bytes(count: usize) -> Vec<u8> {
     (0..count).map(|number| (number * 7 / 3) as u8).collect()
 }
@@ -173,7 +173,7 @@ fn poll_flush(stream: &mut Stream, waker: &Waker) -> Poll<io::Result<()>> {
     AsyncWrite::poll_flush(Pin::new(stream), &mut Context::from_waker(waker))
 }
 
-/// As hyper's server does: it flushes behind a write that is pending, and sleeps if the flush is
+/// Hyper's server does so: it flushes behind a write that is pending, and sleeps if the flush is
 /// ready.
 #[test]
 fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
@@ -566,7 +566,7 @@ fn poll<F: Future>(future: Pin<&mut F>, waker: &Waker) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(waker))
 }
 
-/// Counts its wake-ups.
+/// Counter of a waker's calls.
 #[derive(Default)]
 struct Count(AtomicU32);
 

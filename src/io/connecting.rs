@@ -66,7 +66,7 @@ pub fn connect(peer: &Peer, name: &str) -> io::Result<Stream> {
     request.stream()
 }
 
-/// The same for a task.
+/// Connects as [`connect`] does, for a task.
 ///
 /// It waits as long as it takes until the listener has accepted the stream. Dropping the future
 /// takes the request back: a listener that has accepted it meanwhile reads the end.
@@ -99,7 +99,7 @@ enum State {
 struct Request {
     announcer: Sender<u64, Announcement>,
     opening: Opening,
-    /// It is open here, and announced.
+    /// The stream's ends here, once they are open and announced.
     stream: Option<Stream>,
     sequence: Option<Sequence>,
 }
@@ -154,7 +154,7 @@ fn announce(
     Ok(writer.len())
 }
 
-/// What may name a listener.
+/// Checks that a listener can have the name.
 pub(super) fn check_name(name: &str) -> io::Result<()> {
     if is_name(name) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Where streams come in.
+//! A listener: the place where streams come in.
 
 use std::{
     fmt,
@@ -50,7 +50,7 @@ use crate::{AcceptError, FanIn, FanInError, FanInEvent, Message, Node, OpenFailu
 pub struct Listener {
     name: String,
     requests: FanIn<u64, Announcement>,
-    /// One whose ends could not be opened: it is tried again.
+    /// A request whose ends could not be opened: it is tried again.
     held: Option<Held>,
     is_over: bool,
 }
@@ -108,7 +108,8 @@ impl Listener {
         }
     }
 
-    /// The same for a task. Dropping the future loses no stream: it is there for the next call.
+    /// Accepts the next stream, for a task. Dropping the future loses no stream: it is there for
+    /// the next call.
     ///
     /// # Errors
     ///
@@ -117,7 +118,8 @@ impl Listener {
         AcceptAsync { listener: self }
     }
 
-    /// The same for what is polled. The waker of the last call is woken.
+    /// Polls for the next stream. While it is pending the waker of the last poll is kept, and no
+    /// other.
     ///
     /// # Errors
     ///
@@ -200,7 +202,7 @@ impl Listener {
     }
 }
 
-/// The next stream. See [`Listener::accept_async`].
+/// Future of [`Listener::accept_async`]: the next stream.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcceptAsync<'a> {
@@ -248,5 +250,5 @@ impl fmt::Debug for Listener {
 
 /// Requests of each peer that it may have sent and the listener not accepted.
 const BACKLOG: u64 = 128;
-/// Enough for these.
+/// Bytes that these requests fit into.
 const BACKLOG_BYTES: u64 = 64 << 10;

@@ -51,7 +51,7 @@
 //! `BufRead` and `AsyncBufRead` give the bytes where they arrived, and need no buffer around them.
 //!
 //! *Waiting.* A channel's `window_bytes` is how far a writer may be ahead of its reader. A
-//! pending read and a pending write of one stream may be of different tasks, and each waker is
+//! pending read and a pending write of one stream may be of different tasks. Each waker is
 //! called once there is news for it, whatever else is polled meanwhile: a flush that is ready takes
 //! back no waker of a write. All futures and polls may be dropped or given up at any time; a read
 //! that is pending has taken nothing, and a write that is pending has written nothing.

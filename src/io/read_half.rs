@@ -32,7 +32,7 @@ pub struct ReadHalf {
     position: usize,
     /// The peer has ended this direction, and everything before was read.
     is_over: bool,
-    /// What was found behind bytes that were read: the next read says so.
+    /// An error that was found behind bytes that were read: the next read says so.
     failed: Option<RecvError>,
 
     /// How long a blocking read waits.
@@ -92,7 +92,7 @@ impl ReadHalf {
         self.timeout = timeout;
     }
 
-    /// Whether the peer has ended the direction without a byte, as far as is known here.
+    /// Tells whether the peer has ended the direction without a byte, as far as is known here.
     pub(super) fn is_empty(&mut self) -> bool {
         self.take_what_is_there();
         self.is_over && self.current.is_none()
@@ -172,7 +172,7 @@ impl ReadHalf {
         Poll::Ready(Ok(()))
     }
 
-    /// The same for a thread.
+    /// Makes sure of it for a thread.
     fn fill(&mut self) -> io::Result<()> {
         if !self.has_to_wait()? {
             return Ok(());

@@ -60,7 +60,7 @@ impl Stream {
         self.read.set_timeout(timeout);
     }
 
-    /// The same of a blocking write. One that fails so has written nothing.
+    /// Says how long a blocking write waits, likewise. A write that fails so has written nothing.
     pub fn set_write_timeout(&mut self, timeout: Option<Duration>) {
         self.write.set_timeout(timeout);
     }

@@ -97,7 +97,7 @@ impl WriteHalf {
         Poll::Ready(sent.map(|_| bytes).map_err(error::of_send))
     }
 
-    /// The same for a thread.
+    /// Writes as much for a thread.
     fn write_piece(&mut self, from: &[io::IoSlice<'_>]) -> io::Result<usize> {
         let handle = self.handle.as_mut().ok_or_else(is_finished)?;
         handle.leave_room();
@@ -119,7 +119,7 @@ impl WriteHalf {
     }
 }
 
-/// How many of the bytes go next.
+/// The number of bytes that go next.
 fn piece(handle: &SendHandle, from: &[io::IoSlice<'_>]) -> usize {
     let most = PIECE_BYTES.min(handle.eager_bytes());
     let mut bytes = 0;

@@ -39,6 +39,7 @@ mod resting;
 mod selecting;
 mod sharing;
 mod stalling;
+mod streaming;
 mod tasks;
 mod versioning;
 
@@ -83,6 +84,7 @@ fn main() -> ExitCode {
         observing::SCENARIOS,
         ending::SCENARIOS,
         stalling::SCENARIOS,
+        streaming::SCENARIOS,
         meeting::SCENARIOS,
         driving::SCENARIOS,
         bootstrapping::SCENARIOS,

@@ -2,6 +2,7 @@
 
 mod cable;
 mod limits;
+mod streams;
 
 use std::{
     collections::BTreeSet,

@@ -342,6 +342,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("event_loop", ""),
     ("large_payload", ""),
     ("calls", ""),
+    ("stream", ""),
     ("group", ""),
     (
         "pingpong",

@@ -17,7 +17,7 @@ use libtest_mimic::{Arguments, Trial};
 use meeting::{Cell, DRIVERS, Meeting};
 use watch::Watch;
 
-/// What is exchanged.
+/// The protocol of an exchange.
 #[derive(Clone, Copy, Debug)]
 enum Exchange {
     Http1,

@@ -17,7 +17,7 @@ use crate::{
     fork,
 };
 
-/// Whether an end stays open without a handle.
+/// Mark of an end that stays open without a handle.
 #[derive(Debug, Default)]
 pub(crate) struct Shared(AtomicBool);
 
