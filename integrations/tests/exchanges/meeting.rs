@@ -28,11 +28,14 @@ pub(crate) enum Over {
 pub(crate) enum DriverName {
     /// `Driver::Threads`, and a runtime of two threads.
     Threads,
+    /// `Driver::Tasks`, in a runtime of two threads.
+    Tasks,
     /// `Driver::Caller`, turned by a task of a runtime of one thread.
     Caller,
 }
 
-pub(crate) const DRIVERS: [DriverName; 2] = [DriverName::Threads, DriverName::Caller];
+pub(crate) const DRIVERS: [DriverName; 3] =
+    [DriverName::Threads, DriverName::Tasks, DriverName::Caller];
 
 /// One cell of the matrix.
 #[derive(Clone, Copy)]
@@ -53,6 +56,7 @@ impl fmt::Display for Cell {
         };
         let driver = match self.driver {
             DriverName::Threads => "threads",
+            DriverName::Tasks => "tasks",
             DriverName::Caller => "caller",
         };
         write!(f, "{over}/{driver}")
@@ -139,7 +143,7 @@ impl Over {
 impl DriverName {
     pub(crate) fn runtime(self) -> Runtime {
         let runtime = match self {
-            DriverName::Threads => Builder::new_multi_thread()
+            DriverName::Threads | DriverName::Tasks => Builder::new_multi_thread()
                 .worker_threads(2)
                 .enable_all()
                 .build(),
@@ -161,6 +165,7 @@ impl Meeting {
     pub(crate) async fn over(cell: Cell) -> Self {
         let driver = match cell.driver {
             DriverName::Threads => Driver::Threads,
+            DriverName::Tasks => Driver::Tasks,
             DriverName::Caller => Driver::Caller,
         };
         let nodes = cell
