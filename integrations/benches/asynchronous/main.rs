@@ -18,6 +18,9 @@ mod pattern;
 mod ping_pong;
 #[cfg(feature = "raft")]
 mod raft;
+#[cfg(not(feature = "raft"))]
+#[path = "no_raft.rs"]
+mod raft;
 mod rows;
 mod session;
 mod streams;

@@ -12,14 +12,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use tokio::{runtime::Runtime, time::timeout};
 
-#[cfg(feature = "raft")]
-use crate::raft;
 use crate::{
     calls,
     end::{End, Link},
     http, idle,
     order::{Order, Work},
-    ping_pong, streams,
+    ping_pong, raft, streams,
 };
 
 /// An error of whatever is measured.
@@ -81,10 +79,7 @@ async fn measure_over(mut links: Vec<Link>, order: Order) -> Result<f64, Failure
             streams::measure(link()?, order).await
         }
         Work::IdlePolls | Work::IdleCost => idle::measure(link()?, order).await,
-        #[cfg(feature = "raft")]
         Work::RaftOne | Work::RaftMany => raft::measure(links, order).await,
-        #[cfg(not(feature = "raft"))]
-        Work::RaftOne | Work::RaftMany => Err(NO_RAFT.into()),
     }
 }
 
@@ -95,10 +90,7 @@ async fn answer_over(link: Link, order: Order, number: u64) -> Result<(), Failur
         Work::Call | Work::Channels => calls::answer(link, order).await,
         Work::Stream | Work::StreamInPlace | Work::RawChannel => streams::answer(link, order).await,
         Work::IdlePolls | Work::IdleCost => idle::answer(link, order).await,
-        #[cfg(feature = "raft")]
         Work::RaftOne | Work::RaftMany => raft::answer(link, number).await,
-        #[cfg(not(feature = "raft"))]
-        Work::RaftOne | Work::RaftMany => Err(NO_RAFT.into()),
     }
 }
 
@@ -114,9 +106,6 @@ fn run<T: Send + 'static>(
         .map_err(|_| Error::subject(format!("nothing came of it within {PATIENCE:?}")))?
         .map_err(Error::subject)
 }
-
-#[cfg(not(feature = "raft"))]
-const NO_RAFT: &str = "this benchmark was built without the feature `raft`";
 
 /// A measurement that takes longer than this hangs.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
