@@ -3,8 +3,9 @@
 //! A [`Listener`] accepts streams by name, and peers [`connect`](connect()) to it (tasks by
 //! [`accept_async`](Listener::accept_async) and [`connect_async`]). A [`Stream`] is a pair of
 //! channels, so it goes over the session's fabric: over shared memory between processes of one
-//! host, over tcp or verbs between hosts. A session has as many streams as it may have channels,
-//! two ends each, beside other channels.
+//! host, over tcp or verbs between hosts. A stream has two ends of the
+//! [`max_channels`](crate::NodeBuilder::max_channels) that a session may have open at a node: 1024
+//! by default.
 //!
 //! ```
 //! use std::io::{Read, Write};

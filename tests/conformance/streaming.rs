@@ -154,8 +154,8 @@ fn by_tasks(stage: &mut Stage) {
 /// Streams are connected, asked once and ended, again and again: no end of one is left, so as
 /// many as there may be are never reached.
 fn one_after_the_other(stage: &mut Stage) {
-    let (node, peer) = stage.meet();
-    let rounds = stage.count(3_000);
+    let (node, peer) = stage.meet_as(|builder| builder.max_channels(64));
+    let rounds = stage.count(3_000).max(100);
     match stage.side {
         Side::Dialer => {
             for number in 0..rounds {

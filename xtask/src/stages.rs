@@ -182,7 +182,7 @@ pub(crate) const TORTURE: &[Stage] = &[
     Stage {
         name: "exchanges",
         about: "hyper and rustls over byte streams, a hundred thousand exchanges each",
-        budget: seconds(900),
+        budget: seconds(1800),
         quick: false,
         tools: &[CMAKE, LIBCLANG],
         work: Work::Function(|watchdog| {
