@@ -70,7 +70,7 @@ fn fabrics() -> impl Iterator<Item = Fabric> {
         .filter_map(|(fabric, is_built)| is_built.then_some(fabric))
 }
 
-const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
+const DRIVERS: [Driver; 3] = [Driver::Threads, Driver::Caller, Driver::Tasks];
 
 impl Scenario {
     pub(crate) const fn new(name: &'static str, play: fn(&mut Stage)) -> Self {
@@ -118,6 +118,10 @@ impl Scenario {
             })
         });
         everywhere.filter_map(move |(number, cell)| {
+            // Tasks wait by the same descriptors as callers: not on a device again.
+            if cell.driver == Driver::Tasks && cell.fabric == Fabric::Verbs {
+                return None;
+            }
             let is_played = match self.span {
                 Span::Everywhere => true,
                 Span::EachFabric => cell.driver == Driver::default(),

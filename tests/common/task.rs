@@ -1,10 +1,12 @@
 //! An executor of a few lines: one task, on the thread that calls.
 
 use std::{
+    cell::Cell,
     future::Future,
+    mem,
     pin::pin,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -17,6 +19,8 @@ use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
 };
+
+use tokio::runtime::{Builder, Runtime};
 
 use super::stage::LONG;
 
@@ -145,4 +149,22 @@ fn sleep_on(node: &Node) {
         Ok(_) | Err(Errno::INTR) => {}
         Err(error) => panic!("waiting on the node's descriptor: {error}"),
     }
+}
+
+/// Has nodes that this thread makes driven by a runtime of the process's.
+pub(crate) fn enter_runtime() {
+    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
+    thread_local!(static HAS_ENTERED: Cell<bool> = const { Cell::new(false) });
+    if HAS_ENTERED.replace(true) {
+        return;
+    }
+    let runtime = RUNTIME.get_or_init(|| {
+        let runtime = Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build();
+        runtime.expect("a runtime")
+    });
+    // Until the thread ends.
+    mem::forget(runtime.enter());
 }
