@@ -87,8 +87,8 @@ use crate::{
 ///
 /// Every call that waits can be interrupted by [`close`](Self::close) from another
 /// thread. Dropping a node closes it, waiting for up to `linger` (default 1 s) until what
-/// was sent is delivered; where tasks drive it ([`Driver::Tasks`]) they wait, and not the thread
-/// that drops it. Handles that outlive it get errors, messages stay valid. Receivers at
+/// was sent is delivered; where tasks drive it ([`Driver::Tasks`]), a thread of a runtime that drops
+/// it leaves the waiting to them. Handles that outlive it get errors, messages stay valid. Receivers at
 /// peers get an orderly end, behind what was sent; if it is a panic that drops the node, they
 /// get an error instead, [`CloseReason::Aborted`], unless their sender was closed before.
 pub struct Node {
@@ -108,6 +108,15 @@ struct Tasks {
 }
 
 impl Tasks {
+    /// Returns whether the calling thread is in a runtime, whose tasks it must not hold up.
+    fn are_here() -> bool {
+        #[cfg(feature = "tokio")]
+        let is_here = tokio::runtime::Handle::try_current().is_ok();
+        #[cfg(not(feature = "tokio"))]
+        let is_here = false;
+        is_here
+    }
+
     #[cfg(feature = "tokio")]
     fn of(driver: Driver) -> Result<Self, ListenError> {
         let runtime = match driver {
@@ -521,7 +530,10 @@ impl Drop for Node {
             self.runtime.break_off(CloseReason::Aborted);
         }
         // Nobody is there to be told what was not delivered.
-        self.runtime.close_in_passing(self.settings.linger);
+        match Tasks::are_here() {
+            true => self.runtime.close_in_passing(self.settings.linger),
+            false => drop(self.close(self.settings.linger)),
+        }
     }
 }
 

@@ -94,6 +94,7 @@ pub(crate) fn to_json(options: &Options, outcome: &Outcome) -> Value {
         "processor_us_per_record": outcome.processor_us(),
         "shares": outcome.shares,
         "settled_s": outcome.settled_seconds,
+        "replicas_killed": outcome.killed,
         "replicas_lost": outcome.lost,
         "tip": outcome.tip,
         "replicas": outcome.replicas,

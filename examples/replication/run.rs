@@ -48,8 +48,10 @@ pub(crate) struct Outcome {
     pub(crate) shares: Shares,
     /// What the replicas say.
     pub(crate) replicas: Vec<Report>,
-    /// Replicas that were lost on the way.
+    /// Replicas that the primary found to be gone on the way.
     pub(crate) lost: usize,
+    /// Replicas that the run killed.
+    pub(crate) killed: usize,
 }
 
 /// Shares of a process's time that went into its log.
@@ -168,10 +170,10 @@ fn run_over<E: Endpoint>(
     let written = primary.write(&mut load, options.pace())?;
     let mut reports = watch.processes.finish()?;
     reports.sort_by_key(|report| report.replica);
-    Ok(outcome(written, before, reports))
+    Ok(outcome(written, before, reports, watch.killed))
 }
 
-fn outcome(written: Written, records_before: u64, replicas: Vec<Report>) -> Outcome {
+fn outcome(written: Written, records_before: u64, replicas: Vec<Report>, killed: usize) -> Outcome {
     let ticks = written.elapsed.as_nanos() as f64 / written.tick_ns;
     let spent = written.spent;
     let mut latency_ns = nanoseconds();
@@ -196,6 +198,7 @@ fn outcome(written: Written, records_before: u64, replicas: Vec<Report>) -> Outc
         },
         replicas,
         lost: written.lost,
+        killed,
     }
 }
 

@@ -111,9 +111,6 @@ impl Stage {
     /// A node's builder, with the fabric and driver of this cell. It waits for the other side for
     /// as long as a busy machine lets that wait, but where a scenario sets a time-out of its own.
     pub(crate) fn builder(&self) -> NodeBuilder {
-        if self.cell.driver == Driver::Tasks {
-            super::task::enter_runtime();
-        }
         let builder = Node::builder()
             .fabric(self.cell.fabric, Policy::Require)
             .driver(self.cell.driver)

@@ -29,6 +29,7 @@ use super::{
     line::Line,
     scenario::{Cell, Side},
     stage::Stage,
+    task,
 };
 
 /// Says which part of which cell a process plays: `order/shm/caller Dialer`.
@@ -125,6 +126,7 @@ impl Part {
         let Self { cell, side } = self;
         if let Some(side) = side {
             let line = Line::inherited().expect("the supervisor gave us a line");
+            let _runtime = task::runtime_for(cell.driver);
             (cell.scenario.play)(&mut Stage::enter(cell, side, line));
         }
         #[cfg(feature = "fake-device")]

@@ -1,12 +1,11 @@
 //! An executor of a few lines: one task, on the thread that calls.
 
 use std::{
-    cell::Cell,
     future::Future,
     mem,
     pin::pin,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Wake, Waker},
@@ -151,20 +150,19 @@ fn sleep_on(node: &Node) {
     }
 }
 
-/// Has nodes that this thread makes driven by a runtime of the process's.
-pub(crate) fn enter_runtime() {
-    static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    thread_local!(static HAS_ENTERED: Cell<bool> = const { Cell::new(false) });
-    if HAS_ENTERED.replace(true) {
-        return;
+/// The runtime that drives the nodes of a process whose driver is `Driver::Tasks`; the calling
+/// thread makes them in it. Its drop closes those that are dropped and not closed yet.
+pub(crate) fn runtime_for(driver: Driver) -> Option<Runtime> {
+    if driver != Driver::Tasks {
+        return None;
     }
-    let runtime = RUNTIME.get_or_init(|| {
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .enable_all()
-            .build();
-        runtime.expect("a runtime")
-    });
-    // Until the thread ends.
-    mem::forget(runtime.enter());
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let handle = Box::leak(Box::new(runtime.handle().clone()));
+    // Until the process ends.
+    mem::forget(handle.enter());
+    Some(runtime)
 }

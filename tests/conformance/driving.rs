@@ -458,7 +458,7 @@ fn asleep_after_busy_polling(stage: &mut Stage) {
                 if out.try_recv().is_ok() {
                     continue;
                 }
-                if round <= rounds / 2 || stage.driver() == Driver::Threads {
+                if round <= rounds / 2 || stage.driver() != Driver::Caller {
                     assert_eq!(&out.recv().expect("a message")[..], b"wake up");
                     continue;
                 }

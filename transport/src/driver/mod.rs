@@ -92,8 +92,9 @@ pub enum Driver {
     ///
     /// The node ends with its runtime: if that is shut down first, the node is closed as if it
     /// were dropped, and calls answer with [`EndCause::RuntimeEnded`](crate::channel::EndCause).
-    /// A node that is dropped or closed in a task is closed by its own task; `Node::close_async`
-    /// waits for that.
+    /// A node that is dropped in a task is closed by its own task. A process that ends without
+    /// shutting its runtime down, by `process::exit` for example, loses what is not delivered by
+    /// then: await `Node::close_async` first.
     Tasks,
 }
 
