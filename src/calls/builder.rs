@@ -21,7 +21,7 @@ use crate::{
 
 /// Settings of calls to one peer, and of a service for it. Made by [`Peer::calls`], ends in
 /// [`caller`](Self::caller) or [`service`](Self::service).
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 #[must_use = "a builder does nothing until `caller` or `service`"]
 pub struct CallsBuilder<C = DefaultCodec> {
     session: Arc<SessionShared>,
@@ -150,6 +150,16 @@ macro_rules! settings {
             self
         }
     };
+}
+
+impl<C> Clone for CallsBuilder<C> {
+    fn clone(&self) -> Self {
+        Self {
+            session: self.session.clone(),
+            settings: self.settings.clone(),
+            _codec: PhantomData,
+        }
+    }
 }
 
 impl<C> CallsBuilder<C> {

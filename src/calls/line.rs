@@ -236,6 +236,8 @@ impl Line {
             return self.session.wait_at(&self.place, deadline, answer);
         };
         let answered = self.receive_until(&mut inbox, key, id, deadline);
+        // A thread that has waited disarms what a waker needs.
+        self.is_registered.store(false, Ordering::Release);
         let others_wait = self.slots().is_waited_for();
         self.inbox.leave(inbox, |inbox| self.take_in(inbox));
         if others_wait {

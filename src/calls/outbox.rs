@@ -41,6 +41,8 @@ pub(super) struct Outbox {
     max_notices: usize,
     /// Left at the channel's end, to be called when there is room.
     waker: Waker,
+    /// The waker was taken back by who found room, and others wait for it: they are woken instead.
+    owes_wake: AtomicBool,
     /// Where threads and tasks wait for room.
     room: WaitSlot,
     open_timeout: Duration,
@@ -92,6 +94,7 @@ impl Outbox {
             notices: Mutex::default(),
             max_notices,
             waker,
+            owes_wake: AtomicBool::new(false),
             room: WaitSlot::new(),
             open_timeout,
         }
@@ -111,7 +114,7 @@ impl Outbox {
     /// Ends the channel in order, behind what was sent; at once, or when who sends leaves.
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
-        self.sending.attend(|sending| self.flush_into(sending));
+        self.attend();
     }
 
     /// Sends a frame; waits for room until `deadline`, and for the peer's open no longer than
@@ -190,15 +193,30 @@ impl Outbox {
     /// Sends the notices that wait, as far as there is room.
     pub(super) fn flush(&self) {
         if self.has_notices.load(Ordering::Acquire) {
-            self.sending.attend(|sending| self.flush_into(sending));
+            self.attend();
         }
     }
 
     // ---- Inside ----------------------------------------------------------------------
 
+    fn attend(&self) {
+        self.sending.attend(|sending| self.flush_into(sending));
+        self.wake_if_owed();
+    }
+
+    #[inline]
     fn leave_sending(&self, sending: MutexGuard<'_, Sending>) {
         self.sending
             .leave(sending, |sending| self.flush_into(sending));
+        self.wake_if_owed();
+    }
+
+    /// Has those look again who waited by the waker that was taken back.
+    #[inline]
+    fn wake_if_owed(&self) {
+        if self.owes_wake.load(Ordering::Acquire) && self.owes_wake.swap(false, Ordering::AcqRel) {
+            self.room.wake_all();
+        }
     }
 
     #[inline]
@@ -231,7 +249,7 @@ impl Outbox {
                 encode_frame::<[u8], Raw>(notice.header, content, slot)
             };
             match handle.poll_send(&self.waker, size, encode) {
-                Poll::Ready(Ok(_)) => {}
+                Poll::Ready(Ok(_)) => self.owes_wake.store(true, Ordering::Release),
                 Poll::Ready(Err(_)) => {
                     // The channel is over: nobody is there to be told.
                     self.notices().clear();
@@ -278,7 +296,10 @@ impl Outbox {
             (Some(handle), Some(header)) => {
                 let encode = |slot: &mut [MaybeUninit<u8>]| (frame.encode)(header, slot);
                 match handle.poll_send(&self.waker, frame.size, encode) {
-                    Poll::Ready(sent) => Some(sent.map(drop).map_err(Unsent::Failed)),
+                    Poll::Ready(sent) => {
+                        self.owes_wake.store(true, Ordering::Release);
+                        Some(sent.map(drop).map_err(Unsent::Failed))
+                    }
                     Poll::Pending => None,
                 }
             }

@@ -86,7 +86,7 @@ fn answers_come_in_any_order() {
                 for _ in 0..20 {
                     let questions: Vec<_> = (0..16).map(question).collect();
                     let calls = questions.iter().map(|question| echo.call_async(question));
-                    let calls = calls.enumerate().map(async |(number, call)| {
+                    let calls = calls.enumerate().map(|(number, call)| async move {
                         let reply = call.await.unwrap();
                         assert_eq!(reply.number, number as u64);
                         number as u64
