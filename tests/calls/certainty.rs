@@ -249,6 +249,8 @@ fn a_session_that_ends_ends_its_calls_and_handlers() {
         let error = run(&here, echo.call_async(&question(2))).unwrap_err();
         assert_ne!(error.execution(), Execution::Executed);
         assert_eq!(echo.stats().in_flight, 0);
+        // Where callers turn the engine, nothing else says goodbye.
+        let _ = here.close(FOR_EVER);
         serving.join().unwrap();
     }
 }
