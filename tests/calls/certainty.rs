@@ -120,6 +120,56 @@ fn a_handler_that_is_lost_is_told_and_repeated_only_if_that_is_allowed() {
 }
 
 #[test]
+fn a_request_that_waits_beyond_its_deadline_is_given_to_nobody() {
+    static STAGE: AtomicU64 = AtomicU64::new(0);
+    static MILLIS: AtomicU64 = AtomicU64::new(0);
+    in_each_cell(
+        |node, peer| {
+            STAGE.store(0, Ordering::SeqCst);
+            let echo = peer.caller::<Question, Answer>("echo").unwrap();
+            // Both ends are open from now on, so one poll sends.
+            echo.call(&question(9)).unwrap();
+            let first = question(0);
+            let mut first = echo.call_async(&first);
+            assert!(poll_once(&mut first).is_pending());
+            // With more and more time, until the service has taken one in.
+            let mut timeout = MOMENT;
+            while STAGE.load(Ordering::SeqCst) == 0 {
+                MILLIS.fetch_max(timeout.as_millis() as u64, Ordering::SeqCst);
+                let soon = echo.with(CallOptions::new().timeout(timeout));
+                let error = soon.call(&question(1)).unwrap_err();
+                assert!(
+                    matches!(error, CallError::DeadlineExceeded { .. }),
+                    "{error}"
+                );
+                timeout *= 2;
+            }
+            STAGE.store(2, Ordering::SeqCst);
+            assert_eq!(run(node, first).unwrap().number, 0);
+            assert_eq!(run(node, echo.call_async(&question(2))).unwrap().number, 2);
+        },
+        |node, peer| {
+            let mut service = peer.service::<Question, Answer>("echo").unwrap();
+            service.next().unwrap().unwrap().reply(&reply(9)).unwrap();
+            let first = service.next().unwrap().unwrap();
+            until(node, || {
+                !first.is_cancelled() && service.stats().in_progress > 1
+            });
+            STAGE.store(1, Ordering::SeqCst);
+            until(node, || STAGE.load(Ordering::SeqCst) == 2);
+            // What was left of its time when it was sent is over.
+            thread::sleep(Duration::from_millis(MILLIS.load(Ordering::SeqCst)));
+            first.reply(&reply(0)).unwrap();
+            let request = service.next().unwrap().unwrap();
+            assert_eq!(request.number, 2);
+            request.reply(&reply(2)).unwrap();
+            assert!(service.next().unwrap().is_none());
+            assert_eq!(service.stats().in_progress, 0);
+        },
+    );
+}
+
+#[test]
 fn errors_of_the_application_have_their_code_and_text() {
     in_each_cell(
         |_, peer| {
