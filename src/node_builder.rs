@@ -126,6 +126,10 @@ impl NodeBuilder {
     /// save the wake-up, which takes 5 to 30 µs; who spins lets other threads run, and spins
     /// on only in what time they leave. Where they keep a core for milliseconds, calls sleep at
     /// once and try to spin again later.
+    ///
+    /// Under [`Driver::Tasks`] a task spins before it waits for a message, for at most 50 µs, and
+    /// only on a receiver whose last messages came within 150 µs each: to be woken takes an idle
+    /// processor 25 to 50 µs. [`Wait::Event`] has it wait at once.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             let range = ..=Duration::from_secs(1);

@@ -7,7 +7,9 @@ use bytes::{Buf, Bytes};
 use ibex::{Node, Raw, Receiver, Sender};
 
 /// Two nodes, and a channel between them whose window is one message.
-fn channel() -> ([Node; 2], Sender<[u8], Raw>, Receiver<[u8], Raw>) {
+type Channel = ([Node; 2], Sender<[u8], Raw>, Receiver<[u8], Raw>);
+
+fn channel() -> Channel {
     let listener = Node::listen("127.0.0.1:0").expect("a node");
     let client = Node::client().expect("a node");
     let address = listener.local_addr().expect("it listens");

@@ -285,7 +285,7 @@ fn call_version<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>>(
 }
 
 /// The header's layout and both types.
-struct CallSchema<Q: ?Sized, R: ?Sized, C>(PhantomData<(fn(&Q), fn(&R), fn(C))>);
+struct CallSchema<Q: ?Sized, R: ?Sized, C>(super::Types<Q, R, C>);
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Schema for CallSchema<Q, R, C> {
     fn describe(to: &mut Describer) {

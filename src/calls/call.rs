@@ -32,7 +32,7 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     /// From the first poll to the reply.
     claim: Option<Claim<Arc<Line>>>,
     is_sent: bool,
-    _types: PhantomData<(fn(&Q), fn() -> C, fn(&R))>,
+    _types: super::Types<Q, R, C>,
 }
 
 impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {

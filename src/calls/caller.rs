@@ -48,7 +48,7 @@ pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
     /// What `tower`'s `poll_ready` has reserved.
     #[cfg(feature = "tower")]
     pub(super) ready: Option<Claim<Arc<Line>>>,
-    _types: PhantomData<(fn(&Q), fn() -> C, fn(&R))>,
+    _types: super::Types<Q, R, C>,
 }
 
 /// How many calls of a caller are under way. See [`Caller::stats`].

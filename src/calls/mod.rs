@@ -6,6 +6,10 @@
 //! between: whoever has news takes in what has come and hands it to whoever it is for
 //! ([`line`], [`service`]), over locks that nobody waits for in a waker ([`attended`]).
 
+use std::marker::PhantomData;
+
+use crate::RecvError;
+
 mod asking;
 mod attended;
 mod builder;
@@ -39,3 +43,12 @@ pub use self::{
     request::Request,
     service::{Service, ServiceStats},
 };
+
+/// Marks the request, the reply and the codec of what holds none of them.
+type Types<Q, R, C> = PhantomData<(fn(&Q), fn(&R), fn() -> C)>;
+
+/// Marks the reply and the codec.
+type ReplyTypes<R, C> = PhantomData<(fn(&R), fn() -> C)>;
+
+/// Result of a look for the next request.
+type Taken<Q, R, C> = Result<Option<Request<Q, R, C>>, RecvError>;

@@ -46,7 +46,7 @@ use crate::message::DefaultCodec;
 pub struct Replies<R: ?Sized, C = DefaultCodec> {
     /// `None` when it is over.
     claim: Option<Claim<Arc<Line>>>,
-    _types: PhantomData<(fn() -> C, fn(&R))>,
+    _types: super::ReplyTypes<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
@@ -152,7 +152,7 @@ pub struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
     deadline: Option<Instant>,
     claim: Option<Claim<Arc<Line>>>,
     request: &'a Q,
-    _types: PhantomData<(fn() -> C, fn(&R))>,
+    _types: super::ReplyTypes<R, C>,
 }
 
 impl<'a, Q: ?Sized, R: ?Sized, C> StreamAsync<'a, Q, R, C> {

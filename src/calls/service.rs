@@ -187,10 +187,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Stream for Service<Q, R, C> {
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     /// Takes in what has come, as far as that is worth it for the next request, and gives that;
     /// `Some(Ok(None))` and an error are the end.
-    fn look_for(
-        &self,
-        source: &mut Source<Q, R, C>,
-    ) -> Option<Result<Option<Request<Q, R, C>>, RecvError>> {
+    fn look_for(&self, source: &mut Source<Q, R, C>) -> Option<super::Taken<Q, R, C>> {
         while source.backlog.len() < LOOK_AHEAD {
             match source.find() {
                 Some(asked) => self.take_in(source, asked),
@@ -294,10 +291,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         true
     }
 
-    fn poll_next(
-        &self,
-        context: &mut Context<'_>,
-    ) -> Poll<Result<Option<Request<Q, R, C>>, RecvError>> {
+    fn poll_next(&self, context: &mut Context<'_>) -> Poll<super::Taken<Q, R, C>> {
         let _before = self.next().replace(context.waker().clone());
         let mut found = None;
         self.source.attend(|source| {

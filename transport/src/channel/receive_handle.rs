@@ -26,6 +26,7 @@ use super::{
         HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
         Source as SourceOffer,
     },
+    task::Promptness,
 };
 use crate::{
     clock,
@@ -74,6 +75,8 @@ pub struct ReceiveHandle {
     arm: Arm,
     /// Of a task's waker, if one was left that was not taken back.
     pub(super) ticket: Option<Ticket>,
+    /// How soon messages came for which tasks waited.
+    pub(super) promptness: Promptness,
 
     /// There was no memory for what has come; it is tried again at this time.
     retry_at: Option<Instant>,
@@ -108,6 +111,7 @@ impl ReceiveHandle {
             quarter_bytes: 1,
             arm: Arm::new(),
             ticket: None,
+            promptness: Promptness::default(),
             retry_at: None,
             claim: None,
             end,

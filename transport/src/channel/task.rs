@@ -22,6 +22,7 @@
 use std::{
     mem::{self, MaybeUninit},
     task::{Poll, Waker},
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -90,7 +91,10 @@ impl ReceiveHandle {
         if !fork::is_child()
             && let Some(message) = self.take()
         {
-            self.leave();
+            if self.ticket.is_some() {
+                self.promptness.came();
+                self.take_back();
+            }
             return Poll::Ready(Ok(message));
         }
         self.receive_or_register(waker)
@@ -105,16 +109,24 @@ impl ReceiveHandle {
             return Poll::Ready(Err(self.used_after_fork()));
         }
         let mut found = settled_receive(self.receive(Patience::None));
+        if found.is_none() && self.ticket.is_none() && self.promptness.expects_soon() {
+            found = self.look_for_a_moment(LOOK);
+            self.promptness.looked(found.is_some());
+        }
         if found.is_none() {
             self.register(waker);
             found = settled_receive(self.receive(Patience::Glance));
         }
         match found {
             Some(found) => {
+                self.promptness.came();
                 self.leave();
                 Poll::Ready(found)
             }
-            None => Poll::Pending,
+            None => {
+                self.promptness.waits();
+                Poll::Pending
+            }
         }
     }
 
@@ -147,6 +159,52 @@ impl ReceiveHandle {
         }
     }
 }
+
+/// How soon messages came for which tasks waited: whether the next one is worth a look before the
+/// task sleeps. To be woken takes an idle processor longer than a prompt answer takes to come.
+#[derive(Debug, Default)]
+pub(super) struct Promptness {
+    /// The time since which a task waits.
+    since: Option<Instant>,
+    /// Messages in a row that came soon.
+    prompt: u8,
+}
+
+impl Promptness {
+    /// Notes that a task waits from now on, unless it does already.
+    fn waits(&mut self) {
+        self.since.get_or_insert_with(Instant::now);
+    }
+
+    /// Notes that the message has come for which a task waited.
+    fn came(&mut self) {
+        let waited = self.since.take().map(|since| since.elapsed());
+        self.prompt = match waited {
+            Some(waited) if waited < SOON => (self.prompt + 1).min(ENOUGH),
+            Some(_) => 0,
+            None => self.prompt,
+        };
+    }
+
+    fn expects_soon(&self) -> bool {
+        self.prompt == ENOUGH
+    }
+
+    /// Notes whether a look has found a message.
+    fn looked(&mut self, has_found: bool) {
+        if !has_found {
+            self.prompt = 0;
+        }
+    }
+}
+
+/// A message that comes within this time is one that a look might have found: it includes the time
+/// that waking the task takes.
+const SOON: Duration = Duration::from_micros(150);
+/// As many of them in a row make a look worth it.
+const ENOUGH: u8 = 3;
+/// The longest look: as long as blocking calls look by default.
+const LOOK: Duration = Duration::from_micros(50);
 
 fn settled_receive(
     received: Result<RawMessage, RecvFailure>,
@@ -473,5 +531,41 @@ impl Gathering {
             return *wait = TaskWait::default();
         }
         self.slot().leave(&mut wait.ticket);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wait_for(promptness: &mut Promptness, waited: Duration) {
+        promptness.since = Instant::now().checked_sub(waited);
+        promptness.came();
+    }
+
+    #[test]
+    fn a_look_is_worth_it_after_prompt_messages_and_until_one_finds_nothing() {
+        let mut promptness = Promptness::default();
+        // The time since passes as well, so a wait of none may be one of some microseconds: as
+        // many as it takes, on a machine that stands still now and then.
+        while !promptness.expects_soon() {
+            wait_for(&mut promptness, Duration::ZERO);
+        }
+        promptness.looked(true);
+        // Found without a wait.
+        promptness.came();
+        assert!(promptness.expects_soon());
+        promptness.looked(false);
+        assert!(!promptness.expects_soon());
+    }
+
+    #[test]
+    fn a_late_message_ends_the_looks() {
+        let mut promptness = Promptness {
+            prompt: ENOUGH,
+            ..Promptness::default()
+        };
+        wait_for(&mut promptness, SOON);
+        assert!(!promptness.expects_soon());
     }
 }

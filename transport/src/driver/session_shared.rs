@@ -1,7 +1,13 @@
 //! What handles and engine share of one session.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::{fmt, iter, mem, net::SocketAddr, os::fd::OwnedFd, sync::Arc, time::Instant};
+use std::{
+    fmt, iter, mem,
+    net::SocketAddr,
+    os::fd::OwnedFd,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use super::{
     Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
@@ -424,6 +430,16 @@ impl SessionShared {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         self.runtime.wait(slot, deadline, self.looks(), condition)
+    }
+
+    /// Looks for at most `moment` whether `condition` holds, where tasks drive the node and its
+    /// calls look before they sleep.
+    pub(crate) fn look_for<C: Condition>(
+        &self,
+        moment: Duration,
+        condition: C,
+    ) -> Option<C::Output> {
+        self.runtime.look_for(moment, self.looks(), condition)
     }
 
     /// What calls look at that wait for this session.

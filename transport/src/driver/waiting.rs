@@ -70,6 +70,37 @@ impl Runtime {
         found
     }
 
+    /// Looks for at most `moment` whether `condition` holds, and never sleeps; for tasks of the
+    /// executor that drives the node. Does not look where calls sleep at once, or where a yield
+    /// would give the core away for long.
+    pub(crate) fn look_for<C: Condition>(
+        &self,
+        moment: Duration,
+        looks: Looks,
+        mut condition: C,
+    ) -> Option<C::Output> {
+        let wait = match looks {
+            Looks::Memory => self.config.wait,
+            Looks::Queue | Looks::Socket => self.config.wait_engine,
+        };
+        let wait = match wait {
+            Wait::Event => return None,
+            Wait::BusyPoll => Wait::Adaptive { spin: moment },
+            Wait::Adaptive { spin } => Wait::Adaptive {
+                spin: spin.min(moment),
+            },
+        };
+        if self.driving != Driving::Tasks || self.yielding.is_dear() {
+            return None;
+        }
+        let found = self.spin(wait, None, looks, &mut condition);
+        condition.disarm();
+        if self.engine.has_sleeper() {
+            self.settle();
+        }
+        found.ok().flatten()
+    }
+
     /// Looks again and again for as long as the configuration says; the caller has looked
     /// once. Callers turn the engine meanwhile: each time where it reads their bytes from a
     /// socket; seldom where completions bring them, which are looked for each time, or a

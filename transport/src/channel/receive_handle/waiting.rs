@@ -1,11 +1,11 @@
 //! How a receiver's handle waits: a moment at the next header alone, then as its node does.
 
-use std::sync::atomic::Ordering;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use super::{CoarseTime, ReceiveHandle, Source};
 use crate::{
     channel::{
-        error::{NoMessage, RecvFailure},
+        error::{NoMessage, RecvError, RecvFailure},
         message::RawMessage,
     },
     driver::{Condition, Patience, TimedOut},
@@ -133,6 +133,27 @@ impl ReceiveHandle {
                 received: end.handed_out.load(Ordering::Relaxed),
                 lacks_room: end.lacks_room.load(Ordering::Relaxed),
             }))),
+        }
+    }
+
+    /// Looks for a message for at most `moment`, as a blocking call does before it sleeps; for a
+    /// task of the runtime that drives the node.
+    pub(in crate::channel) fn look_for_a_moment(
+        &mut self,
+        moment: Duration,
+    ) -> Option<Result<RawMessage, RecvError>> {
+        let end = self.end.clone();
+        let mut found = Ok(None);
+        let incoming = Incoming {
+            handle: self,
+            found: &mut found,
+        };
+        end.session.look_for(moment, incoming)?;
+        match found {
+            Ok(Some(message)) => Some(Ok(message)),
+            Ok(None) => self.take().map(Ok),
+            Err(RecvFailure::Failed(error)) => Some(Err(error)),
+            Err(_) => None,
         }
     }
 
