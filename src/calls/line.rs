@@ -6,9 +6,10 @@
 //! calls when something has come, does the same on the spot.
 
 use std::{
+    ops::{Deref, DerefMut},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering},
+        Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak,
+        atomic::{AtomicBool, Ordering, fence},
     },
     task::{Poll, Wake, Waker},
     time::{Duration, Instant},
@@ -38,6 +39,8 @@ pub(super) struct Line {
     pub(super) outbox: Outbox,
     inbox: Attended<Inbox>,
     slots: Mutex<Slots>,
+    /// The line's waker was called while somebody had the slots, who has yet to hear of it.
+    has_missed_news: AtomicBool,
     waker: Waker,
     /// The waker is left at the receiving end and was not called since. It says so before it is
     /// left, so that a call in between is not forgotten.
@@ -67,7 +70,40 @@ struct News(Weak<Line>);
 impl Wake for News {
     fn wake(self: Arc<Self>) {
         if let Some(line) = self.0.upgrade() {
-            line.has_news();
+            line.wake();
+        }
+    }
+}
+
+/// The slots, held. A reply that is dropped or copied out here may have the engine turn, in this
+/// very thread, and the engine call the line's waker: the waker leaves its news to the holder.
+pub(super) struct HeldSlots<'a> {
+    line: &'a Line,
+    /// There until the drop.
+    slots: Option<MutexGuard<'a, Slots>>,
+}
+
+impl Deref for HeldSlots<'_> {
+    type Target = Slots;
+
+    fn deref(&self) -> &Slots {
+        self.slots.as_ref().expect("held until the drop")
+    }
+}
+
+impl DerefMut for HeldSlots<'_> {
+    fn deref_mut(&mut self) -> &mut Slots {
+        self.slots.as_mut().expect("held until the drop")
+    }
+}
+
+impl Drop for HeldSlots<'_> {
+    fn drop(&mut self) {
+        self.slots = None;
+        // MISSED, pairs with `Line::wake`.
+        fence(Ordering::SeqCst);
+        if self.line.has_missed_news.load(Ordering::Relaxed) {
+            self.line.wake();
         }
     }
 }
@@ -99,6 +135,7 @@ impl Line {
                     bytes: 0,
                 }),
                 slots: Mutex::new(Slots::new(settings.max_in_flight)),
+                has_missed_news: AtomicBool::new(false),
                 waker,
                 is_registered: AtomicBool::new(false),
                 place: WaitSlot::new(),
@@ -106,8 +143,12 @@ impl Line {
         })
     }
 
-    pub(super) fn slots(&self) -> MutexGuard<'_, Slots> {
-        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn slots(&self) -> HeldSlots<'_> {
+        let slots = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        HeldSlots {
+            line: self,
+            slots: Some(slots),
+        }
     }
 
     pub(super) fn peer_name(&self) -> String {
@@ -115,6 +156,25 @@ impl Line {
     }
 
     // ---- News ------------------------------------------------------------------------
+
+    /// Looks at the news, unless somebody has the slots, be it this thread: that one does then.
+    fn wake(&self) {
+        loop {
+            self.has_missed_news.store(true, Ordering::Relaxed);
+            // MISSED, pairs with the drop of `HeldSlots`: either the slots are found free, or their
+            // holder finds that it has missed news.
+            fence(Ordering::SeqCst);
+            if let Err(TryLockError::WouldBlock) = self.slots.try_lock() {
+                return;
+            }
+            if self.has_missed_news.swap(false, Ordering::AcqRel) {
+                self.has_news();
+            }
+            if !self.has_missed_news.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+    }
 
     /// Something has come, there is room for what waits to be said, or somebody's time is over.
     fn has_news(&self) {
