@@ -207,7 +207,7 @@ pub(crate) fn lists_at_once<T: Sync>(
     let run = |list: &[T]| list.iter().try_for_each(&run);
     let failures: Vec<_> = thread::scope(|scope| {
         let running: Vec<_> = lists.iter().map(|list| scope.spawn(|| run(list))).collect();
-        let ends = running.into_iter().map(|list| list.join());
+        let ends = running.into_iter().map(thread::ScopedJoinHandle::join);
         ends.filter_map(|end| end.expect("a list comes to its end").err())
             .map(|failure| failure.to_string())
             .collect()
