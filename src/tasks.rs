@@ -86,7 +86,7 @@ impl Drop for Driving {
     }
 }
 
-/// Steps in a row. Most often the second finds nothing and parks: a task that yields instead has
+/// Most steps in one poll. Most often the second finds nothing and parks: a task that yields instead has
 /// a multi-thread runtime wake another of its threads.
 const STEPS: u32 = 2;
 

@@ -33,9 +33,9 @@ use crate::{clock, fork, ring::Ticket};
 /// Result of one step of the task that drives a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something moved. Another step follows, after other tasks have run.
+    /// The step has moved something. Another step follows, after other tasks have run.
     Moved,
-    /// Nothing was there. The next step is due when the epoll set is readable.
+    /// The step found nothing. The next step is due when the epoll set is readable.
     Parked,
     /// The node is closed, and nothing is left to be driven.
     Over,
@@ -54,7 +54,7 @@ pub(super) struct Flushing {
 }
 
 impl Flushing {
-    /// Asks for a turn. Returns false if a turn was asked for before and has not begun.
+    /// Asks the flushing task for a turn. Returns false if a turn was asked for before and has not begun.
     fn ask(&self) -> bool {
         // OWED, pairs with `begin`: the turn sees everything that came before.
         if self.is_owed.swap(true, Ordering::AcqRel) {
