@@ -187,12 +187,21 @@ impl Line {
     /// Hands out all that has come, and sees to it that what comes next is told to the line's
     /// waker, if somebody waits.
     fn take_in(&self, inbox: &mut Inbox) {
+        self.take_in_by(inbox, ReceiveHandle::poll_receive_at_once);
+    }
+
+    /// Takes in as [`take_in`](Self::take_in) does, by the given poll.
+    fn take_in_by(
+        &self,
+        inbox: &mut Inbox,
+        poll: fn(&mut ReceiveHandle, &Waker) -> Poll<Result<RawMessage, RecvError>>,
+    ) {
         self.hand_out(inbox);
         while !inbox.is_over && !self.is_registered() && self.slots().is_waited_for() {
             // One that is still there does for no message behind those that were taken.
             inbox.handle.leave();
             self.is_registered.store(true, Ordering::Release);
-            let polled = inbox.handle.poll_receive(&self.waker);
+            let polled = poll(&mut inbox.handle, &self.waker);
             if let Poll::Ready(received) = polled {
                 self.is_registered.store(false, Ordering::Release);
                 self.received(inbox, received);
@@ -364,7 +373,8 @@ impl Line {
                     Err(_) => {}
                 }
             }
-            self.take_in(inbox);
+            // In a task, which may look for a moment.
+            self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let look = self.slots().look(key);
         if matches!(look, Look::Nothing) {

@@ -266,7 +266,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             }
             let is_wanted =
                 self.shared.waiting.load(Ordering::Acquire) > 0 || self.next().is_some();
-            if !is_wanted || !self.register(source) {
+            if !is_wanted || !self.register(source, false) {
                 break;
             }
         }
@@ -277,11 +277,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     }
 
     /// Leaves the waker, unless it is there. Returns whether something came in between.
-    fn register(&self, source: &mut Source<Q, R, C>) -> bool {
+    fn register(&self, source: &mut Source<Q, R, C>, may_look: bool) -> bool {
         if source.is_over() || self.is_registered.swap(true, Ordering::AcqRel) {
             return false;
         }
-        let Poll::Ready(asked) = source.poll(&self.waker) else {
+        let Poll::Ready(asked) = source.poll(&self.waker, may_look) else {
             return false;
         };
         self.is_registered.store(false, Ordering::Release);
@@ -297,7 +297,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         self.source.attend(|source| {
             while found.is_none() {
                 found = self.look_for(source);
-                if found.is_none() && !self.register(source) {
+                if found.is_none() && !self.register(source, true) {
                     break;
                 }
             }

@@ -110,13 +110,14 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         }
     }
 
-    /// The next frame; else `waker` is called when there is one.
-    pub(super) fn poll(&mut self, waker: &Waker) -> Poll<Option<Asked>> {
+    /// The next frame; else `waker` is called when there is one. A task may look for a moment before
+    /// that, and a waker may not.
+    pub(super) fn poll(&mut self, waker: &Waker, may_look: bool) -> Poll<Option<Asked>> {
         loop {
             let taken = match &mut self.from {
                 From::Node(fan_in) => {
                     let mut context = Context::from_waker(waker);
-                    match fan_in.poll_next(&mut context) {
+                    match fan_in.poll_for(&mut context, may_look) {
                         Poll::Ready(event) => self.of_event(event),
                         Poll::Pending => return Poll::Pending,
                     }
@@ -124,7 +125,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                 From::Peer(handle, _) => {
                     // One that is still there does for no message behind those that were taken.
                     handle.leave();
-                    match handle.poll_receive(waker) {
+                    let polled = match may_look {
+                        true => handle.poll_receive(waker),
+                        false => handle.poll_receive_at_once(waker),
+                    };
+                    match polled {
                         Poll::Ready(received) => self.of_message(received),
                         Poll::Pending => return Poll::Pending,
                     }

@@ -41,10 +41,21 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     /// Polls for what comes next, as [`next_async`](Self::next_async) does. While it is pending the waker of the last poll
     /// is kept, and no other.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<FanInEvent<T, C, V>>> {
+        self.poll_for(context, true)
+    }
+
+    /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
+    /// before it is pending; a task may.
+    pub(crate) fn poll_for(
+        &mut self,
+        context: &mut Context<'_>,
+        may_look: bool,
+    ) -> Poll<Option<FanInEvent<T, C, V>>> {
+        let how = (may_look, self.in_memory);
         let gathering = self.gathering.clone();
         let mut wait = mem::take(&mut self.task_wait);
         let waker = context.waker();
-        let event = gathering.poll_until(&mut wait, waker, Something::new(self));
+        let event = gathering.poll_until(&mut wait, waker, how, Something::new(self));
         self.task_wait = wait;
         event
     }

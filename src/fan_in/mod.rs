@@ -12,7 +12,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, OfAnyPeer, RecvError, TaskWait},
+    channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
     driver::{Condition, Gathering, SessionShared},
     fork,
 };
@@ -84,7 +84,7 @@ pub struct FanIn<T: ?Sized, C = DefaultCodec, V: KnownVersions<T, C> = OneVersio
     sessions: VecDeque<Arc<SessionShared>>,
     events: VecDeque<FanInEvent<T, C, V>>,
     /// What a task left that waits.
-    task_wait: TaskWait,
+    task_wait: GatheringWait,
     _message: PhantomData<fn(&T)>,
     _codec: PhantomData<fn() -> C>,
 }
@@ -268,7 +268,7 @@ impl<'a, C> FanInBuilder<'a, C> {
             told: Vec::new(),
             sessions: VecDeque::new(),
             events: VecDeque::new(),
-            task_wait: TaskWait::default(),
+            task_wait: GatheringWait::default(),
             _message: PhantomData,
             _codec: PhantomData,
         })

@@ -40,4 +40,4 @@ pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};
 pub use several::{Awaited, Ends, FOUND_PER_TURN, OfAnyPeer, Several};
-pub use task::TaskWait;
+pub use task::{GatheringWait, TaskWait};

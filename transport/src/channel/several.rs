@@ -126,7 +126,7 @@ impl Awaited<'_> {
         match self {
             Self::Message(handle) => handle.leave(),
             Self::Acknowledgement(handle, _) => handle.end().leave(wait),
-            Self::OfAnyPeer(peers) => peers.gathering().leave(wait),
+            Self::OfAnyPeer(peers) => peers.gathering().deregister(wait),
         }
     }
 }

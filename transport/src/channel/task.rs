@@ -47,6 +47,14 @@ pub struct TaskWait {
     pub(super) asked: Option<Wish>,
 }
 
+/// What a task left where it waits for all peers of a node.
+#[derive(Debug, Default)]
+pub struct GatheringWait {
+    left: TaskWait,
+    /// How soon came what was waited for here.
+    promptness: Promptness,
+}
+
 impl TaskWait {
     /// Looks whether a waker was left that was not taken back. It may have been used.
     pub(super) fn has_waker(&self) -> bool {
@@ -77,17 +85,41 @@ impl ReceiveHandle {
     /// if the peer does not open its end for `open_timeout`.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        let polled = self.poll_receive_unwatched(waker);
+        self.poll_receive_with(waker, Some(LOOK))
+    }
+
+    /// Polls as [`poll_receive`](Self::poll_receive) does, and never looks for a moment before it
+    /// is pending: for a waker, which holds up what its caller has to do next.
+    pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        self.poll_receive_with(waker, None)
+    }
+
+    #[inline]
+    fn poll_receive_with(
+        &mut self,
+        waker: &Waker,
+        moment: Option<Duration>,
+    ) -> Poll<Result<RawMessage, RecvError>> {
+        let polled = self.take_or_register(waker, moment);
         if polled.is_pending() {
             self.end().watch_open();
         }
         polled
     }
 
-    /// Polls as [`poll_receive`](Self::poll_receive) does, where a peer may never open its end
-    /// and nobody has to be told.
+    /// Polls as [`poll_receive_at_once`](Self::poll_receive_at_once) does, where a peer may never
+    /// open its end and nobody has to be told.
     #[inline]
     pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        self.take_or_register(waker, None)
+    }
+
+    #[inline]
+    fn take_or_register(
+        &mut self,
+        waker: &Waker,
+        moment: Option<Duration>,
+    ) -> Poll<Result<RawMessage, RecvError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
         {
@@ -97,20 +129,28 @@ impl ReceiveHandle {
             }
             return Poll::Ready(Ok(message));
         }
-        self.receive_or_register(waker)
+        self.receive_or_register(waker, moment)
     }
 
     /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
     /// look runs a turn: what that brings is there before a waker is left, and what somebody
     /// else's turn brings later wakes it.
     #[inline(never)]
-    fn receive_or_register(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+    fn receive_or_register(
+        &mut self,
+        waker: &Waker,
+        moment: Option<Duration>,
+    ) -> Poll<Result<RawMessage, RecvError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
         let mut found = settled_receive(self.receive(Patience::None));
-        if found.is_none() && self.ticket.is_none() && self.promptness.expects_soon() {
-            found = self.look_for_a_moment(LOOK);
+        if let Some(moment) = moment
+            && found.is_none()
+            && self.ticket.is_none()
+            && self.promptness.expects_soon()
+        {
+            found = self.look_for_a_moment(moment);
             self.promptness.looked(found.is_some());
         }
         if found.is_none() {
@@ -497,25 +537,43 @@ impl Runtime {
 impl Gathering {
     /// What makes `condition` hold, for a task: pending until a member, a session or the node
     /// tells. Where callers turn the engine it runs a turn when nothing is there.
+    ///
+    /// A task that `may_look` looks for a moment first, where what it waits for comes soon;
+    /// `in_memory` is as for [`wait`](Self::wait).
     pub fn poll_until<C: Condition>(
         &self,
-        wait: &mut TaskWait,
+        wait: &mut GatheringWait,
         waker: &Waker,
+        (may_look, in_memory): (bool, bool),
         mut condition: C,
     ) -> Poll<C::Output> {
+        let has_waited = wait.left.has_waker();
         self.leave(wait);
         if let Some(found) = condition.look() {
+            wait.promptness.came();
             return Poll::Ready(found);
         }
-        self.register(wait, waker);
+        if may_look && !has_waited && wait.promptness.expects_soon() {
+            let looks = Self::looks(in_memory);
+            let found = self.runtime().look_for(LOOK, looks, &mut condition);
+            wait.promptness.looked(found.is_some());
+            if let Some(found) = found {
+                return Poll::Ready(found);
+            }
+        }
+        self.register(&mut wait.left, waker);
         self.poll();
         condition.arm();
         match condition.look() {
             Some(found) => {
                 self.leave(wait);
+                wait.promptness.came();
                 Poll::Ready(found)
             }
-            None => Poll::Pending,
+            None => {
+                wait.promptness.waits();
+                Poll::Pending
+            }
         }
     }
 
@@ -525,7 +583,12 @@ impl Gathering {
     }
 
     /// Takes back what a task left that waits no more.
-    pub fn leave(&self, wait: &mut TaskWait) {
+    pub fn leave(&self, wait: &mut GatheringWait) {
+        self.deregister(&mut wait.left);
+    }
+
+    /// Takes back what [`register`](Self::register) left.
+    pub(super) fn deregister(&self, wait: &mut TaskWait) {
         if fork::is_child() {
             // Nobody will use it.
             return *wait = TaskWait::default();

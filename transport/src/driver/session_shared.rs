@@ -437,9 +437,10 @@ impl SessionShared {
     pub(crate) fn look_for<C: Condition>(
         &self,
         moment: Duration,
-        condition: C,
+        mut condition: C,
     ) -> Option<C::Output> {
-        self.runtime.look_for(moment, self.looks(), condition)
+        let looks = self.looks();
+        self.runtime.look_for(moment, looks, &mut condition)
     }
 
     /// What calls look at that wait for this session.

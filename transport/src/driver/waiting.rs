@@ -77,7 +77,7 @@ impl Runtime {
         &self,
         moment: Duration,
         looks: Looks,
-        mut condition: C,
+        condition: &mut C,
     ) -> Option<C::Output> {
         let wait = match looks {
             Looks::Memory => self.config.wait,
@@ -93,7 +93,7 @@ impl Runtime {
         if self.driving != Driving::Tasks || self.yielding.is_dear() {
             return None;
         }
-        let found = self.spin(wait, None, looks, &mut condition);
+        let found = self.spin(wait, None, looks, condition);
         condition.disarm();
         if self.engine.has_sleeper() {
             self.settle();
