@@ -30,7 +30,10 @@ async fn serve(client: Peer) -> Result<(), Error> {
             Err(RecvError::Ended) => return Ok(()),
             Err(error) => return Err(error.into()),
         };
-        tokio::time::sleep(Duration::from_millis(request.pause_ms.into())).await;
+        let pause_ms: u64 = request.pause_ms.into();
+        if pause_ms > 0 {
+            tokio::time::sleep(Duration::from_millis(pause_ms)).await;
+        }
         let number = request.number.into();
         answers.send_async(&Answer { number }).await?;
     }

@@ -146,8 +146,8 @@ impl NodeBuilder {
     /// Without cores, threads that wait in a call turn the engine themselves, and the I/O
     /// thread does while none waits: a message goes through no thread but its sender's and
     /// its receiver's. With cores the I/O thread alone turns the engine, beside whatever
-    /// the program computes, and wakes who waits. Under [`Driver::Caller`] there is no such
-    /// thread.
+    /// the program computes, and wakes who waits. Under [`Driver::Caller`] and [`Driver::Tasks`]
+    /// there is no such thread, and cores have no effect.
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.settings.cores = cores.to_vec();
         self
@@ -485,8 +485,12 @@ impl NodeBuilder {
     ///
     /// [`ListenError`]: a setting is out of its range or does not go with another, a
     /// [variable](Self#variables) has a value that it cannot have, the
-    /// address cannot be had or is open to strangers, or the process lacks threads,
-    /// descriptors or memory.
+    /// address cannot be had or is open to strangers, the process lacks threads, descriptors or
+    /// memory, or there is no runtime for [`Driver::Tasks`].
+    ///
+    /// # Panics
+    ///
+    /// Under [`Driver::Tasks`], in a tokio runtime without an I/O driver (`enable_io`).
     pub fn build(mut self) -> Result<Node, ListenError> {
         if let Some(error) = self.error {
             return Err(error.into());

@@ -49,7 +49,8 @@ impl Peer {
     /// Calls to the service `name` of this peer, with the default settings and codec.
     ///
     /// Announces it and returns, without waiting for the peer. Per session a name has one caller,
-    /// which is cloned, and one service.
+    /// which is kept and cloned: a [`Node::service`](crate::Node::service) serves it until the
+    /// last clone is dropped, and no second caller of that name in the same session.
     ///
     /// # Errors
     ///
