@@ -231,8 +231,9 @@ fn reader_killed(stage: &mut Stage) {
             let mut killing = Some(stage);
             let (buffer, mut written) = (vec![0; 65_536], 0);
             let error = loop {
-                // Far from full, so that it is killed before a write waits for ever.
-                if written == 1 << 20
+                // Far from full, so that it is killed before a write waits for ever. A write may be cut
+                // to less than was asked for.
+                if written >= 1 << 20
                     && let Some(stage) = killing.take()
                 {
                     stage.kill_other();
