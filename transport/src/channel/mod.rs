@@ -12,6 +12,7 @@ pub mod disconnected;
 pub mod error;
 mod group;
 pub mod message;
+mod promptness;
 pub mod receive_end;
 pub mod receive_handle;
 pub mod reservation;

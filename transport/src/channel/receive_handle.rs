@@ -22,11 +22,11 @@ use super::{
     coarse_time::CoarseTime,
     error::{Counts, RecvError, RecvFailure},
     message::RawMessage,
+    promptness::Promptness,
     receive_end::{
         HeldLarge, LargeArrival, LargeMemory, LargePlace, OrphanedEnd, ReceiveEnd,
         Source as SourceOffer,
     },
-    task::Promptness,
 };
 use crate::{
     clock,

@@ -22,17 +22,18 @@
 use std::{
     mem::{self, MaybeUninit},
     task::{Poll, Waker},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
+    promptness::Promptness,
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
 use crate::{
-    driver::{Condition, Gathering, Patience, Runtime},
+    driver::{Condition, Driver, Gathering, Patience, Runtime},
     engine::{control::Ask, record::LargeAnnouncement},
     fork,
     ring::Ticket,
@@ -164,7 +165,10 @@ impl ReceiveHandle {
                 Poll::Ready(found)
             }
             None => {
-                self.promptness.waits();
+                // Nobody else looks, and the clock is read for nobody else.
+                if self.end().session.runtime().driver() == Driver::Tasks {
+                    self.promptness.waits();
+                }
                 Poll::Pending
             }
         }
@@ -200,49 +204,6 @@ impl ReceiveHandle {
     }
 }
 
-/// How soon messages came for which tasks waited: whether the next one is worth a look before the
-/// task sleeps. To be woken takes an idle processor longer than a prompt answer takes to come.
-#[derive(Debug, Default)]
-pub(super) struct Promptness {
-    /// The time since which a task waits.
-    since: Option<Instant>,
-    /// Messages in a row that came soon.
-    prompt: u8,
-}
-
-impl Promptness {
-    /// Notes that a task waits from now on, unless it does already.
-    fn waits(&mut self) {
-        self.since.get_or_insert_with(Instant::now);
-    }
-
-    /// Notes that the message has come for which a task waited.
-    fn came(&mut self) {
-        let waited = self.since.take().map(|since| since.elapsed());
-        self.prompt = match waited {
-            Some(waited) if waited < SOON => (self.prompt + 1).min(ENOUGH),
-            Some(_) => 0,
-            None => self.prompt,
-        };
-    }
-
-    fn expects_soon(&self) -> bool {
-        self.prompt == ENOUGH
-    }
-
-    /// Notes whether a look has found a message.
-    fn looked(&mut self, has_found: bool) {
-        if !has_found {
-            self.prompt = 0;
-        }
-    }
-}
-
-/// A message that comes within this time is one that a look might have found: it includes the time
-/// that waking the task takes.
-const SOON: Duration = Duration::from_micros(150);
-/// As many of them in a row make a look worth it.
-const ENOUGH: u8 = 3;
 /// The longest look: as long as blocking calls look by default.
 const LOOK: Duration = Duration::from_micros(50);
 
@@ -571,7 +532,9 @@ impl Gathering {
                 Poll::Ready(found)
             }
             None => {
-                wait.promptness.waits();
+                if self.runtime().driver() == Driver::Tasks {
+                    wait.promptness.waits();
+                }
                 Poll::Pending
             }
         }
@@ -594,41 +557,5 @@ impl Gathering {
             return *wait = TaskWait::default();
         }
         self.slot().leave(&mut wait.ticket);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn wait_for(promptness: &mut Promptness, waited: Duration) {
-        promptness.since = Instant::now().checked_sub(waited);
-        promptness.came();
-    }
-
-    #[test]
-    fn a_look_is_worth_it_after_prompt_messages_and_until_one_finds_nothing() {
-        let mut promptness = Promptness::default();
-        // The time since passes as well, so a wait of none may be one of some microseconds: as
-        // many as it takes, on a machine that stands still now and then.
-        while !promptness.expects_soon() {
-            wait_for(&mut promptness, Duration::ZERO);
-        }
-        promptness.looked(true);
-        // Found without a wait.
-        promptness.came();
-        assert!(promptness.expects_soon());
-        promptness.looked(false);
-        assert!(!promptness.expects_soon());
-    }
-
-    #[test]
-    fn a_late_message_ends_the_looks() {
-        let mut promptness = Promptness {
-            prompt: ENOUGH,
-            ..Promptness::default()
-        };
-        wait_for(&mut promptness, SOON);
-        assert!(!promptness.expects_soon());
     }
 }
