@@ -8,6 +8,7 @@
 mod failure;
 mod fuzz;
 mod instructions;
+mod integrations;
 mod mutants;
 mod options;
 mod process_tree;

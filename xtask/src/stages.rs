@@ -8,7 +8,7 @@ use crate::stage::{Stage, Work};
 use crate::step::{Step, side_by_side};
 use crate::tool::{CMAKE, IPROUTE, LIBCLANG, RUSTFMT};
 use crate::watchdog::Watchdog;
-use crate::{fuzz, mutants, simulate, soak, tested, verbs, vm};
+use crate::{fuzz, integrations, mutants, simulate, soak, tested, verbs, vm};
 
 pub(crate) const STAGES: &[Stage] = &[
     Stage {
@@ -20,6 +20,7 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Commands(&[
             "cargo fmt --all --check",
             "cargo fmt --manifest-path fuzz/Cargo.toml --check",
+            "cargo fmt --manifest-path integrations/Cargo.toml --all --check",
         ]),
     },
     Stage {
@@ -113,14 +114,12 @@ pub(crate) const STAGES: &[Stage] = &[
         work: Work::Function(|watchdog| tested::test("--test conformance -- /fake/").run(watchdog)),
     },
     Stage {
-        name: "exchanges",
-        about: "hyper and rustls over byte streams, a thousand exchanges each, without a hang",
-        budget: seconds(120),
+        name: "integrations",
+        about: "software of others, over every fabric that needs no device",
+        budget: seconds(600),
         quick: false,
-        tools: &[CMAKE, LIBCLANG],
-        work: Work::Function(|watchdog| {
-            tested::test("--test exchanges -- --skip /verbs/").run(watchdog)
-        }),
+        tools: integrations::TOOLS,
+        work: Work::Function(integrations::stage),
     },
     Stage {
         name: "proofs",
@@ -186,7 +185,7 @@ pub(crate) const TORTURE: &[Stage] = &[
         quick: false,
         tools: &[CMAKE, LIBCLANG],
         work: Work::Function(|watchdog| {
-            tested::test("--test exchanges -- --skip /verbs/")
+            integrations::test("--test exchanges -- --skip /verbs/")
                 .env("IBEX_TEST_EXCHANGES", "100000")
                 .run(watchdog)
         }),
@@ -248,12 +247,11 @@ fn doc(watchdog: &Watchdog) -> Result<(), Failure> {
 fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let others = [
         // With the bindings, which are what else there is to test without a device.
-        // The integrations have one build, which is optimised.
-        "cargo test --workspace --exclude ibex --exclude ibex-integrations \
+        "cargo test --workspace --exclude ibex \
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];
     let facade = [
-        "cargo test -p ibex --lib --examples --test asynchronous --test calls --test compile \
+        "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls --test compile \
          --test environment --test event_loop --test fingerprints --test group --test log \
          --test memory_bound \
          --test owned_messages --test polls --test readme --test refusals --test send_sync \
@@ -270,7 +268,7 @@ fn build(watchdog: &Watchdog) -> Result<(), Failure> {
     tested::build_programs(watchdog)?;
     let on_devices = "--test limits --test rdma --test rdma_crowd --test rdma_errors \
                       --test rdma_links --test verbs_device --test verbs_faults";
-    let others = [SUITE, on_devices, "--test exchanges --test replication"];
+    let others = [SUITE, on_devices, "--test replication"];
     build_tests(&[CONFORMANCE, PROOFS, &others].concat(), watchdog)
 }
 

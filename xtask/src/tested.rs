@@ -11,9 +11,8 @@ use crate::watchdog::Watchdog;
 use crate::workspace;
 
 /// The packages and features of the shared build.
-const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak \
-     -p ibex-integrations --release \
-     --features ibex/fake-device,ibex-transport/sim,ibex-integrations/fake-device";
+const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak --release \
+     --features ibex/fake-device,ibex-transport/sim";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {

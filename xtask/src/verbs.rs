@@ -7,6 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::failure::Failure;
 use crate::instructions;
+use crate::integrations;
 use crate::options::BenchOptions;
 use crate::soak;
 use crate::step::{Step, side_by_side};
@@ -53,6 +54,10 @@ fn play(extent: Extent, watchdog: &Watchdog) -> Result<(), Failure> {
     for (name, arguments) in PROOFS {
         let program = tested::test_program(name, watchdog)?;
         proofs.push(format!("{more} {program} {arguments}").trim().to_string());
+    }
+    for name in INTEGRATIONS {
+        let program = integrations::test_program(name, watchdog)?;
+        proofs.push(format!("{program} /verbs/"));
     }
     let conformance = tested::test_program("conformance", watchdog)?;
     let seed = seed();
@@ -200,8 +205,10 @@ const PROOFS: &[(&str, &str)] = &[
     ("memory_flat", "/verbs/"),
     ("leaves_nothing", "/verbs/"),
     ("fork", "/verbs/"),
-    ("exchanges", "/verbs/"),
 ];
+
+/// The tests of the integrations that run on a device.
+const INTEGRATIONS: &[&str] = &["exchanges"];
 
 /// The environment in which the proofs do more, for the whole.
 const MORE: &str = "IBEX_TEST_SLEEPS=50000";

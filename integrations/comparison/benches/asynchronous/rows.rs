@@ -86,7 +86,6 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
     ];
     let groups = kinds
         .iter()
-        .filter(|kind| cfg!(feature = "raft") || kind.work.peers() == 1)
         .flat_map(|kind| [Multi, Current].map(|runtime| kind.rows(runtime, is_quick)));
     groups.collect()
 }

@@ -16,10 +16,6 @@ mod options;
 mod order;
 mod pattern;
 mod ping_pong;
-#[cfg(feature = "raft")]
-mod raft;
-#[cfg(not(feature = "raft"))]
-#[path = "no_raft.rs"]
 mod raft;
 mod rows;
 mod session;

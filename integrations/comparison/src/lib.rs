@@ -1,0 +1,1 @@
+//! The package of the benchmark `asynchronous`, which has no library.

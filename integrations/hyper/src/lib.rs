@@ -1,0 +1,1 @@
+//! hyper over ibex's byte streams.

@@ -1,0 +1,38 @@
+//! Software of others over ibex: the workspace `integrations/`, which has a build of its own.
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::tool::{CLIPPY, CMAKE, LIBCLANG, Tool};
+use crate::watchdog::Watchdog;
+
+/// What the stage needs.
+pub(crate) const TOOLS: &[Tool] = &[CLIPPY, CMAKE, LIBCLANG];
+
+/// The stage `integrations` of `cargo xtask test`.
+pub(crate) fn stage(watchdog: &Watchdog) -> Result<(), Failure> {
+    clippy().run(watchdog)?;
+    test("--no-fail-fast -- --skip /verbs/").run(watchdog)
+}
+
+/// `cargo test` with these targets, and arguments for their programs behind `--`.
+///
+/// Every call selects the same packages and features, so that there is one build.
+pub(crate) fn test(targets: &str) -> Step {
+    let line = format!("cargo test {MANIFEST} --workspace --release {FEATURES} {targets}");
+    Step::of_line(&line)
+}
+
+/// Builds a test and returns the path of its program.
+pub(crate) fn test_program(name: &str, watchdog: &Watchdog) -> Result<String, Failure> {
+    test(&format!("--test {name}")).build_program(watchdog)
+}
+
+fn clippy() -> Step {
+    let line =
+        format!("cargo clippy {MANIFEST} --workspace --all-targets {FEATURES} -- -D warnings");
+    Step::of_line(&line)
+}
+
+const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
+/// What tests need beside the default features.
+const FEATURES: &str = "--features ibex-hyper/fake-device";
