@@ -197,3 +197,83 @@ fn another_type_is_told_of_that_peer() {
         panic!("{event:?}")
     };
 }
+
+#[test]
+fn a_sender_that_was_dropped_is_opened_again_in_the_same_session() {
+    for fabric in FABRICS {
+        let (node, mut numbers) = server();
+        let (client, first) = client(&node, fabric);
+        drop(first);
+        let peer = client
+            .connect(node.local_addr().expect("it listens"))
+            .expect("a session");
+        let opens = || peer.channel("numbers").codec::<Pod>().sender::<u64>();
+        let (_other, mut other) = self::client(&node, fabric);
+        let joined = |event| match event {
+            FanInEvent::Joined(peer) => peer,
+            event => panic!("{event:?}"),
+        };
+        let ended = |event, who| match event {
+            FanInEvent::Ended(peer) => assert_eq!(peer, who),
+            event => panic!("{event:?}"),
+        };
+        // The first two come in any order.
+        let mut events = 0;
+        while events < 3 {
+            match next(&mut numbers) {
+                FanInEvent::Joined(_) | FanInEvent::Ended(_) => events += 1,
+                event => panic!("{event:?}"),
+            }
+        }
+        assert_eq!(numbers.peers().len(), 1);
+        for round in 0..20_u64 {
+            let mut sender = opens().expect("the name is free");
+            let messages = round % 3;
+            for number in 0..messages {
+                sender.send(&number).expect("sent");
+            }
+            sender.close().expect("delivered");
+            let who = joined(next(&mut numbers));
+            for number in 0..messages {
+                match next(&mut numbers) {
+                    FanInEvent::Message(peer, message) => {
+                        assert_eq!((peer, *message), (who, number));
+                        assert_eq!(message.sequence(), number + 1, "they count anew");
+                    }
+                    event => panic!("{event:?}"),
+                }
+            }
+            ended(next(&mut numbers), who);
+        }
+        // The others are as they were.
+        other.send(&7).expect("sent");
+        let event = next(&mut numbers);
+        assert!(matches!(event, FanInEvent::Message(_, _)), "{event:?}");
+    }
+}
+
+#[test]
+fn who_came_with_another_type_is_taken_in_with_the_right_one() {
+    for fabric in FABRICS {
+        let (node, mut numbers) = server();
+        let builder = Node::builder().fabric(fabric, Policy::Require);
+        let other = builder.build().expect("a node");
+        let address = node.local_addr().expect("it listens");
+        let peer = other.connect(address).expect("a session");
+        for _ in 0..3 {
+            let wrong = peer.channel("numbers").codec::<Pod>().sender::<u32>();
+            let _wrong = wrong.expect("a sender");
+            let event = next(&mut numbers);
+            let FanInEvent::Lost(_, FanInError::Recv(RecvError::Mismatch(_))) = event else {
+                panic!("{event:?}")
+            };
+        }
+        let right = peer.channel("numbers").codec::<Pod>().sender::<u64>();
+        let mut right = right.expect("the name is free");
+        right.send(&1).expect("sent");
+        let event = next(&mut numbers);
+        assert!(matches!(event, FanInEvent::Joined(_)), "{event:?}");
+        let event = next(&mut numbers);
+        assert!(matches!(event, FanInEvent::Message(_, _)), "{event:?}");
+    }
+}

@@ -7,16 +7,20 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
+use ibex_transport::{
+    channel::{RawMessage, ReceiveHandle, RecvError},
+    engine::message_version::MessageVersion,
+};
 
 use super::{
-    builder::request_version,
-    client::Client,
+    builder::{reply_version, request_version},
+    client::{Client, Shared},
     frame::Body,
     header::{Header, Kind, Malformed},
 };
 use crate::{
-    KnownVersions, OpenFailure, Sequence, channel_builder::Offer, versions::known::sealed::Sealed,
+    ChannelBuilder, KnownVersions, OpenFailure, Sequence, channel_builder::Offer,
+    versions::known::sealed::Sealed,
 };
 
 /// Requests that are answered with `R`.
@@ -30,15 +34,27 @@ pub(super) struct Asked {
     sequence: Sequence,
 }
 
-/// A caller, from its first frame to the end of its channel.
-#[derive(Default)]
-pub(super) struct Seat(Option<Arc<Client>>);
+/// A caller's place at a service, from the opening of the channel of its requests to the end of it.
+///
+/// The ends of a name meet in the order in which each side opens them, and a caller opens two. So
+/// a place whose caller asked for nothing, or never came, has an end for its replies as well: it
+/// is opened and closed with the place.
+pub(super) struct Seat {
+    client: Option<Arc<Client>>,
+    channel: ChannelBuilder,
+    /// Of the replies.
+    version: fn() -> Result<MessageVersion, OpenFailure>,
+}
 
 impl<R: ?Sized> Sealed for Asking<R> {}
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> KnownVersions<Q, C> for Asking<R> {
     type Message = Asked;
     type Kept = Seat;
+
+    fn keep(channel: ChannelBuilder) -> Seat {
+        Seat::new(channel, reply_version::<Q, R, C>)
+    }
 
     fn offer() -> Result<Offer, OpenFailure> {
         request_version::<Q, R, C>().map(Offer::of_one)
@@ -54,6 +70,18 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> KnownVersions<Q, C> for Askin
 }
 
 impl Seat {
+    /// A place at the service that `channel` names.
+    pub(super) fn new(
+        channel: ChannelBuilder,
+        version: fn() -> Result<MessageVersion, OpenFailure>,
+    ) -> Self {
+        Self {
+            client: None,
+            channel,
+            version,
+        }
+    }
+
     /// Reads a frame's header.
     pub(super) fn open(
         &mut self,
@@ -66,7 +94,9 @@ impl Seat {
         });
         match header {
             Ok(header) => {
-                let client = self.0.get_or_insert_with(|| Client::new(handle.session()));
+                let client = self
+                    .client
+                    .get_or_insert_with(|| Client::new(handle.session()));
                 Ok(Asked {
                     client: client.clone(),
                     header,
@@ -83,12 +113,16 @@ impl Drop for Seat {
     /// The caller has closed its end, or is gone; or the service was dropped, whose handlers may
     /// still answer.
     fn drop(&mut self) {
-        if let Some(client) = &self.0 {
-            let is_closed =
-                |shared: &Arc<super::client::Shared>| shared.is_closed.load(Ordering::Relaxed);
-            if !client.shared().is_some_and(is_closed) {
-                client.is_gone();
-            }
+        let Some(client) = &self.client else {
+            let offer = (self.version)().map(Offer::of_one);
+            // Of a session that is over nobody waits for it.
+            let _ = self.channel.open_sender(offer);
+            return;
+        };
+        let is_closed = |shared: &Arc<Shared>| shared.is_closed.load(Ordering::Relaxed);
+        match client.shared().is_some_and(is_closed) {
+            true => client.free_name(),
+            false => client.is_gone(),
         }
     }
 }

@@ -48,9 +48,13 @@ pub(super) struct CallSettings {
 impl Peer {
     /// Calls to the service `name` of this peer, with the default settings and codec.
     ///
-    /// Announces it and returns, without waiting for the peer. Per session a name has one caller,
-    /// which is kept and cloned: a [`Node::service`](crate::Node::service) serves it until the
-    /// last clone is dropped, and no second caller of that name in the same session.
+    /// Announces it and returns, without waiting for the peer. A session has one caller of a name
+    /// at a time, which may be cloned; once the last clone is dropped another may be made.
+    ///
+    /// When the peer drops its service all calls of the caller fail, those to come included. A
+    /// caller that is dropped and made anew is served by the service that comes in its place, for
+    /// which its first call waits. One that was made before the end of the old service was known
+    /// here fails its calls in the same way: make another.
     ///
     /// # Errors
     ///
@@ -188,8 +192,15 @@ impl<C> CallsBuilder<C> {
         C: Codec<Q> + Codec<R>,
     {
         let channel = self.settings.template.over(&self.session);
-        let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
-        let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
+        let (replies, requests) = loop {
+            let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
+            let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
+            if !requests.has_met_closed_end() {
+                break (replies, requests);
+            }
+            // A service that was dropped had left this end. The next one meets the service that
+            // came in its place, or will come.
+        };
         let settings = LineSettings {
             max_in_flight: self.settings.max_in_flight,
             open_timeout: self.settings.template.wait_for_open(),

@@ -6,7 +6,6 @@ use std::{
     future::Future,
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
@@ -16,7 +15,7 @@ use ibex_codec::Codec;
 use super::{
     claim::{Answer, CallKind, Claim},
     error::CallError,
-    line::Line,
+    line_ref::LineRef,
     options::CallOptions,
     reply::Reply,
 };
@@ -25,12 +24,12 @@ use super::{
 /// or a reference to it.
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
-    line: Arc<Line>,
+    line: LineRef,
     request: V,
     deadline: Option<Instant>,
     retries: u32,
     /// From the first poll to the reply.
-    claim: Option<Claim<Arc<Line>>>,
+    claim: Option<Claim<LineRef>>,
     is_sent: bool,
     _types: super::Types<Q, R, C>,
 }
@@ -38,9 +37,9 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
 impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
     /// `claim` may be had already.
     pub(super) fn new(
-        line: Arc<Line>,
+        line: LineRef,
         options: &CallOptions,
-        mut claim: Option<Claim<Arc<Line>>>,
+        mut claim: Option<Claim<LineRef>>,
         request: V,
     ) -> Self {
         let deadline = options.deadline();

@@ -1,6 +1,6 @@
 //! The calling end of a service.
 
-use std::{fmt, marker::PhantomData, sync::Arc, time::Instant};
+use std::{fmt, marker::PhantomData, time::Instant};
 
 use ibex_codec::Codec;
 
@@ -8,7 +8,7 @@ use super::{
     call::CallAsync,
     claim::{Answer, CallKind, Claim},
     error::CallError,
-    line::Line,
+    line_ref::LineRef,
     options::CallOptions,
     replies::{Replies, StreamAsync},
     reply::Reply,
@@ -43,11 +43,11 @@ use crate::message::DefaultCodec;
 /// # }
 /// ```
 pub struct Caller<Q: ?Sized, R: ?Sized, C = DefaultCodec> {
-    line: Arc<Line>,
+    line: LineRef,
     options: CallOptions,
     /// What `tower`'s `poll_ready` has reserved.
     #[cfg(feature = "tower")]
-    pub(super) ready: Option<Claim<Arc<Line>>>,
+    pub(super) ready: Option<Claim<LineRef>>,
     _types: super::Types<Q, R, C>,
 }
 
@@ -65,11 +65,11 @@ pub struct CallerStats {
 }
 
 impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q, R, C> {
-    pub(super) fn new(line: Arc<Line>) -> Self {
+    pub(super) fn new(line: LineRef) -> Self {
         Self::on(line, CallOptions::new())
     }
 
-    fn on(line: Arc<Line>, options: CallOptions) -> Self {
+    fn on(line: LineRef, options: CallOptions) -> Self {
         Self {
             line,
             options,
@@ -162,14 +162,14 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
 
 #[cfg(feature = "tower")]
 impl<Q, R: ?Sized, C> Caller<Q, R, C> {
-    pub(super) fn line(&self) -> Arc<Line> {
+    pub(super) fn line(&self) -> LineRef {
         self.line.clone()
     }
 
     /// A call that may have its place already.
     pub(super) fn call_owned(
         &self,
-        claim: Option<Claim<Arc<Line>>>,
+        claim: Option<Claim<LineRef>>,
         request: Q,
     ) -> CallAsync<Q, Q, R, C> {
         CallAsync::new(self.line.clone(), &self.options, claim, request)

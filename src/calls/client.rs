@@ -263,6 +263,14 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
+        self.free_name();
+    }
+
+    /// Another caller of the name may be answered, while handlers of this one have yet to end.
+    pub(super) fn free_name(&self) {
+        if let Some(outbox) = self.outbox.get() {
+            outbox.free_name();
+        }
     }
 
     // ---- What handlers ask ---------------------------------------------------------------

@@ -27,6 +27,7 @@ use super::{
     error::Over,
     frame::Body,
     header::{CallId, Header, Kind, Malformed},
+    line_ref::LineRef,
     outbox::Outbox,
     slots::{Key, Landed, Look, Slots},
 };
@@ -38,6 +39,8 @@ pub(super) struct Line {
     pub(super) session: Arc<SessionShared>,
     pub(super) outbox: Outbox,
     inbox: Attended<Inbox>,
+    /// The receiving end, as the session numbers it.
+    inbox_end: u32,
     slots: Mutex<Slots>,
     /// The line's waker was called while somebody had the slots, who has yet to hear of it.
     has_missed_news: AtomicBool,
@@ -113,9 +116,9 @@ impl Line {
         requests: SendHandle,
         replies: ReceiveHandle,
         settings: &LineSettings,
-    ) -> Arc<Self> {
+    ) -> LineRef {
         let session = requests.session().clone();
-        Arc::new_cyclic(|line| {
+        let line = Arc::new_cyclic(|line| {
             let waker = Waker::from(Arc::new(News(line.clone())));
             Self {
                 service: requests.name().to_owned(),
@@ -128,6 +131,7 @@ impl Line {
                     settings.open_timeout,
                 ),
                 session,
+                inbox_end: replies.number(),
                 inbox: Attended::new(Inbox {
                     handle: replies,
                     is_over: false,
@@ -140,7 +144,15 @@ impl Line {
                 is_registered: AtomicBool::new(false),
                 place: WaitSlot::new(),
             }
-        })
+        });
+        LineRef::new(line)
+    }
+
+    /// Nobody calls on this line any more: another one of the name may be opened, though a waker
+    /// may have this one yet.
+    pub(super) fn free_names(&self) {
+        self.session.free_name(self.inbox_end);
+        self.outbox.free_name();
     }
 
     pub(super) fn slots(&self) -> HeldSlots<'_> {

@@ -21,6 +21,7 @@ mod error;
 mod frame;
 mod header;
 mod line;
+mod line_ref;
 mod options;
 mod outbox;
 mod replies;

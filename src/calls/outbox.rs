@@ -8,7 +8,7 @@ use std::{
     collections::VecDeque,
     mem::MaybeUninit,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     task::{Poll, Waker},
@@ -32,6 +32,8 @@ use super::{
 pub(super) struct Outbox {
     session: Arc<SessionShared>,
     sending: Attended<Sending>,
+    /// The channel's end, as the session numbers it, once it was opened.
+    end: OnceLock<u32>,
     /// Nothing more is sent.
     is_closed: AtomicBool,
     /// There may be notices.
@@ -86,9 +88,11 @@ impl Outbox {
         max_notices: usize,
         open_timeout: Duration,
     ) -> Self {
+        let end = handle.as_ref().map(SendHandle::number);
         Self {
             session,
             sending: Attended::new(Sending { handle }),
+            end: end.map_or_else(OnceLock::new, OnceLock::from),
             is_closed: AtomicBool::new(false),
             has_notices: AtomicBool::new(false),
             notices: Mutex::default(),
@@ -105,7 +109,10 @@ impl Outbox {
         let mut sending = self.sending.hold();
         let opened = match sending.handle {
             Some(_) => Ok(()),
-            None => open().map(|handle| sending.handle = Some(handle)),
+            None => open().map(|handle| {
+                self.end.get_or_init(|| handle.number());
+                sending.handle = Some(handle);
+            }),
         };
         self.leave_sending(sending);
         opened
@@ -115,6 +122,13 @@ impl Outbox {
     pub(super) fn close(&self) {
         self.is_closed.store(true, Ordering::Release);
         self.attend();
+    }
+
+    /// Lets another end of the name be opened, though this one may be in use yet.
+    pub(super) fn free_name(&self) {
+        if let Some(end) = self.end.get() {
+            self.session.free_name(*end);
+        }
     }
 
     /// Sends a frame; waits for room until `deadline`, and for the peer's open no longer than

@@ -5,7 +5,6 @@ use std::{
     future::{Future, poll_fn},
     marker::PhantomData,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll, ready},
     time::Instant,
 };
@@ -16,7 +15,7 @@ use ibex_codec::Codec;
 use super::{
     claim::{Answer, CallKind, Claim},
     error::CallError,
-    line::Line,
+    line_ref::LineRef,
     options::CallOptions,
     reply::Reply,
 };
@@ -45,12 +44,12 @@ use crate::message::DefaultCodec;
 /// ```
 pub struct Replies<R: ?Sized, C = DefaultCodec> {
     /// `None` when it is over.
-    claim: Option<Claim<Arc<Line>>>,
+    claim: Option<Claim<LineRef>>,
     _types: super::ReplyTypes<R, C>,
 }
 
 impl<R: ?Sized, C: Codec<R>> Replies<R, C> {
-    pub(super) fn new(claim: Claim<Arc<Line>>) -> Self {
+    pub(super) fn new(claim: Claim<LineRef>) -> Self {
         Self {
             claim: Some(claim),
             _types: PhantomData,
@@ -147,16 +146,16 @@ impl<R: ?Sized, C> fmt::Debug for Replies<R, C> {
 /// Sends the request of a stream. See [`Caller::stream_async`](crate::Caller::stream_async).
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct StreamAsync<'a, Q: ?Sized, R: ?Sized, C> {
-    line: Arc<Line>,
+    line: LineRef,
     call: CallKind,
     deadline: Option<Instant>,
-    claim: Option<Claim<Arc<Line>>>,
+    claim: Option<Claim<LineRef>>,
     request: &'a Q,
     _types: super::ReplyTypes<R, C>,
 }
 
 impl<'a, Q: ?Sized, R: ?Sized, C> StreamAsync<'a, Q, R, C> {
-    pub(super) fn new(line: Arc<Line>, options: &CallOptions, request: &'a Q) -> Self {
+    pub(super) fn new(line: LineRef, options: &CallOptions, request: &'a Q) -> Self {
         Self {
             line,
             call: options.stream(),

@@ -110,7 +110,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     ) -> Result<Self, OpenError> {
         let channel = settings.template.over(session);
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
-        Ok(Self::on(Source::of_peer(requests), settings))
+        Ok(Self::on(Source::of_peer(requests, channel), settings))
     }
 
     fn on(source: Source<Q, R, C>, settings: CallSettings) -> Self {

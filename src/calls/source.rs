@@ -13,9 +13,10 @@ use ibex_transport::{
 
 use super::{
     asking::{Asked, Asking, Seat},
+    builder::reply_version,
     request::Request,
 };
-use crate::{FanIn, FanInError, FanInEvent, RecvError};
+use crate::{ChannelBuilder, FanIn, FanInError, FanInEvent, RecvError};
 
 /// See the module.
 pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
@@ -30,6 +31,7 @@ pub(super) struct Source<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
 
 enum From<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> {
     Node(FanIn<Q, C, Asking<R>>),
+    /// With the place of the only caller, until its channel has ended.
     Peer(ReceiveHandle, Seat),
     Nobody,
 }
@@ -46,8 +48,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
         Self::new(From::Node(fan_in))
     }
 
-    pub(super) fn of_peer(requests: ReceiveHandle) -> Self {
-        Self::new(From::Peer(requests, Seat::default()))
+    pub(super) fn of_peer(requests: ReceiveHandle, channel: ChannelBuilder) -> Self {
+        let seat = Seat::new(channel, reply_version::<Q, R, C>);
+        Self::new(From::Peer(requests, seat))
     }
 
     fn new(from: From<Q, R, C>) -> Self {
@@ -173,7 +176,6 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
             }
             Err(error) => {
                 self.is_over = true;
-                *seat = Seat::default();
                 if !matches!(error, RecvError::Ended) {
                     self.error = Some(error);
                 }

@@ -1,9 +1,6 @@
 //! A caller as a service of tower: what load balancers, limits and retries of others go around.
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use ibex_codec::Codec;
 use tower_service::Service;
@@ -32,7 +29,7 @@ impl<Q: 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Service<Q> for Cal
     }
 
     fn call(&mut self, request: Q) -> CallAsync<Q, Q, R, C> {
-        let claim: Option<Claim<Arc<_>>> = self.ready.take();
+        let claim = self.ready.take();
         self.call_owned(claim, request)
     }
 }

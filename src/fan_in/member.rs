@@ -45,14 +45,14 @@ pub(super) struct Member<K> {
     pub(super) waker: Waker,
 }
 
-impl<K: Default> Member<K> {
+impl<K> Member<K> {
     /// Hot: it may have sent already.
-    pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, waker: Waker) -> Self {
+    pub(super) fn new(peer: PeerAt, handle: ReceiveHandle, kept: K, waker: Waker) -> Self {
         Self {
             peer,
             handle,
             has_joined: false,
-            kept: K::default(),
+            kept,
             is_hot: true,
             silent: 0,
             waker,

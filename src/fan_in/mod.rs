@@ -34,7 +34,7 @@ mod member;
 /// Receives what present and future peers send on one channel, each on its own.
 ///
 /// Made by [`Node::receiver`] or [`Node::fan_in`]. A peer joins when it opens its sender of that
-/// name. Peers that have messages get their turns one after the other, and those that are idle
+/// name, and again when it has dropped that one and opens another. Peers that have messages get their turns one after the other, and those that are idle
 /// cost nothing: who wakes up is told by whom. There is no thread in between, and nothing is
 /// polled while it sleeps.
 ///
@@ -506,7 +506,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         };
         let free = self.members.iter().position(Option::is_none);
         let number = free.unwrap_or(self.members.len());
-        let member = Member::new(peer, handle, self.gathering.waker(number));
+        let member = Member::new(peer, handle, V::keep(channel), self.gathering.waker(number));
         match free {
             Some(free) => self.members[free] = Some(member),
             None => self.members.push(Some(member)),
@@ -516,7 +516,8 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         self.hot.push(number);
     }
 
-    /// A member is at its end, unless it can be received from later.
+    /// A member is at its end, unless it can be received from later. While its session lives the
+    /// peer may open its sender again, and meets an end of its own again.
     fn lose(&mut self, number: usize, error: RecvError) -> Option<FanInEvent<T, C, V>> {
         if error.spares_channel() {
             self.turn += 1;
@@ -533,12 +534,23 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
             RecvError::Disconnected(_) if !came => return None,
             error => FanInEvent::Lost(member.peer, error.into()),
         };
-        if came && !member.has_joined {
+        let (peer, has_joined) = (member.peer, member.has_joined);
+        self.reopen(member);
+        if came && !has_joined {
             // It opened, and ended or gave up, between two looks.
-            self.events.push_back(event);
-            return Some(FanInEvent::Joined(member.peer));
+            self.events.push_front(event);
+            return Some(FanInEvent::Joined(peer));
         }
         Some(event)
+    }
+
+    /// Drops a member's end, and opens another with its peer.
+    fn reopen(&mut self, member: Member<V::Kept>) {
+        let session = Arc::clone(member.handle.session());
+        drop(member);
+        if !session.is_over() && !self.gathering.is_closed() {
+            self.join(session);
+        }
     }
 
     /// In a fork of the process all peers are lost, and nothing else comes.

@@ -7,7 +7,7 @@ use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use super::{VersionedMessage, Versions};
 use crate::{
-    Message, OpenFailure, Sequence,
+    ChannelBuilder, Message, OpenFailure, Sequence,
     channel_builder::{Offer, message_version},
     receiver,
 };
@@ -20,11 +20,15 @@ pub trait KnownVersions<T: ?Sized, C>: sealed::Sealed {
 
     /// What is kept of each peer from one message to the next.
     #[doc(hidden)]
-    type Kept: Default + Send + Sync;
+    type Kept: Send + Sync;
 
     /// What an end offers its peer.
     #[doc(hidden)]
     fn offer() -> Result<Offer, OpenFailure>;
+
+    /// What is kept of the peer that `channel` is with, before its first message.
+    #[doc(hidden)]
+    fn keep(channel: ChannelBuilder) -> Self::Kept;
 
     #[doc(hidden)]
     fn sequence(message: &Self::Message) -> Sequence;
@@ -52,6 +56,8 @@ impl<T: ?Sized, C: Codec<T>> KnownVersions<T, C> for OneVersion {
     fn offer() -> Result<Offer, OpenFailure> {
         message_version::<T, C>().map(Offer::of_one)
     }
+
+    fn keep(_channel: ChannelBuilder) {}
 
     fn sequence(message: &Message<T, C>) -> Sequence {
         message.sequence()
@@ -82,6 +88,10 @@ impl<N: ?Sized, O: ?Sized, C: Codec<N> + Codec<O>> KnownVersions<N, C> for AndOl
             newest: newer,
             older: vec![older],
         })
+    }
+
+    fn keep(_channel: ChannelBuilder) -> Option<bool> {
+        None
     }
 
     fn sequence(message: &VersionedMessage<N, O, C>) -> Sequence {

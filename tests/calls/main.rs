@@ -1,5 +1,6 @@
 //! Calls: what a service and its callers are promised, over each fabric and under each driver.
 
+mod again;
 #[path = "../resuming/cable.rs"]
 #[allow(dead_code, reason = "other tests need more of it")]
 mod cable;

@@ -43,6 +43,8 @@ async fn call(echo: Caller<Question, Answer>, drawn: u64, number: u64) {
             match echo.with(soon).call_async(&question).await {
                 Ok(reply) => assert_eq!(reply.number, number),
                 Err(CallError::DeadlineExceeded { .. }) => {}
+                // One in five is dropped by its handler.
+                Err(CallError::Unanswered { .. }) if number.is_multiple_of(5) => {}
                 Err(error) => assert_eq!(error.execution(), Execution::NotExecuted, "{error}"),
             }
         }

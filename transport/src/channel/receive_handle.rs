@@ -130,6 +130,12 @@ impl ReceiveHandle {
         &self.end.name
     }
 
+    /// The end, as its session numbers it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.end.id
+    }
+
     /// Messages handed out, released and acknowledged so far.
     #[must_use]
     pub fn counters(&self) -> Counters {

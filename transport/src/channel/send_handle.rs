@@ -108,6 +108,12 @@ impl SendHandle {
         &self.end.name
     }
 
+    /// The end, as its session numbers it.
+    #[must_use]
+    pub fn number(&self) -> u32 {
+        self.end.id
+    }
+
     /// How far the channel came.
     #[must_use]
     pub fn counts(&self) -> Counts {
@@ -311,6 +317,13 @@ impl SendHandle {
     pub fn open_failure(&self) -> Option<SendError> {
         let failure = self.end.open_failure(|| self.end.counts());
         failure.map(SendError::from)
+    }
+
+    /// Whether the peer has closed its end, in whatever way, and nothing was sent.
+    #[must_use]
+    pub fn has_met_closed_end(&self) -> bool {
+        let reason = self.end.state.reason();
+        matches!(reason, Some(End::Cause(EndCause::PeerClosed(_)))) && self.last_sequence() == 0
     }
 
     /// Waits until the peer's application has acknowledged message `sequence`.

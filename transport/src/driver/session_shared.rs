@@ -353,8 +353,9 @@ impl SessionShared {
         }
     }
 
-    /// Whether [`end`](Self::end) was called.
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether the session is over.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
         self.is_over.load(Ordering::Relaxed)
     }
 
@@ -520,6 +521,11 @@ impl SessionShared {
     pub(crate) fn ask_once(&self, end: u32, sequence: u64) {
         self.runtime
             .on_link(self.id, |link, _| link.ask_once(end, sequence));
+    }
+
+    /// Lets another end of the name of `end` be opened, while that end has yet to be dropped.
+    pub fn free_name(&self, end: u32) {
+        self.runtime.on_link(self.id, |link, _| link.free_name(end));
     }
 
     pub(crate) fn close_sender(&self, end: u32, last: u64, reason: CloseReason) {

@@ -131,6 +131,8 @@ struct End {
     state: EndState,
     /// The local handle is gone.
     closed_here: bool,
+    /// Another end of the name and role may be opened here.
+    name_is_free: bool,
     /// Behind which message, and why.
     closing: Option<(u64, CloseReason)>,
     /// The peer's end is gone, or of no use.
@@ -237,7 +239,9 @@ impl Session {
         spec: impl Into<Arc<ChannelSpec>>,
     ) -> Result<u32, CannotOpen> {
         let (name, spec) = (name.into(), spec.into());
-        let is_open = |end: &End| end.state.role() == role && end.name == name && !end.closed_here;
+        let is_open = |end: &End| {
+            end.state.role() == role && end.name == name && !end.closed_here && !end.name_is_free
+        };
         if self.ends.values().any(is_open) {
             return Err(CannotOpen::AlreadyOpen);
         }
@@ -273,6 +277,7 @@ impl Session {
             peer: None,
             state,
             closed_here: false,
+            name_is_free: false,
             closing: None,
             closed_there: false,
             is_mismatched: false,
@@ -285,6 +290,14 @@ impl Session {
             self.pair(end, open);
         }
         Ok(end)
+    }
+
+    /// Lets another end of the same name be opened before this one is closed. The peer's ends meet
+    /// both of them in the order in which they were opened.
+    pub fn free_name(&mut self, end: u32) {
+        if let Some(entry) = self.ends.get_mut(end) {
+            entry.name_is_free = true;
+        }
     }
 
     /// The last handle of a sending end is gone; its close follows message

@@ -91,6 +91,10 @@ impl Link {
             .map_err(refused)
     }
 
+    pub(crate) fn free_name(&mut self, end: u32) {
+        self.session.free_name(end);
+    }
+
     pub(crate) fn close_sender(&mut self, end: u32, last: u64, reason: CloseReason) {
         if let Some(sender) = self.senders.get_mut(end) {
             sender.is_closed = true;

@@ -27,6 +27,26 @@ fn an_end_is_opened_once() {
 }
 
 #[test]
+fn a_name_that_is_given_back_is_opened_again_and_ends_meet_in_their_order() {
+    let mut session = receiving();
+    session.free_name(1);
+    let second = session.open(Role::Receiver, "wal", spec()).unwrap();
+    drain(&mut session);
+    let again = session.open(Role::Receiver, "wal", spec());
+    assert_eq!(again, Err(CannotOpen::AlreadyOpen));
+    // The peer's second end meets our second, though our first is in use yet.
+    deliver(&mut session, &open(8, Role::Sender)).unwrap();
+    let opened = session.poll_event();
+    assert!(
+        matches!(opened, Some(Event::Opened { end, peer_end: 8, .. }) if end == second),
+        "{opened:?}"
+    );
+    deliver(&mut session, &records(1, &[b"one"])).unwrap();
+    // An end that is gone has no name to give back.
+    session.free_name(77);
+}
+
+#[test]
 fn as_many_ends_as_agreed_and_no_more() {
     let mut session = Session::new(config());
     for end in 1..=MAX_CHANNELS as u32 {
