@@ -1,0 +1,83 @@
+//! Errors of calls and streams, as openraft acts on them.
+//!
+//! openraft waits before it tries an unreachable node again, and asks again at once after an error
+//! of the network.
+
+use std::{io, time::Duration};
+
+use ibex::{CallError, Refused, SendError};
+use openraft::{
+    RaftTypeConfig,
+    alias::{NodeIdOf, VoteOf},
+    error::{NetworkError, RPCError, Timeout, Unreachable},
+    network::RPCTypes,
+    vote::{RaftLeaderId, RaftVote},
+};
+
+/// A request of this node, for its errors.
+#[derive(Clone)]
+pub(crate) struct Asked<C: RaftTypeConfig> {
+    pub(crate) action: RPCTypes,
+    pub(crate) target: NodeIdOf<C>,
+    pub(crate) within: Duration,
+    from: NodeIdOf<C>,
+}
+
+impl<C: RaftTypeConfig> Asked<C> {
+    /// A request of the candidate or leader that `vote` names, which is this node.
+    pub(crate) fn new(
+        action: RPCTypes,
+        vote: &VoteOf<C>,
+        target: &NodeIdOf<C>,
+        within: Duration,
+    ) -> Asked<C> {
+        Asked {
+            action,
+            from: vote.leader_id().node_id().clone(),
+            target: target.clone(),
+            within,
+        }
+    }
+
+    pub(crate) fn timeout(&self) -> Timeout<C> {
+        Timeout {
+            action: self.action,
+            id: self.from.clone(),
+            target: self.target.clone(),
+            timeout: self.within,
+        }
+    }
+
+    pub(crate) fn error(&self, error: &CallError) -> RPCError<C> {
+        match error {
+            CallError::DeadlineExceeded { .. } => self.timeout().into(),
+            // The node there says that it cannot, and will not in a moment; or the request is
+            // longer than may be.
+            CallError::Failed { .. } | CallError::NotSent(SendError::TooLong(_)) => {
+                unreachable(error)
+            }
+            _ => RPCError::Network(NetworkError::from_string(error)),
+        }
+    }
+
+    pub(crate) fn stream_error(&self, error: &io::Error) -> RPCError<C> {
+        match error.kind() {
+            io::ErrorKind::TimedOut => self.timeout().into(),
+            _ => RPCError::Network(NetworkError::from_string(error)),
+        }
+    }
+}
+
+/// Returns true of an error after which only another session may help.
+pub(crate) fn ends_session(error: &CallError) -> bool {
+    match error {
+        CallError::Lost { .. } => true,
+        CallError::Refused { reason, .. } => *reason == Refused::Closed,
+        CallError::NotSent(reason) => !matches!(reason, SendError::TooLong(_)),
+        _ => false,
+    }
+}
+
+pub(crate) fn unreachable<C: RaftTypeConfig>(why: impl ToString) -> RPCError<C> {
+    RPCError::Unreachable(Unreachable::from_string(why))
+}

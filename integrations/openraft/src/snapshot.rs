@@ -1,0 +1,96 @@
+//! The bytes of a snapshot, and how a state machine gives and takes them.
+
+use std::{
+    future::{Future, ready},
+    io::{self, Cursor},
+};
+
+use tokio::io::{AsyncRead, AsyncReadExt};
+
+/// A state machine's snapshot, as it goes through a byte stream.
+///
+/// `Cursor<Vec<u8>>`, `Vec<u8>` and `()` are such. A state machine whose snapshots are files
+/// implements this for a type of its own, and the bytes then never lie in memory as a whole:
+///
+/// ```
+/// use std::{fs::File, io, os::unix::fs::FileExt, path::PathBuf};
+/// use ibex_openraft::SnapshotData;
+/// use tokio::io::{AsyncRead, AsyncReadExt};
+///
+/// struct SnapshotFile(PathBuf);
+///
+/// impl SnapshotData for SnapshotFile {
+///     type Reader = io::Cursor<Vec<u8>>; // with tokio's feature `fs`: `tokio::fs::File`
+///
+///     async fn open(self) -> io::Result<(u64, Self::Reader)> {
+///         let bytes = std::fs::read(&self.0)?;
+///         Ok((bytes.len() as u64, io::Cursor::new(bytes)))
+///     }
+///
+///     async fn receive<R: AsyncRead + Send + Unpin>(mut from: R, _: u64) -> io::Result<Self> {
+///         let path = std::env::temp_dir().join("received.snapshot");
+///         let (file, mut at, mut piece) = (File::create(&path)?, 0, vec![0; 1 << 16]);
+///         loop {
+///             match from.read(&mut piece).await? {
+///                 0 => return Ok(SnapshotFile(path)),
+///                 bytes => file.write_all_at(&piece[..bytes], at)?,
+///             }
+///             at += piece.len() as u64;
+///         }
+///     }
+/// }
+/// ```
+pub trait SnapshotData: Sized + Send + 'static {
+    /// The reader that gives the bytes.
+    type Reader: AsyncRead + Send + Unpin;
+
+    /// The number of bytes, and the bytes.
+    fn open(self) -> impl Future<Output = io::Result<(u64, Self::Reader)>> + Send;
+
+    /// Takes in a snapshot of so many bytes. `from` ends behind them. The number is the peer's
+    /// word, so memory is taken as the bytes come.
+    fn receive<R: AsyncRead + Send + Unpin>(
+        from: R,
+        bytes: u64,
+    ) -> impl Future<Output = io::Result<Self>> + Send;
+}
+
+impl SnapshotData for Vec<u8> {
+    type Reader = Cursor<Vec<u8>>;
+
+    fn open(self) -> impl Future<Output = io::Result<(u64, Self::Reader)>> + Send {
+        Cursor::new(self).open()
+    }
+
+    async fn receive<R: AsyncRead + Send + Unpin>(mut from: R, _: u64) -> io::Result<Self> {
+        let mut bytes = Vec::new();
+        from.read_to_end(&mut bytes).await?;
+        Ok(bytes)
+    }
+}
+
+impl SnapshotData for Cursor<Vec<u8>> {
+    type Reader = Self;
+
+    fn open(self) -> impl Future<Output = io::Result<(u64, Self::Reader)>> + Send {
+        let bytes = self.get_ref().len() as u64 - self.position().min(self.get_ref().len() as u64);
+        ready(Ok((bytes, self)))
+    }
+
+    async fn receive<R: AsyncRead + Send + Unpin>(from: R, bytes: u64) -> io::Result<Self> {
+        Vec::receive(from, bytes).await.map(Cursor::new)
+    }
+}
+
+/// A snapshot of a state machine that has none.
+impl SnapshotData for () {
+    type Reader = tokio::io::Empty;
+
+    fn open(self) -> impl Future<Output = io::Result<(u64, Self::Reader)>> + Send {
+        ready(Ok((0, tokio::io::empty())))
+    }
+
+    async fn receive<R: AsyncRead + Send + Unpin>(_: R, _: u64) -> io::Result<Self> {
+        Ok(())
+    }
+}

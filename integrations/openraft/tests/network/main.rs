@@ -1,0 +1,289 @@
+//! openraft over ibex: nodes of one process, and clients that a test holds in its hand.
+
+mod site;
+mod store;
+
+use std::time::Duration;
+
+use futures_util::{StreamExt, future::join_all, stream};
+use ibex::Fabric;
+use openraft::{
+    RaftNetworkV2,
+    alias::{SnapshotMetaOf, SnapshotOf, StoredMembershipOf},
+    error::{RPCError, ReplicationClosed, StreamingError},
+    network::RPCOption,
+};
+
+use crate::{
+    site::{Site, WATCHDOG, append, client, log_id, long, members, node, run, vote},
+    store::{GO_ON, HALF_TAKEN, Log, Types, Writes},
+};
+
+#[test]
+fn three_nodes_replicate_over_shm() {
+    run(replicate(Fabric::Shm));
+}
+
+#[test]
+fn three_nodes_replicate_over_tcp() {
+    run(replicate(Fabric::Tcp));
+}
+
+/// Two voters and then three; one of them is lost, and the others go on.
+async fn replicate(fabric: Fabric) {
+    let first = Site::start(1, fabric, Log::default()).await;
+    let second = Site::start(2, fabric, Log::default()).await;
+    let third = Site::start(3, fabric, Log::default()).await;
+    let two = members([&first, &second]);
+    first.raft.initialize(two).await.expect("a new cluster");
+    let wait = first.raft.wait(Some(WATCHDOG));
+    let leading = wait.metrics(
+        |metrics| metrics.current_leader.is_some() && metrics.last_applied.is_some(),
+        "a leader",
+    );
+    let leader = leading.await.expect("a leader").current_leader;
+    let leader = [&first, &second]
+        .into_iter()
+        .find(|site| Some(*site.raft.node_id()) == leader)
+        .expect("one of them");
+    let address = openraft::BasicNode::new(&third.address);
+    let added = leader.raft.add_learner(3, address, true).await;
+    added.expect("a learner");
+    let changed = leader.raft.change_membership([1, 2, 3], false).await;
+    changed.expect("three voters");
+
+    let writes = (0..200).map(|number| leader.raft.client_write(format!("{number:04}")));
+    for written in join_all(writes).await {
+        written.expect("a write");
+    }
+    let last = leader.raft.client_write("last".to_owned()).await;
+    let index = last.expect("a write").log_id.index();
+    for site in [&first, &second, &third] {
+        let wait = site.raft.wait(Some(WATCHDOG));
+        let applied = wait.applied_index_at_least(Some(index), "applied");
+        applied.await.expect("it is applied everywhere");
+        assert_eq!(site.machine.bytes().len(), 201 * 4);
+        assert_eq!(site.machine.bytes(), leader.machine.bytes());
+        let stats = site.node.stats();
+        assert!(!stats.sessions.is_empty());
+        for session in &stats.sessions {
+            assert_eq!(session.fabric, fabric);
+        }
+    }
+    third.stop().await;
+    let written = leader.raft.client_write("more".to_owned()).await;
+    written.expect("two of three are enough");
+    first.stop().await;
+    second.stop().await;
+}
+
+#[test]
+fn appends_go_ahead_of_their_answers() {
+    run(async {
+        // Nothing is written, and so nothing answered, before all of them have come.
+        let log = Log::in_groups_of(8);
+        let site = Site::start(1, Fabric::Shm, log).await;
+        let mut client = site.client(Fabric::Shm, 1).await;
+        let requests = (0..8_u64).map(|index| append(index.checked_sub(1), Some("text")));
+        let requests = stream::iter(requests.collect::<Vec<_>>());
+        let answers = client.stream_append(requests, long()).await;
+        let answers: Vec<_> = answers.expect("a session").collect().await;
+        let mut matching = Vec::new();
+        for answer in answers {
+            let last = answer.expect("an answer").expect("it matches");
+            matching.push(last.expect("a log id").index());
+        }
+        assert_eq!(matching, (0..8).collect::<Vec<_>>());
+        site.stop().await;
+    });
+}
+
+#[test]
+fn a_conflict_ends_the_stream_of_appends() {
+    run(async {
+        let site = Site::start(1, Fabric::Tcp, Log::default()).await;
+        let mut client = site.client(Fabric::Tcp, 1).await;
+        let requests = vec![
+            append(None, Some("a")),
+            append(Some(7), Some("b")),
+            append(Some(8), Some("c")),
+        ];
+        let answers = client.stream_append(stream::iter(requests), long()).await;
+        let answers: Vec<_> = answers.expect("a session").collect().await;
+        assert_eq!(answers.len(), 2);
+        assert!(matches!(&answers[0], Ok(Ok(Some(id))) if id.index() == 0));
+        let conflict = openraft::raft::StreamAppendError::Conflict(log_id(7));
+        assert!(matches!(&answers[1], Ok(Err(error)) if *error == conflict));
+        // The next stream goes on.
+        let next = client
+            .append_entries(append(Some(0), Some("b")), long())
+            .await;
+        assert!(next.expect("an answer").is_success());
+        site.stop().await;
+    });
+}
+
+#[test]
+fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
+    run(async {
+        let soon = || RPCOption::new(Duration::from_millis(200));
+        // Nobody listens.
+        let gone = node(Fabric::Tcp, true);
+        let address = gone.local_addr().expect("it listens").to_string();
+        let _ = gone.close_async(WATCHDOG).await;
+        let mut away = client(Fabric::Tcp, 1, &address).await;
+        let error = away.append_entries(append(None, None), soon()).await;
+        assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
+        // A node that nobody serves.
+        let silent = node(Fabric::Tcp, true);
+        let address = silent.local_addr().expect("it listens").to_string();
+        let mut client_of_silent = client(Fabric::Tcp, 1, &address).await;
+        // The first may be over before the session is there.
+        while let Err(RPCError::Unreachable(_)) = client_of_silent
+            .append_entries(append(None, None), soon())
+            .await
+        {}
+        let error = client_of_silent
+            .append_entries(append(None, None), soon())
+            .await;
+        let Err(RPCError::Timeout(timeout)) = error else {
+            panic!("{error:?}");
+        };
+        assert_eq!((timeout.id, timeout.target), (9, 1));
+        assert_eq!(timeout.timeout, soon().soft_ttl());
+        let requests = stream::iter(vec![append(None, None)]);
+        let answers = client_of_silent.stream_append(requests, soon()).await;
+        let answers: Vec<_> = answers.expect("a session").collect().await;
+        assert!(matches!(answers[..], [Err(RPCError::Timeout(_))]));
+        // Another node than the one that is asked for.
+        let site = Site::start(2, Fabric::Tcp, Log::default()).await;
+        let mut mistaken = site.client(Fabric::Tcp, 1).await;
+        let error = mistaken.append_entries(append(None, None), long()).await;
+        let Err(RPCError::Unreachable(error)) = error else {
+            panic!("{error:?}");
+        };
+        assert!(
+            error.to_string().contains("node 2 is here, and not node 1"),
+            "{error}"
+        );
+        // One whose raft has stopped.
+        let mut client_of_stopped = site.client(Fabric::Tcp, 2).await;
+        site.raft.shutdown().await.expect("raft ends");
+        let error = client_of_stopped
+            .append_entries(append(None, None), long())
+            .await;
+        assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
+        let _ = silent.close_async(WATCHDOG).await;
+        site.stop().await;
+    });
+}
+
+#[test]
+fn a_node_that_ends_is_an_error_of_the_network_and_is_found_again() {
+    run(async {
+        let silent = node(Fabric::Shm, true);
+        let address = silent.local_addr().expect("it listens").to_string();
+        let mut asking = client(Fabric::Shm, 1, &address).await;
+        let closing = async {
+            // A session there is; then it ends.
+            silent.accept_async().await.expect("a session");
+            let _ = silent.close_async(WATCHDOG).await;
+        };
+        let (error, ()) = tokio::join!(asking.append_entries(append(None, None), long()), closing);
+        assert!(matches!(error, Err(RPCError::Network(_))), "{error:?}");
+        let again = asking.append_entries(
+            append(None, None),
+            RPCOption::new(Duration::from_millis(400)),
+        );
+        let error = again.await;
+        assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
+    });
+}
+
+fn snapshot(bytes: usize) -> SnapshotOf<Types, Writes> {
+    SnapshotOf::<Types, Writes> {
+        meta: SnapshotMetaOf::<Types> {
+            last_log_id: Some(log_id(41)),
+            last_membership: StoredMembershipOf::<Types>::default(),
+        },
+        snapshot: Writes((0..bytes).map(|at| at as u8).collect()),
+    }
+}
+
+#[test]
+fn heartbeats_and_appends_pass_a_snapshot_that_is_stuck() {
+    run(async {
+        for fabric in [Fabric::Shm, Fabric::Tcp] {
+            let site = Site::start(1, fabric, Log::default()).await;
+            let (sending, asking) = (site.client(fabric, 1).await, site.client(fabric, 1).await);
+            let (mut sending, mut asking) = (sending, asking);
+            // More than any window holds, so that the sender is stuck as well.
+            let bytes = 64 << 20;
+            let sent =
+                sending.full_snapshot(vote(), snapshot(bytes), std::future::pending(), long());
+            let beats = async {
+                HALF_TAKEN.acquire().await.expect("open").forget();
+                for _ in 0..100 {
+                    let beat = asking.append_entries(append(None, None), long()).await;
+                    assert!(beat.expect("an answer").is_success());
+                    let once = stream::iter(vec![append(None, None)]);
+                    let answers = asking.stream_append(once, long()).await;
+                    let answers: Vec<_> = answers.expect("a session").collect().await;
+                    assert!(matches!(answers[..], [Ok(Ok(None))]));
+                }
+                GO_ON.add_permits(1);
+            };
+            let (answer, ()) = tokio::join!(sent, beats);
+            assert_eq!(answer.expect("it is installed").vote, vote());
+            assert_eq!(site.machine.bytes(), snapshot(bytes).snapshot.0);
+
+            // One that is cancelled in the middle is not installed, and stops no later one.
+            let cancel = async {
+                HALF_TAKEN.acquire().await.expect("open").forget();
+                ReplicationClosed::new("the test says so")
+            };
+            let answer = sending
+                .full_snapshot(vote(), snapshot(1 << 10), cancel, long())
+                .await;
+            assert!(
+                matches!(answer, Err(StreamingError::Closed(_))),
+                "{answer:?}"
+            );
+            let sent =
+                sending.full_snapshot(vote(), snapshot(2 << 20), std::future::pending(), long());
+            let going_on = async {
+                HALF_TAKEN.acquire().await.expect("open").forget();
+                assert_eq!(site.machine.bytes().len(), bytes);
+                GO_ON.add_permits(1);
+            };
+            let (answer, ()) = tokio::join!(sent, going_on);
+            answer.expect("it is installed");
+            site.stop().await;
+        }
+    });
+}
+
+#[test]
+fn a_snapshot_that_is_too_long_is_refused_before_it_is_read() {
+    run(async {
+        let site = Site::start(1, Fabric::Shm, Log::default()).await;
+        let narrow = node(Fabric::Shm, true);
+        let server = ibex_openraft::Server::new(site.raft.clone()).max_snapshot_bytes(1000);
+        let serving = tokio::spawn(server.run_on(narrow.clone()));
+        let address = narrow.local_addr().expect("it listens").to_string();
+        let mut sending = client(Fabric::Shm, 1, &address).await;
+        let never = std::future::pending::<ReplicationClosed>();
+        let answer = sending
+            .full_snapshot(vote(), snapshot(1001), never, long())
+            .await;
+        let Err(StreamingError::Unreachable(error)) = answer else {
+            panic!("{answer:?}");
+        };
+        assert!(
+            error.to_string().contains("takes 1000 B at most"),
+            "{error}"
+        );
+        serving.abort();
+        site.stop().await;
+    });
+}
