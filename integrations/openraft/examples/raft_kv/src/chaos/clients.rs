@@ -1,0 +1,240 @@
+//! Clients that write and read, and record what they are answered.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use tokio::{
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::{
+    harness::{Cluster, Dice},
+    history::{Begun, History, Value},
+    lines::Lines,
+    types::Failure,
+};
+
+/// Clients at work.
+pub(super) struct Clients {
+    record: Arc<Mutex<Recorded>>,
+    running: JoinSet<()>,
+}
+
+/// What they have done.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recorded {
+    history: History,
+    /// Keys that were written once, and acknowledged.
+    journal: BTreeSet<String>,
+    begun: u64,
+    pub(super) acknowledged: u64,
+    pub(super) unknown: u64,
+    pub(super) reads: u64,
+    is_over: bool,
+}
+
+impl Clients {
+    pub(super) fn start(lines: BTreeMap<u64, String>, dice: &mut Dice) -> Clients {
+        let record = Arc::<Mutex<Recorded>>::default();
+        let mut running = JoinSet::new();
+        for _ in 0..CLIENTS {
+            let client = Client {
+                nodes: lines.clone(),
+                at: 1,
+                connection: None,
+                record: record.clone(),
+                dice: Dice::new(dice.roll()),
+            };
+            running.spawn(client.run());
+        }
+        Clients { record, running }
+    }
+
+    /// Has them end what is under way.
+    pub(super) async fn finish(mut self) -> Result<Recorded, Failure> {
+        lock(&self.record).is_over = true;
+        while let Some(ended) = self.running.join_next().await {
+            ended?;
+        }
+        Ok(lock(&self.record).clone())
+    }
+}
+
+impl Recorded {
+    /// Reads all keys once more. Returns the whole history, and how many of the acknowledged
+    /// writes of a single key are not there.
+    pub(super) async fn read_all(
+        &self,
+        cluster: &Cluster,
+        leader: u64,
+    ) -> Result<(History, u64), Failure> {
+        let mut connection = Lines::connect(&cluster.lines()[&leader]).await?;
+        let mut history = self.history.clone();
+        for number in 0..=register_of(self.begun) {
+            let key = format!("register-{number}");
+            let begun = history.begin_read(&key);
+            let answer = connection.ask(&format!("get {key}")).await?;
+            let value = value_of(&answer).ok_or(answer)?;
+            history.read(begun, value);
+        }
+        let mut lost = 0;
+        for key in &self.journal {
+            let answer = connection.ask(&format!("get {key}")).await?;
+            match value_of(&answer) {
+                Some(Some(_)) => {}
+                Some(None) => lost += 1,
+                None => return Err(answer.into()),
+            }
+        }
+        Ok((history, lost))
+    }
+}
+
+struct Client {
+    nodes: BTreeMap<u64, String>,
+    at: u64,
+    connection: Option<Lines>,
+    record: Arc<Mutex<Recorded>>,
+    dice: Dice,
+}
+
+enum Work {
+    Write(Begun),
+    Read(Begun),
+    /// A key of its own.
+    Journal(u64),
+}
+
+/// What a client knows of a request behind it.
+enum Heard {
+    Done(Value),
+    Nothing,
+    /// It was not done, and will not be.
+    Refused,
+}
+
+impl Client {
+    async fn run(mut self) {
+        while let Some((request, work)) = self.begin() {
+            let heard = self.ask(&request).await;
+            self.end(work, heard);
+        }
+    }
+
+    fn begin(&mut self) -> Option<(String, Work)> {
+        let mut record = lock(&self.record);
+        if record.is_over {
+            return None;
+        }
+        let number = record.begun;
+        let key = format!("register-{}", register_of(number));
+        record.begun += 1;
+        Some(match self.dice.below(4) {
+            0 | 1 => {
+                let begun = record.history.begin_write(&key, number);
+                (format!("put {key} {number}"), Work::Write(begun))
+            }
+            2 => (
+                format!("get {key}"),
+                Work::Read(record.history.begin_read(&key)),
+            ),
+            _ => (
+                format!("put journal-{number} {number}"),
+                Work::Journal(number),
+            ),
+        })
+    }
+
+    fn end(&self, work: Work, heard: Heard) {
+        let mut record = lock(&self.record);
+        match (work, heard) {
+            (Work::Write(begun), Heard::Done(_)) => {
+                record.history.written(begun);
+                record.acknowledged += 1;
+            }
+            (Work::Read(begun), Heard::Done(value)) => {
+                record.history.read(begun, value);
+                record.reads += 1;
+            }
+            (Work::Journal(number), Heard::Done(_)) => {
+                record.journal.insert(format!("journal-{number}"));
+                record.acknowledged += 1;
+            }
+            (Work::Write(..) | Work::Journal(_), Heard::Nothing) => record.unknown += 1,
+            // A read without an answer says nothing.
+            (Work::Write(begun) | Work::Read(begun), _) => record.history.withdrawn(begun),
+            (Work::Journal(_), Heard::Refused) => {}
+        }
+    }
+
+    async fn ask(&mut self, request: &str) -> Heard {
+        let Some(mut connection) = self.connect().await else {
+            self.go_on(None).await;
+            return Heard::Refused;
+        };
+        let answer = timeout(PATIENCE, connection.ask(request)).await;
+        let Ok(Ok(answer)) = answer else {
+            self.go_on(None).await;
+            return Heard::Nothing;
+        };
+        if let Some(leader) = answer.strip_prefix("elsewhere ") {
+            self.go_on(leader.parse().ok()).await;
+            return Heard::Refused;
+        }
+        self.connection = Some(connection);
+        match value_of(&answer) {
+            Some(value) => Heard::Done(value),
+            None => Heard::Nothing,
+        }
+    }
+
+    async fn connect(&mut self) -> Option<Lines> {
+        match self.connection.take() {
+            Some(connection) => Some(connection),
+            None => {
+                let connecting = Lines::connect(self.nodes.get(&self.at)?);
+                timeout(PATIENCE, connecting).await.ok()?.ok()
+            }
+        }
+    }
+
+    /// Turns to the node that is said to lead, or to the next one in a moment.
+    async fn go_on(&mut self, leader: Option<u64>) {
+        match leader {
+            Some(leader) => self.at = leader,
+            None => self.at = self.at % self.nodes.len() as u64 + 1,
+        }
+        sleep(PAUSE).await;
+    }
+}
+
+/// The value of an answer that says that the request was done.
+fn value_of(answer: &str) -> Option<Value> {
+    match answer {
+        "ok" | "none" => Some(None),
+        _ => {
+            let value = answer.strip_prefix("value ")?;
+            Some(Some(value.parse().ok()?))
+        }
+    }
+}
+
+/// The register that all clients work on at the `number`th request.
+fn register_of(number: u64) -> u64 {
+    number / REQUESTS_PER_REGISTER
+}
+
+fn lock(record: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
+    record.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+const CLIENTS: u64 = 4;
+/// What one history has at most: the search for an order takes time that grows with its length.
+const REQUESTS_PER_REGISTER: u64 = 32;
+/// After this a client gives up on an answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+const PAUSE: Duration = Duration::from_millis(10);

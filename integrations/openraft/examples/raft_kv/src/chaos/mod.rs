@@ -1,0 +1,110 @@
+//! Faults on a cluster while clients write and read, and the check of what they were answered.
+
+mod clients;
+mod faults;
+
+use std::{collections::BTreeMap, fmt, path::PathBuf, time::Duration};
+
+use tokio::time::Instant;
+
+use self::{clients::Clients, faults::Fault};
+use crate::{
+    harness::{Cluster, Dice, Launch},
+    node::Wire,
+    types::Failure,
+};
+
+/// What is done to a cluster.
+#[derive(Clone, Debug)]
+pub struct Chaos {
+    /// This program.
+    pub program: PathBuf,
+    /// Where the nodes' directories are made.
+    pub directory: PathBuf,
+    /// How the nodes talk.
+    pub wire: Wire,
+    /// How long faults go on; each comes at least once however short it is.
+    pub time: Duration,
+    /// The seed of the faults, their order and times, and of what the clients ask.
+    pub seed: u64,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct Outcome {
+    wire: Wire,
+    faults: BTreeMap<Fault, u64>,
+    /// Writes that were acknowledged.
+    pub acknowledged: u64,
+    /// Writes of which no client knows.
+    pub unknown: u64,
+    /// Reads that were answered.
+    pub reads: u64,
+    /// Acknowledged writes that are not there at the end.
+    pub lost: u64,
+    /// What is wrong with the history, if anything is.
+    pub violation: Option<String>,
+}
+
+/// Runs the faults, each on the node that leads.
+///
+/// # Errors
+///
+/// The cluster cannot be started, or does not come back from a fault.
+pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
+    let mut dice = Dice::new(chaos.seed);
+    let mut cluster = Cluster::start(Launch {
+        program: chaos.program,
+        directory: chaos.directory,
+        wire: chaos.wire,
+        has_proxies: chaos.wire == Wire::Tcp,
+    })
+    .await?;
+    let clients = Clients::start(cluster.lines(), &mut dice);
+    let mut faults = BTreeMap::new();
+    let start = Instant::now();
+    while faults.is_empty() || start.elapsed() < chaos.time {
+        for fault in Fault::shuffled(chaos.wire, &mut dice) {
+            fault.inflict(&mut cluster, &mut dice).await?;
+            *faults.entry(fault).or_insert(0) += 1;
+        }
+    }
+    let leader = cluster.leader().await?;
+    let recorded = clients.finish().await?;
+    let (history, lost) = recorded.read_all(&cluster, leader).await?;
+    Ok(Outcome {
+        wire: chaos.wire,
+        faults,
+        acknowledged: recorded.acknowledged,
+        unknown: recorded.unknown,
+        reads: recorded.reads,
+        lost,
+        violation: history.check().err(),
+    })
+}
+
+impl Outcome {
+    /// Whether nothing was lost and every history is linearizable.
+    #[must_use]
+    pub fn is_good(&self) -> bool {
+        self.lost == 0 && self.violation.is_none()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}:", self.wire)?;
+        for (fault, times) in &self.faults {
+            write!(f, " {fault} {times} times,")?;
+        }
+        write!(
+            f,
+            " {} writes acknowledged, {} unknown, {} reads: {} acknowledged writes lost, ",
+            self.acknowledged, self.unknown, self.reads, self.lost
+        )?;
+        match &self.violation {
+            None => f.write_str("linearizable"),
+            Some(violation) => write!(f, "NOT LINEARIZABLE: {violation}"),
+        }
+    }
+}

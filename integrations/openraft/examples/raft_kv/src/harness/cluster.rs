@@ -1,0 +1,291 @@
+//! A cluster of processes, in a directory of its own.
+
+use std::{
+    collections::BTreeMap,
+    fs, io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    process::{self, Child, Command},
+    sync::atomic::{AtomicU64, Ordering},
+    time::Duration,
+};
+
+use clap::ValueEnum;
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::time::{sleep, timeout};
+
+use super::proxy::{Cut, Proxies};
+use crate::{lines::Lines, node::Wire, types::Failure};
+
+/// How a cluster is started.
+#[derive(Clone, Debug)]
+pub struct Launch {
+    /// This program.
+    pub program: PathBuf,
+    /// Where its directory is made.
+    pub directory: PathBuf,
+    /// How the nodes talk.
+    pub wire: Wire,
+    /// Whether there are proxies between the nodes, so that one can be cut off.
+    pub has_proxies: bool,
+}
+
+/// Three nodes. Dropping it kills the processes and removes the directory.
+#[derive(Debug)]
+pub struct Cluster {
+    launch: Launch,
+    directory: PathBuf,
+    members: BTreeMap<u64, Member>,
+    proxies: Option<Proxies>,
+}
+
+#[derive(Debug)]
+struct Member {
+    listen: String,
+    lines: String,
+    child: Option<Child>,
+}
+
+impl Cluster {
+    /// Starts the processes, makes them a cluster, and waits until one leads.
+    ///
+    /// # Errors
+    ///
+    /// A process cannot be started, or nobody leads within a minute.
+    pub async fn start(launch: Launch) -> Result<Cluster, Failure> {
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("raft_kv-{}-{number}", process::id());
+        let directory = launch.directory.join(name);
+        let mut members = BTreeMap::new();
+        for id in 1..=3 {
+            let [listen, lines] = free_addresses()?;
+            let child = None;
+            members.insert(
+                id,
+                Member {
+                    listen,
+                    lines,
+                    child,
+                },
+            );
+        }
+        let nodes: Vec<_> = members
+            .iter()
+            .map(|(id, member)| (*id, member.listen.clone()))
+            .collect();
+        let proxies = match launch.has_proxies {
+            true => Some(Proxies::start(&nodes).await?),
+            false => None,
+        };
+        let mut cluster = Cluster {
+            launch,
+            directory,
+            members,
+            proxies,
+        };
+        for id in 1..=3 {
+            cluster.start_node(id)?;
+        }
+        let nodes: Vec<_> = nodes
+            .iter()
+            .map(|(id, listen)| format!("{id}={listen}"))
+            .collect();
+        cluster
+            .ask_patiently(1, &format!("init {}", nodes.join(" ")))
+            .await?;
+        cluster.leader().await?;
+        Ok(cluster)
+    }
+
+    /// Starts a node that does not run.
+    ///
+    /// # Errors
+    ///
+    /// The process cannot be started.
+    pub fn start_node(&mut self, id: u64) -> Result<(), Failure> {
+        let wire = self
+            .launch
+            .wire
+            .to_possible_value()
+            .ok_or("a wire has a name")?;
+        let ways = self.proxies.iter().flat_map(|proxies| proxies.ways_of(id));
+        let via: Vec<_> = ways
+            .map(|(to, address)| format!("{to}={address}"))
+            .collect();
+        let member = self.members.get_mut(&id).ok_or("no such node")?;
+        let mut command = Command::new(&self.launch.program);
+        command
+            .args(["node", "--with-parent", "--id", &id.to_string()])
+            .args(["--listen", &member.listen, "--lines", &member.lines])
+            .args(["--wire", wire.get_name()])
+            .arg("--directory")
+            .arg(self.directory.join(id.to_string()));
+        if !via.is_empty() {
+            command.args(["--via", &via.join(",")]);
+        }
+        member.child = Some(command.spawn()?);
+        Ok(())
+    }
+
+    /// Kills a node, as by `kill -9`.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn kill(&mut self, id: u64) -> Result<(), Failure> {
+        let member = self.members.get_mut(&id).ok_or("no such node")?;
+        let mut child = member.child.take().ok_or("it does not run")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Sends a signal to a node.
+    ///
+    /// # Errors
+    ///
+    /// It does not run.
+    pub fn signal(&self, id: u64, signal: Signal) -> Result<(), Failure> {
+        let child = self
+            .members
+            .get(&id)
+            .and_then(|member| member.child.as_ref());
+        let pid = Pid::from_child(child.ok_or("it does not run")?);
+        Ok(kill_process(pid, signal)?)
+    }
+
+    /// Cuts a node off from the others, until what is returned is dropped; none without proxies.
+    #[must_use]
+    pub fn cut(&self, id: u64) -> Option<Cut> {
+        self.proxies.as_ref().map(|proxies| proxies.cut(id))
+    }
+
+    /// Waits until a node has ended by itself, which is no success.
+    ///
+    /// # Errors
+    ///
+    /// It does not end within a minute, or says that all is well.
+    pub async fn failed(&mut self, id: u64) -> Result<(), Failure> {
+        let member = self.members.get_mut(&id).ok_or("no such node")?;
+        let mut child = member.child.take().ok_or("it does not run")?;
+        for _ in 0..PATIENCE.as_millis() / PAUSE.as_millis() {
+            if let Some(status) = child.try_wait()? {
+                return match status.success() {
+                    true => Err("a node ended well".into()),
+                    false => Ok(()),
+                };
+            }
+            sleep(PAUSE).await;
+        }
+        member.child = Some(child);
+        Err(format!("node {id} did not end").into())
+    }
+
+    /// The addresses for clients.
+    #[must_use]
+    pub fn lines(&self) -> BTreeMap<u64, String> {
+        let members = self.members.iter();
+        members
+            .map(|(id, member)| (*id, member.lines.clone()))
+            .collect()
+    }
+
+    /// Waits until a node says of itself that it leads, and returns it.
+    ///
+    /// # Errors
+    ///
+    /// None does within a minute.
+    pub async fn leader(&self) -> Result<u64, Failure> {
+        let search = async {
+            loop {
+                for id in self.members.keys() {
+                    let status = self.ask(*id, "status").await;
+                    if status.is_ok_and(|status| status.starts_with(&format!("leader {id},"))) {
+                        return *id;
+                    }
+                }
+                sleep(PAUSE).await;
+            }
+        };
+        let found = timeout(PATIENCE, search).await;
+        found.map_err(|_| "nobody leads".into())
+    }
+
+    /// Asks a node, within a second.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer.
+    pub async fn ask(&self, id: u64, request: &str) -> Result<String, Failure> {
+        self.ask_within(id, request, Duration::from_secs(1)).await
+    }
+
+    /// Asks a node, within a time.
+    ///
+    /// # Errors
+    ///
+    /// It does not answer.
+    pub async fn ask_within(
+        &self,
+        id: u64,
+        request: &str,
+        time: Duration,
+    ) -> Result<String, Failure> {
+        let member = self.members.get(&id).ok_or("no such node")?;
+        let asking = async {
+            let mut lines = Lines::connect(&member.lines).await?;
+            lines.ask(request).await
+        };
+        Ok(timeout(time, asking).await??)
+    }
+
+    /// Asks again and again until the answer is `ok`.
+    ///
+    /// # Errors
+    ///
+    /// It is not within a minute.
+    pub async fn ask_patiently(&self, id: u64, request: &str) -> Result<(), Failure> {
+        let asking = async {
+            while !self
+                .ask_within(id, request, PATIENCE)
+                .await
+                .is_ok_and(|answer| answer == "ok")
+            {
+                sleep(PAUSE).await;
+            }
+        };
+        let asked = timeout(PATIENCE, asking).await;
+        asked.map_err(|_| format!("node {id} did not do \"{request}\"").into())
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for member in self.members.values_mut() {
+            if let Some(mut child) = member.child.take() {
+                // It may have ended.
+                let _ = child.kill();
+                let _ = child.wait();
+            }
+        }
+        remove(&self.directory);
+    }
+}
+
+fn remove(directory: &Path) {
+    if let Err(error) = fs::remove_dir_all(directory) {
+        eprintln!("{} was not removed: {error}", directory.display());
+    }
+}
+
+/// Addresses that were free a moment ago.
+fn free_addresses() -> io::Result<[String; 2]> {
+    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
+    let [first, second] = listeners;
+    let (first, second) = (first?.local_addr()?, second?.local_addr()?);
+    Ok([first.to_string(), second.to_string()])
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(20);
