@@ -10,14 +10,14 @@ use crate::{
     types::Failure,
 };
 
-/// What is compared.
+/// A comparison: its place and its length.
 #[derive(Clone, Debug)]
 pub struct Comparison {
     /// This program.
     pub program: PathBuf,
-    /// Where the nodes' directories are made: one in memory leaves the disk out.
+    /// The directory in which the nodes' own are made: one in memory leaves the disk out.
     pub directory: PathBuf,
-    /// How often each wire has its turn.
+    /// The number of turns of each wire.
     pub rounds: usize,
     /// Writes of one measurement with 64 outstanding; an eighth of them with one.
     pub writes: u64,

@@ -134,9 +134,9 @@ fn via(pairs: &[String]) -> Result<Vec<(u64, String)>, Failure> {
 
 fn config() -> Config {
     Config {
-        heartbeat_interval: 150,
-        election_timeout_min: 600,
-        election_timeout_max: 1200,
+        heartbeat_interval: 100,
+        election_timeout_min: 300,
+        election_timeout_max: 600,
         install_snapshot_timeout: 5_000,
         snapshot_policy: SnapshotPolicy::LogsSinceLast(2_000),
         max_in_snapshot_log_to_keep: 500,

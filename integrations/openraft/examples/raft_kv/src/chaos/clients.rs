@@ -24,7 +24,7 @@ pub(super) struct Clients {
     running: JoinSet<()>,
 }
 
-/// What they have done.
+/// The record of all clients' work.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     history: History,
@@ -109,7 +109,7 @@ enum Work {
     Journal(u64),
 }
 
-/// What a client knows of a request behind it.
+/// A client's knowledge of a request that has ended.
 enum Heard {
     Done(Value),
     Nothing,
@@ -233,8 +233,8 @@ fn lock(record: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
 }
 
 const CLIENTS: u64 = 4;
-/// What one history has at most: the search for an order takes time that grows with its length.
-const REQUESTS_PER_REGISTER: u64 = 32;
-/// After this a client gives up on an answer.
+/// Most requests in one history: the search for an order takes time that grows with its length.
+const REQUESTS_PER_REGISTER: u64 = 24;
+/// A client's wait for an answer, before it gives up.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);

@@ -1,4 +1,4 @@
-//! The faults.
+//! Faults, how each is brought about, and how it ends.
 
 use std::{fmt, time::Duration};
 
@@ -14,11 +14,11 @@ use crate::{
 /// A fault of the node that leads, or a change that it makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Fault {
-    /// SIGKILL, and started again.
+    /// The process gets SIGKILL, and is started again.
     Killed,
-    /// SIGSTOP, and SIGCONT.
+    /// The process gets SIGSTOP, and later SIGCONT.
     Stopped,
-    /// Nothing arrives from it or at it, and nothing is closed.
+    /// The network carries nothing from it or to it, and closes nothing.
     CutOff,
     /// Every write to its disk fails; it ends, and is started again when there is space.
     DiskFull,
@@ -27,7 +27,7 @@ pub(super) enum Fault {
 }
 
 impl Fault {
-    /// The faults, each once. Over shared memory there is no network to cut.
+    /// The faults in a random order, each once. Over shared memory there is no network to cut.
     pub(super) fn shuffled(wire: Wire, dice: &mut Dice) -> Vec<Fault> {
         let all = [
             Fault::Killed,
@@ -49,10 +49,11 @@ impl Fault {
     pub(super) async fn inflict(
         self,
         cluster: &mut Cluster,
+        leader: u64,
         dice: &mut Dice,
     ) -> Result<(), Failure> {
-        let leader = cluster.leader().await?;
-        let lasts = Duration::from_millis(1200 + dice.below(800));
+        // Longer than an election takes.
+        let lasts = Duration::from_millis(1500 + dice.below(1000));
         match self {
             Fault::Killed => {
                 cluster.kill(leader)?;

@@ -14,14 +14,14 @@ use crate::{
     types::Failure,
 };
 
-/// What is done to a cluster.
+/// Harm to a cluster: its time, its seed, its place.
 #[derive(Clone, Debug)]
 pub struct Chaos {
-    /// This program.
+    /// The path of this program.
     pub program: PathBuf,
-    /// Where the nodes' directories are made.
+    /// The directory in which the nodes' own are made.
     pub directory: PathBuf,
-    /// How the nodes talk.
+    /// The wire between the nodes.
     pub wire: Wire,
     /// How long faults go on; each comes at least once however short it is.
     pub time: Duration,
@@ -29,20 +29,20 @@ pub struct Chaos {
     pub seed: u64,
 }
 
-/// What came of it.
+/// The outcome: counts, and a verdict.
 #[derive(Debug)]
 pub struct Outcome {
     wire: Wire,
     faults: BTreeMap<Fault, u64>,
-    /// Writes that were acknowledged.
+    /// The number of writes that were acknowledged.
     pub acknowledged: u64,
-    /// Writes of which no client knows.
+    /// The number of writes whose outcome no client knows.
     pub unknown: u64,
-    /// Reads that were answered.
+    /// The number of reads that were answered.
     pub reads: u64,
-    /// Acknowledged writes that are not there at the end.
+    /// The number of acknowledged writes that are not there at the end.
     pub lost: u64,
-    /// What is wrong with the history, if anything is.
+    /// The first key's history that is not linearizable, if there is one.
     pub violation: Option<String>,
 }
 
@@ -65,11 +65,18 @@ pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
     let start = Instant::now();
     while faults.is_empty() || start.elapsed() < chaos.time {
         for fault in Fault::shuffled(chaos.wire, &mut dice) {
-            fault.inflict(&mut cluster, &mut dice).await?;
+            let leader = cluster.leader().await?;
+            eprintln!(
+                "{:?}, {:.1?}: node {leader} leads; {fault}",
+                chaos.wire,
+                start.elapsed()
+            );
+            fault.inflict(&mut cluster, leader, &mut dice).await?;
             *faults.entry(fault).or_insert(0) += 1;
         }
     }
     let leader = cluster.leader().await?;
+    eprintln!("{:?}, {:.1?}: checking", chaos.wire, start.elapsed());
     let recorded = clients.finish().await?;
     let (history, lost) = recorded.read_all(&cluster, leader).await?;
     Ok(Outcome {
@@ -84,7 +91,7 @@ pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
 }
 
 impl Outcome {
-    /// Whether nothing was lost and every history is linearizable.
+    /// Returns true if nothing was lost and every history is linearizable.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.lost == 0 && self.violation.is_none()

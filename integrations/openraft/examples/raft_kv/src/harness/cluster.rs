@@ -2,8 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fs, io,
-    net::TcpListener,
+    fs,
     path::{Path, PathBuf},
     process::{self, Child, Command},
     sync::atomic::{AtomicU64, Ordering},
@@ -20,17 +19,17 @@ use crate::{lines::Lines, node::Wire, types::Failure};
 /// How a cluster is started.
 #[derive(Clone, Debug)]
 pub struct Launch {
-    /// This program.
+    /// The path of this program.
     pub program: PathBuf,
-    /// Where its directory is made.
+    /// The directory in which the cluster's own is made.
     pub directory: PathBuf,
-    /// How the nodes talk.
+    /// The wire between the nodes.
     pub wire: Wire,
-    /// Whether there are proxies between the nodes, so that one can be cut off.
+    /// Has proxies between the nodes, so that one can be cut off.
     pub has_proxies: bool,
 }
 
-/// Three nodes. Dropping it kills the processes and removes the directory.
+/// A cluster of three nodes. Dropping it kills the processes and removes the directory.
 #[derive(Debug)]
 pub struct Cluster {
     launch: Launch,
@@ -59,7 +58,7 @@ impl Cluster {
         let directory = launch.directory.join(name);
         let mut members = BTreeMap::new();
         for id in 1..=3 {
-            let [listen, lines] = free_addresses()?;
+            let [listen, lines] = addresses(number, id);
             let child = None;
             members.insert(
                 id,
@@ -182,7 +181,7 @@ impl Cluster {
         Err(format!("node {id} did not end").into())
     }
 
-    /// The addresses for clients.
+    /// The nodes' addresses for clients.
     #[must_use]
     pub fn lines(&self) -> BTreeMap<u64, String> {
         let members = self.members.iter();
@@ -279,12 +278,13 @@ fn remove(directory: &Path) {
     }
 }
 
-/// Addresses that were free a moment ago.
-fn free_addresses() -> io::Result<[String; 2]> {
-    let listeners = [(); 2].map(|()| TcpListener::bind("127.0.0.1:0"));
-    let [first, second] = listeners;
-    let (first, second) = (first?.local_addr()?, second?.local_addr()?);
-    Ok([first.to_string(), second.to_string()])
+/// The addresses of a node, for the others and for clients: of this process and cluster alone. They
+/// are no ports that the kernel gives to connections, so a node that comes back finds its own free.
+fn addresses(cluster: u64, node: u64) -> [String; 2] {
+    let process = process::id();
+    let (high, low) = (64 + (process >> 8) % 128, process & 0xff);
+    let last = cluster % 60 * 4 + node;
+    ["7100", "7200"].map(|port| format!("127.{high}.{low}.{last}:{port}"))
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -5,13 +5,13 @@
 pub struct Dice(u64);
 
 impl Dice {
-    /// The sequence of `seed`.
+    /// Begins the sequence of `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Dice {
         Dice(seed)
     }
 
-    /// The next number.
+    /// Rolls the next number of the sequence.
     pub fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut mixed = self.0;
@@ -20,7 +20,7 @@ impl Dice {
         mixed ^ (mixed >> 31)
     }
 
-    /// The next number below `end`, which is not 0.
+    /// Rolls a number below `end`, which is not 0.
     pub fn below(&mut self, end: u64) -> u64 {
         self.roll() % end
     }

@@ -1,4 +1,4 @@
-//! The same network over tokio's TCP: a connection for each client, requests ahead of their
+//! A network to compare with, over tokio's TCP: a connection for each client, requests ahead of their
 //! answers, a message behind its length.
 
 use std::{
@@ -41,7 +41,7 @@ enum Ask {
     Snapshot(VoteOf<Types>, SnapshotMetaOf<Types>, Vec<u8>),
 }
 
-/// A connection.
+/// A connection, and the bytes that have come and are no whole message.
 struct Connection {
     stream: TcpStream,
     arrived: Vec<u8>,
@@ -64,7 +64,7 @@ impl Connection {
         self.stream.write_all(&framed).await
     }
 
-    /// Receives the next message. Dropping the future loses nothing.
+    /// Receives the next message; dropping the future loses nothing.
     async fn receive<T: DeserializeOwned>(&mut self) -> io::Result<T> {
         loop {
             if let Some((length, rest)) = self.arrived.split_first_chunk() {
@@ -82,7 +82,7 @@ impl Connection {
     }
 }
 
-/// Makes clients over TCP.
+/// A factory of clients over tokio's TCP.
 #[derive(Clone, Copy, Debug)]
 pub struct Sockets;
 
@@ -136,12 +136,15 @@ impl Client {
     }
 }
 
-/// Appends of a stream.
+/// The log ids before a request's entries and of its last.
+type Range = (Option<LogIdOf<Types>>, Option<LogIdOf<Types>>);
+
+/// The appends of a stream, and what is under way.
 struct Pipeline<'s, S> {
     client: &'s mut Client,
     connection: Option<Connection>,
     input: Option<S>,
-    ranges: VecDeque<(Option<LogIdOf<Types>>, Option<LogIdOf<Types>>)>,
+    ranges: VecDeque<Range>,
     within: Duration,
 }
 

@@ -95,7 +95,7 @@ impl Machine {
     }
 }
 
-/// How far the log is applied, and the members as of then.
+/// The last entry that is applied, and the members as of then.
 type Marks = (Option<LogIdOf<Types>>, StoredMembershipOf<Types>);
 
 fn marks_in(transaction: &ReadTransaction) -> Result<Marks, redb::Error> {
