@@ -3,7 +3,7 @@
 use std::{fmt, future::Future, marker::PhantomData, sync::Arc, time::Duration};
 
 use futures_util::{FutureExt, Stream, future};
-use ibex::CallOptions;
+use ibex::{CallError, CallOptions};
 use openraft::{
     OptionalSend, RaftNetworkV2, RaftTypeConfig,
     alias::{NodeIdOf, SnapshotOf, VoteOf},
@@ -37,10 +37,10 @@ pub struct Client<C: RaftTypeConfig, D> {
     _snapshot: PhantomData<fn() -> D>,
 }
 
-/// A request that can be sent, and repeated.
+/// A request as it is sent.
 pub(crate) struct Encoded<C: RaftTypeConfig> {
-    bytes: Vec<u8>,
-    asked: Asked<C>,
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) asked: Asked<C>,
 }
 
 impl<C: RaftTypeConfig, D> Client<C, D> {
@@ -65,7 +65,7 @@ impl<C: RaftTypeConfig, D> Client<C, D> {
         let request = self.encode(request, within)?;
         let session = self.link.session(within).await?;
         let left = within.saturating_sub(start.elapsed());
-        ask(&session, lane, Some(left), &request).await
+        ask(&session, lane, left, &request).await
     }
 
     fn encode(&self, request: Request<C>, within: Duration) -> Result<Encoded<C>, RPCError<C>> {
@@ -82,27 +82,27 @@ impl<C: RaftTypeConfig, D> Client<C, D> {
 }
 
 /// Asks in a session, and gives that up if it is of no use any more.
-pub(crate) async fn ask<C: RaftTypeConfig, T: DeserializeOwned>(
+async fn ask<C: RaftTypeConfig, T: DeserializeOwned>(
     session: &Session,
     lane: Lane,
-    within: Option<Duration>,
+    within: Duration,
     request: &Encoded<C>,
 ) -> Result<T, RPCError<C>> {
-    let options = within.map_or(CallOptions::new(), |within| {
-        CallOptions::new().timeout(within)
-    });
-    let called = session
-        .caller(lane, options)
-        .call_async(&request.bytes)
-        .await;
-    match called {
+    let options = CallOptions::new().timeout(within);
+    let caller = session.caller(lane, options);
+    match caller.call_async(&request.bytes).await {
         Ok(reply) => decode(&reply).map_err(unreachable),
-        Err(error) => {
-            if ends_session(&error) {
-                session.give_up();
-            }
-            Err(request.asked.error(&error))
+        Err(error) => Err(request.asked.failed(session, &error)),
+    }
+}
+
+impl<C: RaftTypeConfig> Asked<C> {
+    /// The error of a call in a session, which is given up if it is of no use any more.
+    pub(crate) fn failed(&self, session: &Session, error: &CallError) -> RPCError<C> {
+        if ends_session(error) {
+            session.give_up();
         }
+        self.error(error)
     }
 }
 
@@ -185,12 +185,6 @@ impl<C: RaftTypeConfig, D: SnapshotData> RaftNetworkV2<C> for Client<C, D> {
     ) -> Result<TransferLeaderResponse<C>, RPCError<C>> {
         self.ask(Lane::Control, Request::TransferLeader(request), &option)
             .await
-    }
-}
-
-impl<C: RaftTypeConfig> Encoded<C> {
-    pub(crate) fn asked(&self) -> &Asked<C> {
-        &self.asked
     }
 }
 

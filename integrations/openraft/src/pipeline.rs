@@ -1,14 +1,20 @@
 //! Appends, many of which are under way at a time.
+//!
+//! Each is a call for a stream of answers, of which there is one: that call says when its request is
+//! sent. Plain calls may overtake each other while they wait for room, and a follower refuses an
+//! append that has come before its predecessor.
 
 use std::{sync::Arc, time::Duration};
 
 use futures_util::{
     FutureExt, Stream, StreamExt,
-    future::BoxFuture,
+    future::{self, BoxFuture},
     stream::{FuturesOrdered, unfold},
 };
+use ibex::{CallOptions, Raw, Replies};
 use openraft::{
     RaftTypeConfig,
+    alias::LogIdOf,
     entry::RaftEntry,
     error::RPCError,
     raft::{AppendEntriesRequest, AppendEntriesResponse, StreamAppendResult},
@@ -16,9 +22,10 @@ use openraft::{
 use tokio::time::{Instant, sleep_until};
 
 use crate::{
-    client::{Encoded, ask},
+    client::Encoded,
     error::{Asked, unreachable},
-    link::{Lane, Session},
+    link::{Calls, Lane, Session},
+    wire::decode,
 };
 
 type Answer<C> = Result<StreamAppendResult<C>, RPCError<C>>;
@@ -26,12 +33,17 @@ type Answer<C> = Result<StreamAppendResult<C>, RPCError<C>>;
 /// An answer, and whether the pipeline goes on behind it.
 type Answered<C> = (Answer<C>, bool);
 
+/// What comes of sending: who waits for the answer.
+type Sent<C> = Result<BoxFuture<'static, Answered<C>>, RPCError<C>>;
+
 /// Appends of a stream, in order.
 struct Pipeline<C: RaftTypeConfig, S, E> {
     input: Option<S>,
     encode: E,
     session: Arc<Session>,
-    lane: Lane,
+    caller: Calls,
+    /// The one that waits for room, and stops those behind it.
+    sending: Option<BoxFuture<'static, Sent<C>>>,
     under_way: FuturesOrdered<BoxFuture<'static, Answered<C>>>,
     /// How long the next answer may take.
     within: Duration,
@@ -57,8 +69,9 @@ where
     let pipeline = Pipeline {
         input: Some(input),
         encode,
+        caller: session.caller(lane, CallOptions::new()),
         session,
-        lane,
+        sending: None,
         under_way: FuturesOrdered::new(),
         within,
         due: Instant::now(),
@@ -79,8 +92,9 @@ where
 {
     async fn next(&mut self) -> Option<Answer<C>> {
         while !self.is_over {
-            let input = self.input.as_mut();
-            let has_room = input.is_some() && self.under_way.len() < UNDER_WAY;
+            let is_sending = self.sending.is_some();
+            let has_room = self.input.is_some() && self.under_way.len() < UNDER_WAY;
+            let is_waiting = is_sending || !self.under_way.is_empty();
             tokio::select! {
                 biased;
                 Some((answer, goes_on)) = self.under_way.next() => {
@@ -88,18 +102,24 @@ where
                     self.due = Instant::now() + self.within;
                     return Some(answer);
                 }
-                request = next_of(input), if has_room => match request {
+                sent = poll_some(&mut self.sending), if is_sending => {
+                    self.sending = None;
+                    match sent {
+                        Ok(answer) => self.under_way.push_back(answer),
+                        Err(error) => return self.end(error),
+                    }
+                }
+                request = poll_next(&mut self.input), if has_room && !is_sending => match request {
                     Some(request) => {
                         if let Err(error) = self.start(request) {
-                            self.is_over = true;
-                            return Some(Err(error));
+                            return self.end(error);
                         }
                     }
                     None => self.input = None,
                 },
-                () = sleep_until(self.due), if !self.under_way.is_empty() => {
-                    self.is_over = true;
-                    return self.asked.as_ref().map(|asked| Err(asked.timeout().into()));
+                () = sleep_until(self.due), if is_waiting => {
+                    let timeout = self.asked.as_ref()?.timeout();
+                    return self.end(timeout.into());
                 }
                 else => self.is_over = true,
             }
@@ -107,42 +127,68 @@ where
         None
     }
 
+    fn end(&mut self, error: RPCError<C>) -> Option<Answer<C>> {
+        self.is_over = true;
+        Some(Err(error))
+    }
+
     fn start(&mut self, request: AppendEntriesRequest<C>) -> Result<(), RPCError<C>> {
         let first = request.prev_log_id.clone();
         let last = request.entries.last().map(RaftEntry::log_id);
         let last = last.or_else(|| first.clone());
-        let request = (self.encode)(request)?;
+        let Encoded { bytes, asked } = (self.encode)(request)?;
         if self.under_way.is_empty() {
             self.due = Instant::now() + self.within;
         }
         if self.asked.is_none() {
-            self.asked = Some(request.asked().clone());
+            self.asked = Some(asked.clone());
         }
-        let (session, lane) = (self.session.clone(), self.lane);
-        let call = async move {
-            let response: AppendEntriesResponse<C> = match ask(&session, lane, None, &request).await
-            {
-                Ok(response) => response,
-                Err(error) => return (Err(error), false),
-            };
-            if response.is_conflict() && first.is_none() {
-                let why = "the node reports a conflict before the first entry of the log";
-                return (Err(unreachable(why)), false);
-            }
-            let result = response.into_stream_result(first, last.clone());
-            let is_whole = result.as_ref().is_ok_and(|matching| *matching == last);
-            (Ok(result), is_whole)
+        let (session, caller) = (self.session.clone(), self.caller.clone());
+        let sending = async move {
+            let sent = caller.stream_async(&bytes).await;
+            let replies = sent.map_err(|error| asked.failed(&session, &error))?;
+            let answer = answer(session, replies, asked, first, last);
+            Ok(answer.boxed())
         };
-        self.under_way.push_back(call.boxed());
+        self.sending = Some(sending.boxed());
         Ok(())
     }
 }
 
-async fn next_of<S: Stream + Unpin>(input: Option<&mut S>) -> Option<S::Item> {
-    match input {
-        Some(input) => input.next().await,
-        None => None,
+async fn answer<C: RaftTypeConfig>(
+    session: Arc<Session>,
+    mut replies: Replies<[u8], Raw>,
+    asked: Asked<C>,
+    first: Option<LogIdOf<C>>,
+    last: Option<LogIdOf<C>>,
+) -> Answered<C> {
+    let response = match replies.next_async().await {
+        Ok(Some(reply)) => decode::<AppendEntriesResponse<C>>(&reply).map_err(unreachable),
+        Ok(None) => Err(unreachable("the node ended the call without an answer")),
+        Err(error) => Err(asked.failed(&session, &error)),
+    };
+    let response = match response {
+        Ok(response) => response,
+        Err(error) => return (Err(error), false),
+    };
+    if response.is_conflict() && first.is_none() {
+        let why = "the node reports a conflict before the first entry of the log";
+        return (Err(unreachable(why)), false);
     }
+    let result = response.into_stream_result(first, last.clone());
+    let is_whole = result.as_ref().is_ok_and(|matching| *matching == last);
+    (Ok(result), is_whole)
+}
+
+async fn poll_some<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => future::pending().await,
+    }
+}
+
+async fn poll_next<S: Stream + Unpin>(input: &mut Option<S>) -> Option<S::Item> {
+    input.as_mut()?.next().await
 }
 
 /// The most appends that are under way. openraft's own queue of a follower takes as many.

@@ -50,11 +50,22 @@ pub(crate) async fn send<C: RaftTypeConfig, D: SnapshotData>(
         let got = read_some(&mut from, &mut piece[..most])
             .await
             .map_err(unreadable)?;
-        within(asked, to.write_all(&piece[..got])).await?;
+        let is_taken = within(asked, write(&mut to, &piece[..got])).await?;
+        if !is_taken {
+            break;
+        }
         left -= got as u64;
     }
     let answer = answer(&mut to, asked).await?;
     answer.map_err(|why| unreachable(why).into())
+}
+
+/// Writes a piece. Returns false if the other end takes no more: its answer says why.
+async fn write(to: &mut Stream, piece: &[u8]) -> io::Result<bool> {
+    match to.write_all(piece).await {
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        written => written.map(|()| true),
+    }
 }
 
 async fn read_some(from: &mut (impl AsyncRead + Unpin), piece: &mut [u8]) -> io::Result<usize> {

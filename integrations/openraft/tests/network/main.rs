@@ -14,6 +14,8 @@ use openraft::{
     network::RPCOption,
 };
 
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
 use crate::{
     site::{Site, WATCHDOG, append, client, log_id, long, members, node, run, vote},
     store::{GO_ON, HALF_TAKEN, Log, Types, Writes},
@@ -184,10 +186,13 @@ fn a_node_that_ends_is_an_error_of_the_network_and_is_found_again() {
         let silent = node(Fabric::Shm, true);
         let address = silent.local_addr().expect("it listens").to_string();
         let mut asking = client(Fabric::Shm, 1, &address).await;
+        let calls = silent.calls("openraft 0.10.0-alpha.37, log");
+        let service = calls.codec::<ibex::Raw>().service::<[u8], [u8]>();
+        let mut service = service.expect("a service");
         let closing = async {
-            // A session there is; then it ends.
-            silent.accept_async().await.expect("a session");
+            let request = service.next_async().await.expect("a request");
             let _ = silent.close_async(WATCHDOG).await;
+            drop(request);
         };
         let (error, ()) = tokio::join!(asking.append_entries(append(None, None), long()), closing);
         assert!(matches!(error, Err(RPCError::Network(_))), "{error:?}");
@@ -284,6 +289,46 @@ fn a_snapshot_that_is_too_long_is_refused_before_it_is_read() {
             "{error}"
         );
         serving.abort();
+        site.stop().await;
+    });
+}
+
+#[test]
+fn bytes_that_are_no_request_stop_nobody() {
+    run(async {
+        let site = Site::start(1, Fabric::Tcp, Log::default()).await;
+        let stranger = node(Fabric::Tcp, false);
+        let peer = stranger.connect_async(site.address.as_str()).await;
+        let peer = peer.expect("a session");
+        for service in ["log", "control"] {
+            let name = format!("openraft 0.10.0-alpha.37, {service}");
+            let calls = peer.calls(&name).codec::<ibex::Raw>();
+            let caller = calls.caller::<[u8], [u8]>().expect("a caller");
+            for length in [0, 1, 7, 1000, 100_000] {
+                let error = caller.call_async(&vec![0xff; length]).await;
+                let error = error.expect_err("no request");
+                assert_eq!(error.failure().expect("an answer").code, 1, "{error}");
+            }
+        }
+        // The header of a snapshot: none, one that is cut short, one that is too long, and garbage.
+        let headers: [&[u8]; 4] = [
+            &[0; 4],
+            &[9, 0, 0, 0, 1],
+            &[0xff; 4],
+            &[3, 0, 0, 0, 9, 9, 9],
+        ];
+        for header in headers {
+            let stream = ibex::io::connect_async(&peer, "openraft 0.10.0-alpha.37, snapshots");
+            let mut stream = stream.await.expect("a stream");
+            stream.write_all(header).await.expect("room");
+            stream.finish();
+            let mut answer = Vec::new();
+            let end = stream.read_to_end(&mut answer).await;
+            assert_eq!(end.expect("an end"), 0);
+        }
+        let mut asking = site.client(Fabric::Tcp, 1).await;
+        let beat = asking.append_entries(append(None, None), long()).await;
+        assert!(beat.expect("an answer").is_success());
         site.stop().await;
     });
 }

@@ -36,13 +36,13 @@ struct Kept {
     vote: Option<VoteOf<Types>>,
     entries: BTreeMap<u64, EntryOf<Types>>,
     purged: Option<LogIdOf<Types>>,
-    /// Appends that are written together: none is before all of them are there.
+    /// Entries that are written together: none is before all of them are there.
     group: usize,
     waiting: Vec<IOFlushed<Types>>,
 }
 
 impl Log {
-    /// A log that writes so many appends together.
+    /// A log that writes its first so many entries together.
     pub(crate) fn in_groups_of(group: usize) -> Log {
         let log = Log::default();
         log.kept().group = group;
@@ -100,7 +100,7 @@ impl RaftLogStorage<Types> for Log {
             kept.entries.insert(entry.log_id.index(), entry);
         }
         kept.waiting.push(written);
-        if kept.waiting.len() >= kept.group {
+        if kept.entries.len() >= kept.group {
             for written in kept.waiting.drain(..) {
                 written.io_completed(Ok(()));
             }
