@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io, mem,
-    net::SocketAddr,
+    net::{SocketAddr, TcpListener},
     os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     sync::Arc,
     thread,
@@ -101,6 +101,13 @@ pub struct Node {
     environment: Environment,
 }
 
+/// An address to listen at, and the socket for that if there is one already.
+pub(crate) struct Listening {
+    pub(crate) address: SocketAddr,
+    /// The socket that the program gave.
+    pub(crate) given: Option<TcpListener>,
+}
+
 /// Where the tasks of a node run, if tasks drive it.
 struct Tasks {
     #[cfg(feature = "tokio")]
@@ -188,7 +195,7 @@ impl Node {
     pub(crate) fn start(
         settings: NodeSettings,
         environment: Environment,
-        address: Option<SocketAddr>,
+        listening: Option<Listening>,
     ) -> Result<Self, ListenError> {
         fork::check(|| "ibex, as it runs here,".to_owned())?;
         let mut random = [0; 24];
@@ -209,7 +216,7 @@ impl Node {
         #[cfg(feature = "verbs")]
         {
             if settings.needs_verbs() {
-                let listen = address.map(|address| address.ip());
+                let listen = listening.as_ref().map(|listening| listening.address.ip());
                 let required = devices.require(listen);
                 required.map_err(|source| ListenError::Rdma { source })?;
             }
@@ -260,16 +267,21 @@ impl Node {
             settings,
             environment,
         };
-        if let Some(address) = address {
+        if let Some(listening) = listening {
             // If that fails the node is closed again, and its thread with it.
-            node.bind(address)?;
+            node.bind(listening)?;
         }
         tasks.spawn(&node.runtime, node.settings.linger)?;
         Ok(node)
     }
 
-    fn bind(&mut self, address: SocketAddr) -> Result<(), ListenError> {
-        let bound = Acceptor::bind(address, self.local.clone());
+    fn bind(&mut self, listening: Listening) -> Result<(), ListenError> {
+        let Listening { address, given } = listening;
+        let local = self.local.clone();
+        let bound = match given {
+            Some(listener) => Acceptor::listen_on(listener, local),
+            None => Acceptor::bind(address, local),
+        };
         let acceptor = bound.map_err(|error| ListenError::Address {
             address: address.to_string(),
             source: error.source,

@@ -1,6 +1,11 @@
 //! Settings of nodes, checked when they are used.
 
-use std::{net::ToSocketAddrs, time::Duration};
+use std::{
+    io,
+    net::{TcpListener, ToSocketAddrs},
+    sync::Arc,
+    time::Duration,
+};
 
 use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::driver::{Driver, Wait};
@@ -8,6 +13,7 @@ use ibex_transport::driver::{Driver, Wait};
 use crate::{
     Fabric, ListenError, Node, SettingError, ToAddress, address,
     environment::{self, EnvironmentWarning, Site},
+    node::Listening,
     node_settings::{LEAST_MEMORY_LIMIT, NodeSettings},
 };
 
@@ -74,7 +80,7 @@ use crate::{
 #[must_use = "a builder does nothing until `build`"]
 pub struct NodeBuilder {
     settings: NodeSettings,
-    listen: Option<String>,
+    listen: Option<Listen>,
     insecure_network: bool,
     /// The first setting that was out of its range.
     error: Option<SettingError>,
@@ -102,7 +108,35 @@ impl NodeBuilder {
     /// [`insecure_network`](Self::insecure_network), since nothing authenticates peers
     /// yet.
     pub fn listen(mut self, address: impl ToAddress) -> Self {
-        self.listen = Some(address::text_of(&address));
+        self.listen = Some(Listen::At(address::text_of(&address)));
+        self
+    }
+
+    /// Listens with a socket that is bound and listens already, in place of
+    /// [`listen`](Self::listen): one that systemd or another supervisor hands over, or the
+    /// process that this one replaces. The last of the two calls counts.
+    ///
+    /// Processes may share the socket. Each connection goes to one of them, and the socket
+    /// listens for as long as any of them has it, so nobody who connects meanwhile is turned
+    /// away. A node that is closed leaves it to the others at once. A session that loses its
+    /// connection then, or whose new connection another process gets, is
+    /// [gone](crate::EndCause::PeerGone).
+    ///
+    /// The socket is set to non-blocking mode, which holds for all processes that share it.
+    /// An address that other hosts can reach needs
+    /// [`insecure_network`](Self::insecure_network), as with `listen`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let socket = std::net::TcpListener::bind("127.0.0.1:0")?;
+    /// let address = socket.local_addr()?;
+    /// let node = ibex::Node::builder().listen_on(socket).build()?;
+    /// assert_eq!(node.local_addr(), Some(address));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn listen_on(mut self, listener: TcpListener) -> Self {
+        self.listen = Some(Listen::On(Arc::new(listener)));
         self
     }
 
@@ -510,24 +544,46 @@ impl NodeBuilder {
             return Err(ListenError::NotCompiledIn { fabric });
         }
         self.settings.check_relations()?;
-        let address = match &self.listen {
-            None => None,
-            Some(listen) => {
-                let failed = |source| ListenError::Address {
-                    address: listen.clone(),
-                    source,
-                };
-                let mut addresses = listen.to_socket_addrs().map_err(failed)?;
+        let listening = self.listen.as_ref().map(Listen::resolve).transpose()?;
+        if let Some(Listening { address, .. }) = listening
+            && !address.ip().is_loopback()
+            && !self.insecure_network
+        {
+            return Err(ListenError::InsecureAddress { address });
+        }
+        Node::start(self.settings, site.environment, listening)
+    }
+}
+
+/// An address or a socket to listen with, as the program gave it.
+#[derive(Clone, Debug)]
+enum Listen {
+    At(String),
+    On(Arc<TcpListener>),
+}
+
+impl Listen {
+    fn resolve(&self) -> Result<Listening, ListenError> {
+        let failed = |address: &str| {
+            let address = address.to_owned();
+            move |source| ListenError::Address { address, source }
+        };
+        match self {
+            Self::At(name) => {
+                let mut addresses = name.to_socket_addrs().map_err(failed(name))?;
                 let address = addresses
                     .next()
-                    .ok_or_else(|| failed(std::io::Error::other("the name has no address")))?;
-                if !address.ip().is_loopback() && !self.insecure_network {
-                    return Err(ListenError::InsecureAddress { address });
-                }
-                Some(address)
+                    .ok_or_else(|| failed(name)(io::Error::other("the name has no address")))?;
+                let given = None;
+                Ok(Listening { address, given })
             }
-        };
-        Node::start(self.settings, site.environment, address)
+            Self::On(listener) => {
+                let failed = failed("the socket that was given");
+                let address = listener.local_addr().map_err(failed)?;
+                let given = Some(listener.try_clone()?);
+                Ok(Listening { address, given })
+            }
+        }
     }
 }
 

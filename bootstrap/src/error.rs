@@ -408,7 +408,8 @@ impl ResumeError {
     }
 }
 
-/// Why [`Acceptor::bind`](crate::Acceptor::bind) gave no listener.
+/// Why [`Acceptor::bind`](crate::Acceptor::bind) or
+/// [`Acceptor::listen_on`](crate::Acceptor::listen_on) gave no listener.
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {action} failed: {source}; {}",

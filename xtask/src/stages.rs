@@ -255,7 +255,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --test environment --test event_loop --test fingerprints --test group --test log \
          --test memory_bound \
          --test owned_messages --test polls --test readme --test refusals --test send_sync \
-         --test shared_credit --test streams --test unopened",
+         --test service_life --test shared_credit --test streams --test unopened",
         "cargo test -p ibex --doc",
     ];
     let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, EventFlags};
 use rustix::io::Errno;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 use super::errands::Errands;
 use super::pending::{Pending, Progress, Watch};
@@ -37,7 +37,9 @@ pub struct Acceptor {
     local: Local,
 
     // The sockets.
-    listener: TcpListener,
+    /// Gone once a listener that was [given](Acceptor::listen_on) is left to whoever shares it.
+    listener: Option<TcpListener>,
+    is_given: bool,
     address: SocketAddr,
     /// Holds the listener under [`LISTENER`], the errands' bell under [`ERRANDS`]
     /// and each handshake under its key.
@@ -89,13 +91,54 @@ impl Acceptor {
         }
         socket.bind(&address.into()).map_err(failed("binding"))?;
         socket.listen(BACKLOG).map_err(failed("listening"))?;
-        let listener = TcpListener::from(socket);
+        Self::start(socket.into(), false, local)
+    }
+
+    /// Listens with a socket that the caller made, or was given by another process: one that
+    /// listens for TCP already.
+    ///
+    /// Processes may share it. [`close`](Self::close) then leaves those who connect later to
+    /// the others, and the socket listens for as long as any process has it. It is set to
+    /// non-blocking mode, for all of them.
+    ///
+    /// # Errors
+    /// The socket is not one of TCP, does not listen, or cannot be watched.
+    pub fn listen_on(listener: TcpListener, local: Local) -> Result<Acceptor, ListenError> {
+        let address = listener.local_addr();
+        let failed = |address, action| {
+            move |source| ListenError {
+                address,
+                action,
+                source,
+            }
+        };
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = address.map_err(failed(unknown, "asking a given socket for its address"))?;
+        let listens = SockRef::from(&listener).is_listener();
+        match listens.map_err(failed(address, "asking whether a given socket listens"))? {
+            true => Self::start(listener, true, local),
+            false => {
+                let source = io::Error::other("the socket that was given does not listen");
+                Err(failed(address, "taking a given socket")(source))
+            }
+        }
+    }
+
+    fn start(listener: TcpListener, is_given: bool, local: Local) -> Result<Acceptor, ListenError> {
+        let bound = listener.local_addr();
+        let unknown = SocketAddr::from(([0, 0, 0, 0], 0));
+        let address = bound.as_ref().copied().unwrap_or(unknown);
+        let failed = |action| {
+            move |source| ListenError {
+                address,
+                action,
+                source,
+            }
+        };
+        let bound = bound.map_err(failed("asking for the bound port"))?;
         listener
             .set_nonblocking(true)
             .map_err(failed("setting non-blocking mode"))?;
-        let bound = listener
-            .local_addr()
-            .map_err(failed("asking for the bound port"))?;
         let epoll = epoll::create(CreateFlags::CLOEXEC)
             .map_err(|error| failed("making an epoll set")(error.into()))?;
         let watch = |key| Watch {
@@ -114,7 +157,8 @@ impl Acceptor {
         }
         Ok(Acceptor {
             local,
-            listener,
+            listener: Some(listener),
+            is_given,
             address: bound,
             epoll,
             resting_until: None,
@@ -160,9 +204,17 @@ impl Acceptor {
     }
 
     /// Refuses whoever wants a new session from now on. Those of [`Local::resumable`] go on
-    /// as before, until this is dropped.
-    pub fn close(&self) {
+    /// as before, until this is dropped. A listener that was [given](Self::listen_on) is left
+    /// to the processes that share it: whoever connects from now on is theirs, also to resume a
+    /// session.
+    pub fn close(&mut self) {
         self.local.places.close();
+        if self.is_given
+            && let Some(listener) = self.listener.take()
+            && self.resting_until.take().is_none()
+        {
+            self.listener_watch().remove(&listener);
+        }
     }
 
     /// When to call [`turn`](Self::turn) even if `as_fd` is not readable.
@@ -272,7 +324,10 @@ impl Acceptor {
 
     fn accept(&mut self, now: Instant) {
         for _ in 0..ACCEPTS_PER_TURN {
-            match self.listener.accept() {
+            let Some(listener) = &self.listener else {
+                return;
+            };
+            match listener.accept() {
                 Ok((stream, address)) => {
                     let address = tcp::canonical(address);
                     if let Err(source) = self.welcome(stream, address, now) {
@@ -355,27 +410,31 @@ impl Acceptor {
 
     /// Stops accepting for a while.
     fn rest(&mut self, now: Instant) {
-        Watch {
-            epoll: self.epoll.as_fd(),
-            key: LISTENER,
+        if let Some(listener) = &self.listener {
+            self.listener_watch().remove(listener);
+            self.resting_until = Some(now + REST);
         }
-        .remove(&self.listener);
-        self.resting_until = Some(now + REST);
     }
 
     fn end_rest(&mut self, now: Instant) {
         if self.resting_until.is_none_or(|until| now < until) {
             return;
         }
-        let watch = Watch {
-            epoll: self.epoll.as_fd(),
-            key: LISTENER,
+        let Some(listener) = &self.listener else {
+            return;
         };
         // Without memory for it, the rest goes on.
-        self.resting_until = match watch.add(&self.listener, EventFlags::IN) {
+        self.resting_until = match self.listener_watch().add(listener, EventFlags::IN) {
             Ok(()) => None,
             Err(_) => Some(now + REST),
         };
+    }
+
+    fn listener_watch(&self) -> Watch<'_> {
+        Watch {
+            epoll: self.epoll.as_fd(),
+            key: LISTENER,
+        }
     }
 }
 
