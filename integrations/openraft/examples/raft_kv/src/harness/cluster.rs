@@ -50,7 +50,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// A process cannot be started, or nobody leads within a minute.
+    /// A process cannot be started, or nobody leads within three minutes.
     pub async fn start(launch: Launch) -> Result<Cluster, Failure> {
         static NUMBER: AtomicU64 = AtomicU64::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +164,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// It does not end within a minute, or says that all is well.
+    /// It does not end within three minutes, or says that all is well.
     pub async fn failed(&mut self, id: u64) -> Result<(), Failure> {
         let member = self.members.get_mut(&id).ok_or("no such node")?;
         let mut child = member.child.take().ok_or("it does not run")?;
@@ -194,7 +194,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// None does within a minute.
+    /// None does within three minutes.
     pub async fn leader(&self) -> Result<u64, Failure> {
         let search = async {
             loop {
@@ -243,7 +243,7 @@ impl Cluster {
     ///
     /// # Errors
     ///
-    /// It is not within a minute.
+    /// It is not within three minutes.
     pub async fn ask_patiently(&self, id: u64, request: &str) -> Result<(), Failure> {
         let asking = async {
             while !self
@@ -287,5 +287,5 @@ fn addresses(cluster: u64, node: u64) -> [String; 2] {
     ["7100", "7200"].map(|port| format!("127.{high}.{low}.{last}:{port}"))
 }
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(180);
 const PAUSE: Duration = Duration::from_millis(20);
