@@ -119,6 +119,9 @@ pub enum AcceptError {
     /// The node was closed.
     #[error("this node was closed")]
     Closed,
+    /// The node begins no session any more, and all that it had begun were handed out.
+    #[error("this node accepts nobody any more: stop_accepting was called")]
+    Stopped,
     /// Nobody connected within the time-out.
     #[error("nobody connected within the time-out")]
     Timeout,

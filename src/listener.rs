@@ -160,6 +160,7 @@ pub(crate) fn admission(
             pid: info.pid,
             fabric: peer::as_carried(fabric),
             reason,
+            known_to: resuming.name.clone(),
         },
     }
 }

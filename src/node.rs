@@ -239,6 +239,7 @@ impl Node {
             sessions,
             dialers: Dialers::new(dialing::RESUMING),
             local: local.clone(),
+            name: settings.name.clone(),
             fail_over_after: settings.fail_over_after,
             fail_back: settings.fail_back,
         };
@@ -390,14 +391,44 @@ impl Node {
     /// As [`accept`](Self::accept).
     pub fn try_accept(&self) -> Result<Option<Peer>, AcceptError> {
         self.check_listening()?;
-        Ok(self.runtime.try_accept().map(|session| self.peer(session)))
+        match self.runtime.try_accept() {
+            Some(session) => Ok(Some(self.peer(session))),
+            None if self.runtime.accepts_no_more() => Err(self.accepts_no_more()),
+            None => Ok(None),
+        }
+    }
+
+    /// Begins no session any more with those who connect. Sessions, their channels and calls go
+    /// on, and this node may still connect to others. It takes effect at once and cannot be taken
+    /// back; [`close`](Self::close) does the same first.
+    ///
+    /// `connect` of a peer finds nobody who takes it, and tries on within its time-out. Another
+    /// process that shares a socket of [`listen_on`](NodeBuilder::listen_on) has all who connect
+    /// from now on. A node that listens by itself keeps its address, where peers go on
+    /// with sessions whose connections broke.
+    ///
+    /// [`accept`](Self::accept) still hands out those who had connected before, and then
+    /// [`AcceptError::Stopped`]; calls of it that wait return so. Whoever was in the middle of a
+    /// handshake may become a session a moment later, which a last `try_accept` finds.
+    pub fn stop_accepting(&self) {
+        if !fork::is_child() {
+            self.runtime.stop_accepting();
+        }
+    }
+
+    /// The reason why nobody else comes.
+    pub(crate) fn accepts_no_more(&self) -> AcceptError {
+        match self.runtime.is_closed() {
+            true => AcceptError::Closed,
+            false => AcceptError::Stopped,
+        }
     }
 
     fn accept_until(&self, deadline: Option<Instant>) -> Result<Peer, AcceptError> {
         self.check_listening()?;
         match self.runtime.accept(deadline) {
             Ok(Some(session)) => Ok(self.peer(session)),
-            Ok(None) => Err(AcceptError::Closed),
+            Ok(None) => Err(self.accepts_no_more()),
             Err(_) => Err(AcceptError::Timeout),
         }
     }
@@ -430,6 +461,12 @@ impl Node {
         self.local_addr
     }
 
+    /// The name that [`NodeBuilder::name`] gave the node.
+    #[must_use]
+    pub fn name(&self) -> Option<&str> {
+        self.settings.name.as_deref()
+    }
+
     /// Who this node is to its peers.
     #[must_use]
     pub fn id(&self) -> PeerId {
@@ -442,6 +479,7 @@ impl Node {
     #[must_use]
     pub fn stats(&self) -> NodeStats {
         NodeStats::new(
+            self.name().map(str::to_owned),
             self.id(),
             self.local_addr,
             self.settings.driver,
@@ -552,6 +590,7 @@ impl Drop for Node {
 impl fmt::Debug for Node {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Node")
+            .field("name", &self.name())
             .field("local_addr", &self.local_addr)
             .field("settings", &self.settings)
             .finish_non_exhaustive()

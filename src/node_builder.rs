@@ -148,6 +148,17 @@ impl NodeBuilder {
         self
     }
 
+    /// A name of the node for people, of 1 to 64 bytes. Default: none. The log has it with each
+    /// peer, and [`NodeStats`](crate::NodeStats) and `Debug` of the node show it, so that the
+    /// nodes of one process are told apart. Peers are not told.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        let name = name.into();
+        let bytes = name.len() as u64;
+        self.note(SettingError::check_bytes("name", bytes, 1..=64));
+        self.settings.name = Some(name.into());
+        self
+    }
+
     /// Who turns the engine. Default: [`Driver::Threads`].
     pub fn driver(mut self, driver: Driver) -> Self {
         self.settings.driver = driver;

@@ -1,6 +1,6 @@
 //! What a node is made with, each setting within its range.
 
-use std::{thread, time::Duration};
+use std::{sync::Arc, thread, time::Duration};
 
 use ibex_bootstrap::{Integrity, Policy};
 use ibex_transport::{
@@ -18,6 +18,7 @@ use crate::{
 /// Settings of a node.
 #[derive(Clone, Debug)]
 pub(crate) struct NodeSettings {
+    pub(crate) name: Option<Arc<str>>,
     pub(crate) driver: Driver,
     pub(crate) wait: Option<Wait>,
     pub(crate) cores: Vec<usize>,
@@ -48,6 +49,7 @@ pub(crate) struct NodeSettings {
 impl Default for NodeSettings {
     fn default() -> Self {
         Self {
+            name: None,
             driver: Driver::default(),
             wait: None,
             cores: Vec::new(),

@@ -44,6 +44,14 @@ impl PeerId {
         }
     }
 
+    /// The identity of the node alone: [`NodeBuilder::identity`](crate::NodeBuilder::identity), or
+    /// drawn for one run. All sessions of a node have the same, and so have all of its runs if the
+    /// program gave it one; a `PeerId` is another after each restart.
+    #[must_use]
+    pub fn node_id(&self) -> [u8; 16] {
+        self.identity
+    }
+
     pub(crate) fn of(peer: &PeerDescription) -> Self {
         Self::new(peer.identity, peer.incarnation)
     }

@@ -72,6 +72,8 @@ pub(crate) struct Resuming {
     pub(crate) sessions: Arc<Sessions>,
     pub(crate) dialers: Dialers,
     pub(crate) local: Local,
+    /// [`NodeBuilder::name`](crate::NodeBuilder::name).
+    pub(crate) name: Option<Arc<str>>,
     /// [`NodeBuilder::fail_over_after`](crate::NodeBuilder::fail_over_after).
     pub(crate) fail_over_after: Duration,
     /// [`NodeBuilder::fail_back`](crate::NodeBuilder::fail_back).

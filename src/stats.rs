@@ -15,6 +15,8 @@ use crate::{ChannelState, ChannelStats, Fabric, PeerId, Role, peer::fabric_of};
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct NodeStats {
+    /// Its name, if [`NodeBuilder::name`](crate::NodeBuilder::name) gave it one.
+    pub name: Option<String>,
     /// Who the node is.
     pub id: PeerId,
     /// Where it listens.
@@ -67,6 +69,7 @@ pub enum SessionState {
 
 impl NodeStats {
     pub(crate) fn new(
+        name: Option<String>,
         id: PeerId,
         address: Option<SocketAddr>,
         driver: Driver,
@@ -74,6 +77,7 @@ impl NodeStats {
         (turns, links): (u64, Vec<LinkStats>),
     ) -> Self {
         Self {
+            name,
             id,
             address,
             driver,
@@ -105,7 +109,10 @@ impl NodeSession {
 
 impl fmt::Display for NodeStats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "node {}", self.id)?;
+        match &self.name {
+            Some(name) => write!(f, "node {name} ({})", self.id)?,
+            None => write!(f, "node {}", self.id)?,
+        }
         if let Some(address) = self.address {
             write!(f, ", listening on {address}")?;
         }

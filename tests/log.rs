@@ -61,7 +61,8 @@ impl Visit for Line {
 fn a_peer_is_named_by_its_identity_and_by_whom_it_connected_to() {
     let log = Log::default();
     tracing::subscriber::set_global_default(log.clone()).expect("nobody keeps the log yet");
-    let listener = Node::listen("127.0.0.1:0").expect("a node");
+    let listener = Node::builder().name("the second").listen("127.0.0.1:0");
+    let listener = listener.build().expect("a node");
     let address = listener.local_addr().expect("it listens");
     let dialer = thread::spawn(move || {
         let client = Node::builder().identity([7; 16]).build().expect("a node");
@@ -69,7 +70,7 @@ fn a_peer_is_named_by_its_identity_and_by_whom_it_connected_to() {
         (client, peer)
     });
     let peer = listener.accept().expect("the same session");
-    let own = format!(", accepted on {address} ");
+    let own = format!(", accepted on {address}, a peer of node the second ");
     let line = log.line_with(&own).expect("it is logged");
     assert!(line.contains("session up"), "{line}");
     let named = format!("peer={} at {}", peer.id(), peer.address());

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use ibex::{Driver, ListenError, Node, NodeBuilder};
+use ibex::{AcceptError, Driver, ListenError, Node, NodeBuilder};
 use listenfd::ListenFd;
 use rustix::net;
 
@@ -128,4 +128,87 @@ fn a_given_socket_that_strangers_reach_has_to_be_allowed() {
     assert!(matches!(refused, Err(ListenError::InsecureAddress { .. })));
     let allowed = builder().insecure_network().listen_on(socket()).build();
     allowed.expect("the program said so");
+}
+
+#[test]
+fn a_node_that_stops_accepting_goes_on_with_its_sessions() {
+    for driver in [Driver::Threads, Driver::Caller] {
+        let socket = TcpListener::bind(LOOPBACK).expect("a port");
+        let address = socket.local_addr().expect("it is bound");
+        let share = || socket.try_clone().expect("a descriptor");
+        let old = builder().driver(driver).listen_on(share()).build();
+        let old = old.expect("a node");
+        let client = builder().build().expect("a node");
+        thread::scope(|scope| {
+            let connected = scope.spawn(|| client.connect(address).expect("it listens"));
+            let here = old.accept().expect("a peer");
+            let there = connected.join().expect("it connected");
+            assert_eq!(there.id(), old.id());
+
+            // Nobody else comes, and whoever waits is told.
+            let waiting = scope.spawn(|| old.accept());
+            old.stop_accepting();
+            let refused = waiting.join().expect("it returned");
+            assert!(matches!(refused, Err(AcceptError::Stopped)), "{refused:?}");
+            assert!(matches!(old.try_accept(), Err(AcceptError::Stopped)));
+            let new = builder().listen_on(share()).build().expect("a node");
+            assert_eq!(found_at(address), new.id());
+
+            // The session of before takes new channels.
+            let mut sender = here.sender::<u64>("news").expect("a sender");
+            let mut receiver = there.receiver::<u64>("news").expect("a receiver");
+            let sent = scope.spawn(move || {
+                sender.send(&3).expect("it is sent");
+                sender.close().expect("it is read");
+            });
+            let news = receiver.next().expect("the session lasts").expect("one");
+            assert_eq!(u64::from(*news), 3);
+            drop(news);
+            assert!(receiver.next().expect("an orderly end").is_none());
+            sent.join().expect("all was sent");
+            assert!(old.close(Duration::MAX).undelivered.is_empty());
+            assert!(matches!(old.try_accept(), Err(AcceptError::Closed)));
+        });
+    }
+}
+
+/// A node that has an address of its own keeps it, and refuses in its own words.
+#[test]
+fn a_node_that_stops_accepting_refuses_who_connects_to_its_own_address() {
+    let node = builder().listen(LOOPBACK).build().expect("a node");
+    let address = node.local_addr().expect("it listens");
+    node.stop_accepting();
+    // The last attempt within the time-out says why, if there was time for one.
+    let mut timeout = Duration::from_millis(50);
+    loop {
+        let client = builder().connect_timeout(timeout).build().expect("a node");
+        let refused = client.connect(address).expect_err("it accepts nobody");
+        if refused.to_string().contains("begins no session") {
+            break;
+        }
+        timeout *= 2;
+    }
+}
+
+#[test]
+fn a_name_is_in_the_stats_and_an_identity_outlives_a_run() {
+    let identity = [7; 16];
+    let run = || builder().name("replica-2").identity(identity).build();
+    let first = run().expect("a node");
+    let stats = first.stats();
+    assert_eq!(
+        (first.name(), stats.name.as_deref()),
+        (Some("replica-2"), Some("replica-2"))
+    );
+    assert!(stats.to_string().starts_with("node replica-2 ("), "{stats}");
+    let second = run().expect("a node");
+    assert_ne!(first.id(), second.id());
+    assert_eq!(first.id().node_id(), identity);
+    assert_eq!(second.id().node_id(), identity);
+
+    let nameless = builder().name("").build().expect_err("no name");
+    assert_eq!(
+        nameless.to_string(),
+        "name is 0 bytes; it may be 1 byte to 64 bytes"
+    );
 }

@@ -47,7 +47,7 @@ impl Future for AcceptAsync<'_> {
             .poll_accept(&mut this.wait, context.waker());
         Poll::Ready(match ready!(accepted) {
             Some(session) => Ok(this.node.peer(session)),
-            None => Err(AcceptError::Closed),
+            None => Err(this.node.accepts_no_more()),
         })
     }
 }

@@ -498,7 +498,7 @@ impl Runtime {
         self.leave_accept(wait);
         let look = || match self.try_accept() {
             Some(session) => Poll::Ready(Some(session)),
-            None if self.is_closed() => Poll::Ready(None),
+            None if self.accepts_no_more() => Poll::Ready(None),
             None => Poll::Pending,
         };
         let found = look();

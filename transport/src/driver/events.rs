@@ -294,6 +294,7 @@ mod tests {
             pid: None,
             fabric: Fabric::Tcp,
             reason: "tcp: a test".to_owned(),
+            known_to: None,
         }
     }
 

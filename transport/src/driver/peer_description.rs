@@ -1,7 +1,7 @@
 //! What a handshake told of a peer.
 #![forbid(unsafe_code)]
 
-use std::{fmt, net::SocketAddr, time::Instant};
+use std::{fmt, net::SocketAddr, sync::Arc, time::Instant};
 
 use crate::fabric::Fabric;
 
@@ -23,6 +23,8 @@ pub struct PeerDescription {
     pub fabric: Fabric,
     /// Why this fabric.
     pub reason: String,
+    /// The name of the node here whose peer it is, for the log, if the program gave it one.
+    pub known_to: Option<Arc<str>>,
 }
 
 /// Prints identity and incarnation, as far as people tell them apart, and the address.

@@ -101,6 +101,8 @@ pub struct Runtime {
     guard_rang: AtomicBool,
     accepted: Mutex<std::collections::VecDeque<Arc<SessionShared>>>,
     accept_waiters: WaitSlot,
+    /// Set before those who wait in `accept_waiters` are woken, so they find it.
+    accepts_no_more: AtomicBool,
     gatherings: Gatherings,
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
@@ -154,6 +156,7 @@ impl Runtime {
             gatherings: Gatherings::default(),
             events: EventQueue::default(),
             warnings: warnings.clone(),
+            accepts_no_more: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
@@ -289,8 +292,25 @@ impl Runtime {
             if let Some(session) = lock(&self.accepted).pop_front() {
                 return Some(Some(session));
             }
-            self.is_closed().then_some(None)
+            self.accepts_no_more().then_some(None)
         })
+    }
+
+    /// Refuses who dials from now on, or leaves them to others who share the socket. Sessions
+    /// that are there go on, and who waits for another hears that none comes.
+    pub fn stop_accepting(&self) {
+        self.accepts_no_more.store(true, Ordering::Release);
+        self.with_engine(|engine, context| {
+            engine.stop_accepting();
+            self.accept_waiters.take(&mut context.wakers);
+        });
+        self.bell.wake();
+    }
+
+    /// Returns true once the node begins no session any more with those who dial.
+    #[must_use]
+    pub fn accepts_no_more(&self) -> bool {
+        self.accepts_no_more.load(Ordering::Acquire) || self.is_closed()
     }
 
     /// The next session that a peer dialed, if one is there.

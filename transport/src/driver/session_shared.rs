@@ -60,8 +60,11 @@ pub(crate) struct PeerInLog<'a> {
 impl fmt::Display for PeerInLog<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.peer.fmt(f)?;
-        match self.accepted_on {
-            Some(ours) => write!(f, ", accepted on {ours}"),
+        if let Some(ours) = self.accepted_on {
+            write!(f, ", accepted on {ours}")?;
+        }
+        match &self.peer.known_to {
+            Some(node) => write!(f, ", a peer of node {node}"),
             None => Ok(()),
         }
     }

@@ -34,6 +34,13 @@ impl Engine {
         self.links.values().for_each(|link| link.break_off(reason));
     }
 
+    /// Begins no session any more with those who dial.
+    pub(crate) fn stop_accepting(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.close();
+        }
+    }
+
     /// Ends every session in order; by `deadline` it is over in any case, or for ever if
     /// there is none. Said again, the earliest deadline counts.
     pub(crate) fn begin_close(&mut self, deadline: Option<Instant>, context: &mut Context<'_>) {
@@ -44,9 +51,7 @@ impl Engine {
             }
         };
         // A session whose connection breaks while it is closed is to be found again.
-        if let Some(control) = &mut self.control {
-            control.close();
-        }
+        self.stop_accepting();
         let sessions: Vec<u64> = self.links.ids().collect();
         for session in sessions {
             self.on_link(session, context, |link, context| {

@@ -84,6 +84,7 @@ fn admit(runtime: &Arc<Runtime>, stream: TcpStream, unix: Option<UnixWires>) -> 
             pid: None,
             fabric,
             reason: "the test says so".to_owned(),
+            known_to: None,
         },
         stream,
         leftover: Vec::new(),

@@ -111,6 +111,7 @@ fn admission(stream: TcpStream, pair: PreparedPair) -> Admission {
             pid: None,
             fabric: Fabric::Verbs,
             reason: "the test says so".to_owned(),
+            known_to: None,
         },
         stream,
         leftover: Vec::new(),
