@@ -275,6 +275,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             service,
             peer,
             is_sent: self.is_sent,
+            is_open: self.is_sent || self.line.outbox.is_open(),
         }
     }
 

@@ -124,10 +124,13 @@ pub enum CallError {
     /// The deadline passed. The handler is told.
     #[error(
         "service \"{service}\" of {peer} did not answer before the call's deadline; {}",
-        match .is_sent {
-            true => "whether a handler has executed it is not known",
-            false => "the request was not sent, and so not executed: as many calls are under way \
-                      as may be, or the channel is full",
+        match (.is_sent, .is_open) {
+            (true, _) => "whether a handler has executed it is not known",
+            (false, true) => "the request was not sent, and so not executed: as many calls are \
+                              under way as may be, or the channel is full",
+            (false, false) => "the request was not sent, and so not executed: the peer has not \
+                               opened a service of this name; see that it does, and that both \
+                               programs use one name",
         }
     )]
     #[non_exhaustive]
@@ -138,6 +141,8 @@ pub enum CallError {
         peer: String,
         /// Whether the request went out.
         is_sent: bool,
+        /// Whether the peer had opened the service.
+        is_open: bool,
     },
     /// The handler dropped the request without an answer, as by a panic.
     #[error(

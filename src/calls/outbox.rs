@@ -124,6 +124,15 @@ impl Outbox {
         self.attend();
     }
 
+    /// Whether the peer has opened its end.
+    #[cold]
+    pub(super) fn is_open(&self) -> bool {
+        let sending = self.sending.hold();
+        let is_open = sending.handle.as_ref().is_some_and(SendHandle::is_open);
+        self.leave_sending(sending);
+        is_open
+    }
+
     /// Lets another end of the name be opened, though this one may be in use yet.
     pub(super) fn free_name(&self) {
         if let Some(end) = self.end.get() {

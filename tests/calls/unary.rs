@@ -390,6 +390,32 @@ fn no_more_calls_are_under_way_than_may_be() {
 }
 
 #[test]
+fn a_call_of_a_service_that_nobody_offers_says_so_at_its_deadline() {
+    in_each_cell(
+        |node, peer| {
+            let soon = CallOptions::new().timeout(MOMENT);
+            let nobody = peer
+                .caller::<Question, Answer>("nobody")
+                .unwrap()
+                .with(soon);
+            let of_thread = nobody.call(&question(1)).unwrap_err();
+            let of_task = run(node, nobody.call_async(&question(2))).unwrap_err();
+            for error in [of_thread, of_task] {
+                assert_eq!(error.execution(), Execution::NotExecuted);
+                let text = error.to_string();
+                assert!(text.contains("not opened a service of this name"), "{text}");
+            }
+            let last = peer.caller::<Question, Answer>("last").unwrap();
+            last.call(&question(3)).unwrap();
+        },
+        |node, _| {
+            let mut last = node.service::<Question, Answer>("last").unwrap();
+            answer(last.next().unwrap().unwrap());
+        },
+    );
+}
+
+#[test]
 fn a_call_without_a_turn_is_late_and_was_not_executed() {
     in_each_cell(
         |node, peer| {

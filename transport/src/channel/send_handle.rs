@@ -319,6 +319,12 @@ impl SendHandle {
         failure.map(SendError::from)
     }
 
+    /// Whether the peer has opened its end.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        self.end.state.agreed().is_some()
+    }
+
     /// Whether the peer has closed its end, in whatever way, and nothing was sent.
     #[must_use]
     pub fn has_met_closed_end(&self) -> bool {
