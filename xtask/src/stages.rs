@@ -340,6 +340,7 @@ const EXAMPLES: &[(&str, &str)] = &[
     ("event_loop", ""),
     ("large_payload", ""),
     ("calls", ""),
+    ("restart", ""),
     ("stream", ""),
     ("group", ""),
     (

@@ -1,0 +1,160 @@
+//! A service that is restarted while clients call it, and not one call fails.
+//!
+//! Its processes share a listening socket, as they do under systemd's socket activation. The old
+//! one stops accepting, so that whoever connects gets the new one; it answers the calls that it
+//! has taken, refuses later ones, and ends once its clients have left. A refused call was
+//! certainly not executed, so the client connects anew and sends it again.
+//!
+//! `cargo run --release --example restart`
+
+use std::{
+    env,
+    net::{SocketAddr, TcpListener},
+    os::fd::{AsFd, OwnedFd},
+    process::{Child, Command, Stdio},
+    sync::{
+        atomic::{AtomicBool, Ordering},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use ibex::{CallError, CallOptions, Caller, Execution, Node, SessionState};
+
+type Error = Box<dyn std::error::Error + Send + Sync>;
+
+/// Serves on the socket that is this process's standard input until it is told to drain and its
+/// clients have left.
+fn serve() -> Result<(), Error> {
+    let socket = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    let node = Node::builder().listen_on(socket).build()?;
+    let mut doubles = node.service::<u64, (u64, u32)>("double")?;
+    let mut drains = node.service::<u64, u64>("drain")?;
+    let drains_now = AtomicBool::new(false);
+
+    thread::scope(|scope| {
+        let answering = scope.spawn(|| -> Result<(), Error> {
+            while let Some(request) = doubles.next()? {
+                if drains_now.load(Ordering::Relaxed) {
+                    request.refuse();
+                    continue;
+                }
+                let number = u64::from(*request);
+                // Whoever has left needs no answer.
+                let _ = request.reply(&(2 * number, std::process::id()));
+            }
+            Ok(())
+        });
+        if let Some(request) = drains.next()? {
+            node.stop_accepting();
+            drains_now.store(true, Ordering::Relaxed);
+            request.reply(&0)?;
+        }
+        // Each event may be the last client's end; clients that stay too long are left behind.
+        let mut events = node.events();
+        let has_clients = || {
+            let sessions = node.stats().sessions;
+            sessions
+                .iter()
+                .any(|session| session.state != SessionState::Gone)
+        };
+        while has_clients() && events.next_timeout(DRAIN_TIMEOUT).is_some() {}
+        let report = node.close(DRAIN_TIMEOUT);
+        if !report.undelivered.is_empty() {
+            println!("{report:?}");
+        }
+        answering.join().map_err(|_| "the service panicked")?
+    })
+}
+
+/// Starts a process of the service.
+fn start(socket: &TcpListener) -> Result<Child, Error> {
+    let socket = OwnedFd::from(socket.try_clone()?);
+    let mut program = Command::new(env::current_exe()?);
+    Ok(program.arg("serve").stdin(Stdio::from(socket)).spawn()?)
+}
+
+/// A client's connection to whichever process serves.
+fn connect(address: SocketAddr) -> Result<(Node, Caller<u64, (u64, u32)>), Error> {
+    let node = Node::client()?;
+    let soon = CallOptions::new().timeout(Duration::from_secs(30));
+    let caller = node.connect(address)?.caller("double")?.with(soon);
+    Ok((node, caller))
+}
+
+/// Calls until `is_over`; says to `served_by` which process answers whenever that changes.
+/// Returns how many calls were answered, and how many were sent a second time.
+fn call(
+    address: SocketAddr,
+    is_over: &AtomicBool,
+    served_by: &mpsc::Sender<u32>,
+) -> Result<(u64, u64), Error> {
+    let (mut node, mut double) = connect(address)?;
+    let (mut answered, mut repeated, mut last) = (0, 0, 0);
+    while !is_over.load(Ordering::Relaxed) {
+        let (result, process) = match double.call(&answered) {
+            Ok(reply) => (u64::from(reply.0), u32::from(reply.1)),
+            // Nobody did it, and nobody will: the next process shall.
+            Err(error) if CallError::execution(&error) == Execution::NotExecuted => {
+                repeated += 1;
+                (node, double) = connect(address)?;
+                continue;
+            }
+            Err(error) => return Err(error.into()),
+        };
+        assert_eq!(result, 2 * answered);
+        answered += 1;
+        if process != last {
+            last = process;
+            served_by.send(process)?;
+        }
+    }
+    drop((double, node));
+    Ok((answered, repeated))
+}
+
+fn main() -> Result<(), Error> {
+    if env::args().nth(1).as_deref() == Some("serve") {
+        return serve();
+    }
+    let socket = TcpListener::bind("127.0.0.1:0")?;
+    let address = socket.local_addr()?;
+    let is_over = AtomicBool::new(false);
+    let mut current = start(&socket)?;
+    let (served_by, processes) = mpsc::channel();
+    let (answered, repeated) = thread::scope(|scope| {
+        let client = scope.spawn(|| call(address, &is_over, &{ served_by }));
+        let restarts = (|| -> Result<(), Error> {
+            for restart in 1..=RESTARTS {
+                let serving = processes.recv()?;
+                assert_eq!(serving, current.id());
+                // Nobody else accepts yet, so this is the process that is to go.
+                let operator = Node::client()?;
+                let drain = operator.connect(address)?.caller::<u64, u64>("drain")?;
+                let new = start(&socket)?;
+                drain.call(&0)?;
+                drop((drain, operator));
+                let old = std::mem::replace(&mut current, new).wait()?;
+                println!("restart {restart}: process {serving} has ended, {old}");
+            }
+            assert_eq!(processes.recv()?, current.id());
+            Ok(())
+        })();
+        is_over.store(true, Ordering::Relaxed);
+        // If both failed, the client knows why.
+        let called = client.join().map_err(|_| "the client panicked")??;
+        restarts.map(|()| called)
+    })?;
+    current.kill()?;
+    current.wait()?;
+    println!(
+        "{answered} calls answered over {RESTARTS} restarts, {repeated} of them sent again, \
+         0 failed"
+    );
+    Ok(())
+}
+
+const RESTARTS: u32 = 3;
+/// How long a process that drains waits for the next client to leave.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
