@@ -130,6 +130,13 @@ pub struct Incoming {
     pub peer_sends: bool,
 }
 
+/// Shown as its [`PeerAt`] is.
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.at().fmt(f)
+    }
+}
+
 impl fmt::Debug for Peer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Peer")
