@@ -11,7 +11,8 @@ use hyper::{
     server, service,
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use ibex::io::{Stream, connect_async};
+use ibex::io::{Listener, Stream, connect_async};
+use ibex_integrations_testing::Meeting;
 use rustls::{
     ClientConfig, RootCertStore, ServerConfig,
     pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer, ServerName},
@@ -22,10 +23,7 @@ use tokio::{
 };
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 
-use crate::{
-    meeting::{Meeting, NAME},
-    watch::Progress,
-};
+use crate::watch::Progress;
 
 /// Over HTTP/1.1.
 pub(crate) async fn one(meeting: &Meeting, count: u64, progress: &Progress) {
@@ -87,7 +85,7 @@ fn serve<S>(
 where
     S: Future<Output = hyper::Result<()>> + Send + 'static,
 {
-    let mut listener = meeting.listener();
+    let mut listener = Listener::bind(&meeting.nodes()[1], NAME).expect("a name");
     tokio::spawn(async move {
         let mut serving = JoinSet::new();
         for _ in streams(0..count / 2).chain(streams(count / 2..count)) {
@@ -237,3 +235,6 @@ fn certified() -> (Arc<ServerConfig>, Arc<ClientConfig>) {
 const PER_STREAM: usize = 50;
 /// Requests of HTTP/2 that are out at a time.
 const AT_A_TIME: usize = 4;
+
+/// The name of the listener.
+const NAME: &str = "http";

@@ -8,13 +8,12 @@
 //! beside them tells which exchange was the last.
 
 mod http;
-mod meeting;
 mod watch;
 
 use std::{env, process::ExitCode};
 
+use ibex_integrations_testing::{Cell, DRIVERS, Meeting, fabrics};
 use libtest_mimic::{Arguments, Trial};
-use meeting::{Cell, DRIVERS, Meeting};
 use watch::Watch;
 
 /// The protocol of an exchange.
@@ -28,7 +27,7 @@ enum Exchange {
 const EXCHANGES: [Exchange; 3] = [Exchange::Http1, Exchange::Http2, Exchange::Tls];
 
 fn main() -> ExitCode {
-    let fabrics = meeting::fabrics();
+    let fabrics = fabrics();
     let cells = fabrics
         .iter()
         .flat_map(|&over| DRIVERS.map(|driver| Cell { over, driver }));

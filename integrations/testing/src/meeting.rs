@@ -1,8 +1,8 @@
 //! Two nodes of this process, joined over a fabric, each turned by the cell's driver.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, io, net::SocketAddr, sync::Arc, time::Duration};
 
-use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy, io::Listener};
+use ibex::{Driver, Fabric, Node, NodeBuilder, Peer, Policy};
 use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Builder, Runtime},
@@ -10,10 +10,12 @@ use tokio::{
     time::timeout,
 };
 
-/// What the two nodes are joined over.
+/// The fabric, or the device, that joins the two nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Over {
+pub enum Over {
+    /// Shared memory.
     Shm,
+    /// Tcp.
     Tcp,
     /// A device made of memory.
     #[cfg(feature = "fake-device")]
@@ -23,9 +25,9 @@ pub(crate) enum Over {
     Verbs,
 }
 
-/// Who turns the nodes, and what the tasks run on.
+/// The driver of the nodes, and the runtime of the tasks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum DriverName {
+pub enum DriverName {
     /// `Driver::Threads`, and a runtime of two threads.
     Threads,
     /// `Driver::Tasks`, in a runtime of two threads.
@@ -34,14 +36,16 @@ pub(crate) enum DriverName {
     Caller,
 }
 
-pub(crate) const DRIVERS: [DriverName; 3] =
-    [DriverName::Threads, DriverName::Tasks, DriverName::Caller];
+/// All of them.
+pub const DRIVERS: [DriverName; 3] = [DriverName::Threads, DriverName::Tasks, DriverName::Caller];
 
 /// One cell of the matrix.
-#[derive(Clone, Copy)]
-pub(crate) struct Cell {
-    pub(crate) over: Over,
-    pub(crate) driver: DriverName,
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    /// What joins the nodes.
+    pub over: Over,
+    /// Who turns them.
+    pub driver: DriverName,
 }
 
 impl fmt::Display for Cell {
@@ -63,8 +67,9 @@ impl fmt::Display for Cell {
     }
 }
 
-/// What there is on this machine, in this build.
-pub(crate) fn fabrics() -> Vec<Over> {
+/// The fabrics that there are on this machine, in this build.
+#[must_use]
+pub fn fabrics() -> Vec<Over> {
     let fabrics = [
         Over::Shm,
         Over::Tcp,
@@ -77,7 +82,7 @@ pub(crate) fn fabrics() -> Vec<Over> {
     fabrics.into_iter().filter(is_here).collect()
 }
 
-/// Whether there is an RDMA device, which is told if not.
+/// Returns whether there is an RDMA device, and tells if not.
 fn has_device() -> bool {
     let port = ibex_harness::verbs_port::VerbsPort::choose();
     port.map_err(|error| eprintln!("verbs: left out: {error}"))
@@ -85,8 +90,9 @@ fn has_device() -> bool {
 }
 
 impl Over {
-    /// Whether software does a device's work.
-    pub(crate) fn is_slow(self) -> bool {
+    /// Returns whether software does a device's work.
+    #[must_use]
+    pub fn is_slow(self) -> bool {
         #[cfg(feature = "verbs")]
         return self == Over::Verbs;
         #[cfg(not(feature = "verbs"))]
@@ -141,7 +147,13 @@ impl Over {
 }
 
 impl DriverName {
-    pub(crate) fn runtime(self) -> Runtime {
+    /// The runtime for it.
+    ///
+    /// # Panics
+    ///
+    /// If there is none to be had.
+    #[must_use]
+    pub fn runtime(self) -> Runtime {
         let runtime = match self {
             DriverName::Threads | DriverName::Tasks => Builder::new_multi_thread()
                 .worker_threads(2)
@@ -154,15 +166,21 @@ impl DriverName {
 }
 
 /// The two nodes, and what turns them.
-pub(crate) struct Meeting {
+#[derive(Debug)]
+pub struct Meeting {
     nodes: [Arc<Node>; 2],
     turning: Vec<JoinHandle<io::Result<()>>>,
     /// The node that listens, as the other one sees it.
-    pub(crate) peer: Peer,
+    pub peer: Peer,
 }
 
 impl Meeting {
-    pub(crate) async fn over(cell: Cell) -> Self {
+    /// Joins two nodes.
+    ///
+    /// # Panics
+    ///
+    /// If they do not meet, or over another fabric.
+    pub async fn over(cell: Cell) -> Self {
         let driver = match cell.driver {
             DriverName::Threads => Driver::Threads,
             DriverName::Tasks => Driver::Tasks,
@@ -194,13 +212,28 @@ impl Meeting {
         }
     }
 
-    /// Where the other side's streams come in.
-    pub(crate) fn listener(&self) -> Listener {
-        Listener::bind(&self.nodes[1], NAME).expect("a name")
+    /// The node that dialed, and the one that listened.
+    #[must_use]
+    pub fn nodes(&self) -> &[Arc<Node>; 2] {
+        &self.nodes
+    }
+
+    /// Where the node listens.
+    ///
+    /// # Panics
+    ///
+    /// Never: one of the two listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.nodes[1].local_addr().expect("it listens")
     }
 
     /// Closes the nodes.
-    pub(crate) async fn part(self) {
+    ///
+    /// # Panics
+    ///
+    /// If a node that its tasks turned had stopped.
+    pub async fn part(self) {
         for turning in self.turning {
             turning.abort();
             if let Ok(ended) = turning.await {
@@ -227,6 +260,4 @@ async fn turn(node: Arc<Node>) -> io::Result<()> {
     }
 }
 
-/// The name of the listener.
-pub(crate) const NAME: &str = "http";
 const LOOPBACK: &str = "127.0.0.1:0";

@@ -1,0 +1,51 @@
+//! gRPC by tonic over ibex's byte streams: shared memory between processes of one host, RDMA
+//! between hosts that have it, and tcp elsewhere.
+//!
+//! Generated clients and servers stay as they are. A client changes how its channel connects, and a
+//! server what it accepts from:
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use ibex::{Driver, Node};
+//! use ibex_tonic::{Connector, Incoming};
+//! use tonic::transport::{Endpoint, Server};
+//! use tonic_health::pb::{HealthCheckRequest, health_client::HealthClient};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let runtime = tokio::runtime::Runtime::new()?;
+//! # runtime.block_on(async {
+//! let server = Node::builder().driver(Driver::Tasks).listen("127.0.0.1:0").build()?;
+//! let address = server.local_addr().unwrap();
+//! let (_, health) = tonic_health::server::health_reporter();
+//! let serving = tokio::spawn(
+//!     Server::builder()
+//!         .add_service(health)
+//!         .serve_with_incoming(Incoming::bind(&server)?),         // was: .serve(address)
+//! );
+//!
+//! let node = Arc::new(Node::builder().driver(Driver::Tasks).build()?);
+//! let channel = Endpoint::from_shared(format!("http://{address}"))?
+//!     .connect_with_connector(Connector::new(node))               // was: .connect()
+//!     .await?;
+//! let answer = HealthClient::new(channel).check(HealthCheckRequest::default()).await?;
+//! assert_eq!(answer.into_inner().status, 1);
+//! # serving.abort();
+//! # Ok(())
+//! # })
+//! # }
+//! ```
+//!
+//! The host and port of the endpoint are the address of the server's [`Node`](ibex::Node). One
+//! session carries the connections of all channels of a [`Connector`]. Who called is in the
+//! request's extensions, as [`CalledBy`].
+//!
+//! When a session's connection breaks, calls wait until it is back, and go on: a channel sees an
+//! error only when the session is over, and then it connects again with the next call.
+
+mod connection;
+mod incoming;
+
+pub use connection::{CalledBy, Connection};
+pub use ibex_hyper::{ConnectFuture, Connector, NAME};
+pub use incoming::Incoming;
