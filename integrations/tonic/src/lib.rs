@@ -36,9 +36,21 @@
 //! # }
 //! ```
 //!
+//! # Who talks over which fabric
+//!
+//! Each pair of nodes chooses by itself: shared memory if both are processes of one user on one
+//! host, verbs if both have an RDMA device and the feature `verbs` of ibex is on, else tcp.
+//! [`NodeBuilder::fabric`](ibex::NodeBuilder::fabric) forces or forbids one, and
+//! [`Peer::fabric_reason`](ibex::Peer::fabric_reason) says why it became what it is.
+//!
+//! # Connections
+//!
 //! The host and port of the endpoint are the address of the server's [`Node`](ibex::Node). One
 //! session carries the connections of all channels of a [`Connector`]. Who called is in the
 //! request's extensions, as [`CalledBy`].
+//!
+//! A server listens on loopback without more ado; for others
+//! [`insecure_network`](ibex::NodeBuilder::insecure_network) says that the network is isolated.
 //!
 //! When a session's connection breaks, calls wait until it is back, and go on: a channel sees an
 //! error only when the session is over, and then it connects again with the next call.

@@ -25,19 +25,19 @@ pub(crate) async fn measure(link: Link, order: Order) -> Result<f64, Failure> {
             let replies = peer.receiver(REPLIES)?;
             laps::p50(Channels { requests, replies }, order.count).await
         }
-        (_, Link::Ibex(Session { peer, .. })) => {
+        (Work::Call, Link::Ibex(Session { peer, .. })) => {
             let caller = peer.caller(ECHO)?;
             laps::p50(Calls { caller }, order.count).await
         }
-        (_, Link::Socket(stream)) => tonic_calls::measure(stream, order.count).await,
+        (_, link) => tonic_calls::measure(link, order.count).await,
     }
 }
 
 pub(crate) async fn answer(link: Link, order: Order) -> Result<(), Failure> {
     match (order.work, link) {
         (Work::Channels, Link::Ibex(Session { peer, .. })) => answer_channels(&peer).await,
-        (_, Link::Ibex(Session { peer, .. })) => answer_calls(&peer).await,
-        (_, Link::Socket(stream)) => tonic_calls::answer(stream).await,
+        (Work::Call, Link::Ibex(Session { peer, .. })) => answer_calls(&peer).await,
+        (_, link) => tonic_calls::answer(link).await,
     }
 }
 

@@ -36,9 +36,13 @@ impl Session {
 
     /// Accepts the byte stream of the measuring process.
     pub(crate) async fn accept_stream(&self) -> io::Result<Stream> {
-        let mut listener = Listener::bind(&self.node, STREAM)?;
-        let (stream, _) = listener.accept_async().await?;
+        let (stream, _) = self.listener()?.accept_async().await?;
         Ok(stream)
+    }
+
+    /// The listener of the byte streams of the measuring process.
+    pub(crate) fn listener(&self) -> io::Result<Listener> {
+        Listener::bind(&self.node, STREAM)
     }
 }
 

@@ -32,7 +32,7 @@ impl Order {
     /// Short description of the transport, for the column that names a row's baseline.
     pub(crate) fn baseline_name(&self) -> &'static str {
         match (self.work, self.over) {
-            (Work::Call, Over::Socket) => "tonic over TCP",
+            (Work::Call | Work::Tonic, Over::Socket) => "tonic over TCP",
             (_, Over::Socket) => "tokio TCP",
             (Work::Channels, _) => "2 channels",
             (Work::RawChannel, _) => "raw channel",
@@ -52,6 +52,8 @@ pub(crate) enum Work {
     Bodies,
     /// A unary call: tonic's, or ibex's.
     Call,
+    /// A unary call of tonic's, over whatever transport.
+    Tonic,
     /// The messages of an ibex call over two channels, without the call.
     Channels,
     /// Writes of 64 KiB to a byte stream, which are read into a buffer.
@@ -77,6 +79,7 @@ impl Work {
             Work::Get => "hyper GET 64 B",
             Work::Bodies => "hyper GET 64 MiB",
             Work::Call => "call 64 B",
+            Work::Tonic => "tonic 64 B",
             Work::Channels => "2 channels 64 B",
             Work::Stream => "stream 64 KiB",
             Work::StreamInPlace => "stream 64 KiB in place",
@@ -90,7 +93,9 @@ impl Work {
 
     pub(crate) fn unit(self) -> Unit {
         match self {
-            Work::PingPong | Work::Get | Work::Call | Work::Channels => Unit::Nanoseconds,
+            Work::PingPong | Work::Get | Work::Call | Work::Tonic | Work::Channels => {
+                Unit::Nanoseconds
+            }
             Work::Bodies | Work::Stream | Work::StreamInPlace | Work::RawChannel => {
                 Unit::BytesPerSecond
             }
@@ -104,7 +109,7 @@ impl Work {
     pub(crate) fn count(self, is_quick: bool) -> u64 {
         let (usual, quick) = match self {
             Work::PingPong | Work::Channels => (20_000, 100),
-            Work::Get | Work::Call => (10_000, 100),
+            Work::Get | Work::Call | Work::Tonic => (10_000, 100),
             Work::Bodies => (8, 1),
             Work::Stream | Work::StreamInPlace | Work::RawChannel => (16_384, 64),
             Work::RaftOne => (3_000, 64),

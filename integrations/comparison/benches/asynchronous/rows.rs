@@ -52,6 +52,10 @@ pub(crate) fn groups(is_quick: bool) -> Vec<Vec<Row>> {
             ],
         },
         Kind {
+            work: Work::Tonic,
+            beside: &[(Beside::Socket(Work::Tonic), Some([0.7, 1.05]))],
+        },
+        Kind {
             work: Work::RaftOne,
             beside: &[(Beside::Socket(Work::RaftOne), None)],
         },

@@ -74,7 +74,7 @@ async fn measure_over(mut links: Vec<Link>, order: Order) -> Result<f64, Failure
     match order.work {
         Work::PingPong => ping_pong::measure(link()?, order).await,
         Work::Get | Work::Bodies => http::measure(link()?, order).await,
-        Work::Call | Work::Channels => calls::measure(link()?, order).await,
+        Work::Call | Work::Tonic | Work::Channels => calls::measure(link()?, order).await,
         Work::Stream | Work::StreamInPlace | Work::RawChannel => {
             streams::measure(link()?, order).await
         }
@@ -87,7 +87,7 @@ async fn answer_over(link: Link, order: Order, number: u64) -> Result<(), Failur
     match order.work {
         Work::PingPong => ping_pong::answer(link).await,
         Work::Get | Work::Bodies => http::answer(link, order).await,
-        Work::Call | Work::Channels => calls::answer(link, order).await,
+        Work::Call | Work::Tonic | Work::Channels => calls::answer(link, order).await,
         Work::Stream | Work::StreamInPlace | Work::RawChannel => streams::answer(link, order).await,
         Work::IdlePolls | Work::IdleCost => idle::answer(link, order).await,
         Work::RaftOne | Work::RaftMany => raft::answer(link, number).await,

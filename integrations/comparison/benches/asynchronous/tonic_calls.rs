@@ -1,4 +1,4 @@
-//! Unary calls of tonic over tokio's socket, with 64 B as they are in place of protobuf.
+//! Unary calls of tonic over a socket or a byte stream, with 64 B as they are in place of protobuf.
 
 use std::{
     convert::Infallible,
@@ -9,28 +9,51 @@ use std::{
 };
 
 use bytes::{Buf, BufMut, Bytes};
-use futures_util::{StreamExt, stream};
+use futures_util::{Stream, StreamExt, stream};
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use ibex_harness::check;
-use tokio::{net::TcpStream, sync::Notify};
+use ibex_tonic::Incoming;
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    sync::Notify,
+};
 use tonic::{
     Request, Response, Status,
     body::Body,
     client,
     codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server,
-    transport::{Channel, Endpoint, Server},
+    transport::{Channel, Endpoint, Server, server::Connected},
 };
 use tower::{Service, service_fn};
 
 use crate::{
+    end::Link,
     laps::{self, Exchange},
     session::Failure,
 };
 
-pub(crate) async fn measure(stream: TcpStream, count: u64) -> Result<f64, Failure> {
-    let stream = Mutex::new(Some(TokioIo::new(stream)));
+pub(crate) async fn measure(link: Link, count: u64) -> Result<f64, Failure> {
+    match link {
+        Link::Socket(stream) => measure_over(stream, count).await,
+        Link::Ibex(session) => measure_over(session.connect_stream().await?, count).await,
+    }
+}
+
+/// Answers each request with its bytes, until an empty one.
+pub(crate) async fn answer(link: Link) -> Result<(), Failure> {
+    match link {
+        Link::Socket(stream) => answer_over(stream::iter([Ok::<_, Infallible>(stream)])).await,
+        Link::Ibex(session) => answer_over(Incoming::from(session.listener()?)).await,
+    }
+}
+
+async fn measure_over(
+    io: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    count: u64,
+) -> Result<f64, Failure> {
+    let stream = Mutex::new(Some(TokioIo::new(io)));
     let connector = service_fn(move |_| {
         let stream = stream.lock().ok().and_then(|mut stream| stream.take());
         ready(stream.ok_or("the only connection is gone"))
@@ -46,14 +69,19 @@ pub(crate) async fn measure(stream: TcpStream, count: u64) -> Result<f64, Failur
     Ok(figure)
 }
 
-/// Answers each request with its bytes, until an empty one.
-pub(crate) async fn answer(stream: TcpStream) -> Result<(), Failure> {
+async fn answer_over<I, E>(
+    incoming: impl Stream<Item = Result<I, E>> + Send + 'static,
+) -> Result<(), Failure>
+where
+    I: AsyncRead + AsyncWrite + Connected + Send + Unpin + 'static,
+    E: Into<Failure> + Send + 'static,
+{
     let ended = Arc::new(Notify::new());
     let echo = Echo {
         ended: ended.clone(),
     };
     // An end of this stream would end the server while its connection is open.
-    let incoming = stream::iter([Ok::<_, Infallible>(stream)]).chain(stream::pending());
+    let incoming = incoming.chain(stream::pending());
     let end = async move { ended.notified().await };
     Server::builder()
         .serve_with_incoming_shutdown(echo, incoming, end)
