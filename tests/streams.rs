@@ -18,7 +18,7 @@ use std::{
 
 use futures_util::{StreamExt, future::join};
 use ibex::{
-    Fabric, Pod, RecvError, SendError,
+    Driver, Fabric, Node, Pod, Policy, RecvError, SendError,
     io::{Listener, ReuniteError, Stream, connect, connect_async},
 };
 use pair::{FABRICS, Pair};
@@ -218,6 +218,69 @@ fn a_flush_that_is_ready_takes_back_no_waker_of_a_write() {
         });
         assert!(sleeps > 0, "it had room all the time");
     }
+}
+
+/// hyper's HTTP/2 does so: it gives up reading behind a write that is pending, tries that again
+/// before it sleeps, and relies on its waker to come back to what it gave up. Where callers turn the
+/// engine no turn comes between, and over shared memory none is needed to get through.
+#[test]
+fn a_call_that_gets_through_wakes_who_had_to_wait_before_it() {
+    let builder = || {
+        let builder = Node::builder().driver(Driver::Caller);
+        builder.fabric(Fabric::Shm, Policy::Require)
+    };
+    let listener = builder().listen("127.0.0.1:0").build().expect("a node");
+    let client = builder().build().expect("a node");
+    let address = listener.local_addr().expect("it listens");
+    let peer = thread::scope(|scope| {
+        let accepting = scope.spawn(|| listener.accept().expect("a session"));
+        let peer = client.connect(address).expect("a session");
+        accepting.join().expect("accepted");
+        peer
+    });
+    let mut accepting = Listener::bind(&listener, "streams").expect("a name");
+    let mut connecting = pin!(connect_async(&peer, "streams"));
+    let (mut there, mut here) = (None, None);
+    while there.is_none() || here.is_none() {
+        if there.is_none()
+            && let Poll::Ready(stream) = poll(connecting.as_mut(), Waker::noop())
+        {
+            there = Some(stream.expect("connected"));
+        }
+        if here.is_none()
+            && let Poll::Ready(stream) = poll(pin!(accepting.accept_async()), Waker::noop())
+        {
+            here = Some(stream.expect("accepted").0);
+        }
+    }
+    let (mut there, mut here) = (there.expect("it is"), here.expect("it is"));
+    let (woken, waker) = count();
+    let nobody = Waker::noop();
+
+    // Both directions are open.
+    let mut came = bytes(MUCH);
+    let mut pass = |from: &mut Stream, to: &mut Stream| {
+        while poll_write(from, b"!", nobody).is_pending() {}
+        while poll_read(to, &mut came, nobody).is_pending() {}
+    };
+    pass(&mut there, &mut here);
+    pass(&mut here, &mut there);
+
+    let piece = bytes(MUCH);
+    while poll_write(&mut there, &piece, &waker).is_ready() {}
+    let before = woken.get();
+    while poll_read(&mut here, &mut came, nobody).is_ready() {}
+    assert!(poll_write(&mut there, b"!", &waker).is_ready());
+    assert_eq!(woken.get() - before, 1, "of the write that was pending");
+
+    assert!(poll_read(&mut there, &mut came, &waker).is_pending());
+    let before = woken.get();
+    assert!(poll_write(&mut here, b"!", nobody).is_ready());
+    assert!(poll_read(&mut there, &mut came, &waker).is_ready());
+    assert_eq!(woken.get() - before, 1, "of the read that was pending");
+    // Who did not wait is not woken.
+    assert!(poll_write(&mut there, b"!", &waker).is_ready());
+    assert_eq!(woken.get() - before, 1);
 }
 
 /// The calls of tasks, whose names are those of threads.

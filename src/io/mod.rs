@@ -54,7 +54,8 @@
 //! *Waiting.* A channel's `window_bytes` is how far a writer may be ahead of its reader. A
 //! pending read and a pending write of one stream may be of different tasks. Each waker is
 //! called once there is news for it, whatever else is polled meanwhile: a flush that is ready takes
-//! back no waker of a write. All futures and polls may be dropped or given up at any time; a read
+//! back no waker of a write, and a call that gets through wakes who had to wait before it, as a
+//! socket does. All futures and polls may be dropped or given up at any time; a read
 //! that is pending has taken nothing, and a write that is pending has written nothing.
 //!
 //! *Ending.* [`finish`](Stream::finish), `poll_shutdown` and dropping end a direction in order:

@@ -166,7 +166,7 @@ impl ReadHalf {
     /// Makes sure that there is something to read, or the end, for a task.
     pub(super) fn poll_fill(&mut self, waker: &Waker) -> Poll<io::Result<()>> {
         while self.has_to_wait()? {
-            let received = ready!(self.handle.poll_receive(waker));
+            let received = ready!(self.handle.poll_receive_waking(waker));
             self.take_in(received)?;
         }
         Poll::Ready(Ok(()))

@@ -93,7 +93,13 @@ impl WriteHalf {
             return Poll::Ready(Ok(0));
         }
         let encode = |slot: &mut [_]| put(from, bytes, slot);
+        let waited = handle.leave_room();
         let sent = ready!(handle.poll_send(waker, Some(bytes), encode));
+        if waited {
+            // A caller may have given up what it did behind the write that was pending, and goes on
+            // with it when it is woken, as hyper's HTTP/2 does: a socket would wake it.
+            waker.wake_by_ref();
+        }
         Poll::Ready(sent.map(|_| bytes).map_err(error::of_send))
     }
 

@@ -75,6 +75,8 @@ pub struct ReceiveHandle {
     arm: Arm,
     /// Of a task's waker, if one was left that was not taken back.
     pub(super) ticket: Option<Ticket>,
+    /// Nobody had used the waker that was taken back last.
+    pub(super) has_left_unused: bool,
     /// How soon messages came for which tasks waited.
     pub(super) promptness: Promptness,
 
@@ -111,6 +113,7 @@ impl ReceiveHandle {
             quarter_bytes: 1,
             arm: Arm::new(),
             ticket: None,
+            has_left_unused: false,
             promptness: Promptness::default(),
             retry_at: None,
             claim: None,

@@ -125,7 +125,7 @@ impl Awaited<'_> {
     fn leave(&mut self, wait: &mut TaskWait) {
         match self {
             Self::Message(handle) => handle.leave(),
-            Self::Acknowledgement(handle, _) => handle.end().leave(wait),
+            Self::Acknowledgement(handle, _) => _ = handle.end().leave(wait),
             Self::OfAnyPeer(peers) => peers.gathering().deregister(wait),
         }
     }

@@ -96,6 +96,21 @@ impl ReceiveHandle {
         self.poll_receive_with(waker, Looking::Long)
     }
 
+    /// Polls as [`poll_receive`](Self::poll_receive) does, and wakes the task again where a message
+    /// is there that a poll before has left a waker for, which nobody has used: as a socket would.
+    ///
+    /// A caller that gave up what it did behind that poll relies on it, and on this one's answer
+    /// not at all.
+    #[inline]
+    pub fn poll_receive_waking(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        let waited = self.ticket.is_some();
+        let polled = self.poll_receive(waker);
+        if waited && polled.is_ready() && self.has_left_unused {
+            waker.wake_by_ref();
+        }
+        polled
+    }
+
     /// Polls as [`poll_receive`](Self::poll_receive) does, and never looks for a moment before it
     /// is pending: for a waker, which holds up what its caller has to do next.
     pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
@@ -229,7 +244,7 @@ impl ReceiveHandle {
         let mut ticket = self.ticket.take();
         // In a fork of the process nobody will use it.
         if !fork::is_child() {
-            self.end().waiters.leave(&mut ticket);
+            self.has_left_unused = self.end().waiters.leave(&mut ticket);
             self.disarm();
         }
     }
@@ -377,13 +392,16 @@ impl SendHandle {
     }
 
     /// Takes back what a task left that waits no more for room, its turn, or the peer's open.
+    /// Returns whether its waker was still there: nobody had used it.
     #[inline]
-    pub fn leave_room(&mut self) {
+    pub fn leave_room(&mut self) -> bool {
         let Self { end, waits, .. } = self;
-        if waits.room.is_left() {
-            end.leave(&mut waits.room);
-            end.leave_turn(&mut waits.turn);
+        if !waits.room.is_left() {
+            return false;
         }
+        let was_there = end.leave(&mut waits.room);
+        end.leave_turn(&mut waits.turn);
+        was_there
     }
 
     /// Takes back what a task left that waits no more for messages to be received.
@@ -441,14 +459,15 @@ impl SendEnd {
         self.waiters.renew(&mut wait.ticket, waker);
     }
 
-    /// Takes back what a task left that waits no more.
-    pub(super) fn leave(&self, wait: &mut TaskWait) {
+    /// Takes back what a task left that waits no more. Returns whether its waker was still there.
+    pub(super) fn leave(&self, wait: &mut TaskWait) -> bool {
         let mut left = mem::take(wait);
         // In a fork of the process nobody will use it.
-        if left.is_left() && !fork::is_child() {
-            self.waiters.leave(&mut left.ticket);
-            self.take_back_question(&mut left.asked);
+        if !left.is_left() || fork::is_child() {
+            return false;
         }
+        self.take_back_question(&mut left.asked);
+        self.waiters.leave(&mut left.ticket)
     }
 
     fn leave_turn(&self, turn: &mut Option<Ticket>) {

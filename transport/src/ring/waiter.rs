@@ -114,8 +114,9 @@ impl WaitSlot {
         self.entries().reserve();
     }
 
-    /// Takes a waker back that is not needed any more. It may be on its way.
-    pub fn deregister(&self, ticket: Ticket) {
+    /// Takes a waker back that is not needed any more. Returns whether it was still there: else it
+    /// was used, or is on its way.
+    pub fn deregister(&self, ticket: Ticket) -> bool {
         let Ticket(mine) = ticket;
         let mut entries = self.entries();
         let index = entries
@@ -127,12 +128,13 @@ impl WaitSlot {
             .store(u32::from(!entries.wakers.is_empty()), Ordering::Relaxed);
         drop(entries);
         // Dropping is foreign code too.
-        drop(entry);
+        entry.is_some()
     }
 
-    /// Takes back what `held` is the ticket of, if it is one. Returns whether it was.
+    /// Takes back what `held` is the ticket of, if it is one. Returns whether the waker was still
+    /// there.
     pub fn leave(&self, held: &mut Option<Ticket>) -> bool {
-        held.take().map(|ticket| self.deregister(ticket)).is_some()
+        held.take().is_some_and(|ticket| self.deregister(ticket))
     }
 
     /// Registers in the place of what `held` is the ticket of, if it is one. Returns whether
@@ -298,8 +300,9 @@ mod tests {
         slot.renew(&mut two, &waker);
         slot.take(&mut super::Wakers::new());
         slot.renew(&mut one, &waker);
-        assert!(slot.leave(&mut two));
+        // Its waker was used, and there is no second ticket.
         assert!(!slot.leave(&mut two));
+        assert!(two.is_none());
         assert!(slot.is_waiting());
         // It is one waiter, however often it is polled.
         slot.renew(&mut one, &waker);
