@@ -10,9 +10,10 @@ use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
 
-/// The packages and features of the shared build.
+/// The packages and features of the shared build. Cargo gives `ibex-harness` its feature for the
+/// sake of `ibex`, but not the crate behind it unless it is named too.
 const SELECTION: &str = "-p ibex -p ibex-transport -p ibex-harness -p ibex-soak --release \
-     --features ibex/fake-device,ibex-transport/sim";
+     --features ibex/fake-device,ibex-harness/verbs,ibex-transport/sim";
 
 /// `cargo test` with these targets, and arguments for their programs behind `--`.
 pub(crate) fn test(targets: &str) -> Step {
