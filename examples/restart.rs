@@ -75,8 +75,11 @@ fn start(socket: &TcpListener) -> Result<Child, Error> {
     Ok(program.arg("serve").stdin(Stdio::from(socket)).spawn()?)
 }
 
+/// Calls of numbers, whose replies are the double and the process that answered.
+type Double = Caller<u64, (u64, u32)>;
+
 /// A client's connection to whichever process serves.
-fn connect(address: SocketAddr) -> Result<(Node, Caller<u64, (u64, u32)>), Error> {
+fn connect(address: SocketAddr) -> Result<(Node, Double), Error> {
     let node = Node::client()?;
     let soon = CallOptions::new().timeout(Duration::from_secs(30));
     let caller = node.connect(address)?.caller("double")?.with(soon);

@@ -205,7 +205,7 @@ impl<C> CallsBuilder<C> {
             max_in_flight: self.settings.max_in_flight,
             open_timeout: self.settings.template.wait_for_open(),
         };
-        Ok(Caller::new(Line::new(requests, replies, &settings)))
+        Ok(Caller::new(Line::open(requests, replies, &settings)))
     }
 
     /// Opens the serving end: announces it and returns.

@@ -112,7 +112,7 @@ impl Drop for HeldSlots<'_> {
 }
 
 impl Line {
-    pub(super) fn new(
+    pub(super) fn open(
         requests: SendHandle,
         replies: ReceiveHandle,
         settings: &LineSettings,
