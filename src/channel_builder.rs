@@ -279,6 +279,12 @@ impl<C> ChannelBuilder<C> {
     }
 
     fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
+        let reason = match reason {
+            OpenFailure::SessionOver if self.session.runtime().is_closed() => {
+                OpenFailure::NodeClosed
+            }
+            reason => reason,
+        };
         OpenError {
             channel: self.name.clone(),
             peer: self.session.peer().address.to_string(),

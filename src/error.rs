@@ -171,6 +171,9 @@ pub enum OpenFailure {
          again, with a node that has not been closed"
     )]
     SessionOver,
+    /// The node of this process was closed, or its device is lost.
+    #[error("this node was closed; make another and connect or accept with it")]
+    NodeClosed,
     /// The kernel refused memory; the text says for what, and what would need less.
     #[error("{0}")]
     Memory(String),

@@ -80,7 +80,6 @@
 //! | `serde` | yes | `Serde` and `SerdeBorrowed`; statistics can be serialized |
 //! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tokio` | no | [`Driver::Tasks`], and tokio's traits on byte streams |
-//! | `bytes` | no | messages of bytes become `bytes::Bytes` without a copy |
 //! | `tower` | no | a [`Caller`] is a `tower::Service` |
 //! | `verbs` | no | the fabric over RDMA and `ibex::rdma`; cmake and libclang build it, and libibverbs is looked for when the program runs |
 //!

@@ -285,8 +285,8 @@ fn an_end_that_cannot_be_opened_says_which_and_why() {
     assert_eq!(error.setting, "window_messages");
 
     let _ = node.close(Duration::ZERO);
-    let late = peer.sender::<u64>("late").expect_err("the session is over");
-    assert_eq!(late.reason, OpenFailure::SessionOver);
+    let late = peer.sender::<u64>("late").expect_err("the node was closed");
+    assert_eq!(late.reason, OpenFailure::NodeClosed);
 }
 
 #[test]

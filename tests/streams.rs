@@ -403,7 +403,7 @@ fn errors_have_the_kinds_of_a_socket_and_say_what_the_channel_said() {
         let error = there.read(&mut [0]).expect_err("this node is closed");
         assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         let error = connect(&pair.peers[0], "streams").expect_err("this node is closed");
-        assert_eq!(error.kind(), ErrorKind::ConnectionReset);
+        assert_eq!(error.kind(), ErrorKind::ConnectionAborted);
         drop(listener);
     }
 }

@@ -21,7 +21,9 @@ use crate::message::DefaultCodec;
 /// Clones share one pair of channels. Any number of threads and tasks may call at a time, each
 /// waits for its own reply, and replies come in any order. As many calls as
 /// [`max_in_flight`](crate::CallsBuilder::max_in_flight) says are under way at a time; further
-/// ones wait for their turn, in the order in which they came.
+/// ones wait for their turn, in the order in which they came. Calls that wait for the peer to open
+/// the service, or for room in the channel, may overtake each other: where the order matters, a call
+/// follows the answer to the one before.
 ///
 /// While the session lives each request is given to a handler at most once, over outages too;
 /// [`CallError::execution`] says what is certain of a call that failed.

@@ -34,9 +34,9 @@ mod member;
 /// Receives what present and future peers send on one channel, each on its own.
 ///
 /// Made by [`Node::receiver`] or [`Node::fan_in`]. A peer joins when it opens its sender of that
-/// name, and again when it has dropped that one and opens another. Peers that have messages get their turns one after the other, and those that are idle
-/// cost nothing: who wakes up is told by whom. There is no thread in between, and nothing is
-/// polled while it sleeps.
+/// name, and again when it has dropped that one and opens another. Peers that have messages get
+/// their turns one after the other, and those that are idle cost nothing: who wakes up is told by
+/// whom. There is no thread in between, and nothing is polled while it sleeps.
 ///
 /// It opens the receiving end of the name with every peer, so a
 /// [`Peer::receiver`](crate::Peer::receiver) of that name is refused, and the other way round.
@@ -498,7 +498,14 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
             // It came and went without a message: nobody has joined.
-            Err(error) if matches!(error.reason, OpenFailure::SessionOver) => return,
+            Err(error)
+                if matches!(
+                    error.reason,
+                    OpenFailure::SessionOver | OpenFailure::NodeClosed
+                ) =>
+            {
+                return;
+            }
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
                 return;

@@ -70,6 +70,7 @@ pub(super) fn of_open(error: OpenError) -> io::Error {
         OpenFailure::Name { .. } => io::ErrorKind::InvalidInput,
         OpenFailure::AlreadyOpen => io::ErrorKind::AddrInUse,
         OpenFailure::SessionOver => io::ErrorKind::ConnectionReset,
+        OpenFailure::NodeClosed => io::ErrorKind::ConnectionAborted,
         OpenFailure::Memory(_) => io::ErrorKind::OutOfMemory,
         _ => io::ErrorKind::Other,
     };

@@ -183,7 +183,7 @@ impl Listener {
             Err(error)
                 if matches!(
                     error.reason,
-                    OpenFailure::SessionOver | OpenFailure::AlreadyOpen
+                    OpenFailure::SessionOver | OpenFailure::NodeClosed | OpenFailure::AlreadyOpen
                 ) =>
             {
                 held.message.ack();
