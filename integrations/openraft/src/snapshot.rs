@@ -31,14 +31,23 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 ///         let path = std::env::temp_dir().join("received.snapshot");
 ///         let (file, mut at, mut piece) = (File::create(&path)?, 0, vec![0; 1 << 16]);
 ///         loop {
-///             match from.read(&mut piece).await? {
-///                 0 => return Ok(SnapshotFile(path)),
-///                 bytes => file.write_all_at(&piece[..bytes], at)?,
+///             let bytes = from.read(&mut piece).await?;
+///             if bytes == 0 {
+///                 return Ok(SnapshotFile(path));
 ///             }
-///             at += piece.len() as u64;
+///             file.write_all_at(&piece[..bytes], at)?;
+///             at += bytes as u64;
 ///         }
 ///     }
 /// }
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> io::Result<()> {
+/// # // Bytes come in pieces that are shorter than the buffer.
+/// # let short = (&b"in three "[..]).chain(&b"pieces, "[..]).chain(&b"each short"[..]);
+/// # let received = SnapshotFile::receive(short, 27).await?;
+/// # assert_eq!(std::fs::read(&received.0)?, b"in three pieces, each short");
+/// # std::fs::remove_file(received.0)
+/// # }
 /// ```
 pub trait SnapshotData: Sized + Send + 'static {
     /// The reader that gives the bytes.
