@@ -1,5 +1,5 @@
 //! hyper-util's client by a `Connector`, against hyper's and axum's servers by an `Incoming`, over
-//! each fabric. A trial is called `what/fabric`; `verbs` is there where a device is.
+//! each fabric. A trial is called `what/fabric/driver`; `verbs` is there where a device is.
 
 use std::{
     future::Future,
@@ -46,9 +46,7 @@ fn main() -> std::process::ExitCode {
     });
     let trials = cells.flat_map(|cell| {
         WORKS.map(|(name, work)| {
-            let fabric = cell.to_string();
-            let fabric = fabric.split('/').next().unwrap_or_default();
-            Trial::test(format!("{name}/{fabric}"), move || {
+            Trial::test(format!("{name}/{cell}"), move || {
                 cell.driver.runtime().block_on(async {
                     let meeting = Meeting::over(cell).await;
                     work(&meeting).await;
@@ -59,7 +57,7 @@ fn main() -> std::process::ExitCode {
         })
     });
     let mut trials: Vec<_> = trials.collect();
-    trials.push(Trial::test("a_server_that_comes_again/tcp", || {
+    trials.push(Trial::test("a_server_that_comes_again/tcp/tasks", || {
         let cell = Cell {
             over: Over::Tcp,
             driver: DriverName::Tasks,

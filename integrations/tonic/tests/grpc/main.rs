@@ -1,4 +1,4 @@
-//! gRPC of each kind over each fabric: a trial is called `what/fabric`; `verbs` is there where a
+//! gRPC of each kind over each fabric: a trial is called `what/fabric/driver`; `verbs` is there where a
 //! device is.
 
 mod echo;
@@ -48,9 +48,7 @@ fn main() -> ExitCode {
     });
     let trials = cells.flat_map(|cell| {
         WORKS.map(|(name, work)| {
-            let fabric = cell.to_string();
-            let fabric = fabric.split('/').next().unwrap_or_default();
-            Trial::test(format!("{name}/{fabric}"), move || {
+            Trial::test(format!("{name}/{cell}"), move || {
                 cell.driver.runtime().block_on(play(cell, work));
                 Ok(())
             })
