@@ -110,7 +110,11 @@ impl Over {
 
     /// Builders of the node that dials and of the one that listens. Their channels are narrow, so
     /// that bodies do not fit.
-    fn builders(self) -> [NodeBuilder; 2] {
+    ///
+    /// # Panics
+    ///
+    /// Over verbs, if the device has gone.
+    pub fn builders(self) -> [NodeBuilder; 2] {
         let builder = || {
             Node::builder()
                 .fabric(self.fabric(), Policy::Require)
