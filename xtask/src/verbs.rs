@@ -208,7 +208,7 @@ const PROOFS: &[(&str, &str)] = &[
 ];
 
 /// The tests of the integrations that run on a device.
-const INTEGRATIONS: &[&str] = &["exchanges", "http", "grpc"];
+const INTEGRATIONS: &[&str] = &["exchanges", "http", "grpc", "carrier"];
 
 /// The environment in which the proofs do more, for the whole.
 const MORE: &str = "IBEX_TEST_SLEEPS=50000";

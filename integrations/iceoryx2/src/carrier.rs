@@ -1,0 +1,168 @@
+//! The carrier that a tunnel is given.
+
+use std::{
+    sync::Arc,
+    thread::{self, JoinHandle},
+};
+
+use ibex::{Driver, Node, Raw};
+use iceoryx2_bb_elementary::generation::Generation;
+use iceoryx2_link_backend::{Reactive, WakeHandle, service_description::ServiceDescriptor};
+use iceoryx2_link_carrier::{Announcement, Carrier, Offer, PeerId};
+
+use crate::{
+    IbexChannel, Monitor, NotCarried, StartError,
+    control::{MAX_WORD_BYTES, STREAM},
+    shared::{Change, Shared},
+    worker::{self, Work},
+};
+
+/// Carries iceoryx2's services to other systems over a node of ibex's.
+///
+/// A `Tunnel` of the crate iceoryx2-link-tunnel takes it, and a `Link` takes that. Calls of the link
+/// never wait: a thread of the carrier's connects to the peers, tells them what is offered here, and
+/// hears what they offer.
+///
+/// Peers are the addresses given to [`new`](Self::new) and all carriers that connect to this one. A
+/// pair needs the address of one of the two; where both have it, a frame still goes once. When a
+/// peer's session ends, its address is dialed again for as long as the carrier lives.
+///
+/// Dropping it leaves the peers, who take its offers for withdrawn, and its channels carry nothing
+/// any more. The node goes with it, unless the program has another handle of it.
+///
+/// ```no_run
+/// use ibex::Node;
+/// use ibex_iceoryx2::IbexCarrier;
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let node = Node::builder().listen("10.0.0.1:7000").insecure_network().build()?;
+/// let carrier = IbexCarrier::new(node, ["10.0.0.2:7000", "10.0.0.3:7000"])?;
+/// # drop(carrier);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct IbexCarrier {
+    shared: Arc<Shared>,
+    worker: Option<JoinHandle<()>>,
+    /// The node, which ends behind the thread.
+    _node: Arc<Node>,
+}
+
+impl IbexCarrier {
+    /// Starts a carrier on a node, and connects to the peers that listen at these addresses
+    /// (`host:port`), now or later.
+    ///
+    /// The node says where this carrier listens, if it does, over which fabrics it goes, and how
+    /// much room frames have: [`window_bytes`](ibex::NodeBuilder::window_bytes) and
+    /// [`max_message_bytes`](ibex::NodeBuilder::max_message_bytes) hold for each service and peer.
+    /// It has one carrier at a time. Up to four addresses are dialed at a time, each for
+    /// [`connect_timeout`](ibex::NodeBuilder::connect_timeout) and then again after a pause of up to
+    /// 5 s.
+    ///
+    /// # Errors
+    ///
+    /// [`StartError`]: the node is one that only its callers turn, or there is no thread to be had.
+    pub fn new(
+        node: impl Into<Arc<Node>>,
+        peers: impl IntoIterator<Item = impl Into<String>>,
+    ) -> Result<Self, StartError> {
+        let node = node.into();
+        if node.stats().driver == Driver::Caller {
+            return Err(StartError::Driver);
+        }
+        let streams = node.fan_in(STREAM).codec::<Raw>();
+        let streams = streams.max_message_bytes(MAX_WORD_BYTES).receiver()?;
+        let (shared, changes) = Shared::new();
+        let work = Work {
+            node: node.clone(),
+            addresses: peers.into_iter().map(Into::into).collect(),
+            streams,
+            shared: shared.clone(),
+            changes,
+        };
+        let thread = thread::Builder::new().name("ibex-iceoryx2".to_owned());
+        let worker = thread.spawn(move || worker::run(work))?;
+        shared.set_worker(worker.thread().clone());
+        Ok(Self {
+            shared,
+            worker: Some(worker),
+            _node: node,
+        })
+    }
+
+    /// A handle that tells who is connected and what was carried, for when the tunnel has the
+    /// carrier.
+    #[must_use]
+    pub fn monitor(&self) -> Monitor {
+        Monitor::new(self.shared.clone())
+    }
+
+    fn check(&self) -> Result<(), NotCarried> {
+        match self.shared.is_closed() {
+            true => Err(NotCarried),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Carrier for IbexCarrier {
+    type AnnouncementError = NotCarried;
+    type ListError = NotCarried;
+    type ChannelError = NotCarried;
+    type Channel = IbexChannel;
+
+    /// Has the peers told, in the order of the calls.
+    fn announce(&mut self, announcement: Announcement) -> Result<(), NotCarried> {
+        self.check()?;
+        self.shared.tell(match announcement {
+            Announcement::Offered { descriptor } => Change::Offered(Box::new(descriptor)),
+            Announcement::Withdrawn { hash } => Change::Withdrawn(hash),
+        });
+        Ok(())
+    }
+
+    /// A count that moves when a peer offers or withdraws something, or goes.
+    fn generation(&self) -> Generation {
+        self.shared.generation.current()
+    }
+
+    fn offers(&self, callback: &mut dyn FnMut(Offer)) -> Result<(), NotCarried> {
+        self.check()?;
+        let peers = self.shared.peers();
+        for (id, known) in &*peers {
+            let peer = PeerId::new(id.node_id());
+            for descriptor in known.offers.values().cloned() {
+                callback(Offer { peer, descriptor });
+            }
+        }
+        Ok(())
+    }
+
+    fn open_channel(&mut self, descriptor: &ServiceDescriptor) -> Result<IbexChannel, NotCarried> {
+        self.check()?;
+        let ends = self.shared.open(descriptor.clone());
+        Ok(IbexChannel::new(ends, self.shared.clone()))
+    }
+}
+
+impl Reactive for IbexCarrier {
+    /// Has the wake signalled when offers change and when a frame comes, from threads of the node's
+    /// and the carrier's.
+    ///
+    /// A channel signals once for each peer, and then again after its `receive` has answered
+    /// `None`, as the link's `propagate` has it do.
+    fn attach(&mut self, wake: WakeHandle) {
+        self.shared.attach(wake);
+    }
+}
+
+impl Drop for IbexCarrier {
+    fn drop(&mut self) {
+        self.shared.tell(Change::Stop);
+        if let Some(worker) = self.worker.take() {
+            // One that panicked has said so, and nothing is left of it.
+            let _ = worker.join();
+        }
+    }
+}
