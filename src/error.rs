@@ -171,7 +171,7 @@ pub enum OpenFailure {
          again, with a node that has not been closed"
     )]
     SessionOver,
-    /// The node of this process was closed, or its device is lost.
+    /// The node of this process was closed.
     #[error("this node was closed; make another and connect or accept with it")]
     NodeClosed,
     /// The kernel refused memory; the text says for what, and what would need less.
@@ -204,6 +204,13 @@ pub enum OpenFailure {
     /// This process is a fork of the one that made the node.
     #[error(transparent)]
     UsedAfterFork(#[from] UsedAfterFork),
+}
+
+impl OpenFailure {
+    /// Returns whether no end of the session can be opened any more.
+    pub(crate) fn is_end(&self) -> bool {
+        matches!(self, Self::SessionOver | Self::NodeClosed)
+    }
 }
 
 impl From<CannotOpen> for OpenFailure {

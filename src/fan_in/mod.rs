@@ -23,7 +23,7 @@ pub use self::{
     member::FanInPeer,
 };
 use crate::{
-    AndOlder, KnownVersions, Node, OneVersion, OpenFailure, Peer, PeerAt, SettingError,
+    AndOlder, KnownVersions, Node, OneVersion, Peer, PeerAt, SettingError,
     channel_defaults::ChannelDefaults, message::DefaultCodec, template::ChannelTemplate,
 };
 
@@ -498,14 +498,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
         let handle = match channel.open_receiver(offer) {
             Ok(handle) => handle,
             // It came and went without a message: nobody has joined.
-            Err(error)
-                if matches!(
-                    error.reason,
-                    OpenFailure::SessionOver | OpenFailure::NodeClosed
-                ) =>
-            {
-                return;
-            }
+            Err(error) if error.reason.is_end() => return,
             Err(error) => {
                 self.events.push_back(FanInEvent::Lost(peer, error.into()));
                 return;

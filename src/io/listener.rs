@@ -180,12 +180,7 @@ impl Listener {
                 Ok((!is_withdrawn).then_some((stream, held.peer)))
             }
             // The peer is gone, or says a number twice.
-            Err(error)
-                if matches!(
-                    error.reason,
-                    OpenFailure::SessionOver | OpenFailure::NodeClosed | OpenFailure::AlreadyOpen
-                ) =>
-            {
+            Err(error) if error.reason.is_end() || error.reason == OpenFailure::AlreadyOpen => {
                 held.message.ack();
                 Ok(None)
             }

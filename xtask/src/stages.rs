@@ -251,11 +251,11 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];
     let facade = [
-        "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls --test compile \
-         --test environment --test event_loop --test fingerprints --test group --test log \
-         --test memory_bound \
-         --test owned_messages --test polls --test readme --test refusals --test send_sync \
-         --test service_life --test shared_credit --test streams --test unopened",
+        "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls \
+         --test compile --test environment --test event_loop --test fingerprints --test group \
+         --test log --test memory_bound --test owned_messages --test polls --test readme \
+         --test refusals --test send_sync --test service_life --test shared_credit \
+         --test streams --test unopened",
         "cargo test -p ibex --doc",
     ];
     let (others, facade) = (others.map(Step::of_line), facade.map(Step::of_line));
