@@ -8,11 +8,12 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use futures_util::{Stream, StreamExt, stream};
 use http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;
 use ibex_harness::check;
+use ibex_integrations_testing::AsBytes;
 use ibex_tonic::Incoming;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
@@ -21,9 +22,7 @@ use tokio::{
 use tonic::{
     Request, Response, Status,
     body::Body,
-    client,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
-    server,
+    client, server,
     transport::{Channel, Endpoint, Server, server::Connected},
 };
 use tower::{Service, service_fn};
@@ -139,43 +138,5 @@ impl Service<http::Request<Body>> for Echo {
             ready(Ok::<_, Status>(Response::new(bytes)))
         });
         Box::pin(async { Ok(server::Grpc::new(AsBytes).unary(method, request).await) })
-    }
-}
-
-/// The codec: a message is its bytes.
-#[derive(Clone, Copy)]
-struct AsBytes;
-
-impl Codec for AsBytes {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = AsBytes;
-    type Decoder = AsBytes;
-
-    fn encoder(&mut self) -> AsBytes {
-        AsBytes
-    }
-
-    fn decoder(&mut self) -> AsBytes {
-        AsBytes
-    }
-}
-
-impl Encoder for AsBytes {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, bytes: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.put(bytes);
-        Ok(())
-    }
-}
-
-impl Decoder for AsBytes {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
 }

@@ -12,8 +12,8 @@ mod watch;
 
 use std::{env, process::ExitCode};
 
-use ibex_integrations_testing::{Cell, DRIVERS, Meeting, fabrics};
-use libtest_mimic::{Arguments, Trial};
+use ibex_integrations_testing::{Cell, DRIVERS, Meeting, trials};
+use libtest_mimic::Arguments;
 use watch::Watch;
 
 /// The protocol of an exchange.
@@ -24,26 +24,18 @@ enum Exchange {
     Tls,
 }
 
-const EXCHANGES: [Exchange; 3] = [Exchange::Http1, Exchange::Http2, Exchange::Tls];
+const EXCHANGES: [(&str, Exchange); 3] = [
+    ("http1", Exchange::Http1),
+    ("http2", Exchange::Http2),
+    ("tls", Exchange::Tls),
+];
 
 fn main() -> ExitCode {
-    let fabrics = fabrics();
-    let cells = fabrics
-        .iter()
-        .flat_map(|&over| DRIVERS.map(|driver| Cell { over, driver }));
-    let trials = cells.flat_map(|cell| {
-        EXCHANGES.map(|exchange| {
-            let name = format!("{}/{cell}", exchange.name());
-            Trial::test(name, move || {
-                play(exchange, cell);
-                Ok(())
-            })
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    let trials = trials(&EXCHANGES, &DRIVERS, play);
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
-fn play(exchange: Exchange, cell: Cell) {
+fn play(cell: Cell, exchange: Exchange) {
     let count = count(cell);
     let (watch, progress) = Watch::of(count);
     watch.over(move || {
@@ -65,15 +57,5 @@ fn count(cell: Cell) -> u64 {
         Ok(count) => count.parse().expect("a number"),
         Err(_) if cell.over.is_slow() => 100,
         Err(_) => 1_000,
-    }
-}
-
-impl Exchange {
-    fn name(self) -> &'static str {
-        match self {
-            Exchange::Http1 => "http1",
-            Exchange::Http2 => "http2",
-            Exchange::Tls => "tls",
-        }
     }
 }

@@ -23,7 +23,7 @@ use hyper_util::{
 };
 use ibex::{Driver, Node};
 use ibex_hyper::{Connector, Incoming};
-use ibex_integrations_testing::{Cell, DriverName, Meeting, Over, fabrics};
+use ibex_integrations_testing::{DriverName, Meeting, trials};
 use libtest_mimic::{Arguments, Trial};
 use tokio::task::JoinHandle;
 
@@ -40,29 +40,16 @@ const WORKS: [(&str, Work); 5] = [
 ];
 
 fn main() -> std::process::ExitCode {
-    let cells = fabrics().into_iter().map(|over| Cell {
-        over,
-        driver: DriverName::Tasks,
+    let mut trials = trials(&WORKS, &[DriverName::Tasks], |cell, work: Work| {
+        cell.driver.runtime().block_on(async {
+            let meeting = Meeting::over(cell).await;
+            work(&meeting).await;
+            meeting.part().await;
+        });
     });
-    let trials = cells.flat_map(|cell| {
-        WORKS.map(|(name, work)| {
-            Trial::test(format!("{name}/{cell}"), move || {
-                cell.driver.runtime().block_on(async {
-                    let meeting = Meeting::over(cell).await;
-                    work(&meeting).await;
-                    meeting.part().await;
-                });
-                Ok(())
-            })
-        })
-    });
-    let mut trials: Vec<_> = trials.collect();
     trials.push(Trial::test("a_server_that_comes_again/tcp/tasks", || {
-        let cell = Cell {
-            over: Over::Tcp,
-            driver: DriverName::Tasks,
-        };
-        cell.driver.runtime().block_on(a_server_that_comes_again());
+        let runtime = DriverName::Tasks.runtime();
+        runtime.block_on(a_server_that_comes_again());
         Ok(())
     }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()

@@ -1,19 +1,17 @@
-//! A log and a state machine in memory, both of which a test can hold up.
+//! A state machine in memory, which a test can hold up, and its types.
 
 use std::{
-    collections::BTreeMap,
-    fmt::Debug,
     io,
-    ops::RangeBounds,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use futures_util::{Stream, TryStreamExt};
+use ibex_integrations_testing::RaftLog;
 use ibex_openraft::SnapshotData;
 use openraft::{
-    EntryPayload, LogState, OptionalSend, RaftLogReader, RaftSnapshotBuilder,
-    alias::{EntryOf, LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf, VoteOf},
-    storage::{EntryResponder, IOFlushed, RaftLogStorage, RaftStateMachine},
+    EntryPayload, OptionalSend, RaftSnapshotBuilder,
+    alias::{LogIdOf, SnapshotMetaOf, SnapshotOf, StoredMembershipOf},
+    storage::{EntryResponder, RaftStateMachine},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt},
@@ -25,102 +23,8 @@ openraft::declare_raft_types!(
     pub(crate) Types: D = String, R = u64,
 );
 
-/// The log and the vote of a node; clones share them.
-#[derive(Clone, Default)]
-pub(crate) struct Log {
-    kept: Arc<Mutex<Kept>>,
-}
-
-#[derive(Default)]
-struct Kept {
-    vote: Option<VoteOf<Types>>,
-    entries: BTreeMap<u64, EntryOf<Types>>,
-    purged: Option<LogIdOf<Types>>,
-    /// Entries that are written together: none is before all of them are there.
-    group: usize,
-    waiting: Vec<IOFlushed<Types>>,
-}
-
-impl Log {
-    /// A log that writes its first so many entries together.
-    pub(crate) fn in_groups_of(group: usize) -> Log {
-        let log = Log::default();
-        log.kept().group = group;
-        log
-    }
-
-    fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl RaftLogReader<Types> for Log {
-    async fn try_get_log_entries<B: RangeBounds<u64> + Clone + Debug + OptionalSend>(
-        &mut self,
-        range: B,
-    ) -> io::Result<Vec<EntryOf<Types>>> {
-        let kept = self.kept();
-        let entries = kept.entries.range(range);
-        Ok(entries.map(|(_, entry)| entry.clone()).collect())
-    }
-
-    async fn read_vote(&mut self) -> io::Result<Option<VoteOf<Types>>> {
-        Ok(self.kept().vote)
-    }
-}
-
-impl RaftLogStorage<Types> for Log {
-    type LogReader = Log;
-
-    async fn get_log_state(&mut self) -> io::Result<LogState<Types>> {
-        let kept = self.kept();
-        let last = kept.entries.last_key_value().map(|(_, entry)| entry.log_id);
-        Ok(LogState {
-            last_purged_log_id: kept.purged,
-            last_log_id: last.or(kept.purged),
-        })
-    }
-
-    async fn get_log_reader(&mut self) -> Log {
-        self.clone()
-    }
-
-    async fn save_vote(&mut self, vote: &VoteOf<Types>) -> io::Result<()> {
-        self.kept().vote = Some(*vote);
-        Ok(())
-    }
-
-    async fn append<I>(&mut self, entries: I, written: IOFlushed<Types>) -> io::Result<()>
-    where
-        I: IntoIterator<Item = EntryOf<Types>> + OptionalSend,
-        I::IntoIter: OptionalSend,
-    {
-        let mut kept = self.kept();
-        for entry in entries {
-            kept.entries.insert(entry.log_id.index(), entry);
-        }
-        kept.waiting.push(written);
-        if kept.entries.len() >= kept.group {
-            for written in kept.waiting.drain(..) {
-                written.io_completed(Ok(()));
-            }
-        }
-        Ok(())
-    }
-
-    async fn truncate_after(&mut self, last: Option<LogIdOf<Types>>) -> io::Result<()> {
-        let first_gone = last.map_or(0, |last| last.index() + 1);
-        self.kept().entries.split_off(&first_gone);
-        Ok(())
-    }
-
-    async fn purge(&mut self, last: LogIdOf<Types>) -> io::Result<()> {
-        let mut kept = self.kept();
-        kept.entries = kept.entries.split_off(&(last.index() + 1));
-        kept.purged = Some(last);
-        Ok(())
-    }
-}
+/// The log of a node.
+pub(crate) type Log = RaftLog<Types>;
 
 /// A snapshot of the writes.
 #[derive(Clone, Debug)]

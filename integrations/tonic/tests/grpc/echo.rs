@@ -9,19 +9,19 @@ use std::{
     task::{Context, Poll},
 };
 
-use bytes::{Buf, BufMut, Bytes};
+use bytes::Bytes;
 use futures_util::{
     Stream, StreamExt, TryStreamExt,
     stream::{self, BoxStream},
 };
 use http::uri::PathAndQuery;
+use ibex_integrations_testing::AsBytes;
 use ibex_tonic::CalledBy;
 use tokio::sync::Notify;
 use tonic::{
     Request, Response, Status, Streaming,
     body::Body,
     client,
-    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
     server::{self, NamedService},
     transport::Channel,
 };
@@ -203,44 +203,6 @@ impl Client {
     async fn ready(&mut self) -> Result<(), Status> {
         let ready = self.0.ready().await;
         ready.map_err(|error| Status::unavailable(error.to_string()))
-    }
-}
-
-/// The codec: a message is its bytes.
-#[derive(Clone, Copy)]
-struct AsBytes;
-
-impl Codec for AsBytes {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = AsBytes;
-    type Decoder = AsBytes;
-
-    fn encoder(&mut self) -> AsBytes {
-        AsBytes
-    }
-
-    fn decoder(&mut self) -> AsBytes {
-        AsBytes
-    }
-}
-
-impl Encoder for AsBytes {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, bytes: Bytes, to: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        to.put(bytes);
-        Ok(())
-    }
-}
-
-impl Decoder for AsBytes {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, from: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(from.copy_to_bytes(from.remaining())))
     }
 }
 

@@ -7,9 +7,9 @@ use std::{future::Future, pin::Pin, process::ExitCode, sync::Arc, time::Duration
 
 use bytes::Bytes;
 use futures_util::{StreamExt, stream};
-use ibex_integrations_testing::{Cell, DriverName, Meeting, fabrics};
+use ibex_integrations_testing::{Cell, DriverName, Meeting, trials};
 use ibex_tonic::{Connector, Incoming};
-use libtest_mimic::{Arguments, Trial};
+use libtest_mimic::Arguments;
 use tonic::{
     Code, Request,
     transport::{Channel, Endpoint, Server},
@@ -42,19 +42,10 @@ struct Called {
 }
 
 fn main() -> ExitCode {
-    let cells = fabrics().into_iter().map(|over| Cell {
-        over,
-        driver: DriverName::Tasks,
+    let trials = trials(&WORKS, &[DriverName::Tasks], |cell, work| {
+        cell.driver.runtime().block_on(play(cell, work));
     });
-    let trials = cells.flat_map(|cell| {
-        WORKS.map(|(name, work)| {
-            Trial::test(format!("{name}/{cell}"), move || {
-                cell.driver.runtime().block_on(play(cell, work));
-                Ok(())
-            })
-        })
-    });
-    libtest_mimic::run(&Arguments::from_args(), trials.collect()).exit_code()
+    libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
 async fn play(cell: Cell, work: Work) {

@@ -14,7 +14,7 @@ use openraft::{
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use tokio::sync::Mutex;
 
-use super::{Types, log::Counter, wire::Wire};
+use super::{Types, counter::Counter, wire::Wire};
 use crate::session::Failure;
 
 /// A request to a follower.

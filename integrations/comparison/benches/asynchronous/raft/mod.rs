@@ -3,8 +3,8 @@
 //! The log is in memory and the state machine counts, so that what is left is openraft and the
 //! transport.
 
+mod counter;
 mod followers;
-mod log;
 mod wire;
 
 use std::{
@@ -13,12 +13,13 @@ use std::{
     time::{Duration, Instant},
 };
 
+use ibex_integrations_testing::RaftLog;
 use openraft::{BasicNode, Config, Raft, RaftMetrics, ServerState, SnapshotPolicy};
 use tokio::{sync::Mutex, task::JoinSet};
 
 use self::{
+    counter::Counter,
     followers::{Followers, answer_leader},
-    log::{Counter, Log},
     wire::Wire,
 };
 use crate::{
@@ -81,7 +82,7 @@ async fn start(number: u64, followers: Followers) -> Result<Raft<Types, Counter>
         ..Config::default()
     };
     let config = Arc::new(config.validate()?);
-    let (log, counter) = (Log::default(), Counter::default());
+    let (log, counter) = (RaftLog::default(), Counter::default());
     Ok(Raft::new(number, config, followers, log, counter).await?)
 }
 
