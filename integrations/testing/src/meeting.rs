@@ -48,16 +48,22 @@ pub struct Cell {
     pub driver: DriverName,
 }
 
-impl fmt::Display for Cell {
+impl fmt::Display for Over {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let over = match self.over {
+        f.write_str(match self {
             Over::Shm => "shm",
             Over::Tcp => "tcp",
             #[cfg(feature = "fake-device")]
             Over::Fake => "fake",
             #[cfg(feature = "verbs")]
             Over::Verbs => "verbs",
-        };
+        })
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let over = self.over;
         let driver = match self.driver {
             DriverName::Threads => "threads",
             DriverName::Tasks => "tasks",

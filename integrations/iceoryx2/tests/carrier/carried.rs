@@ -9,7 +9,7 @@ use iceoryx2_bb_testing::libtest_mimic::Trial;
 use iceoryx2_link_carrier::{Announcement, Carrier, Channel, Frame};
 use iceoryx2_link_conformance_tests::testing::descriptor;
 
-use crate::suites::{self, WATCHDOG, wait_until};
+use crate::suites::{WATCHDOG, wait_until};
 
 type Test = fn(NodeBuilder);
 
@@ -39,7 +39,7 @@ const TESTS: [(&str, Test); 8] = [
 /// A trial for each, called `/fabric/carried/test`.
 pub(crate) fn trials(over: Over) -> impl Iterator<Item = Trial> {
     TESTS.into_iter().map(move |(name, test)| {
-        let name = format!("/{}/carried/{name}", suites::name(over));
+        let name = format!("/{over}/carried/{name}");
         Trial::test(name, move || {
             let [_, builder] = over.builders();
             test(builder);

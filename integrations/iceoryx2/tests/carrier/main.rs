@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 /// The published tests over a fabric.
 fn published(over: Over) -> Vec<Trial> {
-    let start = format!("/{}/", suites::name(over));
+    let start = format!("/{over}/");
     let named = inventory::iter::<TestCase>().map(|case| {
         // The program and the file come first.
         let modules: Vec<_> = case.module.split("::").skip(2).collect();

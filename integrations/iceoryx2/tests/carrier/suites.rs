@@ -20,17 +20,6 @@ use iceoryx2_link_conformance_tests::{
 /// publish-subscribe service, and 13 for events.
 pub(crate) const PUBLISHED: usize = 58;
 
-pub(crate) fn name(over: Over) -> &'static str {
-    match over {
-        Over::Shm => "shm",
-        Over::Tcp => "tcp",
-        #[cfg(feature = "fake-device")]
-        Over::Fake => "fake",
-        #[cfg(feature = "verbs")]
-        Over::Verbs => "verbs",
-    }
-}
-
 /// The fabric of a fixture.
 pub(crate) trait Fabric {
     const OVER: Over;
