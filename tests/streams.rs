@@ -464,13 +464,17 @@ fn a_request_that_is_taken_back_is_not_accepted() {
         {
             // The listener hears of the peer, and the peer of it.
             let mut accepting = pin!(listener.accept_async());
+            assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
             let mut taken_back = pin!(connect_async(&pair.peers[0], "streams"));
-            let (woken, waker) = count();
-            while poll(taken_back.as_mut(), &waker).is_pending() && woken.get() < 1 {
-                assert!(poll(accepting.as_mut(), Waker::noop()).is_pending());
+            let is_requested = || {
+                let sessions = pair.nodes[0].stats().sessions;
+                let mut channels = sessions.iter().flat_map(|session| &session.channels);
+                channels.any(|channel| channel.name == "streams" && channel.sent == 1)
+            };
+            while !is_requested() {
+                assert!(poll(taken_back.as_mut(), Waker::noop()).is_pending());
                 thread::yield_now();
             }
-            let _ = poll(taken_back.as_mut(), &waker);
         }
         let wanted = async {
             let mut stream = connect_async(&pair.peers[0], "streams")
