@@ -67,30 +67,65 @@ impl Clients {
 impl Recorded {
     /// Reads all keys once more. Returns the whole history, and how many of the acknowledged
     /// writes of a single key are not there.
-    pub(super) async fn read_all(
-        &self,
-        cluster: &Cluster,
-        leader: u64,
-    ) -> Result<(History, u64), Failure> {
-        let mut connection = Lines::connect(&cluster.lines()[&leader]).await?;
+    pub(super) async fn read_all(&self, cluster: &Cluster) -> Result<(History, u64), Failure> {
+        let mut last_reader = LastReader {
+            cluster,
+            connection: None,
+        };
         let mut history = self.history.clone();
         for number in 0..=register_of(self.begun) {
             let key = format!("register-{number}");
             let begun = history.begin_read(&key);
-            let answer = connection.ask(&format!("get {key}")).await?;
-            let value = value_of(&answer).ok_or(answer)?;
-            history.read(begun, value);
+            history.read(begun, last_reader.read(&key).await?);
         }
         let mut lost = 0;
         for key in &self.journal {
-            let answer = connection.ask(&format!("get {key}")).await?;
-            match value_of(&answer) {
-                Some(Some(_)) => {}
-                Some(None) => lost += 1,
-                None => return Err(answer.into()),
+            if last_reader.read(key).await?.is_none() {
+                lost += 1;
             }
         }
         Ok((history, lost))
+    }
+}
+
+/// A client that reads from the node that leads, whichever that is by now: a busy machine may delay
+/// a leader's heartbeats until the others elect one of themselves.
+struct LastReader<'a> {
+    cluster: &'a Cluster,
+    connection: Option<Lines>,
+}
+
+impl LastReader<'_> {
+    /// Reads a key, and asks again until a node answers with its value.
+    ///
+    /// # Errors
+    ///
+    /// No node does within three minutes.
+    async fn read(&mut self, key: &str) -> Result<Value, Failure> {
+        let reading = async {
+            loop {
+                match self.ask(key).await {
+                    Ok(value) => return value,
+                    Err(_) => sleep(PAUSE).await,
+                }
+            }
+        };
+        let read = timeout(CLUSTER_PATIENCE, reading).await;
+        read.map_err(|_| format!("nobody answers \"get {key}\"").into())
+    }
+
+    async fn ask(&mut self, key: &str) -> Result<Value, Failure> {
+        let mut connection = match self.connection.take() {
+            Some(connection) => connection,
+            None => {
+                let leader = self.cluster.leader().await?;
+                Lines::connect(&self.cluster.lines()[&leader]).await?
+            }
+        };
+        let answer = connection.ask(&format!("get {key}")).await?;
+        let value = value_of(&answer).ok_or(answer)?;
+        self.connection = Some(connection);
+        Ok(value)
     }
 }
 
@@ -235,6 +270,8 @@ fn lock(record: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
 const CLIENTS: u64 = 4;
 /// Most requests in one history: the search for an order takes time that grows with its length.
 const REQUESTS_PER_REGISTER: u64 = 24;
+/// The last reader's wait for an answer: the cluster may have to elect a leader first.
+const CLUSTER_PATIENCE: Duration = Duration::from_secs(180);
 /// A client's wait for an answer, before it gives up.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(10);

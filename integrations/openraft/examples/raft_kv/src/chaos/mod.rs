@@ -75,10 +75,9 @@ pub async fn run(chaos: Chaos) -> Result<Outcome, Failure> {
             *faults.entry(fault).or_insert(0) += 1;
         }
     }
-    let leader = cluster.leader().await?;
     eprintln!("{:?}, {:.1?}: checking", chaos.wire, start.elapsed());
     let recorded = clients.finish().await?;
-    let (history, lost) = recorded.read_all(&cluster, leader).await?;
+    let (history, lost) = recorded.read_all(&cluster).await?;
     Ok(Outcome {
         wire: chaos.wire,
         faults,
