@@ -27,6 +27,7 @@ use crate::{
     NodeStats, Peer, PeerId, ToAddress, address,
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
+    io::ListenerNames,
     listener::{Failures, Listener, admission},
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
@@ -99,6 +100,7 @@ pub struct Node {
     local_addr: Option<SocketAddr>,
     settings: NodeSettings,
     environment: Environment,
+    pub(crate) listener_names: ListenerNames,
 }
 
 /// An address to listen at, and the socket for that if there is one already.
@@ -267,6 +269,7 @@ impl Node {
             local_addr: None,
             settings,
             environment,
+            listener_names: ListenerNames::default(),
         };
         if let Some(listening) = listening {
             // If that fails the node is closed again, and its thread with it.

@@ -174,7 +174,8 @@ impl NodeBuilder {
     ///
     /// Under [`Driver::Tasks`] a task spins before it waits for a message, for at most 50 µs, and
     /// only on a receiver whose last messages came within 150 µs each: to be woken takes an idle
-    /// processor 25 to 50 µs. [`Wait::Event`] has it wait at once.
+    /// processor 25 to 50 µs. [`Wait::Event`] has it wait at once; [`Wait::BusyPoll`] is
+    /// for threads that block.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             let range = ..=Duration::from_secs(1);
@@ -192,7 +193,7 @@ impl NodeBuilder {
     /// thread does while none waits: a message goes through no thread but its sender's and
     /// its receiver's. With cores the I/O thread alone turns the engine, beside whatever
     /// the program computes, and wakes who waits. Under [`Driver::Caller`] and [`Driver::Tasks`]
-    /// there is no such thread, and cores have no effect.
+    /// there is no such thread, and [`build`](Self::build) refuses cores.
     pub fn cores(mut self, cores: &[usize]) -> Self {
         self.settings.cores = cores.to_vec();
         self

@@ -97,9 +97,23 @@ impl NodeSettings {
         ];
         wishes.retain(|(fabric, _)| is_compiled_in(*fabric));
         check_fabrics(&wishes)?;
+        self.check_cores()?;
         #[cfg(feature = "verbs")]
         self.rdma.check_relations()?;
         Ok(())
+    }
+
+    /// Checks that there is an I/O thread if it is to have cores.
+    fn check_cores(&self) -> Result<(), SettingConflict> {
+        if self.driver == Driver::Threads || self.cores.is_empty() {
+            return Ok(());
+        }
+        Err(SettingConflict {
+            settings: ["driver", "cores"],
+            values: [format!("{:?}", self.driver), format!("{:?}", self.cores)],
+            rule: "only Driver::Threads has an I/O thread to put on cores; leave cores out"
+                .to_owned(),
+        })
     }
 
     /// Bytes that peers may make the nodes of this process hold, as far as this one goes.

@@ -10,8 +10,8 @@ use std::{
 
 use futures_util::Sink as _;
 use ibex::{
-    Counts, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError, Role,
-    SendError, SendTimeoutError, SettingValue, TrySendError, Wait, WaitAckedError,
+    Counts, Driver, Fabric, ListenError, Node, OpenFailure, Peer, Policy, Raw, RecvTimeoutError,
+    Role, SendError, SendTimeoutError, SettingValue, TrySendError, Wait, WaitAckedError,
 };
 
 #[test]
@@ -125,6 +125,13 @@ fn settings_that_do_not_go_together_are_both_named() {
     assert_eq!(
         error.to_string(),
         "shm is required and tcp is required: a session runs on one fabric; require one of them"
+    );
+    let error = Node::builder().driver(Driver::Caller).cores(&[0]).build();
+    let error = error.expect_err("there is no thread").to_string();
+    assert_eq!(
+        error,
+        "driver is Caller and cores is [0]: only Driver::Threads has an I/O thread to put on \
+         cores; leave cores out"
     );
     let mut none = Node::builder();
     for fabric in Fabric::FASTEST_FIRST {

@@ -564,12 +564,16 @@ fn names_are_checked_and_two_uses_of_one_are_told_apart() {
     let (there, here) = smol::block_on(join(connecting, listener.accept_async()));
     there.and(here.map(drop)).expect("a stream");
     // A second listener of the name.
-    let mut second = Listener::bind(server, &longest).expect("it hears of peers later");
-    let error = second.accept().expect_err("the first has it");
+    let error = Listener::bind(server, &longest).expect_err("the first has it");
     assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
+    drop(listener);
+    drop(Listener::bind(server, &longest).expect("the name is free"));
     // A channel of messages.
     let messages = pair.peers[1].channel("messages").codec::<Pod>();
     let _messages = messages.receiver::<u64>().expect("a receiver");
+    let mut second = Listener::bind(server, "messages").expect("it hears of peers later");
+    let error = second.accept().expect_err("the receiver has the name");
+    assert_eq!(error.kind(), ErrorKind::AddrInUse, "{error}");
     let error = connect(&pair.peers[0], "messages").expect_err("no listener");
     assert_eq!(error.kind(), ErrorKind::InvalidData, "{error}");
     // Nobody at all.

@@ -1,10 +1,13 @@
 //! A listener: the place where streams come in.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     future::Future,
     io,
+    ops::Deref,
     pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll, ready},
 };
 
@@ -48,7 +51,7 @@ use crate::{AcceptError, FanIn, FanInError, FanInEvent, Message, Node, OpenFailu
 /// }
 /// ```
 pub struct Listener {
-    name: String,
+    name: ListenerName,
     requests: FanIn<u64, Announcement>,
     /// A request whose ends could not be opened: it is tried again.
     held: Option<Held>,
@@ -70,16 +73,18 @@ impl Listener {
     /// # Errors
     ///
     /// [`InvalidInput`](io::ErrorKind::InvalidInput): the name is empty, or longer than 228
-    /// bytes.
+    /// bytes. [`AddrInUse`](io::ErrorKind::AddrInUse): the node has a listener of that name.
     pub fn bind(node: &Node, name: &str) -> io::Result<Self> {
         check_name(name)?;
-        let requests = node.fan_in(name).codec::<Announcement>();
+        let taken = || io::Error::new(io::ErrorKind::AddrInUse, NameTaken(name.to_owned()));
+        let name = node.listener_names.take(name).ok_or_else(taken)?;
+        let requests = node.fan_in(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
             .window_bytes(BACKLOG_BYTES);
         let requests = requests.receiver();
         Ok(Self {
-            name: name.to_owned(),
+            name,
             requests: requests
                 .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?,
             held: None,
@@ -92,8 +97,8 @@ impl Listener {
     /// # Errors
     ///
     /// [`ConnectionAborted`](io::ErrorKind::ConnectionAborted): the node was closed, and nothing
-    /// more comes. [`AddrInUse`](io::ErrorKind::AddrInUse): this node has another receiver of
-    /// this name with some peer. Else the ends of the stream could not be opened, as the
+    /// more comes. [`AddrInUse`](io::ErrorKind::AddrInUse): this node has a receiver or a service
+    /// of this name with some peer. Else the ends of the stream could not be opened, as the
     /// [`OpenError`](crate::OpenError) within says: the peer waits, and the next call tries it
     /// again.
     pub fn accept(&mut self) -> io::Result<(Stream, PeerAt)> {
@@ -159,7 +164,7 @@ impl Listener {
             },
             FanInEvent::Lost(_, FanInError::Open(error)) => return Err(error::of_open(error)),
             FanInEvent::Lost(peer, FanInError::Recv(error)) => {
-                tracing::debug!(%peer, %error, listener = %self.name, "a peer connects no more");
+                tracing::debug!(%peer, %error, listener = self.name(), "a peer connects no more");
             }
             FanInEvent::Joined(_) | FanInEvent::Ended(_) => {}
         }
@@ -238,8 +243,52 @@ impl FusedStream for Listener {
 impl fmt::Debug for Listener {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Listener")
-            .field("name", &self.name)
+            .field("name", &self.name())
             .finish_non_exhaustive()
+    }
+}
+
+/// The names of a node's listeners.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ListenerNames(Arc<Mutex<BTreeSet<String>>>);
+
+/// A name that a listener has until it is dropped.
+struct ListenerName {
+    name: String,
+    names: ListenerNames,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "this node listens for streams named \"{0}\" already; drop that listener, or choose another name"
+)]
+struct NameTaken(String);
+
+impl ListenerNames {
+    fn take(&self, name: &str) -> Option<ListenerName> {
+        let is_free = self.lock().insert(name.to_owned());
+        is_free.then(|| ListenerName {
+            name: name.to_owned(),
+            names: self.clone(),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeSet<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Deref for ListenerName {
+    type Target = str;
+
+    fn deref(&self) -> &str {
+        &self.name
+    }
+}
+
+impl Drop for ListenerName {
+    fn drop(&mut self) {
+        self.names.lock().remove(&self.name);
     }
 }
 

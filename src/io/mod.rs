@@ -76,6 +76,7 @@
 //! | `ConnectionAborted` | this node was closed, or lost its device |
 //! | `TimedOut` | the time of a blocking call is up |
 //! | `ConnectionRefused` | connecting: the listener went before it accepted |
+//! | `AddrInUse` | the node has a listener of that name, or a receiver with that peer |
 //! | `OutOfMemory` | the kernel refuses memory; a later call may succeed |
 //!
 //! Everything that arrived before an error is read before it.
@@ -92,6 +93,7 @@ mod tokio;
 mod write_half;
 
 pub use connecting::{ConnectAsync, connect, connect_async};
+pub(crate) use listener::ListenerNames;
 pub use listener::{AcceptAsync, Listener};
 pub use read_half::{ReadHalf, ReuniteError};
 pub use stream::Stream;
