@@ -1,7 +1,13 @@
 //! Programs that sleep on a node's descriptor, in a loop of their own or in a reactor.
 #![forbid(unsafe_code)]
 
-use std::{future::Future, io::Read, net::TcpStream, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    io::{Read, Write as _},
+    net::TcpStream,
+    sync::Arc,
+    time::Duration,
+};
 
 use ibex::{Driver, Fabric, Node, NodeBuilder, Pod, Policy};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -36,6 +42,58 @@ fn a_time_that_runs_out_makes_the_descriptor_readable() {
         }
         // Without a time-out: a node that did not tell would hang here, and so the test.
         poll(&mut [ready], None).expect("poll");
+    }
+}
+
+/// Turns that other calls run take events of the device, which is asked for the next one only by
+/// `Node::poll`: the descriptor has to have the loop call that.
+#[cfg(feature = "fake-device")]
+#[test]
+fn the_descriptor_tells_of_what_comes_behind_a_flush_or_a_blocking_read() {
+    use ibex::{io, rdma::RdmaSettings};
+    use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+
+    // Of a network for documentation (RFC 5737).
+    let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
+    let provider = FakeProvider::new(vec![device]);
+    let builder = || {
+        let settings = RdmaSettings::new().device("fake0");
+        builder()
+            .fabric(Fabric::Verbs, Policy::Require)
+            .rdma(settings.on_fake(&provider, |_| ()))
+    };
+    let listener = Arc::new(builder().listen("127.0.0.1:0").build().expect("a node"));
+    let client = Arc::new(builder().build().expect("a node"));
+    let address = listener.local_addr().expect("it listens");
+    let mut streams = io::Listener::bind(&listener, "bytes").expect("a name");
+    let (mut theirs, mut ours) = smol::block_on(beside([&listener, &client], async {
+        let peer = client.connect_async(address).await.expect("a session");
+        let streams = smol::future::zip(streams.accept_async(), io::connect_async(&peer, "bytes"));
+        let (theirs, ours) = streams.await;
+        (theirs.expect("a stream").0, ours.expect("a stream"))
+    }));
+    let is_readable = || {
+        let mut descriptors = [PollFd::from_borrowed_fd(client.as_fd(), PollFlags::IN)];
+        poll(&mut descriptors, Some(&Default::default())).expect("poll") > 0
+    };
+    let put = |stream: &mut io::Stream| {
+        stream.write_all(b"x").expect("room");
+        stream.flush().expect("it goes out");
+    };
+    // Every so many turns one asks for events; each call has its turn at that.
+    for _ in 0..1000 {
+        while client.poll() | listener.poll() {}
+        put(&mut theirs);
+        put(&mut ours);
+        put(&mut theirs);
+        assert!(is_readable(), "behind a flush");
+        while client.poll() | listener.poll() {}
+        put(&mut theirs);
+        ours.read_exact(&mut [0; 3]).expect("they came");
+        put(&mut theirs);
+        assert!(is_readable(), "behind a read");
+        ours.read_exact(&mut [0]).expect("it came");
+        theirs.read_exact(&mut [0]).expect("it came");
     }
 }
 

@@ -252,7 +252,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     ];
     let facade = [
         "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls \
-         --test compile --test environment --test event_loop --test fingerprints --test group \
+         --test compile --test environment --test fingerprints --test group \
          --test log --test memory_bound --test owned_messages --test polls --test readme \
          --test refusals --test send_sync --test service_life --test shared_credit \
          --test streams --test unopened",
@@ -318,7 +318,7 @@ const PROOFS: &[&str] = &[
     "--test idle -- /shm/",
     "--test idle -- /tcp/",
     "--test idle_memory",
-    "--test idle_futures --test leaves_nothing --test no_copy",
+    "--test event_loop --test idle_futures --test leaves_nothing --test no_copy",
     "--test memory_flat --test no_allocation",
 ];
 

@@ -428,8 +428,8 @@ impl Runtime {
     pub(super) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
         match self.driving {
             Driving::Callers => {
-                if turn(self) && self.is_watched() {
-                    self.bell.wake();
+                if turn(self) {
+                    self.tell_watcher();
                 }
             }
             Driving::Tasks => {
@@ -440,6 +440,14 @@ impl Runtime {
                 }
             }
             Driving::Waiters | Driving::Thread => {}
+        }
+    }
+
+    /// Has a program that sleeps on the epoll set poll once more: a turn that it did not run may
+    /// have taken the event of a completion queue, which is armed again only when the program polls.
+    pub(super) fn tell_watcher(&self) {
+        if self.is_watched() {
+            self.bell.wake();
         }
     }
 
@@ -481,8 +489,9 @@ impl Runtime {
     pub(crate) fn let_out(&self, session: u64) {
         if let Some(mut engine) = self.engine.try_lock()
             && (self.engine.is_marked() || !engine.post_lone_record(session))
+            && self.turn(engine, &Ready::NOTHING)
         {
-            self.turn(engine, &Ready::NOTHING);
+            self.tell_watcher();
         }
     }
 

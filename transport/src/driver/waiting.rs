@@ -64,8 +64,10 @@ impl Runtime {
             condition.disarm();
             spun.map(|found| found.expect("the spin ended with something"))
         };
-        if self.driving.has_standing_sleeper() && self.engine.has_sleeper() {
-            self.settle();
+        match self.driving {
+            Driving::Callers => self.tell_watcher(),
+            Driving::Waiters | Driving::Tasks if self.engine.has_sleeper() => self.settle(),
+            Driving::Waiters | Driving::Tasks | Driving::Thread => {}
         }
         found
     }
