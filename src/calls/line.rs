@@ -227,7 +227,7 @@ impl Line {
 
     fn hand_out(&self, inbox: &mut Inbox) {
         while !inbox.is_over && !fork::is_child() {
-            match inbox.handle.poll() {
+            match inbox.handle.poll_awaited() {
                 Ok(None) => break,
                 Ok(Some(raw)) => self.received(inbox, Ok(raw)),
                 Err(error) => self.received(inbox, Err(error)),
@@ -278,8 +278,10 @@ impl Line {
     }
 
     fn land(&self, landed: Landed) {
-        let waker = self.slots().land(landed);
-        if let Some(waker) = waker {
+        let landing = self.slots().land(landed);
+        if let Some(waker) = landing.waker
+            && !landing.looks_itself
+        {
             waker.wake();
         }
     }
@@ -369,7 +371,10 @@ impl Line {
             let mut slots = self.slots();
             let look = slots.look(key);
             match look {
-                Look::Nothing => (look, slots.set_waker(key, Some(waker))),
+                Look::Nothing => {
+                    slots.begin_look(key);
+                    (look, slots.set_waker(key, Some(waker)))
+                }
                 look => (look, None),
             }
         };
@@ -386,9 +391,9 @@ impl Line {
                 }
             }
             // In a task, which may look for a moment.
-            self.take_in_by(inbox, ReceiveHandle::poll_receive);
+            self.take_in_by(inbox, ReceiveHandle::poll_receive_briefly);
         });
-        let look = self.slots().look(key);
+        let look = self.slots().look_behind(key);
         if matches!(look, Look::Nothing) {
             self.wake_by(deadline);
         }

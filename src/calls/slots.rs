@@ -39,6 +39,9 @@ pub(super) struct Slots {
     // Who waits.
     /// Calls with wakers.
     waiting: usize,
+    /// The call whose task takes in what comes and looks at its own entry behind that: it needs no
+    /// wake-up.
+    looking: Option<Key>,
     /// When the next call is woken because its time is over, as far as that is arranged.
     alarm: Option<Instant>,
     /// No more answers come.
@@ -83,6 +86,15 @@ pub(super) enum Look {
     Nothing,
 }
 
+/// What is left to do when a frame has landed.
+#[derive(Debug, Default)]
+pub(super) struct Landing {
+    /// The task of the call, to be woken or to be dropped outside of the lock.
+    pub(super) waker: Option<Waker>,
+    /// It needs no wake-up.
+    pub(super) looks_itself: bool,
+}
+
 /// What is left to do when a call has left.
 #[derive(Debug, Default)]
 pub(super) struct Left {
@@ -104,6 +116,7 @@ impl Slots {
             queue: VecDeque::new(),
             stale: 0,
             waiting: 0,
+            looking: None,
             alarm: None,
             over: None,
             strays: 0,
@@ -190,6 +203,19 @@ impl Slots {
         before
     }
 
+    /// Begins the look of a call's own task, which ends with [`look_behind`](Self::look_behind).
+    pub(super) fn begin_look(&mut self, key: Key) {
+        self.looking = Some(key);
+    }
+
+    /// What has come for a call whose task has looked itself.
+    pub(super) fn look_behind(&mut self, key: Key) -> Look {
+        if self.looking == Some(key) {
+            self.looking = None;
+        }
+        self.look(key)
+    }
+
     /// Whether somebody is to be woken by what comes.
     pub(super) fn is_waited_for(&self) -> bool {
         self.waiting > 0
@@ -217,7 +243,7 @@ impl Slots {
     }
 
     /// Takes in what has come. Returns whom to wake.
-    pub(super) fn land(&mut self, landed: Landed) -> Option<Waker> {
+    pub(super) fn land(&mut self, landed: Landed) -> Landing {
         let CallId { number, generation } = landed.header.id;
         let index = self.numbers.get(number as usize).copied();
         let key = index.map(|index| Key { index, generation });
@@ -231,12 +257,15 @@ impl Slots {
         };
         let Some(entry) = entry.filter(|entry| room(entry)) else {
             self.strays += 1;
-            return None;
+            return Landing::default();
         };
         entry.landed.push_back(landed);
         let waker = entry.waker.take();
         self.waiting -= usize::from(waker.is_some());
-        waker
+        Landing {
+            looks_itself: key == self.looking,
+            waker,
+        }
     }
 
     /// The call is over: its number is the next one's.

@@ -7,7 +7,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvFailure},
+    channel::{Looking, RawMessage, ReceiveHandle, RecvFailure},
     driver::Patience,
 };
 
@@ -70,12 +70,12 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
     pub(super) fn find(&mut self) -> Option<Asked> {
         loop {
             let taken = match &mut self.from {
-                From::Node(fan_in) => match fan_in.find() {
+                From::Node(fan_in) => match fan_in.find_awaited() {
                     Some(event) => self.of_event(Some(event)),
                     None if fan_in.is_over() => self.of_event(None),
                     None => return None,
                 },
-                From::Peer(handle, _) => match handle.poll() {
+                From::Peer(handle, _) => match handle.poll_awaited() {
                     Ok(Some(raw)) => self.of_message(Ok(raw)),
                     Ok(None) => return None,
                     Err(error) => self.of_message(Err(error)),
@@ -120,7 +120,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
             let taken = match &mut self.from {
                 From::Node(fan_in) => {
                     let mut context = Context::from_waker(waker);
-                    match fan_in.poll_for(&mut context, may_look) {
+                    let looking = match may_look {
+                        true => Looking::Briefly,
+                        false => Looking::Never,
+                    };
+                    match fan_in.poll_for(&mut context, looking) {
                         Poll::Ready(event) => self.of_event(event),
                         Poll::Pending => return Poll::Pending,
                     }
@@ -129,7 +133,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                     // One that is still there does for no message behind those that were taken.
                     handle.leave();
                     let polled = match may_look {
-                        true => handle.poll_receive(waker),
+                        true => handle.poll_receive_briefly(waker),
                         false => handle.poll_receive_at_once(waker),
                     };
                     match polled {

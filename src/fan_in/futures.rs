@@ -5,6 +5,8 @@ use std::{
     task::{Context, Poll},
 };
 
+use ibex_transport::channel::Looking;
+
 use super::{FanIn, FanInEvent, Something};
 use crate::{
     KnownVersions,
@@ -41,7 +43,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     /// Polls for what comes next, as [`next_async`](Self::next_async) does. While it is pending the waker of the last poll
     /// is kept, and no other.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<FanInEvent<T, C, V>>> {
-        self.poll_for(context, true)
+        self.poll_for(context, Looking::Long)
     }
 
     /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
@@ -49,15 +51,24 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     pub(crate) fn poll_for(
         &mut self,
         context: &mut Context<'_>,
-        may_look: bool,
+        looking: Looking,
     ) -> Poll<Option<FanInEvent<T, C, V>>> {
-        let how = (may_look, self.in_memory);
+        let how = (looking, self.in_memory);
         let gathering = self.gathering.clone();
         let mut wait = mem::take(&mut self.task_wait);
         let waker = context.waker();
         let event = gathering.poll_until(&mut wait, waker, how, Something::new(self));
         self.task_wait = wait;
         event
+    }
+
+    /// Finds what is there, for who left a waker by another poll: notes how soon it came.
+    pub(crate) fn find_awaited(&mut self) -> Option<FanInEvent<T, C, V>> {
+        let found = self.find();
+        if found.is_some() {
+            self.task_wait.came();
+        }
+        found
     }
 
     /// The events until the node is closed, as a stream. Dropping it loses none.

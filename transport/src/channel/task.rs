@@ -22,13 +22,12 @@
 use std::{
     mem::{self, MaybeUninit},
     task::{Poll, Waker},
-    time::Duration,
 };
 
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
-    promptness::Promptness,
+    promptness::{Looking, Promptness},
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
@@ -54,6 +53,14 @@ pub struct GatheringWait {
     left: TaskWait,
     /// How soon came what was waited for here.
     promptness: Promptness,
+}
+
+impl GatheringWait {
+    /// Notes that what was waited for has come, for who found it without a poll here.
+    #[inline]
+    pub fn came(&mut self) {
+        self.promptness.came();
+    }
 }
 
 impl TaskWait {
@@ -86,7 +93,7 @@ impl ReceiveHandle {
     /// if the peer does not open its end for `open_timeout`.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.poll_receive_with(waker, Some(LOOK))
+        self.poll_receive_with(waker, Looking::Long)
     }
 
     /// Polls as [`poll_receive`](Self::poll_receive) does, and wakes the task again where a message
@@ -107,16 +114,33 @@ impl ReceiveHandle {
     /// Polls as [`poll_receive`](Self::poll_receive) does, and never looks for a moment before it
     /// is pending: for a waker, which holds up what its caller has to do next.
     pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.poll_receive_with(waker, None)
+        self.poll_receive_with(waker, Looking::Never)
+    }
+
+    /// Polls as [`poll_receive`](Self::poll_receive) does, in a task whose waker `waker` is not: looks
+    /// for some microseconds at most, and where that costs no system call.
+    pub fn poll_receive_briefly(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
+        self.poll_receive_with(waker, Looking::Briefly)
+    }
+
+    /// The next message, if one is there, for who left a waker by another poll: notes how soon it
+    /// came.
+    #[inline]
+    pub fn poll_awaited(&mut self) -> Result<Option<RawMessage>, RecvError> {
+        let polled = self.poll();
+        if matches!(polled, Ok(Some(_))) {
+            self.promptness.came();
+        }
+        polled
     }
 
     #[inline]
     fn poll_receive_with(
         &mut self,
         waker: &Waker,
-        moment: Option<Duration>,
+        looking: Looking,
     ) -> Poll<Result<RawMessage, RecvError>> {
-        let polled = self.take_or_register(waker, moment);
+        let polled = self.take_or_register(waker, looking);
         if polled.is_pending() {
             self.end().watch_open();
         }
@@ -127,14 +151,14 @@ impl ReceiveHandle {
     /// open its end and nobody has to be told.
     #[inline]
     pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.take_or_register(waker, None)
+        self.take_or_register(waker, Looking::Never)
     }
 
     #[inline]
     fn take_or_register(
         &mut self,
         waker: &Waker,
-        moment: Option<Duration>,
+        looking: Looking,
     ) -> Poll<Result<RawMessage, RecvError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
@@ -145,7 +169,7 @@ impl ReceiveHandle {
             }
             return Poll::Ready(Ok(message));
         }
-        self.receive_or_register(waker, moment)
+        self.receive_or_register(waker, looking)
     }
 
     /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
@@ -155,19 +179,23 @@ impl ReceiveHandle {
     fn receive_or_register(
         &mut self,
         waker: &Waker,
-        moment: Option<Duration>,
+        looking: Looking,
     ) -> Poll<Result<RawMessage, RecvError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
+        let first = self.ticket.is_none();
         let mut found = settled_receive(self.receive(Patience::None));
-        if let Some(moment) = moment
+        if looking != Looking::Never
             && found.is_none()
-            && self.ticket.is_none()
-            && self.promptness.expects_soon()
+            && let Some(moment) = self.promptness.look(first, self.end().session.is_shm())
         {
+            // A look disarms what a waker needs: one that is left is left anew behind it.
+            self.leave();
             found = self.look_for_a_moment(moment);
-            self.promptness.looked(found.is_some());
+            if found.is_none() {
+                self.promptness.looked_in_vain(moment);
+            }
         }
         if found.is_none() {
             self.register(waker);
@@ -183,6 +211,9 @@ impl ReceiveHandle {
                 // Nobody else looks, and the clock is read for nobody else.
                 if self.end().session.runtime().driver() == Driver::Tasks {
                     self.promptness.waits();
+                    if looking == Looking::Long && self.promptness.yields(first) {
+                        waker.wake_by_ref();
+                    }
                 }
                 Poll::Pending
             }
@@ -218,9 +249,6 @@ impl ReceiveHandle {
         }
     }
 }
-
-/// The longest look: as long as blocking calls look by default.
-const LOOK: Duration = Duration::from_micros(50);
 
 fn settled_receive(
     received: Result<RawMessage, RecvFailure>,
@@ -518,28 +546,30 @@ impl Gathering {
     /// What makes `condition` hold, for a task: pending until a member, a session or the node
     /// tells. Where callers turn the engine it runs a turn when nothing is there.
     ///
-    /// A task that `may_look` looks for a moment first, where what it waits for comes soon;
+    /// A task may look for a moment first, where what it waits for comes soon;
     /// `in_memory` is as for [`wait`](Self::wait).
     pub fn poll_until<C: Condition>(
         &self,
         wait: &mut GatheringWait,
         waker: &Waker,
-        (may_look, in_memory): (bool, bool),
+        (looking, in_memory): (Looking, bool),
         mut condition: C,
     ) -> Poll<C::Output> {
-        let has_waited = wait.left.has_waker();
+        let first = !wait.left.has_waker();
         self.leave(wait);
         if let Some(found) = condition.look() {
             wait.promptness.came();
             return Poll::Ready(found);
         }
-        if may_look && !has_waited && wait.promptness.expects_soon() {
+        if looking != Looking::Never
+            && let Some(moment) = wait.promptness.look(first, in_memory)
+        {
             let looks = Self::looks(in_memory);
-            let found = self.runtime().look_for(LOOK, looks, &mut condition);
-            wait.promptness.looked(found.is_some());
-            if let Some(found) = found {
+            if let Some(found) = self.runtime().look_for(moment, looks, &mut condition) {
+                wait.promptness.came();
                 return Poll::Ready(found);
             }
+            wait.promptness.looked_in_vain(moment);
         }
         self.register(&mut wait.left, waker);
         self.poll();
@@ -553,6 +583,9 @@ impl Gathering {
             None => {
                 if self.runtime().driver() == Driver::Tasks {
                     wait.promptness.waits();
+                    if looking == Looking::Long && wait.promptness.yields(first) {
+                        waker.wake_by_ref();
+                    }
                 }
                 Poll::Pending
             }
