@@ -68,8 +68,8 @@
 //! carries [counters](Counts): what was sent is exact, what was received and acknowledged
 //! is at least so much. A sender that is dropped ends its channel in order, unless a panic
 //! drops it or it is [aborted](Sender::abort). A session [outlives its connection](Node#when-a-connection-breaks) and
-//! ends with its peer; connecting anew then, and sending again what was not acknowledged, is
-//! the application's part.
+//! ends with its peer; a [`LogSender`] then goes on with the peer's next process, where that one
+//! says.
 //!
 //! # Cargo features
 //!
@@ -134,6 +134,7 @@ mod group;
 pub mod guide;
 pub mod io;
 mod listener;
+mod log_sender;
 mod message;
 mod node;
 mod node_builder;
@@ -174,6 +175,7 @@ pub use group::{
     GroupSendError, GroupVersionsBuilder, MemberId, MemberLost, QuorumAsync, QuorumError,
     QuorumLack, VersionedGroup, VersionedGroupSendAsync,
 };
+pub use log_sender::{LogError, LogSender, LogSent, LogSource, LogTurn, SourceResult};
 pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;

@@ -7,8 +7,8 @@
 use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
-    MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer, PeerAt,
-    PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
+    LogSender, MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer,
+    PeerAt, PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
     SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
     TryRecvError, TrySendError, VersionedFanIn, VersionedFanInEvent, VersionedGroup,
     VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
@@ -59,6 +59,7 @@ fn handles_move_between_threads() {
     is_send::<Sender<Entry>>();
     is_send::<Sender<[u8], Raw>>();
     is_send::<Sender<u64, Pod>>();
+    is_send::<LogSender<u64, Pod>>();
     is_clone::<Sender<Entry>>();
     is_send::<Receiver<Entry>>();
     is_send::<Receiver<[u8], Raw>>();

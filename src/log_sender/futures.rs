@@ -1,0 +1,92 @@
+//! Log senders for tasks.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use ibex_codec::Codec;
+
+use super::{LogError, LogSender, LogSource, Step, source::Waiting};
+use crate::Sequence;
+
+impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
+    /// Sends all of `log` that the far end lacks, for a task, as [`send`](Self::send) does; the
+    /// far end is asked by [`LogSource::resume_async`].
+    ///
+    /// Dropping the future leaves what was sent, and the next call goes on behind it.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub async fn send_async<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+    ) -> Result<Sequence, LogError> {
+        loop {
+            while self.channel.is_none() {
+                let peer = poll_fn(|context| self.sessions.poll_next(context)).await?;
+                let answer = log.resume_async(&peer).await;
+                self.take_answer(log, &peer, answer)?;
+            }
+            let rest = Rest { sender: self, log };
+            if let Step::AtEnd = rest.await? {
+                return Ok(self.position());
+            }
+        }
+    }
+
+    /// Sends as [`send_async`](Self::send_async) does, and waits until the far end has
+    /// acknowledged the log up to `position`.
+    ///
+    /// Dropping the future is as for [`send_async`](Self::send_async).
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked).
+    pub async fn wait_acked_async<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: Sequence,
+    ) -> Result<(), LogError> {
+        loop {
+            self.send_async(log).await?;
+            let message = self.unacked(position)?;
+            let (Some(message), Some(channel)) = (message, &mut self.channel) else {
+                return Ok(());
+            };
+            let waited = channel.wait_acked_async(message).await;
+            self.waited(log, waited)?;
+        }
+    }
+}
+
+/// Sends what is left of a log in one session.
+struct Rest<'a, T: ?Sized, C: Codec<T>, L> {
+    sender: &'a mut LogSender<T, C>,
+    log: &'a mut L,
+}
+
+impl<T: ?Sized, C: Codec<T>, L: LogSource<T, C>> Future for Rest<'_, T, C, L> {
+    type Output = Result<Step, LogError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        loop {
+            match this.sender.step(this.log, Waiting::Task(context.waker())) {
+                Ok(Step::Sent) => {}
+                Ok(Step::NotYet(_)) => return Poll::Pending,
+                done => return Poll::Ready(done),
+            }
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>, L> Drop for Rest<'_, T, C, L> {
+    fn drop(&mut self) {
+        if let Some(channel) = &mut self.sender.channel {
+            channel.handle.leave_room();
+        }
+    }
+}

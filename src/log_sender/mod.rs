@@ -1,0 +1,459 @@
+//! Senders that go on after the restart of their peer.
+#![forbid(unsafe_code)]
+
+mod error;
+mod futures;
+mod progress;
+mod sessions;
+mod source;
+
+use std::{fmt, task::Poll, time::Duration};
+
+use ibex_codec::Codec;
+use ibex_transport::{
+    channel::{Disconnected, EndCause, SendError, SendFailure, WaitAckedError},
+    driver::Patience,
+    engine::control::CloseReason,
+};
+
+pub use self::{
+    error::LogError,
+    source::{LogSent, LogSource, LogTurn, SourceResult},
+};
+use self::{error::why_not_yet, progress::Progress, sessions::Sessions, source::Waiting};
+use crate::{Peer, Sender, Sequence, UntilAcked, message::DefaultCodec};
+
+/// Sends a log that the program keeps, and goes on after the restart of the far end.
+///
+/// A [`Sender`] ends with its session, and a session with the process at its other end. A log
+/// sender opens the channel again in the next session and goes on where the far end's log ends.
+///
+/// # How it works
+///
+/// The program appends to its log, and then calls [`send`](Self::send) with it. Each call brings
+/// the far end up to the log's end: it asks the [`LogSource`] for one message after the other,
+/// from the position that it keeps. In a session that is new it first has the source open the
+/// channel and ask the far end how far its log goes, and takes that for its position. So a far
+/// end that lacks one message and one that lacks all are served by the same calls, and nothing is
+/// kept twice: ibex copies no message but into the channel.
+///
+/// Positions are those of the log, over all sessions. [`wait_acked`](Self::wait_acked) waits until
+/// the far end has acknowledged all up to a position, or has answered in a later session that it
+/// has it. A far end that comes back with less than it had acknowledged takes
+/// [`acked`](Self::acked) back.
+///
+/// # What is promised
+///
+/// In one session each message arrives once and in order. Across a restart the answer decides:
+/// the messages behind it come, in order, without a gap, and none before it. If the far end keeps
+/// its position together with what the messages did (in one transaction, or because the log is
+/// all that it has), each message takes effect exactly once. If it keeps the position later, those
+/// in between come again: at least once. If it keeps it earlier, they are lost: at most once.
+///
+/// ```
+/// # #[cfg(feature = "rkyv")]
+/// # mod example {
+/// use ibex::{LogError, LogSender, LogSource, Peer, Sender, LogSent, Sequence, SourceResult, LogTurn};
+///
+/// #[ibex::message]
+/// struct Entry { key: String, value: u64 }
+///
+/// struct Wal { entries: Vec<Entry> }
+///
+/// impl LogSource<Entry> for Wal {
+///     fn end(&self) -> Sequence {
+///         self.entries.len() as Sequence
+///     }
+///
+///     fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<Entry>, Sequence)> {
+///         let position = peer.caller::<(), Sequence>("wal position")?.call(&())?;
+///         Ok((peer.sender("wal")?, position.to_native()))
+///     }
+///
+///     fn send_next(&mut self, position: Sequence, turn: LogTurn<'_, Entry>) -> SourceResult<LogSent> {
+///         Ok(turn.send(&self.entries[position as usize], position + 1))
+///     }
+/// }
+///
+/// /// Returns once the replica has the entry, whichever process that is by then.
+/// fn append(wal: &mut Wal, replica: &mut LogSender<Entry>, entry: Entry) -> Result<(), LogError> {
+///     wal.entries.push(entry);
+///     let end = wal.end();
+///     replica.wait_acked(wal, end)
+/// }
+/// # }
+/// ```
+///
+/// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does.
+pub struct LogSender<T: ?Sized, C = DefaultCodec> {
+    sessions: Sessions,
+    /// The channel, once the far end has answered in the session that lasts.
+    channel: Option<Sender<T, C>>,
+    progress: Progress,
+}
+
+/// How an attempt to send the next message went.
+enum Step {
+    Sent,
+    AtEnd,
+    /// There is no room, or the time is up: in words, which only a call with a time-out needs.
+    NotYet(Option<SendFailure>),
+    /// Another session may follow.
+    Restarted,
+}
+
+impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
+    /// A log sender for sessions that the program gives it, one after the other, by
+    /// [`go_on_with`](Self::go_on_with): of a far end that connects to this node.
+    ///
+    /// While it has none its calls fail with [`LogError::NoSession`], and the call that finds the
+    /// session over tells why, by [`LogError::Send`].
+    #[must_use]
+    pub fn new() -> Self {
+        Self {
+            sessions: Sessions::Given(None),
+            channel: None,
+            progress: Progress::default(),
+        }
+    }
+
+    /// Goes on in this session, which the next call begins with; what there was before is
+    /// dropped.
+    pub fn go_on_with(&mut self, peer: Peer) {
+        self.channel = None;
+        self.sessions = Sessions::Given(Some(peer));
+    }
+
+    /// Sends all of `log` that the far end lacks, and returns the position behind it. Waits for
+    /// the session, the source's answer and room in the channel.
+    ///
+    /// What wakes it, and what returning says of a message, is as for [`Sender::send`].
+    ///
+    /// # Errors
+    ///
+    /// [`LogError`]. The end of a session is none, as long as another may follow.
+    pub fn send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<Sequence, LogError> {
+        self.send_by(log, Patience::FOREVER)
+    }
+
+    /// Does the same for up to `timeout`. A source that waits for the far end's answer has a
+    /// time-out of its own.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and [`LogError::Timeout`].
+    pub fn send_timeout<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        timeout: Duration,
+    ) -> Result<Sequence, LogError> {
+        self.send_by(log, Patience::at_most(timeout))
+    }
+
+    /// Sends the next message of `log` if there is a session, and room for it now. Returns whether
+    /// it did; not if the far end lacks nothing. It waits only if the source does, for the answer
+    /// in a new session.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send).
+    pub fn try_send<L: LogSource<T, C>>(&mut self, log: &mut L) -> Result<bool, LogError> {
+        loop {
+            if !self.resume(log, Patience::None)? {
+                return Ok(false);
+            }
+            match self.step(log, Waiting::Blocking(Patience::None))? {
+                Step::Sent => return Ok(true),
+                Step::AtEnd | Step::NotYet(_) => return Ok(false),
+                Step::Restarted => {}
+            }
+        }
+    }
+
+    fn send_by<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        patience: Patience,
+    ) -> Result<Sequence, LogError> {
+        loop {
+            if !self.resume(log, patience)? {
+                return Err(self.timed_out(log, "there is no session with the far end"));
+            }
+            match self.step(log, Waiting::Blocking(patience))? {
+                Step::Sent | Step::Restarted => {}
+                Step::AtEnd => return Ok(self.position()),
+                Step::NotYet(failure) => {
+                    let why = failure.map(why_not_yet).transpose()?;
+                    return Err(self.timed_out(log, &why.unwrap_or_default()));
+                }
+            }
+        }
+    }
+
+    /// Sends as [`send`](Self::send) does, and waits until the far end has acknowledged the log up
+    /// to `position`.
+    ///
+    /// A far end that dropped a message of those without acknowledging it does not have it. Its
+    /// channel is aborted, and it is asked anew where the log goes on: in the same session, if it
+    /// opens its end again.
+    ///
+    /// # Errors
+    ///
+    /// As [`send`](Self::send), and [`LogError::Beyond`] if the log ends before `position`.
+    pub fn wait_acked<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: Sequence,
+    ) -> Result<(), LogError> {
+        self.wait_acked_by(log, position, Patience::FOREVER)
+    }
+
+    /// Does the same for up to `timeout`.
+    ///
+    /// # Errors
+    ///
+    /// As [`wait_acked`](Self::wait_acked), and [`LogError::Timeout`].
+    pub fn wait_acked_timeout<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: Sequence,
+        timeout: Duration,
+    ) -> Result<(), LogError> {
+        self.wait_acked_by(log, position, Patience::at_most(timeout))
+    }
+
+    fn wait_acked_by<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        position: Sequence,
+        patience: Patience,
+    ) -> Result<(), LogError> {
+        loop {
+            self.send_by(log, patience)?;
+            let message = self.unacked(position)?;
+            let (Some(message), Some(channel)) = (message, &self.channel) else {
+                return Ok(());
+            };
+            let waited = channel.handle.wait_acked(message, patience);
+            self.waited(log, waited)?;
+        }
+    }
+
+    /// Everything up to here was sent, or the far end has answered that it has it.
+    #[must_use]
+    pub fn position(&self) -> Sequence {
+        self.progress.position()
+    }
+
+    /// The far end has the log up to here, as far as this end has heard.
+    #[must_use]
+    pub fn acked(&self) -> Sequence {
+        let counts = self.channel.as_ref().map(Sender::counts);
+        self.progress.acked(counts.unwrap_or_default())
+    }
+
+    /// The end of the wait for the acknowledgement of `position`, for a
+    /// [`Select`](crate::Select); `None` if it is acknowledged, was not sent, or there is no
+    /// session. The end of the session ends this wait as well.
+    #[must_use]
+    pub fn until_acked(&self, position: Sequence) -> Option<UntilAcked<'_>> {
+        let channel = self.channel.as_ref().filter(|_| self.acked() < position)?;
+        let message = self.progress.message_at(position)?;
+        Some(channel.until_acked(message))
+    }
+
+    /// The channel in the present session, to end it with words of its own: by a last message that
+    /// is no part of the log, [`Sender::close`] or [`Sender::abort`]. `None` if there is no session
+    /// now, or the far end was not asked in it.
+    #[must_use]
+    pub fn into_channel(self) -> Option<Sender<T, C>> {
+        self.channel
+    }
+
+    // ---- What blocking calls and tasks share -----------------------------------------
+
+    /// Sees that there is a channel; false if there is no session in time.
+    fn resume<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        patience: Patience,
+    ) -> Result<bool, LogError> {
+        while self.channel.is_none() {
+            let Some(peer) = self.sessions.next(patience)? else {
+                return Ok(false);
+            };
+            let answer = log.resume(&peer);
+            self.take_answer(log, &peer, answer)?;
+        }
+        Ok(true)
+    }
+
+    fn take_answer<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        peer: &Peer,
+        answer: SourceResult<(Sender<T, C>, Sequence)>,
+    ) -> Result<(), LogError> {
+        let (channel, position) = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                if peer.is_gone() {
+                    self.sessions.end();
+                    if self.sessions.has_more() {
+                        return Ok(());
+                    }
+                }
+                return Err(LogError::Source(error));
+            }
+        };
+        let end = log.end();
+        if position > end {
+            channel.abort();
+            let peer = peer.to_string();
+            return Err(LogError::Ahead {
+                peer,
+                position,
+                end,
+            });
+        }
+        self.progress.resume(position);
+        self.channel = Some(channel);
+        Ok(())
+    }
+
+    /// Sends the next message, if there is one.
+    fn step<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        waiting: Waiting<'_>,
+    ) -> Result<Step, LogError> {
+        let position = self.position();
+        let Some(sender) = self.channel.as_mut().filter(|_| position < log.end()) else {
+            return Ok(Step::AtEnd);
+        };
+        if self.progress.is_full() {
+            self.progress.settle(sender.counts(), sender.counts());
+        }
+        let turn = LogTurn {
+            sender,
+            waiting,
+            position,
+        };
+        let LogSent { message, end } = log.send_next(position, turn).map_err(LogError::Source)?;
+        match message {
+            Poll::Ready(Ok(message)) => {
+                self.progress.sent(message, end);
+                Ok(Step::Sent)
+            }
+            Poll::Ready(Err(SendFailure::Failed(error))) => {
+                self.failed(error).map(|()| Step::Restarted)
+            }
+            Poll::Ready(Err(failure)) => Ok(Step::NotYet(Some(failure))),
+            Poll::Pending => Ok(Step::NotYet(None)),
+        }
+    }
+
+    /// Returns the error, unless it is the end of a session that another may follow.
+    fn failed(&mut self, error: SendError) -> Result<(), LogError> {
+        if let SendError::Disconnected(end) = &error {
+            self.leave_channel();
+            match Ended::of(end) {
+                Ended::Channel => {}
+                Ended::Session => self.sessions.end(),
+                Ended::ForGood => return Err(error.into()),
+            }
+            if self.sessions.has_more() {
+                return Ok(());
+            }
+        }
+        Err(error.into())
+    }
+
+    /// Takes the channel away, whose last counts are the most that will ever be known of it.
+    fn leave_channel(&mut self) -> Option<Sender<T, C>> {
+        let channel = self.channel.take()?;
+        self.progress.settle(channel.counts(), channel.counts());
+        Some(channel)
+    }
+
+    /// The message of the channel to wait for until `position` is acknowledged; `None` if it is.
+    fn unacked(&self, position: Sequence) -> Result<Option<Sequence>, LogError> {
+        let end = self.position();
+        if position > end {
+            return Err(LogError::Beyond { position, end });
+        }
+        if position <= self.acked() {
+            return Ok(None);
+        }
+        // A message that was dropped there may be forgotten here; so is the last one then.
+        let last = || self.channel.as_ref().map(|channel| channel.counts().sent);
+        Ok(self.progress.message_at(position).or_else(last))
+    }
+
+    /// Returns an error unless the wait for an acknowledgement is over or begins anew.
+    fn waited<L: LogSource<T, C>>(
+        &mut self,
+        log: &mut L,
+        waited: Result<(), WaitAckedError>,
+    ) -> Result<(), LogError> {
+        match waited {
+            Ok(()) => Ok(()),
+            Err(WaitAckedError::Failed(error)) => self.failed(error),
+            // What the far end dropped it does not have: it says where it goes on. That its channel
+            // ends here is no end of the log.
+            Err(WaitAckedError::Unacknowledged { .. }) => {
+                if let Some(channel) = self.leave_channel() {
+                    channel.abort();
+                }
+                Ok(())
+            }
+            Err(error) => Err(self.timed_out(log, &error.to_string())),
+        }
+    }
+
+    fn timed_out<L: LogSource<T, C>>(&self, log: &mut L, why: &str) -> LogError {
+        LogError::Timeout {
+            position: self.position(),
+            end: log.end(),
+            why: why.to_owned(),
+        }
+    }
+}
+
+/// The extent of a channel's end.
+enum Ended {
+    /// The receiver was dropped, as it is before a process ends: the end of the session follows, or
+    /// another receiver.
+    Channel,
+    Session,
+    /// The node, or what a restart of the peer does not mend.
+    ForGood,
+}
+
+impl Ended {
+    fn of(end: &Disconnected) -> Self {
+        match end.cause {
+            EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
+            EndCause::Goodbye
+            | EndCause::PeerGone { .. }
+            | EndCause::DeviceLost { .. }
+            | EndCause::Refused { .. } => Ended::Session,
+            _ => Ended::ForGood,
+        }
+    }
+}
+
+impl<T: ?Sized, C: Codec<T>> Default for LogSender<T, C> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T: ?Sized, C> fmt::Debug for LogSender<T, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LogSender")
+            .field("channel", &self.channel)
+            .field("position", &self.progress.position())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,562 @@
+//! Logs that are sent to a far end which ends and comes back in the middle.
+#![forbid(unsafe_code)]
+
+use std::{
+    error::Error,
+    net::SocketAddr,
+    sync::{Arc, Mutex},
+    thread,
+    time::Duration,
+};
+
+use ibex::{
+    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, NodeBuilder,
+    Peer, Pod, Policy, Receiver, SendError, Sender, SourceResult,
+};
+
+/// Messages of a log: each is the number of its place.
+const END: u64 = 10_000;
+/// The far end ends when it has so many.
+const LIVES: [u64; 5] = [1, 2_500, 2_501, 7_000, END];
+const LOOPBACK: &str = "127.0.0.1:0";
+
+// ---- Nodes and their fabrics -----------------------------------------------------------
+
+/// Makes builders of nodes that have one fabric alone.
+#[derive(Clone)]
+struct Over {
+    fabric: Fabric,
+    #[cfg(feature = "fake-device")]
+    devices: ibex_transport::fabric::verbs::provider::fake::FakeProvider,
+}
+
+impl Over {
+    fn each() -> Vec<Over> {
+        let fabrics = [
+            Fabric::Shm,
+            Fabric::Tcp,
+            #[cfg(feature = "fake-device")]
+            Fabric::Verbs,
+        ];
+        fabrics.map(Over::new).into()
+    }
+
+    #[cfg(not(feature = "fake-device"))]
+    fn new(fabric: Fabric) -> Over {
+        Over { fabric }
+    }
+
+    #[cfg(feature = "fake-device")]
+    fn new(fabric: Fabric) -> Over {
+        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+
+        // Of a network for documentation (RFC 5737).
+        let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
+        let devices = FakeProvider::new(vec![device]);
+        Over { fabric, devices }
+    }
+
+    fn builder(&self, driver: Driver) -> NodeBuilder {
+        let none: [(&str, &str); 0] = [];
+        let builder = Node::builder().environment(none).driver(driver);
+        let builder = builder.fabric(self.fabric, Policy::Require);
+        #[cfg(feature = "fake-device")]
+        let builder = {
+            let settings = ibex::rdma::RdmaSettings::new().device("fake0");
+            builder.rdma(settings.on_fake(&self.devices, |_| ()))
+        };
+        builder
+    }
+
+    fn listener(&self, driver: Driver) -> (Node, SocketAddr) {
+        let node = self.builder(driver).listen(LOOPBACK).build();
+        let node = node.expect("a node");
+        let address = node.local_addr().expect("it listens");
+        (node, address)
+    }
+}
+
+// ---- The log and the far end -----------------------------------------------------------
+
+/// A log of the numbers from 1 on, whose far end sends its position.
+struct Numbers {
+    end: u64,
+}
+
+fn numbers(peer: &Peer) -> SourceResult<Sender<u64, Pod>> {
+    let channel = peer.channel("numbers").codec::<Pod>();
+    Ok(channel.window_messages(256).sender()?)
+}
+
+impl LogSource<u64, Pod> for Numbers {
+    fn end(&self) -> u64 {
+        self.end
+    }
+
+    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
+        let mut positions = peer.channel("position").codec::<Pod>().receiver::<u64>()?;
+        let position = positions.next()?.ok_or("it says nothing")?;
+        Ok((numbers(peer)?, *position))
+    }
+
+    async fn resume_async(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
+        let mut positions = peer.channel("position").codec::<Pod>().receiver::<u64>()?;
+        let position = positions.recv_async().await?;
+        Ok((numbers(peer)?, *position))
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+        Ok(turn.send(&(position + 1), position + 1))
+    }
+}
+
+/// The numbers that the far end has applied, in order; they outlive it.
+#[derive(Clone, Default)]
+struct Disk(Arc<Mutex<Vec<u64>>>);
+
+impl Disk {
+    fn position(&self) -> u64 {
+        self.0.lock().expect("no panic").len() as u64
+    }
+
+    fn apply(&self, number: u64) {
+        self.0.lock().expect("no panic").push(number);
+    }
+
+    fn assert_has_each_once(&self) {
+        let numbers = self.0.lock().expect("no panic");
+        assert!(numbers.iter().copied().eq(1..=END), "{numbers:?}");
+    }
+}
+
+/// A far end whose lives end when it has so many messages.
+fn far_end(over: &Over, address: SocketAddr, disk: &Disk, lives: &[u64]) {
+    for (life, &until) in lives.iter().enumerate() {
+        let driver = [Driver::Threads, Driver::Caller][life % 2];
+        let node = over.builder(driver).build().expect("a node");
+        let peer = node.connect(address).expect("the log's node listens");
+        live(&peer, disk, until);
+        // The first of these says no goodbye, as a process that is killed does not.
+        let patience = [Duration::ZERO, Duration::MAX][life % 2];
+        let _ = node.close(patience);
+    }
+}
+
+/// Receives until there are so many messages, of which the last few are not acknowledged, unless
+/// there are all.
+fn live(peer: &Peer, disk: &Disk, until: u64) {
+    let positions = peer.channel("position").codec::<Pod>().sender::<u64>();
+    let mut positions = positions.expect("a sender");
+    positions.send(&disk.position()).expect("it is sent");
+    let channel = peer.channel("numbers").codec::<Pod>();
+    let mut numbers = channel.receiver::<u64>().expect("a receiver");
+    let mut held = Vec::new();
+    while disk.position() < until {
+        let number = numbers.next().expect("a message").expect("no end");
+        disk.apply(*number);
+        match until == END || disk.position() + 5 < until {
+            true => number.ack(),
+            false => held.push(number),
+        }
+    }
+    if until == END {
+        // The log's end sees that all is acknowledged, and ends the channel.
+        assert!(numbers.next().expect("an orderly end").is_none());
+    }
+}
+
+/// The end of a session, which the program answers with the next one.
+fn is_restart(error: &LogError) -> bool {
+    matches!(
+        error,
+        LogError::NoSession | LogError::Send(SendError::Disconnected(_)) | LogError::Source(_)
+    )
+}
+
+type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
+
+// ---- Far ends that connect ---------------------------------------------------------------
+
+#[test]
+fn a_far_end_that_connects_again_has_each_message_once() -> Outcome {
+    for (over, driver) in cells() {
+        let (node, address) = over.listener(driver);
+        let disk = Disk::default();
+        thread::scope(|scope| {
+            scope.spawn(|| far_end(&over, address, &disk, &LIVES));
+            let mut log = Numbers { end: 0 };
+            let mut sender = LogSender::new();
+            while sender.acked() < END {
+                log.end = (log.end + 100).min(END);
+                // Half of the time it looks what is acknowledged, and then it runs ahead.
+                let position = log.end / 200 * 200;
+                match sender.wait_acked(&mut log, position.max(sender.acked())) {
+                    Ok(()) => {}
+                    Err(error) if is_restart(&error) => sender.go_on_with(node.accept()?),
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            Outcome::Ok(())
+        })?;
+        disk.assert_has_each_once();
+    }
+    Ok(())
+}
+
+fn cells() -> impl Iterator<Item = (Over, Driver)> {
+    let drivers = [Driver::Threads, Driver::Caller];
+    let overs = Over::each().into_iter();
+    overs.flat_map(move |over| drivers.map(|driver| (over.clone(), driver)))
+}
+
+#[test]
+fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
+    for over in Over::each() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let disk = Disk::default();
+        runtime.block_on(async {
+            let (node, address) = over.listener(Driver::Tasks);
+            let far = {
+                let (over, disk) = (over.clone(), disk.clone());
+                thread::spawn(move || far_end(&over, address, &disk, &LIVES))
+            };
+            let mut log = Numbers { end: END };
+            let mut sender = LogSender::new();
+            while let Err(error) = sender.wait_acked_async(&mut log, END).await {
+                if !is_restart(&error) {
+                    return Err(error.into());
+                }
+                sender.go_on_with(node.accept_async().await?);
+            }
+            drop(sender);
+            while !far.is_finished() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let _ = node.close_async(Duration::MAX).await;
+            Outcome::Ok(())
+        })?;
+        disk.assert_has_each_once();
+    }
+    Ok(())
+}
+
+// ---- Answers, ends and times -------------------------------------------------------------
+
+/// A log sender's node and a far end of it, in one session.
+struct Pair {
+    node: Node,
+    far: Node,
+    here: Peer,
+    there: Peer,
+}
+
+impl Pair {
+    fn over(over: &Over, driver: Driver) -> Pair {
+        let (node, address) = over.listener(driver);
+        let far = over.builder(Driver::Threads).build().expect("a node");
+        let (here, there) = thread::scope(|scope| {
+            let there = scope.spawn(|| far.connect(address).expect("it listens"));
+            let here = node.accept().expect("it connects");
+            (here, there.join().expect("no panic"))
+        });
+        Pair {
+            node,
+            far,
+            here,
+            there,
+        }
+    }
+
+    fn log_sender(&self) -> LogSender<u64, Pod> {
+        let mut sender = LogSender::new();
+        sender.go_on_with(self.here.clone());
+        sender
+    }
+
+    fn receiver(&self) -> Receiver<u64, Pod> {
+        let channel = self.there.channel("numbers").codec::<Pod>();
+        channel.receiver().expect("a receiver")
+    }
+
+    /// The next message, for which nobody else has to drive the log sender's node.
+    fn next(&self, receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod> {
+        loop {
+            self.node.poll();
+            match receiver.try_recv() {
+                Ok(message) => return message,
+                Err(nothing) if nothing.is_transient() => thread::yield_now(),
+                Err(error) => panic!("no message: {error}"),
+            }
+        }
+    }
+}
+
+/// A log whose far end is asked nothing.
+struct Answered<A> {
+    numbers: Numbers,
+    answer: A,
+}
+
+impl<A: FnMut() -> SourceResult<u64>> LogSource<u64, Pod> for Answered<A> {
+    fn end(&self) -> u64 {
+        self.numbers.end
+    }
+
+    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
+        let position = (self.answer)()?;
+        Ok((numbers(peer)?, position))
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+        self.numbers.send_next(position, turn)
+    }
+}
+
+fn answered<A: FnMut() -> SourceResult<u64>>(end: u64, answer: A) -> Answered<A> {
+    let numbers = Numbers { end };
+    Answered { numbers, answer }
+}
+
+/// The next message, while another thread calls the log sender.
+fn await_next(receiver: &mut Receiver<u64, Pod>) -> Message<u64, Pod> {
+    receiver.next().expect("a message").expect("no end")
+}
+
+#[test]
+fn an_answer_of_zero_brings_all_again() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let mut sender = pair.log_sender();
+        let mut log = answered(3, || Ok(0));
+        for _ in 0..3 {
+            let mut receiver = pair.receiver();
+            assert_eq!(sender.send(&mut log).expect("it is sent"), 3);
+            for number in 1..=3 {
+                assert_eq!(*pair.next(&mut receiver), number);
+            }
+            drop(receiver);
+            // The far end opens its end again in the same session.
+            sender.go_on_with(pair.here.clone());
+            assert_eq!(sender.position(), 3);
+        }
+    }
+}
+
+#[test]
+fn an_answer_beyond_the_log_is_an_error_and_the_next_call_asks_again() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let _receiver = pair.receiver();
+        let mut sender = pair.log_sender();
+        let mut answers = [4, 3].into_iter();
+        let mut log = answered(3, || Ok(answers.next().expect("two questions")));
+        let refused = sender.send(&mut log).expect_err("it has too much");
+        let text = refused.to_string();
+        let LogError::Ahead { position, end, .. } = refused else {
+            panic!("{text}");
+        };
+        assert_eq!((position, end), (4, 3));
+        assert!(text.contains("have the source answer"), "{text}");
+        assert_eq!(sender.send(&mut log).expect("nothing lacks"), 3);
+        assert_eq!(sender.acked(), 3);
+        sender.wait_acked(&mut log, 3).expect("it was answered");
+    }
+}
+
+#[test]
+fn an_answer_that_fails_is_the_callers_and_the_next_call_asks_again() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let mut receiver = pair.receiver();
+        let mut sender = pair.log_sender();
+        let mut answers = [Err("no answer".into()), Ok(2)].into_iter();
+        let mut log = answered(3, || answers.next().expect("two questions"));
+        let failed = sender.send(&mut log).expect_err("no answer");
+        assert!(matches!(failed, LogError::Source(_)), "{failed}");
+        assert!(failed.to_string().contains("no answer"), "{failed}");
+        sender.send(&mut log).expect("it is answered");
+        assert_eq!(*pair.next(&mut receiver), 3);
+    }
+}
+
+#[test]
+fn a_message_that_the_log_has_no_more_is_the_callers_error() {
+    struct CutOff;
+
+    impl LogSource<u64, Pod> for CutOff {
+        fn end(&self) -> u64 {
+            9
+        }
+
+        fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<u64, Pod>, u64)> {
+            Ok((numbers(peer)?, 3))
+        }
+
+        fn send_next(&mut self, position: u64, _: LogTurn<'_, u64, Pod>) -> SourceResult<LogSent> {
+            Err(format!("{position} was cut off").into())
+        }
+    }
+
+    let pair = Pair::over(&Over::new(Fabric::Shm), Driver::Threads);
+    let _receiver = pair.receiver();
+    let mut sender = pair.log_sender();
+    let failed = sender.send(&mut CutOff).expect_err("it is not there");
+    assert!(failed.to_string().contains("3 was cut off"), "{failed}");
+    assert_eq!(sender.position(), 3);
+}
+
+#[test]
+fn a_far_end_that_drops_a_message_is_asked_again_in_the_same_session() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let mut sender = pair.log_sender();
+        let disk = Disk::default();
+        thread::scope(|scope| {
+            let mut receiver = pair.receiver();
+            scope.spawn(|| {
+                disk.apply(1);
+                await_next(&mut receiver).ack();
+                drop(await_next(&mut receiver));
+                while let Ok(Some(message)) = receiver.next() {
+                    drop(message);
+                }
+                drop(receiver);
+                let mut receiver = pair.receiver();
+                for number in 2..=4 {
+                    let message = await_next(&mut receiver);
+                    assert_eq!(*message, number);
+                    message.ack();
+                }
+            });
+            let mut log = answered(4, || Ok(disk.position()));
+            sender.wait_acked(&mut log, 4).expect("it has all");
+        });
+    }
+}
+
+#[test]
+fn a_position_beyond_the_log_is_waited_for_in_vain() {
+    let pair = Pair::over(&Over::new(Fabric::Shm), Driver::Threads);
+    let mut receiver = pair.receiver();
+    let mut sender = pair.log_sender();
+    let mut log = answered(3, || Ok(2));
+    let refused = sender.wait_acked(&mut log, 4).expect_err("it ends at 3");
+    let is_told = matches!(
+        refused,
+        LogError::Beyond {
+            position: 4,
+            end: 3,
+            ..
+        }
+    );
+    assert!(is_told, "{refused}");
+    pair.next(&mut receiver).ack();
+    sender.wait_acked(&mut log, 3).expect("it is acknowledged");
+}
+
+#[test]
+fn a_time_out_leaves_what_was_sent() {
+    const SOON: Duration = Duration::from_millis(20);
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let mut sender = pair.log_sender();
+        let mut log = answered(1000, || Ok(0));
+        let unopened = sender.send_timeout(&mut log, SOON).expect_err("no end");
+        assert!(
+            matches!(unopened, LogError::Timeout { position: 0, .. }),
+            "{unopened}"
+        );
+        assert!(!sender.try_send(&mut log).expect("later"));
+        let mut receiver = pair.receiver();
+        let full = loop {
+            match sender.send_timeout(&mut log, SOON) {
+                Err(LogError::Timeout { position: 0, .. }) => {}
+                full => break full.expect_err("the window is full"),
+            }
+        };
+        assert!(
+            matches!(full, LogError::Timeout { position: 256, .. }),
+            "{full}"
+        );
+        for number in 1..=256 {
+            let message = pair.next(&mut receiver);
+            assert_eq!(*message, number);
+            message.ack();
+        }
+        let unacked = sender.wait_acked_timeout(&mut log, 1000, SOON);
+        assert!(
+            matches!(unacked, Err(LogError::Timeout { .. })),
+            "{unacked:?}"
+        );
+        assert_eq!(sender.acked(), 256);
+        assert_eq!(*pair.next(&mut receiver), 257);
+    }
+}
+
+#[test]
+fn the_end_of_a_session_is_told_once_and_then_that_there_is_none() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let mut receiver = pair.receiver();
+        let mut sender = pair.log_sender();
+        let mut log = answered(2, || Ok(0));
+        sender.send(&mut log).expect("it is sent");
+        pair.next(&mut receiver).ack();
+        sender.wait_acked(&mut log, 1).expect("it is acknowledged");
+        let is_over = thread::scope(|scope| {
+            scope.spawn(|| {
+                drop(receiver);
+                pair.far.close(Duration::MAX)
+            });
+            sender.wait_acked(&mut log, 2)
+        });
+        let is_over = is_over.expect_err("the far end is gone");
+        assert!(is_restart(&is_over), "{is_over}");
+        let none = sender.send(&mut log).expect_err("no session");
+        assert!(matches!(none, LogError::NoSession), "{none}");
+        assert!(sender.until_acked(2).is_none());
+        assert!(sender.into_channel().is_none());
+    }
+}
+
+#[test]
+fn a_node_that_is_closed_ends_the_wait() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let _receiver = pair.receiver();
+        let mut sender = pair.log_sender();
+        let mut log = answered(1, || Ok(0));
+        sender.send(&mut log).expect("it is sent");
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| sender.wait_acked(&mut log, 1));
+            let _ = pair.node.close(Duration::ZERO);
+            let ended = waiting.join().expect("no panic").expect_err("it is closed");
+            assert!(matches!(ended, LogError::Send(_)), "{ended}");
+        });
+    }
+}
+
+#[test]
+fn a_dropped_future_leaves_what_was_sent() {
+    let pair = Pair::over(&Over::new(Fabric::Tcp), Driver::Threads);
+    let mut receiver = pair.receiver();
+    let mut sender = pair.log_sender();
+    let mut log = answered(1000, || Ok(0));
+    smol::block_on(async {
+        let mut number = 0;
+        while number < 1000 {
+            // Polled until there is no room, and dropped.
+            let sent = smol::future::poll_once(sender.send_async(&mut log)).await;
+            assert!(sent.is_none() || sender.position() == 1000, "{sent:?}");
+            while number < sender.position() {
+                let message = receiver.recv_async().await.expect("a message");
+                number += 1;
+                assert_eq!(*message, number);
+                message.ack();
+            }
+        }
+        sender.wait_acked_async(&mut log, 1000).await.expect("all");
+    });
+}
