@@ -10,45 +10,27 @@ use crate::{
     transport::{Batch, Join},
 };
 
-/// How far the log was sent to a replica.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Cursor {
-    next: u64,
+/// Where `log` goes on for a replica: behind what it has, if that is a beginning of `log`. Where it
+/// is not, its log has another past (it was written under another primary, say), and it gets all
+/// anew.
+pub(crate) fn position(join: &Join, log: &mut Log) -> Result<u64, LogError> {
+    let is_ours = log.tip_at(join.end)? == Some(join.tip());
+    Ok(if is_ours { join.end } else { 0 })
 }
 
-impl Cursor {
-    /// Behind what the replica has, if that is a beginning of `log`. Where it is not, its log
-    /// has another past (it was written under another primary, say), and it gets all anew.
-    pub(crate) fn behind(join: &Join, log: &mut Log) -> Result<Cursor, LogError> {
-        let is_ours = log.tip_at(join.end)? == Some(join.tip());
-        Ok(Cursor {
-            next: if is_ours { join.end } else { 0 },
-        })
-    }
-
-    /// Up to where the log was sent.
-    pub(crate) fn position(&self) -> u64 {
-        self.next
-    }
-
-    /// What the replica gets next: a large piece where it is far behind, whatever is new
-    /// where it is not; none if it has all.
-    pub(crate) fn next<'a>(&self, log: &'a mut Log) -> Result<Option<Batch<'a>>, LogError> {
-        let limit = match log.tip().end - self.next {
-            0 => return Ok(None),
-            behind if behind > FAR_BEHIND => CATCH_UP_BYTES,
-            _ => LIVE_BYTES,
-        };
-        Ok(Some(Batch {
-            at: self.next,
-            records: log.records(self.next, limit)?,
-        }))
-    }
-
-    /// The batch up to there was sent.
-    pub(crate) fn advance(&mut self, end: u64) {
-        self.next = end;
-    }
+/// What a replica at `position` gets next: a large piece where it is far behind, whatever is new
+/// where it is not; no records if it has all.
+pub(crate) fn next(log: &mut Log, position: u64) -> Result<Batch<'_>, LogError> {
+    let is_far_behind = log.tip().end - position > FAR_BEHIND;
+    let limit = if is_far_behind {
+        CATCH_UP_BYTES
+    } else {
+        LIVE_BYTES
+    };
+    Ok(Batch {
+        at: position,
+        records: log.records(position, limit)?,
+    })
 }
 
 /// What a replica that follows gets at a time, at most.
@@ -80,13 +62,13 @@ mod tests {
     /// Takes a replica from where its log ends to the end; how large the pieces were.
     fn catch_up(primary: &mut Log, replica: &mut Log) -> Vec<usize> {
         let join = Join::new(0, replica.tip());
-        let mut cursor = Cursor::behind(&join, primary).unwrap();
+        let mut position = position(&join, primary).unwrap();
         let mut pieces = Vec::new();
-        while let Some(batch) = cursor.next(primary).unwrap() {
+        while position < primary.tip().end {
+            let batch = next(primary, position).unwrap();
             replica.append_records(batch.at, batch.records).unwrap();
             pieces.push(batch.records.len());
-            let end = batch.end();
-            cursor.advance(end);
+            position = batch.end();
         }
         assert_eq!(replica.tip(), primary.tip());
         assert_eq!(replica.read_back().unwrap(), primary.tip());
@@ -122,7 +104,6 @@ mod tests {
                 ..primary.tip()
             },
         );
-        let cursor = Cursor::behind(&lies_about_its_end, &mut primary).unwrap();
-        assert_eq!(cursor.position(), 0);
+        assert_eq!(position(&lies_about_its_end, &mut primary).unwrap(), 0);
     }
 }

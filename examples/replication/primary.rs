@@ -178,7 +178,7 @@ impl<'a, E: Endpoint> Primary<'a, E> {
     /// Sends what was appended, makes it durable here while the replicas do the same, and
     /// acknowledges to the writer what a majority has.
     fn replicate(&mut self) -> Result<(), Error> {
-        self.quorum.send(&mut self.log, &mut self.changes)?;
+        self.quorum.send(&mut self.log, &mut self.changes);
         let own = self.log.commit().map_err(Error::subject)?;
         let reached = self.quorum.reached(own, &mut self.changes);
         let now = clock::ticks();

@@ -9,28 +9,19 @@ use std::time::Duration;
 use ibex_harness::Error;
 
 use crate::{
-    catch_up::Cursor,
     log::Log,
-    transport::{Endpoint, Lost, ReplicaLink},
+    transport::{Endpoint, Joined, Lost, ReplicaLink},
 };
 
 /// The replicas that are there, out of those that there should be.
 pub(crate) struct Quorum<E: Endpoint> {
     endpoint: E,
     replicas: usize,
-    members: Vec<Member<E::Link>>,
+    /// Those that are there, and where each has the log.
+    members: Vec<Joined<E::Link>>,
     /// Up to where a majority has the log.
     reached: u64,
     positions: Vec<u64>,
-}
-
-/// A replica that is there.
-struct Member<L> {
-    replica: u32,
-    link: L,
-    sent: Cursor,
-    /// Up to where it has the log.
-    has: u64,
 }
 
 /// What happened to a replica.
@@ -71,37 +62,24 @@ impl<E: Endpoint> Quorum<E> {
 
     /// Takes in a replica that has come, if one has.
     pub(crate) fn admit(&mut self, log: &mut Log) -> Result<Option<Change>, Error> {
-        let Some((join, link)) = self.endpoint.poll_join()? else {
+        let Some(joined) = self.endpoint.poll_join(log)? else {
             return Ok(None);
         };
-        let sent = Cursor::behind(&join, log).map_err(Error::subject)?;
+        let (replica, has) = (joined.replica, joined.has);
         // Whoever comes again has left before, whether its old link knows or not.
-        self.members.retain(|member| member.replica != join.replica);
-        self.members.push(Member {
-            replica: join.replica,
-            link,
-            sent,
-            has: sent.position(),
-        });
-        Ok(Some(Change::Joined {
-            replica: join.replica,
-            has: sent.position(),
-        }))
+        self.members.retain(|member| member.replica != replica);
+        self.members.push(joined);
+        Ok(Some(Change::Joined { replica, has }))
     }
 
     /// Sends each replica what it lacks, as far as there is room for it and no more than a
     /// few batches: one that catches up takes as much as it is sent, and those that are
     /// abreast would wait. `lost` hears of those that are gone.
-    pub(crate) fn send(&mut self, log: &mut Log, lost: &mut Vec<Change>) -> Result<(), Error> {
+    pub(crate) fn send(&mut self, log: &mut Log, lost: &mut Vec<Change>) {
         for index in (0..self.members.len()).rev() {
-            let member = &mut self.members[index];
             for _ in 0..BATCHES_AT_ONCE {
-                let Some(batch) = member.sent.next(log).map_err(Error::subject)? else {
-                    break;
-                };
-                let end = batch.end();
-                match member.link.try_send(batch) {
-                    Ok(true) => member.sent.advance(end),
+                match self.members[index].link.try_send(log) {
+                    Ok(true) => {}
                     Ok(false) => break,
                     Err(why) => {
                         self.leave_out(index, why, lost);
@@ -110,7 +88,6 @@ impl<E: Endpoint> Quorum<E> {
                 }
             }
         }
-        Ok(())
     }
 
     /// Up to where a majority has the log, this primary included, whose own is durable up to
@@ -172,7 +149,7 @@ impl<E: Endpoint> Quorum<E> {
     }
 
     fn leave_out(&mut self, index: usize, Lost(why): Lost, lost: &mut Vec<Change>) {
-        let Member { replica, .. } = self.members.swap_remove(index);
+        let Joined { replica, .. } = self.members.swap_remove(index);
         lost.push(Change::Lost { replica, why });
     }
 }

@@ -1,12 +1,12 @@
 //! Replication over ibex: a channel "log" of batches to each replica, on which it
-//! acknowledges what is durable, and a channel "join" from it.
+//! acknowledges what is durable, and a channel "join" from it. The first is a [`LogSender`]'s, which
+//! reads the log from where the replica joined.
 //!
 //! A batch is built in the ring, or beside it where it is long, and read where it arrived.
 //! An acknowledgement is [`Message::ack`]; the library tells the sender of it in its own
 //! time, and at once where somebody waits.
 
 use std::{
-    collections::VecDeque,
     net::{IpAddr, SocketAddr},
     rc::Rc,
     thread,
@@ -14,14 +14,15 @@ use std::{
 };
 
 use ::ibex::{
-    Driver, Fabric, Message, Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError,
-    RecvTimeoutError, Select, Selectable, SendError, Sender, Sequence, TryRecvError, TrySendError,
-    UntilAcked, Wait,
+    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, NodeBuilder,
+    Peer, Policy, Raw, Receiver, RecvError, RecvTimeoutError, Select, Selectable, SendError,
+    Sender, SourceResult, TryRecvError, UntilAcked, Wait,
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
 
-use super::{Batch, Endpoint, Join, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use super::{Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use crate::{catch_up, log::Log};
 
 /// How a node is made; the same for all processes.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
@@ -109,19 +110,6 @@ impl IbexEndpoint {
     }
 }
 
-impl IbexEndpoint {
-    fn replica(&self, log: Sender<[u8], Raw>) -> IbexReplica {
-        // In shared memory a batch is there once it is published.
-        let turns = self.setup.driver == DriverName::Caller && self.carrier != Some(Fabric::Shm);
-        IbexReplica {
-            log,
-            turns: turns.then(|| self.node.clone()),
-            sent: VecDeque::new(),
-            acknowledged: 0,
-        }
-    }
-}
-
 impl Endpoint for IbexEndpoint {
     type Link = IbexReplica;
 
@@ -134,7 +122,7 @@ impl Endpoint for IbexEndpoint {
             .map_or_else(|| "none".to_owned(), |fabric| fabric.to_string())
     }
 
-    fn poll_join(&mut self) -> Result<Option<(Join, IbexReplica)>, Error> {
+    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<IbexReplica>>, Error> {
         while let Some(peer) = self.node.try_accept().map_err(Error::subject)? {
             // One that is gone already cannot be opened: nothing was lost.
             if let Ok(join) = peer.receiver::<Join>("join") {
@@ -142,7 +130,7 @@ impl Endpoint for IbexEndpoint {
             }
         }
         let mut index = 0;
-        while let Some((peer, join)) = self.joining.get_mut(index) {
+        while let Some((_, join)) = self.joining.get_mut(index) {
             match join.try_recv() {
                 Ok(message) => {
                     let join = Join {
@@ -152,18 +140,22 @@ impl Endpoint for IbexEndpoint {
                         checksum: message.checksum.to_native(),
                     };
                     message.ack();
-                    self.carrier = Some(peer.fabric());
-                    let log = peer
-                        .channel("log")
-                        .codec::<Raw>()
-                        .window_messages(WINDOW_MESSAGES)
-                        .window_bytes(WINDOW_BYTES)
-                        .sender::<[u8]>();
-                    self.joining.swap_remove(index);
-                    return match log {
-                        Ok(log) => Ok(Some((join, self.replica(log)))),
-                        Err(_) => Ok(None),
-                    };
+                    let has = catch_up::position(&join, log).map_err(Error::subject)?;
+                    let (peer, _) = self.joining.swap_remove(index);
+                    let fabric = *self.carrier.insert(peer.fabric());
+                    // In shared memory a batch is there once it is published.
+                    let turns = self.setup.driver == DriverName::Caller && fabric != Fabric::Shm;
+                    let mut log = LogSender::new();
+                    log.go_on_with(peer);
+                    return Ok(Some(Joined {
+                        replica: join.replica,
+                        has,
+                        link: IbexReplica {
+                            log,
+                            has,
+                            turns: turns.then(|| self.node.clone()),
+                        },
+                    }));
                 }
                 Err(error) if error.is_transient() => index += 1,
                 Err(_) => drop(self.joining.swap_remove(index)),
@@ -188,7 +180,7 @@ impl Endpoint for IbexEndpoint {
         }
         // What they say is seen in the counters, and what ends one by its next batch.
         let mut acknowledged: Vec<UntilAcked<'_>> = links
-            .filter_map(|link| Some(link.log.until_acked(link.sequence_of(offset)?)))
+            .filter_map(|link| link.log.until_acked(offset))
             .collect();
         if acknowledged.is_empty() {
             // Nothing is under way that could be acknowledged: who comes is waited for.
@@ -205,41 +197,56 @@ impl Endpoint for IbexEndpoint {
 
 /// A replica that joined.
 pub(crate) struct IbexReplica {
-    log: Sender<[u8], Raw>,
+    log: LogSender<[u8], Raw>,
+    /// Where its part of the log ended when it joined.
+    has: u64,
     /// The node, where a short batch is transmitted only when somebody turns its engine.
     turns: Option<Rc<Node>>,
-    /// The batches that are not acknowledged: the place of each in the channel, and the log
-    /// offset behind it.
-    sent: VecDeque<(Sequence, u64)>,
-    acknowledged: u64,
 }
 
-impl IbexReplica {
-    /// The batch whose acknowledgement brings `offset`, if it was sent.
-    fn sequence_of(&self, offset: u64) -> Option<Sequence> {
-        let index = self.sent.partition_point(|&(_, end)| end < offset);
-        self.sent.get(index).map(|&(sequence, _)| sequence)
+/// A log for a replica that has the part of it that it joined with.
+struct Joining<'a> {
+    log: &'a mut Log,
+    has: u64,
+}
+
+impl LogSource<[u8], Raw> for Joining<'_> {
+    fn end(&self) -> u64 {
+        self.log.tip().end
+    }
+
+    fn resume(&mut self, peer: &Peer) -> SourceResult<(Sender<[u8], Raw>, u64)> {
+        let log = peer.channel("log").codec::<Raw>();
+        let log = log
+            .window_messages(WINDOW_MESSAGES)
+            .window_bytes(WINDOW_BYTES);
+        Ok((log.sender()?, self.has))
+    }
+
+    fn send_next(&mut self, position: u64, turn: LogTurn<'_, [u8], Raw>) -> SourceResult<LogSent> {
+        let batch = catch_up::next(self.log, position)?;
+        let length = Batch::HEADER_BYTES + batch.records.len();
+        Ok(turn.build(length, batch.end(), |bytes| {
+            let (header, records) = bytes.split_at_mut(Batch::HEADER_BYTES);
+            header.copy_from_slice(&batch.header());
+            records.copy_from_slice(batch.records);
+        }))
     }
 }
 
 impl ReplicaLink for IbexReplica {
-    fn try_send(&mut self, batch: Batch<'_>) -> Result<bool, Lost> {
-        let length = Batch::HEADER_BYTES + batch.records.len();
-        let mut slot = match self.log.try_reserve(length) {
-            Ok(slot) => slot,
-            Err(full) if full.is_transient() => return Ok(false),
-            // There may be some for the next attempt.
-            Err(TrySendError::Failed(SendError::Memory(_))) => return Ok(false),
+    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost> {
+        let has = self.has;
+        let before = self.log.position().max(has);
+        match self.log.try_send(&mut Joining { log, has }) {
+            // There may be memory for the next attempt.
+            Ok(false) | Err(LogError::Send(SendError::Memory(_))) => return Ok(false),
+            Ok(true) => {}
             Err(error) => return Err(Lost::because(error)),
-        };
-        let (header, records) = slot.split_at_mut(Batch::HEADER_BYTES);
-        header.copy_from_slice(&batch.header());
-        records.copy_from_slice(batch.records);
-        let sequence = slot.send().map_err(Lost::because)?;
-        self.sent.push_back((sequence, batch.end()));
+        }
         // A long one was transmitted when it was published.
         if let Some(node) = &self.turns
-            && length < TRANSMITTED_BYTES
+            && self.log.position() - before < TRANSMITTED_BYTES
         {
             node.poll();
         }
@@ -247,26 +254,21 @@ impl ReplicaLink for IbexReplica {
     }
 
     fn acknowledged(&mut self) -> Result<u64, Lost> {
-        let acked = self.log.acked();
-        while let Some(&(sequence, end)) = self.sent.front()
-            && sequence <= acked
-        {
-            self.acknowledged = end;
-            self.sent.pop_front();
-        }
-        Ok(self.acknowledged)
+        Ok(self.log.acked())
     }
 
-    fn end(mut self) {
+    fn end(self) {
         // A batch without records. If it cannot be said the replica is gone, and knows.
         let last = Batch {
-            at: self.acknowledged,
+            at: self.log.acked(),
             records: &[],
         };
-        let _ = self.log.send(&last.header());
-        // Closing waits until the peer's engine has everything; whether its application has is
-        // known by then from the counters.
-        let _ = self.log.close();
+        if let Some(mut log) = self.log.into_channel() {
+            let _ = log.send(&last.header());
+            // Closing waits until the peer's engine has everything; whether its application has is
+            // known by then from the counters.
+            let _ = log.close();
+        }
     }
 }
 
@@ -385,6 +387,6 @@ const WINDOW_MESSAGES: u64 = 8;
 /// So many fit, of records of 4 KiB, and what they are copied through stays in a core's cache.
 pub(crate) const WINDOW_BYTES: u64 = 512 << 10;
 /// Under `Driver::Caller`, publishing so much runs a turn of the engine.
-const TRANSMITTED_BYTES: usize = 32 << 10;
+const TRANSMITTED_BYTES: u64 = 32 << 10;
 /// How often who may have come is looked for, while nothing is under way.
 const JOINS_EVERY: Duration = Duration::from_millis(1);

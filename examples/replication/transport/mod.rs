@@ -15,6 +15,7 @@ use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::wire::{Batch, Join};
+use crate::log::Log;
 
 /// Where a primary takes replicas in.
 pub(crate) trait Endpoint: Sized {
@@ -27,8 +28,9 @@ pub(crate) trait Endpoint: Sized {
     /// What carries the bytes, in words.
     fn carrier(&self) -> String;
 
-    /// A replica that has come since the last call, if one has. Never waits.
-    fn poll_join(&mut self) -> Result<Option<(Join, Self::Link)>, Error>;
+    /// A replica that has come since the last call, if one has, and the position up to which it
+    /// has `log`. Never waits.
+    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<Self::Link>>, Error>;
 
     /// Waits until one of `links` has acknowledged the log up to `offset`, for up to `limit`. May
     /// return early.
@@ -41,10 +43,20 @@ pub(crate) trait Endpoint: Sized {
         Self::Link: 'a;
 }
 
+/// A replica that has come.
+pub(crate) struct Joined<L> {
+    /// Which one.
+    pub(crate) replica: u32,
+    /// Where its part of the log ends.
+    pub(crate) has: u64,
+    /// The way to it.
+    pub(crate) link: L,
+}
+
 /// A replica, as its primary sees it.
 pub(crate) trait ReplicaLink {
-    /// Sends a batch if there is room; whether there was.
-    fn try_send(&mut self, batch: Batch<'_>) -> Result<bool, Lost>;
+    /// Sends the next batch of `log` that the replica lacks; false if there is none, or no room.
+    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost>;
 
     /// Up to which offset the replica has acknowledged what was sent, as far as is known here;
     /// 0 before the first acknowledgement.

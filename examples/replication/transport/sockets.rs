@@ -13,7 +13,8 @@ use std::{
 use ibex_harness::Error;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use super::{Batch, Endpoint, Join, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use super::{Batch, Endpoint, Join, Joined, Lost, PrimaryLink, Received, ReplicaLink, Waiting};
+use crate::{catch_up, log::Log};
 
 /// The primary's listening socket.
 pub(crate) struct SocketEndpoint {
@@ -53,7 +54,7 @@ impl Endpoint for SocketEndpoint {
         "sockets".to_owned()
     }
 
-    fn poll_join(&mut self) -> Result<Option<(Join, SocketReplica)>, Error> {
+    fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<SocketReplica>>, Error> {
         while let Some((socket, _)) =
             ready(self.listener.accept()).map_err(Error::io("accepting a replica"))?
         {
@@ -80,7 +81,13 @@ impl Endpoint for SocketEndpoint {
             };
             if let Ok(bytes) = said[..].try_into() {
                 let (socket, _) = self.joining.swap_remove(index);
-                return Ok(Some((Join::from_bytes(bytes), SocketReplica::new(socket))));
+                let join = Join::from_bytes(bytes);
+                let has = catch_up::position(&join, log).map_err(Error::subject)?;
+                return Ok(Some(Joined {
+                    replica: join.replica,
+                    has,
+                    link: SocketReplica::new(socket, has),
+                }));
             }
         }
         Ok(None)
@@ -107,6 +114,8 @@ impl Endpoint for SocketEndpoint {
 /// A replica that joined.
 pub(crate) struct SocketReplica {
     socket: TcpStream,
+    /// The log was sent up to here.
+    position: u64,
     /// The rest of a batch that the socket had no room for.
     unsent: Vec<u8>,
     /// The beginning of an answer.
@@ -115,12 +124,13 @@ pub(crate) struct SocketReplica {
 }
 
 impl SocketReplica {
-    fn new(socket: TcpStream) -> SocketReplica {
+    fn new(socket: TcpStream, position: u64) -> SocketReplica {
         SocketReplica {
             socket,
+            position,
             unsent: Vec::new(),
             answer: Vec::new(),
-            acknowledged: 0,
+            acknowledged: position,
         }
     }
 
@@ -137,10 +147,11 @@ impl SocketReplica {
 }
 
 impl ReplicaLink for SocketReplica {
-    fn try_send(&mut self, batch: Batch<'_>) -> Result<bool, Lost> {
-        if !self.send_rest()? {
+    fn try_send(&mut self, log: &mut Log) -> Result<bool, Lost> {
+        if !self.send_rest()? || self.position == log.tip().end {
             return Ok(false);
         }
+        let batch = catch_up::next(log, self.position).map_err(Lost::because)?;
         let header = batch.header();
         let parts = [IoSlice::new(&header), IoSlice::new(batch.records)];
         let Some(count) = ready(self.socket.write_vectored(&parts)).map_err(Lost::because)? else {
@@ -152,6 +163,7 @@ impl ReplicaLink for SocketReplica {
         self.unsent.extend_from_slice(&header[of_header..]);
         let of_records = count - of_header;
         self.unsent.extend_from_slice(&batch.records[of_records..]);
+        self.position = batch.end();
         Ok(true)
     }
 
