@@ -126,6 +126,7 @@ mod calls;
 mod channel_builder;
 mod channel_defaults;
 mod dialing;
+mod discovery;
 mod environment;
 mod error;
 mod events;
@@ -140,6 +141,7 @@ mod node;
 mod node_builder;
 mod node_settings;
 mod peer;
+mod peers;
 #[cfg(feature = "verbs")]
 pub mod rdma;
 mod receiver;
@@ -160,6 +162,7 @@ pub use calls::{
     Failure, Refused, Replies, Reply, Request, Service, ServiceBuilder, ServiceStats, StreamAsync,
 };
 pub use channel_builder::ChannelBuilder;
+pub use discovery::{Discovery, DiscoveryError, Dns, Found};
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,
@@ -180,6 +183,7 @@ pub use message::Message;
 pub use node::Node;
 pub use node_builder::NodeBuilder;
 pub use peer::{Incoming, Peer, PeerAt, PeerId};
+pub use peers::{PeerAtAsync, Peers, PeersEvent, PeersEventAsync, PeersEvents};
 pub use receiver::{Iter, Receiver};
 pub use reservation::{Permit, Reservation};
 pub use select::{Select, Selectable};

@@ -31,6 +31,7 @@ use crate::{
     listener::{Failures, Listener, admission},
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
+    peers::Reaching,
     resuming::{Resuming, Sessions},
 };
 
@@ -353,6 +354,17 @@ impl Node {
             let is_cancelled = || is_dropped() || runtime.is_closed();
             let established = dial(address, &local, timeout, &is_cancelled)?;
             Ok(admission(established, max_channels, &resuming))
+        }
+    }
+
+    /// What connects to kept peers, each time by one attempt, on another thread.
+    pub(crate) fn reaching(&self) -> Reaching {
+        Reaching {
+            runtime: self.runtime.clone(),
+            local: self.local.clone(),
+            resuming: self.resuming.clone(),
+            max_channels: self.settings.max_channels,
+            channel: self.settings.channel,
         }
     }
 

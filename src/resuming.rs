@@ -207,4 +207,4 @@ pub(crate) fn prepared_pair(pair: Box<dyn VerbsPair>) -> Option<PreparedPair> {
 }
 
 /// How long one attempt may take: a network that drops what is sent holds up a thread so long.
-const ATTEMPT: Duration = Duration::from_secs(3);
+pub(crate) const ATTEMPT: Duration = Duration::from_secs(3);

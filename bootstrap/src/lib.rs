@@ -53,7 +53,7 @@ pub use established::{Established, PeerInfo};
 pub use fabric::{FabricKind, FabricOffer, Policy, VerbsDevice};
 pub use identity::{HostHint, Incarnation, NodeIdentity, Secret};
 pub use integrity::Integrity;
-pub use io::{Acceptor, Meanwhile, dial, resume};
+pub use io::{Acceptor, Meanwhile, dial, dial_once, resume};
 pub use local::{Limits, Local};
 pub use message::{ResumeRefusal, SecurityMode, Version, VersionRange, parse_message};
 pub use places::{Place, Places, SessionLimit, SessionLimits};

@@ -253,7 +253,8 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let facade = [
         "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls \
          --test compile --test environment --test fingerprints --test group \
-         --test log --test log_sender --test memory_bound --test owned_messages --test polls --test readme \
+         --test keeping_connected --test log --test log_sender --test memory_bound \
+         --test owned_messages --test polls --test readme \
          --test refusals --test send_sync --test service_life --test shared_credit \
          --test streams --test unopened",
         "cargo test -p ibex --doc",

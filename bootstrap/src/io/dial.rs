@@ -48,6 +48,30 @@ pub fn dial(
     timeout: Duration,
     meanwhile: &dyn Meanwhile,
 ) -> Result<Established, DialError> {
+    dial_while(address, local, timeout, meanwhile, true)
+}
+
+/// Dials as [`dial`] does, and tries every address of a name once.
+///
+/// # Errors
+///
+/// As [`dial`], at once where nobody listens.
+pub fn dial_once(
+    address: &str,
+    local: &Local,
+    timeout: Duration,
+    meanwhile: &dyn Meanwhile,
+) -> Result<Established, DialError> {
+    dial_while(address, local, timeout, meanwhile, false)
+}
+
+fn dial_while(
+    address: &str,
+    local: &Local,
+    timeout: Duration,
+    meanwhile: &dyn Meanwhile,
+    tries_again: bool,
+) -> Result<Established, DialError> {
     let started = Instant::now();
     let patience = Patience {
         deadline: after(started, timeout),
@@ -72,7 +96,7 @@ pub fn dial(
         random_bytes(&mut random).map_err(|source| dial.environment(RANDOM, source))?;
         let now = Instant::now();
         let left = dial.patience.deadline.saturating_duration_since(now);
-        if left < LAST_ATTEMPT {
+        if left < LAST_ATTEMPT || !tries_again {
             return Err(dial.give_up(missing));
         }
         // Never past the end: a peer that starts late in the time given is

@@ -18,7 +18,7 @@ mod unix;
 use std::time::{Duration, Instant};
 
 pub use acceptor::Acceptor;
-pub use dial::dial;
+pub use dial::{dial, dial_once};
 pub use patience::Meanwhile;
 pub use resume::resume;
 

@@ -13,6 +13,7 @@ mod carrier;
 mod close_report;
 mod condition;
 mod control_thread;
+mod ending;
 mod engine;
 mod events;
 mod gathering;
@@ -37,6 +38,7 @@ pub use crate::fabric::link::{
 };
 pub use close_report::{CloseReport, Undelivered};
 pub use condition::Condition;
+use ending::Ending;
 pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;
 pub use events::{Event, Stalled, What};

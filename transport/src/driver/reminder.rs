@@ -1,9 +1,9 @@
-//! What calls over a session wait for beside messages: a time, and whatever a program says.
+//! What calls wait for beside messages: a time, and whatever a program says.
 
 use std::{task::Waker, time::Instant};
 
-use super::{Condition, SessionShared, TimedOut};
-use crate::ring::WaitSlot;
+use super::{Condition, Driver, Runtime, SessionShared, TimedOut, waiting::Looks};
+use crate::{fork, ring::WaitSlot};
 
 impl SessionShared {
     /// Calls `waker` at `at`, by whoever turns the engine then, unless the session ends before.
@@ -21,5 +21,30 @@ impl SessionShared {
         condition: C,
     ) -> Result<C::Output, TimedOut> {
         self.wait(slot, deadline, condition)
+    }
+}
+
+impl Runtime {
+    /// Waits until `condition` holds, which is looked at again when `slot` is woken.
+    pub fn wait_at<C: Condition>(
+        &self,
+        slot: &WaitSlot,
+        deadline: Option<Instant>,
+        condition: C,
+    ) -> Result<C::Output, TimedOut> {
+        self.wait(slot, deadline, Looks::Socket, condition)
+    }
+
+    /// Wakes who waits at `slot`, and a program that sleeps on the epoll set.
+    pub fn wake_at(&self, slot: &WaitSlot) {
+        slot.wake_all();
+        self.tell_watcher();
+    }
+
+    /// Runs a turn for a call that does not wait, where callers drive the node.
+    pub fn turn_for_caller(&self) {
+        if self.driver() == Driver::Caller && !fork::is_child() {
+            self.turn_in_passing(Self::poll_ready);
+        }
     }
 }

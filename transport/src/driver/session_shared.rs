@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    Condition, Driver, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
+    Condition, Driver, Ending, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
     carrier::Carrier, engine::Mark, waiting::Looks,
 };
 use crate::{
@@ -48,6 +48,7 @@ pub struct SessionShared {
     /// Either side cannot use membarrier, or does not want to, so both use fences.
     fences: AtomicBool,
     is_over: AtomicBool,
+    pub(super) ending: Ending,
     pub(crate) counters: SessionCounters,
 }
 
@@ -107,6 +108,7 @@ impl SessionShared {
             payload_checksums,
             fences: AtomicBool::new(fences),
             is_over: AtomicBool::new(false),
+            ending: Ending::default(),
             counters: SessionCounters::default(),
         }
     }

@@ -31,6 +31,9 @@ impl Link {
         if self.phase == Phase::Gone && !matches!(what, What::Gone { .. }) {
             return;
         }
+        if let What::Gone { cause } = &what {
+            self.shared.ended(cause, &mut context.wakers);
+        }
         let events = &context.runtime.events;
         events.tell(self.shared.peer(), what, &mut context.wakers);
     }

@@ -1,0 +1,52 @@
+//! Peers that are the addresses of one name.
+
+use std::{net::ToSocketAddrs, time::Duration};
+
+use super::{Discovery, DiscoveryError, Found};
+
+/// All addresses that a name has in the system's resolver, as a headless service of Kubernetes or
+/// a record with several entries does. They are looked up again every 30 s, unless
+/// [`every`](Self::every) says otherwise.
+///
+/// ```
+/// # fn start(node: &ibex::Node) -> std::io::Result<ibex::Peers> {
+/// node.keep_connected(ibex::Dns::new("replicas.storage.svc", 7000))
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dns {
+    name: String,
+    port: u16,
+    period: Duration,
+}
+
+impl Dns {
+    /// Nodes that listen on `port` of every address of `name`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, port: u16) -> Self {
+        Self {
+            name: name.into(),
+            port,
+            period: PERIOD,
+        }
+    }
+
+    /// Sets how long an answer holds, at least 1 s. A short time costs questions to the resolver,
+    /// a long one is how late a new peer is found.
+    #[must_use]
+    pub fn every(mut self, period: Duration) -> Self {
+        self.period = period.max(SHORTEST_PERIOD);
+        self
+    }
+}
+
+impl Discovery for Dns {
+    fn find(&mut self) -> Result<Found, DiscoveryError> {
+        let addresses = (self.name.as_str(), self.port).to_socket_addrs();
+        let addresses = addresses.map_err(|error| format!("resolving {}: {error}", self.name))?;
+        Ok(Found::new(addresses).again_in(self.period))
+    }
+}
+
+const PERIOD: Duration = Duration::from_secs(30);
+const SHORTEST_PERIOD: Duration = Duration::from_secs(1);

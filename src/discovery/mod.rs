@@ -1,0 +1,86 @@
+//! Where a node finds the addresses of its peers.
+#![forbid(unsafe_code)]
+
+mod dns;
+
+use std::{error::Error, time::Duration};
+
+pub use self::dns::Dns;
+use crate::{ToAddress, address};
+
+/// Answers the addresses that a node should be connected to by now: what
+/// [`Node::keep_connected`](crate::Node::keep_connected) is given.
+///
+/// A list of addresses is one (`Vec`, array), and so is [`Dns`]. A registry of services becomes
+/// one in a few lines; here it is a file:
+///
+/// ```
+/// use std::{fs, path::PathBuf, time::Duration};
+/// use ibex::{Discovery, DiscoveryError, Found};
+///
+/// struct Listed(PathBuf);
+///
+/// impl Discovery for Listed {
+///     fn find(&mut self) -> Result<Found, DiscoveryError> {
+///         let text = fs::read_to_string(&self.0)?;
+///         Ok(Found::new(text.lines()).again_in(Duration::from_secs(10)))
+///     }
+/// }
+/// ```
+pub trait Discovery: Send + 'static {
+    /// Returns all addresses of the present, and when to ask again.
+    ///
+    /// It may block, as a request does that the registry answers when something has changed. It
+    /// has a thread of its own, which ends with its last answer, or when it returns after the
+    /// [`Peers`](crate::Peers) were dropped.
+    ///
+    /// # Errors
+    ///
+    /// Whatever kept it from an answer. The last answer stays in force, the program hears of the
+    /// first failure in a row ([`DiscoveryFailed`](crate::PeersEvent::DiscoveryFailed)), and it is
+    /// asked again, after pauses that grow to 5 s. A panic counts as a failure.
+    fn find(&mut self) -> Result<Found, DiscoveryError>;
+}
+
+/// What kept a [`Discovery`] from an answer.
+pub type DiscoveryError = Box<dyn Error + Send + Sync>;
+
+/// The answer of a [`Discovery`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use]
+pub struct Found {
+    pub(crate) addresses: Vec<String>,
+    pub(crate) again_in: Option<Duration>,
+}
+
+impl Found {
+    /// An answer that holds for good, unless [`again_in`](Self::again_in) says otherwise.
+    pub fn new(addresses: impl IntoIterator<Item = impl ToAddress>) -> Self {
+        let addresses = addresses.into_iter();
+        Self {
+            addresses: addresses.map(|one| address::text_of(&one)).collect(),
+            again_in: None,
+        }
+    }
+
+    /// Has the discovery asked again after `pause`; zero for one that blocks until there is
+    /// another answer.
+    pub fn again_in(mut self, pause: Duration) -> Self {
+        self.again_in = Some(pause);
+        self
+    }
+}
+
+/// The list, for good.
+impl<A: ToAddress + Send + 'static> Discovery for Vec<A> {
+    fn find(&mut self) -> Result<Found, DiscoveryError> {
+        Ok(Found::new(&*self))
+    }
+}
+
+/// The list, for good.
+impl<A: ToAddress + Send + 'static, const COUNT: usize> Discovery for [A; COUNT] {
+    fn find(&mut self) -> Result<Found, DiscoveryError> {
+        Ok(Found::new(&*self))
+    }
+}

@@ -1,0 +1,196 @@
+//! What the program sees of the peers that are kept.
+
+use std::{
+    collections::{BTreeMap, HashSet, VecDeque},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Poll, Waker},
+    time::Instant,
+};
+
+use ibex_transport::{
+    driver::{Patience, Runtime},
+    fork,
+    ring::{Ticket, WaitSlot},
+};
+
+use super::PeersEvent;
+use crate::Peer;
+
+pub(super) struct Board {
+    runtime: Arc<Runtime>,
+    shown: Mutex<Shown>,
+    waiters: WaitSlot,
+}
+
+#[derive(Default)]
+struct Shown {
+    /// Under all of their addresses.
+    peers: BTreeMap<String, Peer>,
+    events: VecDeque<PeersEvent>,
+    dropped: u64,
+    is_over: bool,
+}
+
+/// What a call that waits finds; `None` within if nothing more will come.
+type Look<T> = Option<Option<T>>;
+
+impl Board {
+    pub(super) fn new(runtime: Arc<Runtime>) -> Self {
+        Self {
+            runtime,
+            shown: Mutex::default(),
+            waiters: WaitSlot::new(),
+        }
+    }
+
+    pub(super) fn runtime(&self) -> &Arc<Runtime> {
+        &self.runtime
+    }
+
+    // ---- What the keeper writes ------------------------------------------------------
+
+    pub(super) fn tell(&self, event: PeersEvent) {
+        let mut shown = self.lock();
+        if shown.events.len() == MOST_EVENTS {
+            shown.events.pop_front();
+            shown.dropped += 1;
+        }
+        shown.events.push_back(event);
+        drop(shown);
+        self.runtime.wake_at(&self.waiters);
+    }
+
+    /// Shows the peer at an address, or that there is none.
+    pub(super) fn show(&self, address: &str, peer: Option<&Peer>) {
+        let mut shown = self.lock();
+        match peer {
+            Some(peer) => drop(shown.peers.insert(address.to_owned(), peer.clone())),
+            None => drop(shown.peers.remove(address)),
+        }
+        drop(shown);
+        self.runtime.wake_at(&self.waiters);
+    }
+
+    /// Nothing will change any more.
+    pub(super) fn end(&self) {
+        let mut shown = self.lock();
+        shown.is_over = true;
+        shown.peers.clear();
+        drop(shown);
+        self.runtime.wake_at(&self.waiters);
+    }
+
+    // ---- What the program reads ------------------------------------------------------
+
+    pub(super) fn connected(&self) -> Vec<Peer> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        let mut known = HashSet::new();
+        let shown = self.lock();
+        let peers = shown.peers.values();
+        peers
+            .filter(|peer| known.insert(peer.id()))
+            .cloned()
+            .collect()
+    }
+
+    pub(super) fn dropped(&self) -> u64 {
+        match fork::is_child() {
+            true => 0,
+            false => self.lock().dropped,
+        }
+    }
+
+    pub(super) fn wait_for(&self, address: &str, deadline: Option<Instant>) -> Option<Peer> {
+        self.wait(deadline, || self.look_for(address))
+    }
+
+    pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
+        match patience {
+            Patience::None | Patience::Glance => {
+                if fork::is_child() {
+                    return None;
+                }
+                self.runtime.turn_for_caller();
+                self.look_event().flatten()
+            }
+            Patience::Until(deadline) => self.wait(deadline, || self.look_event()),
+        }
+    }
+
+    pub(super) fn poll_peer(
+        &self,
+        address: &str,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Option<Peer>> {
+        self.poll(held, waker, || self.look_for(address))
+    }
+
+    pub(super) fn poll_event(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+    ) -> Poll<Option<PeersEvent>> {
+        self.poll(held, waker, || self.look_event())
+    }
+
+    /// Takes back what a poll left.
+    pub(super) fn leave(&self, held: &mut Option<Ticket>) {
+        if !fork::is_child() {
+            self.waiters.leave(held);
+        }
+    }
+
+    fn wait<T>(&self, deadline: Option<Instant>, look: impl FnMut() -> Look<T>) -> Option<T> {
+        if fork::is_child() {
+            return None;
+        }
+        let found = self.runtime.wait_at(&self.waiters, deadline, look);
+        found.ok().flatten()
+    }
+
+    fn poll<T>(
+        &self,
+        held: &mut Option<Ticket>,
+        waker: &Waker,
+        mut look: impl FnMut() -> Look<T>,
+    ) -> Poll<Option<T>> {
+        if fork::is_child() {
+            return Poll::Ready(None);
+        }
+        self.runtime.turn_for_caller();
+        self.waiters.renew(held, waker);
+        match look() {
+            Some(found) => {
+                self.waiters.leave(held);
+                Poll::Ready(found)
+            }
+            None => Poll::Pending,
+        }
+    }
+
+    fn look_for(&self, address: &str) -> Look<Peer> {
+        let shown = self.lock();
+        match shown.peers.get(address) {
+            Some(peer) => Some(Some(peer.clone())),
+            None => shown.is_over.then_some(None),
+        }
+    }
+
+    fn look_event(&self) -> Look<PeersEvent> {
+        let mut shown = self.lock();
+        match shown.events.pop_front() {
+            Some(event) => Some(Some(event)),
+            None => shown.is_over.then_some(None),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Shown> {
+        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// As many as a node keeps.
+const MOST_EVENTS: usize = 1024;

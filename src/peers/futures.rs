@@ -1,0 +1,74 @@
+//! Kept peers and their events, for tasks.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use ibex_transport::ring::Ticket;
+
+use super::{PeersEvent, PeersEvents, board::Board};
+use crate::Peer;
+
+/// The peer at an address. See [`Peers::wait_for_async`](super::Peers::wait_for_async).
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct PeerAtAsync<'a> {
+    board: &'a Board,
+    address: String,
+    held: Option<Ticket>,
+}
+
+impl<'a> PeerAtAsync<'a> {
+    pub(super) fn new(board: &'a Board, address: String) -> Self {
+        Self {
+            board,
+            address,
+            held: None,
+        }
+    }
+}
+
+impl Future for PeerAtAsync<'_> {
+    type Output = Option<Peer>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Peer>> {
+        let this = self.get_mut();
+        this.board
+            .poll_peer(&this.address, &mut this.held, context.waker())
+    }
+}
+
+impl Drop for PeerAtAsync<'_> {
+    fn drop(&mut self) {
+        self.board.leave(&mut self.held);
+    }
+}
+
+impl fmt::Debug for PeerAtAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PeerAtAsync")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The next event of kept peers. See [`PeersEvents::next_async`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct PeersEventAsync<'a>(pub(super) &'a mut PeersEvents);
+
+impl Future for PeersEventAsync<'_> {
+    type Output = Option<PeersEvent>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<PeersEvent>> {
+        self.get_mut().0.poll(context)
+    }
+}
+
+impl Drop for PeersEventAsync<'_> {
+    fn drop(&mut self) {
+        self.0.leave();
+    }
+}

@@ -1,0 +1,353 @@
+//! The thread that decides who is dialed, and when.
+
+use std::{
+    collections::BTreeMap,
+    mem,
+    panic::{self, AssertUnwindSafe},
+    sync::Arc,
+    task::{Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_transport::{
+    driver::{Admission, CloseWait},
+    ring::Ticket,
+};
+
+use super::{
+    Board, Inbox, News, PeersEvent, Reaching,
+    inbox::{CloseWaker, SessionWaker},
+    reaching::who,
+    watch_close,
+};
+use crate::{ConnectError, Discovery, Peer, PeerId};
+
+pub(super) struct Keeper {
+    own: PeerId,
+    reaching: Reaching,
+    board: Arc<Board>,
+    inbox: Arc<Inbox>,
+    kept: BTreeMap<String, Kept>,
+    discovery_fails: bool,
+    /// The node's end.
+    close: CloseWait,
+}
+
+/// An address.
+struct Kept {
+    /// The discovery still answers it.
+    is_listed: bool,
+    place: Place,
+    /// Attempts in a row that led to no session, or to a short one.
+    failures: u32,
+    /// The program has heard that it is not reached.
+    is_told: bool,
+}
+
+/// What became of an address.
+enum Place {
+    /// It is dialed then.
+    Due(Instant),
+    Dialing,
+    Connected(Session),
+    /// This node is there.
+    Own,
+    /// A node is there that is connected by another address.
+    Same(String),
+}
+
+struct Session {
+    peer: Peer,
+    since: Instant,
+    waker: Waker,
+    ticket: Option<Ticket>,
+}
+
+impl Keeper {
+    pub(super) fn new(
+        own: PeerId,
+        reaching: Reaching,
+        board: Arc<Board>,
+        inbox: Arc<Inbox>,
+    ) -> Self {
+        Self {
+            own,
+            reaching,
+            board,
+            inbox,
+            kept: BTreeMap::new(),
+            discovery_fails: false,
+            close: CloseWait::default(),
+        }
+    }
+
+    pub(super) fn run(mut self) {
+        let waker = Waker::from(Arc::new(CloseWaker(Arc::downgrade(&self.inbox))));
+        watch_close(self.board.runtime(), &mut self.close, &waker);
+        while !self.inbox.is_stopped() {
+            match self.inbox.next(self.next_due()) {
+                Some(News::Found(addresses)) => self.found(addresses),
+                Some(News::NotFound(error, next_attempt)) => {
+                    if !mem::replace(&mut self.discovery_fails, true) {
+                        self.board.tell(PeersEvent::DiscoveryFailed {
+                            error,
+                            next_attempt,
+                        });
+                    }
+                }
+                Some(News::Dialed(address, outcome)) => self.dialed(&address, outcome),
+                Some(News::Over(address)) => self.over(&address),
+                Some(News::Closed) => break,
+                None => {}
+            }
+            if self.board.runtime().is_closed() {
+                break;
+            }
+            self.dial_those_due();
+        }
+        // The discovery hears of the node's end as well.
+        self.inbox.stop();
+        for kept in self.kept.values_mut() {
+            if let Place::Connected(session) = &mut kept.place {
+                session.peer.session().leave_ended(&mut session.ticket);
+            }
+        }
+        self.board.runtime().leave_closed(&mut self.close);
+        self.board.end();
+    }
+
+    fn next_due(&self) -> Option<Instant> {
+        let due = self.kept.values().filter_map(|kept| match kept.place {
+            Place::Due(at) => Some(at),
+            _ => None,
+        });
+        due.min()
+    }
+
+    fn found(&mut self, addresses: Vec<String>) {
+        self.discovery_fails = false;
+        self.kept
+            .values_mut()
+            .for_each(|kept| kept.is_listed = false);
+        for address in addresses {
+            let new = || Kept {
+                is_listed: true,
+                place: Place::Due(Instant::now()),
+                failures: 0,
+                is_told: false,
+            };
+            self.kept.entry(address).or_insert_with(new).is_listed = true;
+        }
+        // Others stay until their attempt or session is over.
+        let board = &self.board;
+        self.kept.retain(|address, kept| {
+            let stays = matches!(kept.place, Place::Dialing | Place::Connected(_));
+            if !kept.is_listed && !stays {
+                board.show(address, None);
+            }
+            kept.is_listed || stays
+        });
+    }
+
+    fn dial_those_due(&mut self) {
+        let now = Instant::now();
+        let mut failed = Vec::new();
+        for (address, kept) in &mut self.kept {
+            if !matches!(kept.place, Place::Due(at) if at <= now) {
+                continue;
+            }
+            kept.place = Place::Dialing;
+            let (stopping, inbox) = (self.inbox.clone(), self.inbox.clone());
+            let answered = address.clone();
+            let dialing = self.reaching.dial(
+                address.clone(),
+                move || stopping.is_stopped(),
+                move |outcome| inbox.tell(News::Dialed(answered, outcome)),
+            );
+            if let Err(source) = dialing {
+                let address = address.clone();
+                failed.push((
+                    address.clone(),
+                    ConnectError::Environment { address, source },
+                ));
+            }
+        }
+        for (address, error) in failed {
+            self.not_reached(&address, error);
+        }
+    }
+
+    fn dialed(&mut self, address: &str, outcome: Result<Box<Admission>, ConnectError>) {
+        let is_listed = self.kept.get(address).is_some_and(|kept| kept.is_listed);
+        let admission = match outcome {
+            Ok(admission) if !is_listed => {
+                admission.abandon();
+                self.kept.remove(address);
+                return;
+            }
+            Ok(admission) => *admission,
+            Err(_) if !is_listed => {
+                self.kept.remove(address);
+                return;
+            }
+            Err(error) => return self.not_reached(address, error),
+        };
+        let id = who(&admission);
+        if id == self.own {
+            admission.abandon();
+            return self.put(address, Place::Own);
+        }
+        if let Some((first, peer)) = self.connected_to(id) {
+            admission.abandon();
+            self.put(address, Place::Same(first));
+            return self.board.show(address, Some(&peer));
+        }
+        match self.reaching.admit(address, admission) {
+            Ok(peer) => self.connected(address, peer),
+            Err(error) => self.not_reached(address, error),
+        }
+    }
+
+    /// The address by which a node is connected, and the peer.
+    fn connected_to(&self, id: PeerId) -> Option<(String, Peer)> {
+        self.kept
+            .iter()
+            .find_map(|(address, kept)| match &kept.place {
+                Place::Connected(session) if session.peer.id() == id => {
+                    Some((address.clone(), session.peer.clone()))
+                }
+                _ => None,
+            })
+    }
+
+    fn put(&mut self, address: &str, place: Place) {
+        if let Some(kept) = self.kept.get_mut(address) {
+            kept.place = place;
+            kept.failures = 0;
+            kept.is_told = false;
+        }
+    }
+
+    fn connected(&mut self, address: &str, peer: Peer) {
+        if let Some(kept) = self.kept.get_mut(address) {
+            kept.is_told = false;
+            kept.place = Place::Connected(Session {
+                peer: peer.clone(),
+                since: Instant::now(),
+                waker: Arc::new(SessionWaker {
+                    inbox: Arc::downgrade(&self.inbox),
+                    address: address.to_owned(),
+                })
+                .into(),
+                ticket: None,
+            });
+        }
+        self.board.show(address, Some(&peer));
+        self.board.tell(PeersEvent::Connected {
+            address: address.to_owned(),
+            peer,
+        });
+        // It may be over by now, and is watched from here on.
+        self.over(address);
+    }
+
+    /// Looks whether the session with an address is over.
+    fn over(&mut self, address: &str) {
+        let Some(kept) = self.kept.get_mut(address) else {
+            return;
+        };
+        let Place::Connected(session) = &mut kept.place else {
+            return;
+        };
+        let ended = session.peer.session();
+        let Poll::Ready(cause) = ended.poll_ended(&mut session.ticket, &session.waker) else {
+            return;
+        };
+        let peer = session.peer.id();
+        // One that ends again and again is not dialed without a pause.
+        kept.failures = match session.since.elapsed() < LONGEST_PAUSE {
+            true => kept.failures.saturating_add(1),
+            false => 0,
+        };
+        let pause = pause(kept.failures);
+        let next = Instant::now() + pause;
+        kept.place = Place::Due(next);
+        let mut hidden = vec![address.to_owned()];
+        if !kept.is_listed {
+            self.kept.remove(address);
+        }
+        // Any of its other addresses may lead to it sooner.
+        for (other, kept) in &mut self.kept {
+            if matches!(&kept.place, Place::Same(first) if first == address) {
+                kept.place = Place::Due(next);
+                hidden.push(other.clone());
+            }
+        }
+        for address in hidden {
+            self.board.show(&address, None);
+        }
+        self.board.tell(PeersEvent::Lost {
+            address: address.to_owned(),
+            peer,
+            cause,
+        });
+    }
+
+    fn not_reached(&mut self, address: &str, error: ConnectError) {
+        let Some(kept) = self.kept.get_mut(address) else {
+            return;
+        };
+        kept.failures = kept.failures.saturating_add(1);
+        let next_attempt = Instant::now() + pause(kept.failures);
+        kept.place = Place::Due(next_attempt);
+        if !mem::replace(&mut kept.is_told, true) {
+            self.board.tell(PeersEvent::NotReached {
+                address: address.to_owned(),
+                error,
+                next_attempt,
+            });
+        }
+    }
+}
+
+/// Asks `discovery` until it has no more to say, or the keeping ends.
+pub(super) fn ask(mut discovery: Box<dyn Discovery>, inbox: &Inbox) {
+    let mut failures = 0;
+    while !inbox.is_stopped() {
+        let answer = panic::catch_unwind(AssertUnwindSafe(|| discovery.find()));
+        let pause = match answer.unwrap_or_else(|_| Err("it panicked".into())) {
+            Ok(found) => {
+                failures = 0;
+                inbox.tell(News::Found(found.addresses));
+                match found.again_in {
+                    Some(pause) => pause,
+                    None => return,
+                }
+            }
+            Err(error) => {
+                failures += 1;
+                let pause = pause(failures);
+                inbox.tell(News::NotFound(error, Instant::now() + pause));
+                pause
+            }
+        };
+        if !inbox.pause(pause) {
+            return;
+        }
+    }
+}
+
+/// The pause behind so many failures in a row: chance takes up to a half of it.
+fn pause(failures: u32) -> Duration {
+    let Some(doublings) = failures.checked_sub(1) else {
+        return Duration::ZERO;
+    };
+    let longest = (FIRST_PAUSE * (1 << doublings.min(6))).min(LONGEST_PAUSE);
+    let mut random = [0];
+    // Without chance it is the longest.
+    let _ = getrandom::fill(&mut random);
+    longest - longest / 2 * u32::from(random[0]) / 256
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);

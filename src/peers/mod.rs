@@ -1,0 +1,184 @@
+//! Peers that a node stays connected to.
+//!
+//! A *keeper*, a thread that sleeps unless there is news, knows which addresses there are and what
+//! became of each (`keeper.rs`). Everybody else only leaves it news (`inbox.rs`): the thread that
+//! asks the discovery, those that dial, a session that ends, the handle. What it has decided it
+//! puts on a *board* (`board.rs`), where the program's calls look and wait.
+#![forbid(unsafe_code)]
+
+mod board;
+mod event;
+mod futures;
+mod inbox;
+mod keeper;
+mod reaching;
+
+use std::{
+    fmt, io, mem,
+    sync::Arc,
+    task::Waker,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibex_transport::{driver::CloseWait, fork};
+
+pub(crate) use self::reaching::Reaching;
+use self::{
+    board::Board,
+    inbox::{Inbox, News},
+    keeper::Keeper,
+};
+pub use self::{
+    event::{PeersEvent, PeersEvents},
+    futures::{PeerAtAsync, PeersEventAsync},
+};
+use crate::{Discovery, Node, Peer, ToAddress, address};
+
+/// The peers that a node keeps connected: [`Node::keep_connected`].
+///
+/// Dropping it stops the keeping: nobody is dialed any more, and its events end. Sessions that
+/// live go on, as all sessions do, until their peer or this node is closed. Closing the node
+/// stops it as well.
+pub struct Peers {
+    board: Arc<Board>,
+    inbox: Arc<Inbox>,
+}
+
+impl Node {
+    /// Stays connected to all nodes whose addresses `discovery` answers.
+    ///
+    /// All are dialed at once, and again when their session is over or they are not reached, after
+    /// pauses that grow to 5 s, each shortened by chance by up to a half, so that those who lost
+    /// the same peer do not come together. The threads that dial are those that resume sessions,
+    /// 16 at most; an attempt takes up to 3 s.
+    ///
+    /// - The node's own address among them is left out, and so is an address where a node answers
+    ///   that is kept by another address already. That one stands for both in
+    ///   [`wait_for`](Peers::wait_for). Such a node sees a session for a moment, each time it is
+    ///   found out.
+    /// - An address that is not answered any more is let go of: its session stays until it ends,
+    ///   and is not made again.
+    /// - Only sessions that this made count. Two nodes that keep each other have two sessions.
+    ///
+    /// Returns at once. One thread sleeps until there is something to do, and another asks the
+    /// discovery as long as it has more to say. Under [`Driver::Caller`](crate::Driver::Caller)
+    /// these dial too, and the program turns the engine as ever, by the calls that wait here or
+    /// by others: without turns it hears of no session's end.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use std::time::Duration;
+    /// use ibex::{Node, PeersEvent};
+    ///
+    /// let replica = Node::listen("127.0.0.1:0")?;
+    /// let address = replica.local_addr().unwrap();
+    ///
+    /// let node = Node::client()?;
+    /// let peers = node.keep_connected([address])?;
+    /// for event in peers.events() {
+    ///     println!("{event}");
+    ///     if let PeersEvent::Connected { peer, .. } = event {
+    ///         assert_eq!(peer.id(), replica.id());
+    ///         break;
+    ///     }
+    /// }
+    /// assert!(peers.wait_for_timeout(address, Duration::from_secs(60)).is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Those of starting two threads, and [`UsedAfterFork`](crate::UsedAfterFork) within an error
+    /// of the kind `Other`.
+    pub fn keep_connected(&self, discovery: impl Discovery) -> io::Result<Peers> {
+        self.check_fork().map_err(io::Error::other)?;
+        let board = Arc::new(Board::new(self.runtime.clone()));
+        let inbox = Arc::<Inbox>::default();
+        // From here on an error stops what has begun.
+        let peers = Peers { board, inbox };
+        let asking = peers.inbox.clone();
+        let keeper = Keeper::new(
+            self.id(),
+            self.reaching(),
+            peers.board.clone(),
+            peers.inbox.clone(),
+        );
+        start("ibex-peers", move || keeper.run())?;
+        start("ibex-discover", move || {
+            keeper::ask(Box::new(discovery), &asking);
+        })?;
+        Ok(peers)
+    }
+}
+
+impl Peers {
+    /// The peers that are connected by now, each once, in the order of their addresses.
+    #[must_use]
+    pub fn connected(&self) -> Vec<Peer> {
+        self.board.connected()
+    }
+
+    /// What happens to them from the beginning on, in order. Each event is handed out once: of
+    /// several readers each gets some. Taking events is nobody's duty; with nobody there, the
+    /// oldest are dropped.
+    #[must_use]
+    pub fn events(&self) -> PeersEvents {
+        PeersEvents::new(self.board.clone())
+    }
+
+    /// The peer at `address`, as the discovery writes it; waits until it is connected, for
+    /// as long as that takes. `None` when the keeping has ended with the node, and in a fork.
+    ///
+    /// An address that the discovery has not answered yet may come with a later answer, so it is
+    /// waited for too.
+    #[must_use]
+    pub fn wait_for(&self, address: impl ToAddress) -> Option<Peer> {
+        self.board.wait_for(&address::text_of(&address), None)
+    }
+
+    /// The peer at `address`, waiting for up to `timeout`; `None` also when that is over.
+    #[must_use]
+    pub fn wait_for_timeout(&self, address: impl ToAddress, timeout: Duration) -> Option<Peer> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.board.wait_for(&address::text_of(&address), deadline)
+    }
+
+    /// The peer at `address`, for a task: [`wait_for`](Self::wait_for). Dropping the future
+    /// changes nothing.
+    pub fn wait_for_async(&self, address: impl ToAddress) -> PeerAtAsync<'_> {
+        PeerAtAsync::new(&self.board, address::text_of(&address))
+    }
+}
+
+impl Drop for Peers {
+    fn drop(&mut self) {
+        if fork::is_child() {
+            // What they hold stays.
+            mem::forget((self.board.clone(), self.inbox.clone()));
+            return;
+        }
+        self.inbox.stop();
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers")
+            .field("connected", &self.connected())
+            .finish_non_exhaustive()
+    }
+}
+
+fn start(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    let thread = thread::Builder::new().name(name.to_owned());
+    thread.spawn(work).map(drop)
+}
+
+/// Has the keeper told of the node's end; it is ready if that has come.
+fn watch_close(runtime: &ibex_transport::driver::Runtime, wait: &mut CloseWait, waker: &Waker) {
+    if runtime.poll_closed(wait, waker).is_ready() {
+        waker.wake_by_ref();
+    }
+}

@@ -1,0 +1,307 @@
+//! A node stays connected to those whose addresses a discovery answers.
+#![forbid(unsafe_code)]
+
+use std::{
+    fs,
+    net::{SocketAddr, TcpListener},
+    sync::{
+        PoisonError, RwLock, RwLockReadGuard,
+        mpsc::{Receiver, Sender, channel},
+    },
+    thread,
+    time::Duration,
+};
+
+use ibex::{Discovery, DiscoveryError, Dns, Driver, Found, Node, Peers, PeersEvent, PeersEvents};
+
+const DRIVERS: [Driver; 2] = [Driver::Threads, Driver::Caller];
+/// For what must come.
+const WATCHDOG: Duration = Duration::from_secs(120);
+
+/// Held by all tests, and alone by the one that counts threads.
+static THREADS: RwLock<()> = RwLock::new(());
+
+fn beside_others() -> RwLockReadGuard<'static, ()> {
+    THREADS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn node(driver: Driver) -> Node {
+    let none: [(&str, &str); 0] = [];
+    let builder = Node::builder().environment(none).driver(driver);
+    builder.build().expect("a node")
+}
+
+fn listen(address: impl ibex::ToAddress) -> Node {
+    let none: [(&str, &str); 0] = [];
+    let builder = Node::builder().environment(none);
+    builder.listen(address).build().expect("a node")
+}
+
+fn replica() -> (Node, SocketAddr) {
+    let node = listen("127.0.0.1:0");
+    let address = node.local_addr().expect("it listens");
+    (node, address)
+}
+
+/// The next event, which must come.
+fn next(events: &mut PeersEvents) -> PeersEvent {
+    events.next_timeout(WATCHDOG).expect("an event in time")
+}
+
+#[track_caller]
+fn expect_connected(events: &mut PeersEvents, at: SocketAddr, to: &Node) {
+    match next(events) {
+        PeersEvent::Connected { address, peer, .. } => {
+            assert_eq!((address, peer.id()), (at.to_string(), to.id()));
+        }
+        other => panic!("another event: {other}"),
+    }
+}
+
+#[track_caller]
+fn expect_lost(events: &mut PeersEvents, at: SocketAddr, from: ibex::PeerId) {
+    match next(events) {
+        PeersEvent::Lost { address, peer, .. } => {
+            assert_eq!((address, peer), (at.to_string(), from));
+        }
+        other => panic!("another event: {other}"),
+    }
+}
+
+/// Answers what a test sends it.
+struct Told {
+    answers: Receiver<Result<Vec<SocketAddr>, &'static str>>,
+    asked: Sender<()>,
+}
+
+type Answers = Sender<Result<Vec<SocketAddr>, &'static str>>;
+
+/// A discovery, what it is to answer, and word of each time that it is asked.
+fn told() -> (Told, Answers, Receiver<()>) {
+    let (tell, answers) = channel();
+    let (asked, is_asked) = channel();
+    (Told { answers, asked }, tell, is_asked)
+}
+
+impl Discovery for Told {
+    fn find(&mut self) -> Result<Found, DiscoveryError> {
+        let _ = self.asked.send(());
+        let answer = self.answers.recv()??;
+        Ok(Found::new(answer).again_in(Duration::ZERO))
+    }
+}
+
+#[test]
+fn a_peer_that_starts_later_is_reached() {
+    let _beside = beside_others();
+    for driver in DRIVERS {
+        let socket = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let address = socket.local_addr().expect("it is bound");
+        drop(socket);
+        let node = node(driver);
+        let peers = node.keep_connected([address]).expect("threads");
+        let mut events = peers.events();
+        match next(&mut events) {
+            PeersEvent::NotReached { address: at, .. } => assert_eq!(at, address.to_string()),
+            other => panic!("another event: {other}"),
+        }
+        let replica = listen(address);
+        // Failures between were not told.
+        expect_connected(&mut events, address, &replica);
+        assert_eq!(peers.connected().len(), 1);
+    }
+}
+
+#[test]
+fn a_peer_that_restarts_is_connected_anew_and_both_are_told() {
+    let _beside = beside_others();
+    for driver in DRIVERS {
+        let (replica, address) = replica();
+        let node = node(driver);
+        let peers = node
+            .keep_connected(vec![address.to_string()])
+            .expect("threads");
+        let mut events = peers.events();
+        expect_connected(&mut events, address, &replica);
+        let first = replica.id();
+        drop(replica);
+        expect_lost(&mut events, address, first);
+        let replica = listen(address);
+        loop {
+            match next(&mut events) {
+                PeersEvent::NotReached { .. } => {}
+                PeersEvent::Connected { peer, .. } => break assert_eq!(peer.id(), replica.id()),
+                other => panic!("another event: {other}"),
+            }
+        }
+        let peer = peers
+            .wait_for_timeout(address, WATCHDOG)
+            .expect("it is there");
+        assert_eq!(peer.id(), replica.id());
+    }
+}
+
+#[test]
+fn the_own_address_and_a_second_one_of_a_peer_are_left_out() {
+    let _beside = beside_others();
+    let (replica, address) = replica();
+    let node = listen("127.0.0.1:0");
+    let own = node.local_addr().expect("it listens");
+    let second = format!("localhost:{}", address.port());
+    let all = vec![own.to_string(), address.to_string(), second.clone()];
+    let peers = node.keep_connected(all).expect("threads");
+    for address in [address.to_string(), second] {
+        let peer = peers.wait_for_timeout(address, WATCHDOG);
+        assert_eq!(peer.expect("it is there").id(), replica.id());
+    }
+    assert!(
+        peers
+            .wait_for_timeout(own, Duration::from_millis(100))
+            .is_none()
+    );
+    assert_eq!(peers.connected().len(), 1);
+    let mut events = peers.events();
+    assert!(matches!(next(&mut events), PeersEvent::Connected { .. }));
+    assert!(events.try_next().is_none());
+}
+
+#[test]
+fn the_addresses_of_a_name_are_peers() {
+    let _beside = beside_others();
+    let (replica, address) = replica();
+    let node = node(Driver::Threads);
+    let name = Dns::new("localhost", address.port()).every(Duration::from_secs(1));
+    let peers = node.keep_connected(name).expect("threads");
+    let peer = peers
+        .wait_for_timeout(address, WATCHDOG)
+        .expect("it is found");
+    assert_eq!(peer.id(), replica.id());
+}
+
+#[test]
+fn an_address_off_the_list_keeps_its_session_and_gets_no_other() {
+    let _beside = beside_others();
+    for driver in DRIVERS {
+        let ((going, leaving), (staying, other)) = (replica(), replica());
+        let (discovery, answers, is_asked) = told();
+        let node = node(driver);
+        let peers = node.keep_connected(discovery).expect("threads");
+        let mut events = peers.events();
+        answers.send(Ok(vec![leaving])).expect("it is asked");
+        expect_connected(&mut events, leaving, &going);
+        answers.send(Ok(vec![other])).expect("it is asked");
+        expect_connected(&mut events, other, &staying);
+        assert_eq!(peers.connected().len(), 2);
+        let gone = going.id();
+        drop(going);
+        expect_lost(&mut events, leaving, gone);
+        let back = listen(leaving);
+        answers.send(Ok(vec![other])).expect("it is asked");
+        for _ in 0..4 {
+            is_asked.recv_timeout(WATCHDOG).expect("it is asked");
+        }
+        assert!(back.accept_timeout(Duration::from_millis(300)).is_err());
+        answers.send(Ok(vec![other, leaving])).expect("it is asked");
+        expect_connected(&mut events, leaving, &back);
+    }
+}
+
+#[test]
+fn a_discovery_that_fails_keeps_its_last_answer() {
+    let _beside = beside_others();
+    for driver in DRIVERS {
+        let (replica, address) = replica();
+        let (discovery, answers, is_asked) = told();
+        let node = node(driver);
+        let peers = node.keep_connected(discovery).expect("threads");
+        let mut events = peers.events();
+        answers.send(Ok(vec![address])).expect("it is asked");
+        expect_connected(&mut events, address, &replica);
+        answers
+            .send(Err("the registry is down"))
+            .expect("it is asked");
+        match next(&mut events) {
+            PeersEvent::DiscoveryFailed { error, .. } => {
+                assert_eq!(error.to_string(), "the registry is down");
+            }
+            other => panic!("another event: {other}"),
+        }
+        answers.send(Err("it still is")).expect("it is asked");
+        for _ in 0..4 {
+            is_asked.recv_timeout(WATCHDOG).expect("it is asked again");
+        }
+        let first = replica.id();
+        drop(replica);
+        expect_lost(&mut events, address, first);
+        let replica = listen(address);
+        let peer = peers.wait_for(address).expect("it is dialed again");
+        assert_eq!(peer.id(), replica.id());
+    }
+}
+
+#[test]
+fn tasks_wait_for_events_and_for_a_peer() {
+    let _beside = beside_others();
+    let (replica, address) = replica();
+    let node = node(Driver::Threads);
+    let peers = node.keep_connected([address]).expect("threads");
+    smol::block_on(async {
+        let peer = peers.wait_for_async(address).await.expect("it is reached");
+        assert_eq!(peer.id(), replica.id());
+        let mut events = peers.events();
+        let first = events.next_async().await;
+        assert!(matches!(first, Some(PeersEvent::Connected { .. })));
+        drop(replica);
+        let second = events.next_async().await;
+        assert!(matches!(second, Some(PeersEvent::Lost { .. })));
+    });
+}
+
+/// Threads of this process that keep peers.
+fn keeping() -> usize {
+    let names = fs::read_dir("/proc/self/task").expect("threads");
+    let names = names.filter_map(|thread| {
+        let path = thread.expect("a thread").path().join("comm");
+        fs::read_to_string(path).ok()
+    });
+    names
+        .filter(|name| name.starts_with("ibex-peers") || name.starts_with("ibex-discover"))
+        .count()
+}
+
+fn keep(node: &Node, address: SocketAddr) -> Peers {
+    let peers = node
+        .keep_connected(Dns::new("127.0.0.1", address.port()))
+        .expect("threads");
+    let peer = peers.wait_for_timeout(address, WATCHDOG);
+    assert!(peer.is_some());
+    peers
+}
+
+#[test]
+fn nothing_is_left_when_the_handle_is_dropped_or_the_node_closed() {
+    let _alone = THREADS.write().unwrap_or_else(PoisonError::into_inner);
+    for driver in DRIVERS {
+        let (replica, address) = replica();
+        let node = node(driver);
+        let peers = keep(&node, address);
+        let peer = peers.connected().pop().expect("a peer");
+        let mut events = peers.events();
+        assert_eq!(keeping(), 2);
+        drop(peers);
+        assert!(matches!(next(&mut events), PeersEvent::Connected { .. }));
+        assert!(events.next().is_none());
+        while keeping() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert!(!peer.is_gone(), "its session goes on");
+
+        let peers = keep(&node, address);
+        drop(node);
+        assert!(peers.wait_for("127.0.0.1:1").is_none());
+        while keeping() > 0 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        drop(replica);
+    }
+}
