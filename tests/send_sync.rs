@@ -8,10 +8,11 @@ use ibex::{
     AcceptError, ChannelBuilder, CloseReport, ConnectError, Counts, Disconnected, EndCause, Event,
     Events, FanIn, FanInError, FanInEvent, FlushTimeout, Group, GroupSendError, Iter, ListenError,
     LogSender, MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer,
-    PeerAt, PeerId, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError, Reservation,
-    SchemaMismatch, Select, SendError, SendTimeoutError, Sender, Serde, SessionStats, SettingError,
-    TryRecvError, TrySendError, VersionedFanIn, VersionedFanInEvent, VersionedGroup,
-    VersionedMessage, VersionedReceiver, VersionedSender, WaitAckedError,
+    PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Pod, QuorumError, Raw, Receiver, RecvError,
+    RecvTimeoutError, Reservation, SchemaMismatch, Select, SendError, SendTimeoutError, Sender,
+    Serde, SessionStats, SettingError, TryRecvError, TrySendError, VersionedFanIn,
+    VersionedFanInEvent, VersionedGroup, VersionedMessage, VersionedReceiver, VersionedSender,
+    WaitAckedError,
 };
 
 #[ibex::message]
@@ -46,6 +47,8 @@ fn nodes_and_peers_are_shared_freely() {
     is_send::<Peer>();
     is_sync::<Peer>();
     is_clone::<Peer>();
+    is_send::<Peers>();
+    is_sync::<Peers>();
     is_send::<PeerAt>();
     is_sync::<PeerAt>();
     is_send::<PeerId>();
@@ -77,6 +80,9 @@ fn handles_move_between_threads() {
     is_send::<Select>();
     is_send::<Events>();
     is_clone::<Events>();
+    is_send::<PeersEvents>();
+    is_clone::<PeersEvents>();
+    is_send::<PeersEvent>();
     is_not!(Cloned: Clone, FanIn<Entry>);
     is_not!(Cloned: Clone, Group<Entry>);
     is_not!(Cloned: Clone, VersionedReceiver<Entry, u64>);

@@ -1,4 +1,4 @@
-//! Where a node finds the addresses of its peers.
+//! Sources of the addresses of a node's peers.
 #![forbid(unsafe_code)]
 
 mod dns;
@@ -42,7 +42,7 @@ pub trait Discovery: Send + 'static {
     fn find(&mut self) -> Result<Found, DiscoveryError>;
 }
 
-/// What kept a [`Discovery`] from an answer.
+/// The reason why a [`Discovery`] has no answer.
 pub type DiscoveryError = Box<dyn Error + Send + Sync>;
 
 /// The answer of a [`Discovery`].

@@ -1,4 +1,4 @@
-//! What the program sees of the peers that are kept.
+//! The board: all that a program sees of the peers that are kept.
 
 use std::{
     collections::{BTreeMap, HashSet, VecDeque},
@@ -31,7 +31,7 @@ struct Shown {
     is_over: bool,
 }
 
-/// What a call that waits finds; `None` within if nothing more will come.
+/// Result of a look by a call that waits; `None` within if nothing more will come.
 type Look<T> = Option<Option<T>>;
 
 impl Board {

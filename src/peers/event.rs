@@ -1,13 +1,12 @@
-//! What happens to the peers that a node keeps connected.
+//! Events of the peers that a node keeps connected.
 
 use std::{
     fmt,
     sync::Arc,
-    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use ibex_transport::{driver::Patience, ring::Ticket};
+use ibex_transport::driver::Patience;
 
 use super::{PeersEventAsync, board::Board};
 use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};
@@ -32,7 +31,7 @@ pub enum PeersEvent {
         address: String,
         /// The peer that was there.
         peer: PeerId,
-        /// What ended the session.
+        /// The reason of the end.
         cause: EndCause,
     },
     /// An address was not reached: told of the first failure in a row, until it is connected.
@@ -49,7 +48,7 @@ pub enum PeersEvent {
     /// a row, until it answers.
     #[non_exhaustive]
     DiscoveryFailed {
-        /// What it said.
+        /// The error that it returned.
         error: DiscoveryError,
         /// The time at which it is asked again.
         next_attempt: Instant,
@@ -93,14 +92,14 @@ impl fmt::Display for PeersEvent {
 /// As an iterator it waits for the next one, and ends when the keeping has ended and all were
 /// taken: the [`Peers`](super::Peers) were dropped, or the node was closed. It may be moved to
 /// another thread, and does not keep anything going.
+#[derive(Clone)]
 pub struct PeersEvents {
     board: Arc<Board>,
-    held: Option<Ticket>,
 }
 
 impl PeersEvents {
     pub(super) fn new(board: Arc<Board>) -> Self {
-        Self { board, held: None }
+        Self { board }
     }
 
     /// The next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
@@ -116,21 +115,13 @@ impl PeersEvents {
 
     /// The next event, for a task; `None` if none will come. Dropping the future loses none.
     pub fn next_async(&mut self) -> PeersEventAsync<'_> {
-        PeersEventAsync(self)
+        PeersEventAsync::new(&self.board)
     }
 
     /// Events that were dropped because nobody took them. The latest 1024 are kept.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.board.dropped()
-    }
-
-    pub(super) fn poll(&mut self, context: &Context<'_>) -> Poll<Option<PeersEvent>> {
-        self.board.poll_event(&mut self.held, context.waker())
-    }
-
-    pub(super) fn leave(&mut self) {
-        self.board.leave(&mut self.held);
     }
 }
 
@@ -139,12 +130,6 @@ impl Iterator for PeersEvents {
 
     fn next(&mut self) -> Option<PeersEvent> {
         self.board.next_event(Patience::FOREVER)
-    }
-}
-
-impl Drop for PeersEvents {
-    fn drop(&mut self) {
-        self.leave();
     }
 }
 

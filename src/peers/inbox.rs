@@ -1,4 +1,4 @@
-//! What the keeper is told, and how it hears of it.
+//! News for the keeper, and its sleep until there is some.
 
 use std::{
     collections::VecDeque,
@@ -18,9 +18,9 @@ use crate::{ConnectError, DiscoveryError};
 #[derive(Default)]
 pub(super) struct Inbox {
     news: Mutex<VecDeque<News>>,
-    /// There is news, or it is to stop.
+    /// Wakes the keeper: there is news, or it is to stop.
     keeper: Condvar,
-    /// It is to stop.
+    /// The asking is to stop.
     discovery: Condvar,
     is_stopped: AtomicBool,
 }

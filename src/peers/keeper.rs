@@ -20,7 +20,7 @@ use super::{
     reaching::who,
     watch_close,
 };
-use crate::{ConnectError, Discovery, Peer, PeerId};
+use crate::{ConnectError, Discovery, DiscoveryError, Peer, PeerId};
 
 pub(super) struct Keeper {
     own: PeerId,
@@ -33,7 +33,7 @@ pub(super) struct Keeper {
     close: CloseWait,
 }
 
-/// An address.
+/// One address, and how it fares.
 struct Kept {
     /// The discovery still answers it.
     is_listed: bool,
@@ -44,15 +44,15 @@ struct Kept {
     is_told: bool,
 }
 
-/// What became of an address.
+/// State of an address.
 enum Place {
-    /// It is dialed then.
+    /// The next attempt is made then.
     Due(Instant),
     Dialing,
     Connected(Session),
-    /// This node is there.
+    /// The address is this node's.
     Own,
-    /// A node is there that is connected by another address.
+    /// The address leads to a node that is connected by another address.
     Same(String),
 }
 
@@ -87,14 +87,7 @@ impl Keeper {
         while !self.inbox.is_stopped() {
             match self.inbox.next(self.next_due()) {
                 Some(News::Found(addresses)) => self.found(addresses),
-                Some(News::NotFound(error, next_attempt)) => {
-                    if !mem::replace(&mut self.discovery_fails, true) {
-                        self.board.tell(PeersEvent::DiscoveryFailed {
-                            error,
-                            next_attempt,
-                        });
-                    }
-                }
+                Some(News::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
                 Some(News::Dialed(address, outcome)) => self.dialed(&address, outcome),
                 Some(News::Over(address)) => self.over(&address),
                 Some(News::Closed) => break,
@@ -147,6 +140,15 @@ impl Keeper {
             }
             kept.is_listed || stays
         });
+    }
+
+    fn not_found(&mut self, error: DiscoveryError, next_attempt: Instant) {
+        if !mem::replace(&mut self.discovery_fails, true) {
+            self.board.tell(PeersEvent::DiscoveryFailed {
+                error,
+                next_attempt,
+            });
+        }
     }
 
     fn dial_those_due(&mut self) {

@@ -49,8 +49,8 @@ impl Node {
     /// Stays connected to all nodes whose addresses `discovery` answers.
     ///
     /// All are dialed at once, and again when their session is over or they are not reached, after
-    /// pauses that grow to 5 s, each shortened by chance by up to a half, so that those who lost
-    /// the same peer do not come together. The threads that dial are those that resume sessions,
+    /// pauses that grow to 5 s. Chance shortens each by up to a half, so that those who lost the
+    /// same peer do not come together. The threads that dial are those that resume sessions,
     /// 16 at most; an attempt takes up to 3 s.
     ///
     /// - The node's own address among them is left out, and so is an address where a node answers
@@ -120,7 +120,7 @@ impl Peers {
         self.board.connected()
     }
 
-    /// What happens to them from the beginning on, in order. Each event is handed out once: of
+    /// Events of these peers from the beginning on, in order. Each event is handed out once: of
     /// several readers each gets some. Taking events is nobody's duty; with nobody there, the
     /// oldest are dropped.
     #[must_use]

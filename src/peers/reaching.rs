@@ -1,4 +1,4 @@
-//! One attempt to connect, and the session that it leads to.
+//! An attempt to connect, and the session that it leads to.
 
 use std::{io, sync::Arc};
 
@@ -12,7 +12,7 @@ use crate::{
     resuming::{ATTEMPT, Resuming},
 };
 
-/// What a node's keepers connect with.
+/// Parts of a node that its keepers connect with.
 #[derive(Clone)]
 pub(crate) struct Reaching {
     pub(crate) runtime: Arc<Runtime>,
@@ -50,7 +50,7 @@ impl Reaching {
     }
 }
 
-/// The node that answered.
+/// Identity of the node that answered.
 pub(super) fn who(admission: &Admission) -> PeerId {
     PeerId::of(&admission.peer)
 }

@@ -1,4 +1,4 @@
-//! What calls wait for beside messages: a time, and whatever a program says.
+//! Waits for other things than messages: a time, and whatever a program says.
 
 use std::{task::Waker, time::Instant};
 
