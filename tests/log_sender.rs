@@ -2,8 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::{
+    env,
     error::Error,
-    net::SocketAddr,
+    fs::{self, File},
+    io::{self, Write},
+    net::{SocketAddr, TcpListener},
+    process::{self, Child, Command, ExitStatus, Stdio},
     sync::{Arc, Mutex},
     thread,
     time::Duration,
@@ -11,13 +15,15 @@ use std::{
 
 use ibex::{
     Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, NodeBuilder,
-    Peer, Pod, Policy, Receiver, SendError, Sender, SourceResult,
+    Peer, Pod, Policy, Receiver, Sender, SourceResult,
 };
 
 /// Messages of a log: each is the number of its place.
 const END: u64 = 10_000;
 /// The far end ends when it has so many.
 const LIVES: [u64; 5] = [1, 2_500, 2_501, 7_000, END];
+/// The fabrics that need no device.
+const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
 const LOOPBACK: &str = "127.0.0.1:0";
 
 // ---- Nodes and their fabrics -----------------------------------------------------------
@@ -165,14 +171,6 @@ fn live(peer: &Peer, disk: &Disk, until: u64) {
     }
 }
 
-/// The end of a session, which the program answers with the next one.
-fn is_restart(error: &LogError) -> bool {
-    matches!(
-        error,
-        LogError::NoSession | LogError::Send(SendError::Disconnected(_)) | LogError::Source(_)
-    )
-}
-
 type Outcome = Result<(), Box<dyn Error + Send + Sync>>;
 
 // ---- Far ends that connect ---------------------------------------------------------------
@@ -192,7 +190,7 @@ fn a_far_end_that_connects_again_has_each_message_once() -> Outcome {
                 let position = log.end / 200 * 200;
                 match sender.wait_acked(&mut log, position.max(sender.acked())) {
                     Ok(()) => {}
-                    Err(error) if is_restart(&error) => sender.go_on_with(node.accept()?),
+                    Err(LogError::NoSession { .. }) => sender.go_on_with(node.accept()?),
                     Err(error) => return Err(error.into()),
                 }
             }
@@ -225,7 +223,7 @@ fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
             let mut log = Numbers { end: END };
             let mut sender = LogSender::new();
             while let Err(error) = sender.wait_acked_async(&mut log, END).await {
-                if !is_restart(&error) {
+                if !matches!(error, LogError::NoSession { .. }) {
                     return Err(error.into());
                 }
                 sender.go_on_with(node.accept_async().await?);
@@ -238,6 +236,204 @@ fn tasks_send_a_log_to_a_far_end_that_connects_again() -> Outcome {
             Outcome::Ok(())
         })?;
         disk.assert_has_each_once();
+    }
+    Ok(())
+}
+
+// ---- Far ends that are kept connected ------------------------------------------------------
+
+/// A far end at `address` whose lives end when it has so many messages.
+fn listening_far_end(over: &Over, address: SocketAddr, disk: &Disk) {
+    // Few of them: those that end soon are connected to again after longer and longer pauses.
+    for (life, until) in [2_500, 7_000, END].into_iter().enumerate() {
+        let driver = [Driver::Threads, Driver::Caller][life % 2];
+        let node = over.builder(driver).listen(address).build();
+        let node = node.expect("a node");
+        let peer = node.accept().expect("the log sender's node connects");
+        live(&peer, disk, until);
+        let patience = [Duration::ZERO, Duration::MAX][life % 2];
+        let _ = node.close(patience);
+    }
+}
+
+/// An address where nobody listens.
+fn free_address() -> SocketAddr {
+    let socket = TcpListener::bind(LOOPBACK).expect("a port");
+    socket.local_addr().expect("it is bound")
+}
+
+#[test]
+fn a_far_end_that_is_kept_connected_has_each_message_once() -> Outcome {
+    for (over, driver) in cells() {
+        let (address, disk) = (free_address(), Disk::default());
+        let node = over.builder(driver).build()?;
+        let peers = node.keep_connected([address])?;
+        thread::scope(|scope| {
+            scope.spawn(|| listening_far_end(&over, address, &disk));
+            let mut log = Numbers { end: 0 };
+            let mut sender = LogSender::at(&peers, address);
+            for end in (0..=END).step_by(500) {
+                log.end = end;
+                sender.wait_acked(&mut log, end.saturating_sub(250))?;
+            }
+            sender.wait_acked(&mut log, END)
+        })?;
+        disk.assert_has_each_once();
+    }
+    Ok(())
+}
+
+#[test]
+fn tasks_send_a_log_to_a_far_end_that_is_kept_connected() -> Outcome {
+    for over in Over::each() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
+        let (address, disk) = (free_address(), Disk::default());
+        let far = {
+            let (over, disk) = (over.clone(), disk.clone());
+            thread::spawn(move || listening_far_end(&over, address, &disk))
+        };
+        runtime.block_on(async {
+            let node = over.builder(Driver::Tasks).build()?;
+            let peers = node.keep_connected([address])?;
+            let mut sender = LogSender::at(&peers, address);
+            let mut log = Numbers { end: END };
+            sender.wait_acked_async(&mut log, END).await?;
+            drop(sender);
+            let _ = node.close_async(Duration::MAX).await;
+            Outcome::Ok(())
+        })?;
+        far.join().expect("no panic");
+        disk.assert_has_each_once();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_log_sender_that_waits_for_its_far_end_has_time_outs_and_ends_with_its_node() -> Outcome {
+    for (over, driver) in cells() {
+        let node = over.builder(driver).build()?;
+        let address = free_address();
+        let peers = node.keep_connected([address])?;
+        let mut log = answered(1, || Ok(0));
+        let mut sender = LogSender::at(&peers, address);
+        assert!(!sender.try_send(&mut log)?);
+        let timed_out = sender.send_timeout(&mut log, Duration::from_millis(20));
+        let timed_out = timed_out.expect_err("nobody listens");
+        assert!(timed_out.to_string().contains("no session"), "{timed_out}");
+        // A task that gives up waiting, and then the sender.
+        let sent = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
+        assert!(sent.is_none(), "{sent:?}");
+        drop(sender);
+
+        let mut sender = LogSender::at(&peers, address);
+        let ended = thread::scope(|scope| {
+            let waiting = scope.spawn(|| sender.send(&mut log));
+            let _ = node.close(Duration::MAX);
+            waiting.join().expect("no panic")
+        });
+        let ended = ended.expect_err("the node is closed");
+        assert!(matches!(ended, LogError::NoSession { .. }), "{ended}");
+    }
+    Ok(())
+}
+
+#[test]
+fn a_log_sender_hears_that_its_address_is_not_kept_any_more() -> Outcome {
+    for (over, driver) in cells() {
+        let node = over.builder(driver).build()?;
+        let address = free_address();
+        let peers = node.keep_connected([address])?;
+        let mut log = answered(1, || Ok(0));
+        let mut sender = LogSender::at(&peers, address);
+        let ended = thread::scope(|scope| {
+            let waiting = scope.spawn(|| sender.send(&mut log));
+            drop(peers);
+            waiting.join().expect("no panic")
+        });
+        let ended = ended.expect_err("nobody connects any more");
+        assert!(matches!(ended, LogError::NoSession { .. }), "{ended}");
+    }
+    Ok(())
+}
+
+// ---- Far ends that are killed --------------------------------------------------------------
+
+const CHILD: &str = "IBEX_TEST_FAR_END";
+
+/// A far end as a process, if this process was started as one. It keeps what it applies in a file,
+/// and ends without a word when it has so many messages.
+#[test]
+fn far_end_process() -> Outcome {
+    let Ok(arguments) = env::var(CHILD) else {
+        return Ok(());
+    };
+    let arguments: Vec<&str> = arguments.splitn(4, ' ').collect();
+    let [address, fabric, until, path] = arguments[..] else {
+        return Err("the address, the fabric, the number of messages and the file".into());
+    };
+    let fabrics = FABRICS.into_iter();
+    let fabric = { fabrics }.find(|one| one.to_string() == fabric);
+    let until: u64 = until.parse()?;
+    let mut file = File::options().append(true).create(true).open(path)?;
+    let mut position = file.metadata()?.len() / 8;
+
+    let over = Over::new(fabric.ok_or("no such fabric")?);
+    let node = over.builder(Driver::Threads).build()?;
+    let peer = node.connect(address)?;
+    let mut positions = peer.channel("position").codec::<Pod>().sender::<u64>()?;
+    positions.send(&position)?;
+    let mut numbers = peer.channel("numbers").codec::<Pod>().receiver::<u64>()?;
+    while let Some(number) = numbers.next()? {
+        file.write_all(&number.to_le_bytes())?;
+        position += 1;
+        if position == until && until < END {
+            process::abort();
+        }
+        number.ack();
+    }
+    Ok(())
+}
+
+#[test]
+fn a_far_end_that_is_killed_has_each_message_once() -> Outcome {
+    for fabric in FABRICS {
+        let (node, address) = Over::new(fabric).listener(Driver::Threads);
+        let path = env::temp_dir().join(format!("ibex-log-sender-{fabric}-{}", process::id()));
+        let _ = fs::remove_file(&path);
+        let start = |until: u64| -> io::Result<Child> {
+            let arguments = format!("{address} {fabric} {until} {}", path.display());
+            Command::new(env::current_exe()?)
+                .args(["--exact", "far_end_process", "--nocapture"])
+                .env(CHILD, arguments)
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .spawn()
+        };
+        thread::scope(|scope| {
+            let lives = scope.spawn(|| -> io::Result<ExitStatus> {
+                let ends = LIVES.map(|until| start(until)?.wait());
+                let [.., last] = ends;
+                last
+            });
+            let mut log = Numbers { end: END };
+            let mut sender = LogSender::new();
+            while let Err(error) = sender.wait_acked(&mut log, END) {
+                if !matches!(error, LogError::NoSession { .. }) {
+                    return Err(error.into());
+                }
+                sender.go_on_with(node.accept()?);
+            }
+            drop(sender);
+            assert!(lives.join().expect("no panic")?.success());
+            Outcome::Ok(())
+        })?;
+        let bytes = fs::read(&path)?;
+        fs::remove_file(&path)?;
+        let (numbers, rest) = bytes.as_chunks::<8>();
+        let numbers = numbers.iter().map(|bytes| u64::from_le_bytes(*bytes));
+        assert!(numbers.eq(1..=END) && rest.is_empty(), "over {fabric}");
     }
     Ok(())
 }
@@ -496,7 +692,7 @@ fn a_time_out_leaves_what_was_sent() {
 }
 
 #[test]
-fn the_end_of_a_session_is_told_once_and_then_that_there_is_none() {
+fn a_log_sender_without_a_session_says_why_it_has_none() {
     for (over, driver) in cells() {
         let pair = Pair::over(&over, driver);
         let mut receiver = pair.receiver();
@@ -513,9 +709,9 @@ fn the_end_of_a_session_is_told_once_and_then_that_there_is_none() {
             sender.wait_acked(&mut log, 2)
         });
         let is_over = is_over.expect_err("the far end is gone");
-        assert!(is_restart(&is_over), "{is_over}");
+        assert!(matches!(is_over, LogError::NoSession { .. }), "{is_over}");
         let none = sender.send(&mut log).expect_err("no session");
-        assert!(matches!(none, LogError::NoSession), "{none}");
+        assert_eq!(none.to_string(), is_over.to_string());
         assert!(sender.until_acked(2).is_none());
         assert!(sender.into_channel().is_none());
     }
@@ -538,6 +734,10 @@ fn a_node_that_is_closed_ends_the_wait() {
     }
 }
 
+fn may_move_to_another_thread<F: Send>(future: F) -> F {
+    future
+}
+
 #[test]
 fn a_dropped_future_leaves_what_was_sent() {
     let pair = Pair::over(&Over::new(Fabric::Tcp), Driver::Threads);
@@ -548,7 +748,8 @@ fn a_dropped_future_leaves_what_was_sent() {
         let mut number = 0;
         while number < 1000 {
             // Polled until there is no room, and dropped.
-            let sent = smol::future::poll_once(sender.send_async(&mut log)).await;
+            let sending = may_move_to_another_thread(sender.send_async(&mut log));
+            let sent = smol::future::poll_once(sending).await;
             assert!(sent.is_none() || sender.position() == 1000, "{sent:?}");
             while number < sender.position() {
                 let message = receiver.recv_async().await.expect("a message");

@@ -2,7 +2,10 @@
 
 use std::error::Error;
 
-use ibex_transport::channel::{SendError, SendFailure};
+use ibex_transport::{
+    channel::{Disconnected, EndCause, SendError, SendFailure},
+    engine::control::CloseReason,
+};
 
 use crate::Sequence;
 
@@ -12,7 +15,8 @@ use crate::Sequence;
 #[non_exhaustive]
 pub enum LogError {
     /// The program's [`LogSource`](crate::LogSource) failed: it has no answer of the far end, or
-    /// not the message that comes next. The next call asks it again.
+    /// not the message that comes next. The next call asks it again. A failure that came with the
+    /// end of the session is none: the far end is asked in the next session.
     #[error("the log's source failed: {0}; the next call asks it again")]
     Source(Box<dyn Error + Send + Sync>),
     /// The far end's answer is a position that the log does not reach.
@@ -30,11 +34,16 @@ pub enum LogError {
         /// The log's end.
         end: Sequence,
     },
-    /// There is no session, and the log sender waits for none: the program gives it the next one.
+    /// There is no session any more, or not yet: the program gives the log sender the next one.
     #[error(
-        "the log sender has no session with its far end: once there is one, give it to `go_on_with`"
+        "the log sender has no session with its far end: {why}; once there is another, give it to \
+         `go_on_with`"
     )]
-    NoSession,
+    #[non_exhaustive]
+    NoSession {
+        /// The end of the last one.
+        why: String,
+    },
     /// The caller's time was up.
     #[error(
         "the log is sent up to position {position} of {end} within the time-out: {why}; a later \
@@ -49,7 +58,7 @@ pub enum LogError {
         /// The obstacle that the call waited to pass.
         why: String,
     },
-    /// A message cannot be sent, or the channel has ended and no session follows.
+    /// A message cannot be sent, or the channel has ended for a reason that lies here.
     #[error(transparent)]
     Send(#[from] SendError),
     /// The log does not reach the position that was to be waited for.
@@ -61,6 +70,29 @@ pub enum LogError {
         /// The log's end.
         end: Sequence,
     },
+}
+
+/// The extent of a channel's end.
+pub(super) enum Ended {
+    /// The receiver was dropped, as it is before a process ends: the end of the session follows, or
+    /// another receiver.
+    Channel,
+    Session,
+    /// The node, or what a restart of the peer does not mend.
+    ForGood,
+}
+
+impl Ended {
+    pub(super) fn of(end: &Disconnected) -> Self {
+        match end.cause {
+            EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
+            EndCause::Goodbye
+            | EndCause::PeerGone { .. }
+            | EndCause::DeviceLost { .. }
+            | EndCause::Refused { .. } => Ended::Session,
+            _ => Ended::ForGood,
+        }
+    }
 }
 
 /// The words of an attempt that did not send, if later ones may.

@@ -1,7 +1,7 @@
 //! Log senders for tasks.
 
 use std::{
-    future::{Future, poll_fn},
+    future::Future,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -26,7 +26,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<Sequence, LogError> {
         loop {
             while self.channel.is_none() {
-                let peer = poll_fn(|context| self.sessions.poll_next(context)).await?;
+                let peer = self.sessions.next_async().await?;
                 let answer = log.resume_async(&peer).await;
                 self.take_answer(log, &peer, answer)?;
             }

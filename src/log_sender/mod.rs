@@ -11,22 +11,28 @@ use std::{fmt, task::Poll, time::Duration};
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{Disconnected, EndCause, SendError, SendFailure, WaitAckedError},
+    channel::{SendError, SendFailure, WaitAckedError},
     driver::Patience,
-    engine::control::CloseReason,
 };
 
 pub use self::{
     error::LogError,
     source::{LogSent, LogSource, LogTurn, SourceResult},
 };
-use self::{error::why_not_yet, progress::Progress, sessions::Sessions, source::Waiting};
-use crate::{Peer, Sender, Sequence, UntilAcked, message::DefaultCodec};
+use self::{
+    error::{Ended, why_not_yet},
+    progress::Progress,
+    sessions::Sessions,
+    source::Waiting,
+};
+use crate::{Peer, Peers, Sender, Sequence, ToAddress, UntilAcked, address, message::DefaultCodec};
 
 /// Sends a log that the program keeps, and goes on after the restart of the far end.
 ///
 /// A [`Sender`] ends with its session, and a session with the process at its other end. A log
 /// sender opens the channel again in the next session and goes on where the far end's log ends.
+/// That session is the next one with an address that the node keeps connected ([`at`](Self::at)),
+/// or one that the program gives it ([`go_on_with`](Self::go_on_with)), of a far end that connects.
 ///
 /// # How it works
 ///
@@ -53,7 +59,10 @@ use crate::{Peer, Sender, Sequence, UntilAcked, message::DefaultCodec};
 /// ```
 /// # #[cfg(feature = "rkyv")]
 /// # mod example {
-/// use ibex::{LogError, LogSender, LogSource, Peer, Sender, LogSent, Sequence, SourceResult, LogTurn};
+/// use std::error::Error;
+/// use ibex::{
+///     LogError, LogSender, LogSent, LogSource, LogTurn, Node, Peer, Sender, Sequence, SourceResult,
+/// };
 ///
 /// #[ibex::message]
 /// struct Entry { key: String, value: u64 }
@@ -70,8 +79,8 @@ use crate::{Peer, Sender, Sequence, UntilAcked, message::DefaultCodec};
 ///         Ok((peer.sender("wal")?, position.to_native()))
 ///     }
 ///
-///     fn send_next(&mut self, position: Sequence, turn: LogTurn<'_, Entry>) -> SourceResult<LogSent> {
-///         Ok(turn.send(&self.entries[position as usize], position + 1))
+///     fn send_next(&mut self, at: Sequence, turn: LogTurn<'_, Entry>) -> SourceResult<LogSent> {
+///         Ok(turn.send(&self.entries[at as usize], at + 1))
 ///     }
 /// }
 ///
@@ -80,6 +89,16 @@ use crate::{Peer, Sender, Sequence, UntilAcked, message::DefaultCodec};
 ///     wal.entries.push(entry);
 ///     let end = wal.end();
 ///     replica.wait_acked(wal, end)
+/// }
+///
+/// fn ship(node: &Node, entries: impl Iterator<Item = Entry>) -> Result<(), Box<dyn Error>> {
+///     let peers = node.keep_connected(["replica:7000"])?;
+///     let mut replica = LogSender::at(&peers, "replica:7000");
+///     let mut wal = Wal { entries: Vec::new() };
+///     for entry in entries {
+///         append(&mut wal, &mut replica, entry)?;
+///     }
+///     Ok(())
 /// }
 /// # }
 /// ```
@@ -103,25 +122,41 @@ enum Step {
 }
 
 impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
+    /// A log sender for the peer at `address`, one of those that a node [keeps
+    /// connected](crate::Node::keep_connected), as the discovery writes it: its calls wait until
+    /// it is connected, and after the end of a session until it is connected again.
+    ///
+    /// They fail with [`LogError::NoSession`] once `peers` are dropped or the node is closed.
+    #[must_use]
+    pub fn at(peers: &Peers, address: impl ToAddress) -> Self {
+        Self::from(Sessions::kept(
+            peers.board().clone(),
+            address::text_of(&address),
+        ))
+    }
+
     /// A log sender for sessions that the program gives it, one after the other, by
     /// [`go_on_with`](Self::go_on_with): of a far end that connects to this node.
     ///
-    /// While it has none its calls fail with [`LogError::NoSession`], and the call that finds the
-    /// session over tells why, by [`LogError::Send`].
+    /// While it has none its calls fail with [`LogError::NoSession`].
     #[must_use]
     pub fn new() -> Self {
+        Self::from(Sessions::Given(Err("it was given none".to_owned())))
+    }
+
+    fn from(sessions: Sessions) -> Self {
         Self {
-            sessions: Sessions::Given(None),
+            sessions,
             channel: None,
             progress: Progress::default(),
         }
     }
 
     /// Goes on in this session, which the next call begins with; what there was before is
-    /// dropped.
+    /// dropped, and a kept address is followed no more.
     pub fn go_on_with(&mut self, peer: Peer) {
         self.channel = None;
-        self.sessions = Sessions::Given(Some(peer));
+        self.sessions = Sessions::Given(Ok(peer));
     }
 
     /// Sends all of `log` that the far end lacks, and returns the position behind it. Waits for
@@ -296,15 +331,11 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<(), LogError> {
         let (channel, position) = match answer {
             Ok(answer) => answer,
-            Err(error) => {
-                if peer.is_gone() {
-                    self.sessions.end();
-                    if self.sessions.has_more() {
-                        return Ok(());
-                    }
-                }
-                return Err(LogError::Source(error));
+            Err(error) if peer.is_gone() => {
+                self.sessions.end(error);
+                return Ok(());
             }
+            Err(error) => return Err(LogError::Source(error)),
         };
         let end = log.end();
         if position > end {
@@ -353,17 +384,17 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
         }
     }
 
-    /// Returns the error, unless it is the end of a session that another may follow.
+    /// Returns the error, unless another session may follow: the next one is asked for then.
     fn failed(&mut self, error: SendError) -> Result<(), LogError> {
         if let SendError::Disconnected(end) = &error {
             self.leave_channel();
             match Ended::of(end) {
-                Ended::Channel => {}
-                Ended::Session => self.sessions.end(),
-                Ended::ForGood => return Err(error.into()),
-            }
-            if self.sessions.has_more() {
-                return Ok(());
+                Ended::Channel => return Ok(()),
+                Ended::Session => {
+                    self.sessions.end(end);
+                    return Ok(());
+                }
+                Ended::ForGood => {}
             }
         }
         Err(error.into())
@@ -416,29 +447,6 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             position: self.position(),
             end: log.end(),
             why: why.to_owned(),
-        }
-    }
-}
-
-/// The extent of a channel's end.
-enum Ended {
-    /// The receiver was dropped, as it is before a process ends: the end of the session follows, or
-    /// another receiver.
-    Channel,
-    Session,
-    /// The node, or what a restart of the peer does not mend.
-    ForGood,
-}
-
-impl Ended {
-    fn of(end: &Disconnected) -> Self {
-        match end.cause {
-            EndCause::PeerClosed(CloseReason::Dropped) => Ended::Channel,
-            EndCause::Goodbye
-            | EndCause::PeerGone { .. }
-            | EndCause::DeviceLost { .. }
-            | EndCause::Refused { .. } => Ended::Session,
-            _ => Ended::ForGood,
         }
     }
 }

@@ -1,45 +1,116 @@
 //! The sessions of a log sender, one after the other.
 
-use std::task::{Context, Poll};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
 
-use ibex_transport::driver::Patience;
+use ibex_transport::{driver::Patience, ring::Ticket};
 
 use super::LogError;
-use crate::Peer;
+use crate::{Peer, peers::Board};
 
 /// The source of a log sender's next session.
-#[derive(Debug)]
 pub(super) enum Sessions {
-    /// From the program, which accepts it, say.
-    Given(Option<Peer>),
+    /// The program, which accepts it, say: the session, or why there is none.
+    Given(Result<Peer, String>),
+    /// The node, which keeps connected to an address.
+    Kept(Kept),
+}
+
+pub(super) struct Kept {
+    board: Arc<Board>,
+    address: String,
+    /// The session that was handed out last.
+    last: Option<Peer>,
+    /// That one is over, whether the board shows it or not.
+    is_over: bool,
+    /// A task's place among those that wait at the board.
+    held: Option<Ticket>,
 }
 
 impl Sessions {
+    pub(super) fn kept(board: Arc<Board>, address: String) -> Self {
+        Self::Kept(Kept {
+            board,
+            address,
+            last: None,
+            is_over: false,
+            held: None,
+        })
+    }
+
     /// The session to go on in; `None` if there is none in time.
-    pub(super) fn next(&mut self, _patience: Patience) -> Result<Option<Peer>, LogError> {
+    pub(super) fn next(&mut self, patience: Patience) -> Result<Option<Peer>, LogError> {
         match self {
-            Self::Given(peer) => peer.clone().map(Some).ok_or(LogError::NoSession),
+            Self::Given(peer) => peer.clone().map(Some).map_err(no_session),
+            Self::Kept(kept) => {
+                let next = kept.board.next_peer(&kept.address, kept.ended(), patience);
+                next.map(|next| kept.hand_out(next)).transpose()
+            }
         }
     }
 
     /// Does the same for a task.
-    pub(super) fn poll_next(&mut self, _context: &mut Context<'_>) -> Poll<Result<Peer, LogError>> {
-        match self {
-            Self::Given(peer) => Poll::Ready(peer.clone().ok_or(LogError::NoSession)),
-        }
-    }
-
-    /// Looks whether the log sender goes on in another session without the program.
-    pub(super) fn has_more(&self) -> bool {
-        match self {
-            Self::Given(peer) => peer.is_some(),
-        }
+    pub(super) fn next_async(&mut self) -> NextAsync<'_> {
+        NextAsync(self)
     }
 
     /// The session that [`next`](Self::next) gave is over.
-    pub(super) fn end(&mut self) {
+    pub(super) fn end(&mut self, why: impl ToString) {
         match self {
-            Self::Given(peer) => *peer = None,
+            Self::Given(peer) => *peer = Err(why.to_string()),
+            Self::Kept(kept) => kept.is_over = true,
+        }
+    }
+}
+
+impl Kept {
+    fn ended(&self) -> Option<&Peer> {
+        self.last.as_ref().filter(|_| self.is_over)
+    }
+
+    /// `None` says that the keeping has ended.
+    fn hand_out(&mut self, next: Option<Peer>) -> Result<Peer, LogError> {
+        let why = "its address is not kept connected any more: the node was closed, or its `Peers` \
+                   were dropped";
+        let peer = next.ok_or_else(|| no_session(why.to_owned()))?;
+        self.last = Some(peer.clone());
+        self.is_over = false;
+        Ok(peer)
+    }
+}
+
+fn no_session(why: String) -> LogError {
+    LogError::NoSession { why }
+}
+
+/// The next session, for a task.
+pub(super) struct NextAsync<'a>(&'a mut Sessions);
+
+impl Future for NextAsync<'_> {
+    type Output = Result<Peer, LogError>;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        match &mut *self.get_mut().0 {
+            Sessions::Given(peer) => Poll::Ready(peer.clone().map_err(no_session)),
+            Sessions::Kept(kept) => {
+                let ended = kept.last.as_ref().filter(|_| kept.is_over);
+                let (address, held) = (&kept.address, &mut kept.held);
+                let next = kept.board.poll_peer(address, ended, held, context.waker());
+                let next = ready!(next);
+                Poll::Ready(kept.hand_out(next))
+            }
+        }
+    }
+}
+
+impl Drop for NextAsync<'_> {
+    fn drop(&mut self) {
+        if let Sessions::Kept(kept) = &mut *self.0 {
+            kept.board.leave(&mut kept.held);
         }
     }
 }

@@ -16,7 +16,7 @@ use ibex_transport::{
 use super::PeersEvent;
 use crate::Peer;
 
-pub(super) struct Board {
+pub(crate) struct Board {
     runtime: Arc<Runtime>,
     shown: Mutex<Shown>,
     waiters: WaitSlot,
@@ -32,7 +32,7 @@ struct Shown {
 }
 
 /// Result of a look by a call that waits; `None` within if nothing more will come.
-type Look<T> = Option<Option<T>>;
+pub(crate) type Look<T> = Option<Option<T>>;
 
 impl Board {
     pub(super) fn new(runtime: Arc<Runtime>) -> Self {
@@ -103,7 +103,28 @@ impl Board {
     }
 
     pub(super) fn wait_for(&self, address: &str, deadline: Option<Instant>) -> Option<Peer> {
-        self.wait(deadline, || self.look_for(address))
+        self.wait(deadline, || self.look_for(address, None))
+    }
+
+    /// The next peer at `address` behind `ended`, whose end the keeper may not have seen. `None` if
+    /// there is none in time, and `None` within if the keeping has ended.
+    pub(crate) fn next_peer(
+        &self,
+        address: &str,
+        ended: Option<&Peer>,
+        patience: Patience,
+    ) -> Look<Peer> {
+        if fork::is_child() {
+            return Some(None);
+        }
+        let look = || self.look_for(address, ended);
+        match patience {
+            Patience::None | Patience::Glance => {
+                self.runtime.turn_for_caller();
+                look()
+            }
+            Patience::Until(deadline) => self.runtime.wait_at(&self.waiters, deadline, look).ok(),
+        }
     }
 
     pub(super) fn next_event(&self, patience: Patience) -> Option<PeersEvent> {
@@ -119,13 +140,15 @@ impl Board {
         }
     }
 
-    pub(super) fn poll_peer(
+    /// As [`next_peer`](Self::next_peer), for a task.
+    pub(crate) fn poll_peer(
         &self,
         address: &str,
+        ended: Option<&Peer>,
         held: &mut Option<Ticket>,
         waker: &Waker,
     ) -> Poll<Option<Peer>> {
-        self.poll(held, waker, || self.look_for(address))
+        self.poll(held, waker, || self.look_for(address, ended))
     }
 
     pub(super) fn poll_event(
@@ -137,7 +160,7 @@ impl Board {
     }
 
     /// Takes back what a poll left.
-    pub(super) fn leave(&self, held: &mut Option<Ticket>) {
+    pub(crate) fn leave(&self, held: &mut Option<Ticket>) {
         if !fork::is_child() {
             self.waiters.leave(held);
         }
@@ -171,9 +194,13 @@ impl Board {
         }
     }
 
-    fn look_for(&self, address: &str) -> Look<Peer> {
+    fn look_for(&self, address: &str, ended: Option<&Peer>) -> Look<Peer> {
         let shown = self.lock();
-        match shown.peers.get(address) {
+        let has_ended = |peer: &&Peer| {
+            let session = peer.session();
+            ended.is_some_and(|ended| Arc::ptr_eq(ended.session(), session))
+        };
+        match shown.peers.get(address).filter(|peer| !has_ended(peer)) {
             Some(peer) => Some(Some(peer.clone())),
             None => shown.is_over.then_some(None),
         }

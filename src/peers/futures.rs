@@ -36,7 +36,7 @@ impl Future for PeerAtAsync<'_> {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Peer>> {
         let this = self.get_mut();
         this.board
-            .poll_peer(&this.address, &mut this.held, context.waker())
+            .poll_peer(&this.address, None, &mut this.held, context.waker())
     }
 }
 

@@ -23,15 +23,14 @@ use std::{
 
 use ibex_transport::{driver::CloseWait, fork};
 
-pub(crate) use self::reaching::Reaching;
-use self::{
-    board::Board,
-    inbox::{Inbox, News},
-    keeper::Keeper,
-};
+pub(crate) use self::{board::Board, reaching::Reaching};
 pub use self::{
     event::{PeersEvent, PeersEvents},
     futures::{PeerAtAsync, PeersEventAsync},
+};
+use self::{
+    inbox::{Inbox, News},
+    keeper::Keeper,
 };
 use crate::{Discovery, Node, Peer, ToAddress, address};
 
@@ -114,6 +113,10 @@ impl Node {
 }
 
 impl Peers {
+    pub(crate) fn board(&self) -> &Arc<Board> {
+        &self.board
+    }
+
     /// The peers that are connected by now, each once, in the order of their addresses.
     #[must_use]
     pub fn connected(&self) -> Vec<Peer> {
