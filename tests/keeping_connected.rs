@@ -257,6 +257,28 @@ fn tasks_wait_for_events_and_for_a_peer() {
     });
 }
 
+#[test]
+fn a_node_that_tasks_drive_keeps_peers() {
+    let _beside = beside_others();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let (replica, address) = replica();
+        let node = node(Driver::Tasks);
+        let peers = node.keep_connected([address]).expect("threads");
+        let peer = peers.wait_for_async(address).await.expect("it is reached");
+        assert_eq!(peer.id(), replica.id());
+        let mut events = peers.events();
+        let first = events.next_async().await;
+        assert!(matches!(first, Some(PeersEvent::Connected { .. })));
+        thread::spawn(move || drop(replica));
+        let second = events.next_async().await;
+        assert!(matches!(second, Some(PeersEvent::Lost { .. })));
+    });
+}
+
 /// Threads of this process that keep peers.
 fn keeping() -> usize {
     let names = fs::read_dir("/proc/self/task").expect("threads");

@@ -3,10 +3,11 @@
 use std::{
     fmt,
     sync::Arc,
+    task::{Context, Poll},
     time::{Duration, Instant},
 };
 
-use ibex_transport::driver::Patience;
+use ibex_transport::{driver::Patience, ring::Ticket};
 
 use super::{PeersEventAsync, board::Board};
 use crate::{ConnectError, DiscoveryError, EndCause, Peer, PeerId};
@@ -92,14 +93,15 @@ impl fmt::Display for PeersEvent {
 /// As an iterator it waits for the next one, and ends when the keeping has ended and all were
 /// taken: the [`Peers`](super::Peers) were dropped, or the node was closed. It may be moved to
 /// another thread, and does not keep anything going.
-#[derive(Clone)]
 pub struct PeersEvents {
     board: Arc<Board>,
+    /// The waker of the last poll.
+    held: Option<Ticket>,
 }
 
 impl PeersEvents {
     pub(super) fn new(board: Arc<Board>) -> Self {
-        Self { board }
+        Self { board, held: None }
     }
 
     /// The next event, if there is one. Under [`Driver::Caller`](crate::Driver::Caller) it
@@ -115,7 +117,17 @@ impl PeersEvents {
 
     /// The next event, for a task; `None` if none will come. Dropping the future loses none.
     pub fn next_async(&mut self) -> PeersEventAsync<'_> {
-        PeersEventAsync::new(&self.board)
+        PeersEventAsync(self)
+    }
+
+    /// The next event, for a task that polls by itself; `None` if none will come. The handle keeps
+    /// the waker of the last poll until an event comes, or it is dropped.
+    pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<PeersEvent>> {
+        self.board.poll_event(&mut self.held, context.waker())
+    }
+
+    pub(super) fn leave(&mut self) {
+        self.board.leave(&mut self.held);
     }
 
     /// Events that were dropped because nobody took them. The latest 1024 are kept.
@@ -130,6 +142,19 @@ impl Iterator for PeersEvents {
 
     fn next(&mut self) -> Option<PeersEvent> {
         self.board.next_event(Patience::FOREVER)
+    }
+}
+
+/// Another reader of the same events.
+impl Clone for PeersEvents {
+    fn clone(&self) -> Self {
+        Self::new(self.board.clone())
+    }
+}
+
+impl Drop for PeersEvents {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

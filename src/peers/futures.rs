@@ -9,7 +9,7 @@ use std::{
 
 use ibex_transport::ring::Ticket;
 
-use super::{PeersEvent, board::Board};
+use super::{PeersEvent, PeersEvents, board::Board};
 use crate::Peer;
 
 /// The peer at an address. See [`Peers::wait_for_async`](super::Peers::wait_for_async).
@@ -54,36 +54,21 @@ impl fmt::Debug for PeerAtAsync<'_> {
     }
 }
 
-/// The next event of kept peers. See [`PeersEvents::next_async`](super::PeersEvents::next_async).
+/// The next event of kept peers. See [`PeersEvents::next_async`].
+#[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct PeersEventAsync<'a> {
-    board: &'a Board,
-    held: Option<Ticket>,
-}
-
-impl<'a> PeersEventAsync<'a> {
-    pub(super) fn new(board: &'a Board) -> Self {
-        Self { board, held: None }
-    }
-}
+pub struct PeersEventAsync<'a>(pub(super) &'a mut PeersEvents);
 
 impl Future for PeersEventAsync<'_> {
     type Output = Option<PeersEvent>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<PeersEvent>> {
-        let this = self.get_mut();
-        this.board.poll_event(&mut this.held, context.waker())
+        self.get_mut().0.poll_next(context)
     }
 }
 
 impl Drop for PeersEventAsync<'_> {
     fn drop(&mut self) {
-        self.board.leave(&mut self.held);
-    }
-}
-
-impl fmt::Debug for PeersEventAsync<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PeersEventAsync").finish_non_exhaustive()
+        self.0.leave();
     }
 }

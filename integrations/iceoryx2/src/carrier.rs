@@ -56,9 +56,8 @@ impl IbexCarrier {
     /// The node says where this carrier listens, if it does, over which fabrics it goes, and how
     /// much room frames have: [`window_bytes`](ibex::NodeBuilder::window_bytes) and
     /// [`max_message_bytes`](ibex::NodeBuilder::max_message_bytes) hold for each service and peer.
-    /// It has one carrier at a time. Up to four addresses are dialed at a time, each for
-    /// [`connect_timeout`](ibex::NodeBuilder::connect_timeout) and then again after a pause of up to
-    /// 5 s.
+    /// It has one carrier at a time. Peers are dialed as [`Node::keep_connected`] says, again after
+    /// pauses of up to 5 s.
     ///
     /// # Errors
     ///
@@ -74,9 +73,10 @@ impl IbexCarrier {
         let streams = node.fan_in(STREAM).codec::<Raw>();
         let streams = streams.max_message_bytes(MAX_WORD_BYTES).receiver()?;
         let (shared, changes) = Shared::new();
+        let addresses: Vec<String> = peers.into_iter().map(Into::into).collect();
         let work = Work {
             node: node.clone(),
-            addresses: peers.into_iter().map(Into::into).collect(),
+            peers: node.keep_connected(addresses)?,
             streams,
             shared: shared.clone(),
             changes,

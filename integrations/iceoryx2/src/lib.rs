@@ -64,7 +64,6 @@
 mod carrier;
 mod channel;
 mod control;
-mod dialer;
 mod ends;
 mod error;
 mod monitor;

@@ -9,13 +9,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{FanIn, FanInError, FanInEvent, Node, PeerAt, PeerId, Raw};
+use ibex::{
+    FanIn, FanInError, FanInEvent, Node, PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Raw,
+};
 use iceoryx2::service::service_hash::ServiceHash;
 use iceoryx2_link_backend::service_description::ServiceDescriptor;
 
 use crate::{
     control::Control,
-    dialer::Dialer,
     ends::{Counterpart, Ends},
     remote::{News, Remote},
     session::Session,
@@ -28,7 +29,7 @@ pub(crate) type Streams = FanIn<[u8], Raw>;
 /// The things that the thread is given.
 pub(crate) struct Work {
     pub(crate) node: Arc<Node>,
-    pub(crate) addresses: Vec<String>,
+    pub(crate) peers: Peers,
     pub(crate) streams: Streams,
     pub(crate) shared: Arc<Shared>,
     pub(crate) changes: mpsc::Receiver<Change>,
@@ -41,10 +42,10 @@ pub(crate) fn run(work: Work) {
     let waker = Waker::from(Arc::new(Unpark(thread::current())));
     let mut context = Context::from_waker(&waker);
     let node = &*work.node;
-    let dialers = work.addresses.into_iter();
     let mut worker = Worker {
         node,
-        dialers: dialers.map(|address| Dialer::new(node, address)).collect(),
+        dialed: work.peers.events(),
+        _peers: work.peers,
         streams: work.streams,
         shared: work.shared,
         changes: work.changes,
@@ -69,7 +70,9 @@ impl Drop for Closing {
 
 struct Worker<'n> {
     node: &'n Node,
-    dialers: Vec<Dialer<'n>>,
+    dialed: PeersEvents,
+    /// Those of the configuration, who are dialed for as long as this is there.
+    _peers: Peers,
     streams: Streams,
     shared: Arc<Shared>,
     changes: mpsc::Receiver<Change>,
@@ -102,9 +105,14 @@ impl Worker<'_> {
                 Poll::Pending => break,
             }
         }
+        loop {
+            match self.dialed.poll_next(context) {
+                Poll::Ready(Some(event)) => self.hear_of_peer(event),
+                Poll::Ready(None) => return Next::Stop,
+                Poll::Pending => break,
+            }
+        }
         self.look_after_sessions();
-        // Behind what ends sessions: who is dialed again has to be polled.
-        self.connect(context);
         for session in self.sessions.values_mut() {
             session.flush(context);
         }
@@ -113,12 +121,10 @@ impl Worker<'_> {
 
     /// The time of the next turn, if there is one without a wake-up.
     fn due(&self) -> Option<Instant> {
-        let retry = self.dialers.iter().filter_map(Dialer::due).min();
         // A session without a carrier tells nothing of its end.
         let mut sessions = self.sessions.values();
         let look = sessions.any(|session| !session.has_joined);
-        let look = look.then(|| Instant::now() + LOOK_AFTER);
-        retry.into_iter().chain(look).min()
+        look.then(|| Instant::now() + LOOK_AFTER)
     }
 
     // ---- This side -------------------------------------------------------------------
@@ -206,13 +212,14 @@ impl Worker<'_> {
 
     // ---- Sessions --------------------------------------------------------------------
 
-    fn connect(&mut self, context: &mut Context<'_>) {
-        let now = Instant::now();
-        for dialer in &mut self.dialers {
-            if let Some(peer) = dialer.poll(now, context) {
+    fn hear_of_peer(&mut self, event: PeersEvent) {
+        match event {
+            PeersEvent::Connected { peer, .. } => {
                 let session = self.sessions.entry(peer.at());
                 session.or_insert_with(|| Session::new(peer));
             }
+            PeersEvent::NotReached { .. } => tracing::warn!("{event}"),
+            _ => {}
         }
     }
 
@@ -228,9 +235,6 @@ impl Worker<'_> {
         }
         for at in over {
             self.sessions.remove(&at);
-            for dialer in &mut self.dialers {
-                dialer.lost(at);
-            }
         }
     }
 
