@@ -1,9 +1,9 @@
 //! A service that is restarted while clients call it, and not one call fails.
 //!
 //! Its processes share a listening socket, as they do under systemd's socket activation. The old
-//! one stops accepting, so that whoever connects gets the new one; it answers the calls that it
-//! has taken, refuses later ones, and ends once its clients have left. A refused call was
-//! certainly not executed, so the client connects anew and sends it again.
+//! one drains: it stops accepting, so that whoever connects gets the new one, answers the calls
+//! that it has begun and refuses later ones; then it ends. A refused call was certainly not
+//! executed, so the client connects anew and sends it again.
 //!
 //! `cargo run --release --example restart`
 
@@ -20,46 +20,34 @@ use std::{
     time::Duration,
 };
 
-use ibex::{CallError, CallOptions, Caller, Execution, Node, SessionState};
+use ibex::{CallError, CallOptions, Caller, Execution, Node};
 
 type Error = Box<dyn std::error::Error + Send + Sync>;
 
-/// Serves on the socket that is this process's standard input until it is told to drain and its
-/// clients have left.
+/// Serves on the socket that is this process's standard input until it is told to end.
 fn serve() -> Result<(), Error> {
     let socket = TcpListener::from(std::io::stdin().as_fd().try_clone_to_owned()?);
     let node = Node::builder().listen_on(socket).build()?;
     let mut doubles = node.service::<u64, (u64, u32)>("double")?;
-    let mut drains = node.service::<u64, u64>("drain")?;
-    let drains_now = AtomicBool::new(false);
+    let mut ends = node.service::<u64, u64>("end")?;
 
     thread::scope(|scope| {
         let answering = scope.spawn(|| -> Result<(), Error> {
             while let Some(request) = doubles.next()? {
-                if drains_now.load(Ordering::Relaxed) {
-                    request.refuse();
-                    continue;
-                }
                 let number = u64::from(*request);
                 // Whoever has left needs no answer.
                 let _ = request.reply(&(2 * number, std::process::id()));
             }
             Ok(())
         });
-        if let Some(request) = drains.next()? {
+        if let Some(request) = ends.next()? {
             node.stop_accepting();
-            drains_now.store(true, Ordering::Relaxed);
             request.reply(&0)?;
         }
-        // Each event may be the last client's end; clients that stay too long are left behind.
-        let mut events = node.events();
-        let has_clients = || {
-            let sessions = node.stats().sessions;
-            sessions
-                .iter()
-                .any(|session| session.state != SessionState::Gone)
-        };
-        while has_clients() && events.next_timeout(DRAIN_TIMEOUT).is_some() {}
+        let drained = node.drain(DRAIN_TIMEOUT);
+        if !drained.is_complete() {
+            println!("{drained}");
+        }
         let report = node.close(DRAIN_TIMEOUT);
         if !report.undelivered.is_empty() {
             println!("{report:?}");
@@ -134,10 +122,10 @@ fn main() -> Result<(), Error> {
                 assert_eq!(serving, current.id());
                 // Nobody else accepts yet, so this is the process that is to go.
                 let operator = Node::client()?;
-                let drain = operator.connect(address)?.caller::<u64, u64>("drain")?;
+                let end = operator.connect(address)?.caller::<u64, u64>("end")?;
                 let new = start(&socket)?;
-                drain.call(&0)?;
-                drop((drain, operator));
+                end.call(&0)?;
+                drop((end, operator));
                 let old = std::mem::replace(&mut current, new).wait()?;
                 println!("restart {restart}: process {serving} has ended, {old}");
             }
@@ -159,5 +147,5 @@ fn main() -> Result<(), Error> {
 }
 
 const RESTARTS: u32 = 3;
-/// How long a process that drains waits for the next client to leave.
+/// How long calls that have begun may take when the process is to end.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

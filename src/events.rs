@@ -113,6 +113,18 @@ pub enum Event {
         /// attempt to have it again.
         reason: String,
     },
+    /// The peer [drains](crate::Node::drain): it begins no call any more that comes to its
+    /// services, and ends soon. Calls to it end as
+    /// [not executed](crate::Execution::NotExecuted) from now on; send them to another node, or to
+    /// the one that comes in its place. Told once for each session, which goes on until
+    /// [`Gone`](Event::Gone).
+    #[non_exhaustive]
+    Draining {
+        /// The peer.
+        peer: PeerId,
+        /// Its address.
+        address: SocketAddr,
+    },
     /// A session is over. What had arrived is still handed out. Told once for each session that
     /// was told as [`Connected`](Event::Connected), and nothing is told of that session
     /// afterwards. A suspension that it ends has no [`Resumed`](Event::Resumed).
@@ -263,6 +275,7 @@ impl Event {
                 to: fabric_of(to),
                 reason,
             },
+            What::Draining => Event::Draining { peer, address },
             What::Gone { cause } => Event::Gone {
                 peer,
                 address,
@@ -305,6 +318,7 @@ impl Event {
             | Event::Suspended { peer, .. }
             | Event::Resumed { peer, .. }
             | Event::FabricChanged { peer, .. }
+            | Event::Draining { peer, .. }
             | Event::Gone { peer, .. }
             | Event::NotOpened { peer, .. }
             | Event::Stalled { peer, .. }
@@ -360,6 +374,9 @@ impl fmt::Display for Event {
                 f,
                 "session with {peer} at {address} goes over {to} and not {from}: {reason}"
             ),
+            Event::Draining { peer, address } => {
+                write!(f, "{peer} at {address} drains: it begins no call any more")
+            }
             Event::Gone {
                 peer,
                 address,

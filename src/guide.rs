@@ -11,5 +11,8 @@ pub mod from_tcp_stream {}
 #[doc = include_str!("guide/which_driver.md")]
 pub mod which_driver {}
 
+#[doc = include_str!("guide/restarting.md")]
+pub mod restarting {}
+
 #[doc = include_str!("guide/request_and_reply.md")]
 pub mod request_and_reply {}

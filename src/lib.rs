@@ -128,6 +128,7 @@ mod channel_builder;
 mod channel_defaults;
 mod dialing;
 mod discovery;
+mod draining;
 mod environment;
 mod error;
 mod events;
@@ -164,6 +165,7 @@ pub use calls::{
 };
 pub use channel_builder::ChannelBuilder;
 pub use discovery::{Discovery, DiscoveryError, Dns, Found};
+pub use draining::{DrainAsync, DrainReport};
 pub use environment::{Environment, EnvironmentWarning, Override, VariableError};
 pub use error::{
     AcceptError, ConnectError, ListenError, OpenError, OpenFailure, RecvTimeoutError,

@@ -5,14 +5,19 @@
 use std::{
     env,
     error::Error,
+    future::Future,
     net::{SocketAddr, TcpListener},
     os::fd::OwnedFd,
     process::{Child, Command, Stdio},
+    sync::mpsc,
     thread,
     time::Duration,
 };
 
-use ibex::{AcceptError, Driver, ListenError, Node, NodeBuilder};
+use ibex::{
+    AcceptError, CallError, Driver, Event, Execution, Fabric, ListenError, Node, NodeBuilder,
+    Policy, Refused, Service,
+};
 use listenfd::ListenFd;
 use rustix::net;
 
@@ -211,4 +216,235 @@ fn a_name_is_in_the_stats_and_an_identity_outlives_a_run() {
         nameless.to_string(),
         "name is 0 bytes; it may be 1 byte to 64 bytes"
     );
+}
+
+// ---- Draining ----------------------------------------------------------------------
+
+type Cell = (Fabric, Driver);
+
+/// Plays it over each fabric and under each driver of the node that drains: that node, its one
+/// service, and another that calls it.
+fn in_each_cell(play: fn(&Node, Service<u64, u64>, &Node)) {
+    let drivers = [Driver::Threads, Driver::Caller, Driver::Tasks];
+    for cell in drivers
+        .into_iter()
+        .flat_map(|driver| [(Fabric::Shm, driver), (Fabric::Tcp, driver)])
+    {
+        eprintln!("{cell:?}");
+        in_cell(cell, play);
+    }
+}
+
+#[cfg(not(feature = "tokio"))]
+fn in_cell((fabric, driver): Cell, play: fn(&Node, Service<u64, u64>, &Node)) {
+    if driver != Driver::Tasks {
+        play_in(fabric, driver, play);
+    }
+}
+
+#[cfg(feature = "tokio")]
+fn in_cell((fabric, driver): Cell, play: fn(&Node, Service<u64, u64>, &Node)) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let _entered = runtime.enter();
+    play_in(fabric, driver, play);
+}
+
+fn play_in(fabric: Fabric, driver: Driver, play: fn(&Node, Service<u64, u64>, &Node)) {
+    let builder = || {
+        builder()
+            .fabric(fabric, Policy::Require)
+            .connect_timeout(Duration::MAX)
+            .open_timeout(Duration::MAX)
+    };
+    let there = builder().driver(driver).listen(LOOPBACK).build();
+    let there = there.expect("a node");
+    let service = there.service("double").expect("a service");
+    let here = builder().build().expect("a node");
+    play(&there, service, &here);
+}
+
+/// Connects while the other node runs its turns, whoever drives it.
+fn meet(here: &Node, there: &Node) -> ibex::Peer {
+    let address = there.local_addr().expect("it listens");
+    thread::scope(|scope| {
+        let accepting = scope.spawn(|| there.accept().expect("a peer"));
+        let peer = here.connect(address).expect("it listens");
+        accepting.join().expect("it accepted");
+        peer
+    })
+}
+
+fn assert_is_refused(error: &CallError, peer: &ibex::Peer) {
+    assert_eq!(error.execution(), Execution::NotExecuted, "{error}");
+    let is_draining = matches!(
+        error,
+        CallError::Refused {
+            reason: Refused::Draining,
+            ..
+        }
+    );
+    assert!(is_draining, "{error}");
+    assert!(
+        error.to_string().contains(&peer.address().to_string()),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_node_that_drains_answers_what_it_has_begun_and_refuses_the_rest() {
+    in_each_cell(|there, mut service, here| {
+        let peer = meet(here, there);
+        let caller = peer.caller::<u64, u64>("double").expect("a caller");
+        let mut events = here.events();
+        let (begun, has_begun) = mpsc::channel();
+        let (go_on, goes_on) = mpsc::channel();
+        thread::scope(|scope| {
+            let first = scope.spawn(|| caller.call(&21).map(|reply| u64::from(*reply)));
+            let serving = scope.spawn(move || {
+                let request = service.next().expect("it serves").expect("a request");
+                begun.send(()).expect("somebody waits");
+                goes_on.recv().expect("somebody says so");
+                let doubled = 2 * u64::from(*request);
+                request.reply(&doubled).expect("it goes out");
+                // Every other request is refused, though this asks for it.
+                assert!(service.next().expect("an orderly end").is_none());
+            });
+            has_begun.recv().expect("a handler has it");
+            let draining = scope.spawn(|| there.drain(Duration::MAX));
+            // Told while the handler has yet to answer.
+            loop {
+                match events.next().expect("the node is open") {
+                    Event::Draining { peer: who, .. } => break assert_eq!(who, there.id()),
+                    event => assert!(matches!(event, Event::Connected { .. }), "{event}"),
+                }
+            }
+            let refused = caller.call(&1).expect_err("it drains");
+            assert_is_refused(&refused, &peer);
+            assert!(matches!(there.try_accept(), Err(AcceptError::Stopped)));
+            go_on.send(()).expect("the handler waits");
+            assert_eq!(first.join().expect("no panic").expect("an answer"), 42);
+            let report = draining.join().expect("no panic");
+            assert!(report.is_complete(), "{report}");
+            assert_eq!(report.finished, 1);
+            let again = there.drain(Duration::MAX);
+            assert!(again.is_complete(), "{again}");
+            assert_eq!(again.finished, 0);
+            assert!(there.close(Duration::MAX).undelivered.is_empty());
+            serving.join().expect("no panic");
+        });
+        assert_is_refused(&caller.call(&1).expect_err("it drained"), &peer);
+    });
+}
+
+#[test]
+fn a_drain_whose_time_is_up_says_what_still_runs() {
+    in_each_cell(|there, mut service, here| {
+        let peer = meet(here, there);
+        let caller = peer.caller::<u64, u64>("double").expect("a caller");
+        thread::scope(|scope| {
+            let call = scope.spawn(|| caller.call(&21).map(|reply| u64::from(*reply)));
+            let request = service.next().expect("it serves").expect("a request");
+            let report = there.drain(Duration::ZERO);
+            assert_eq!((report.finished, report.still_running), (0, 1), "{report}");
+            assert!(!report.is_complete());
+            let doubled = 2 * u64::from(*request);
+            request.reply(&doubled).expect("it goes out");
+            let report = there.drain(Duration::MAX);
+            assert!(report.is_complete(), "{report}");
+            assert_eq!(call.join().expect("no panic").expect("an answer"), 42);
+        });
+    });
+}
+
+/// Requests that nobody has taken when the drain begins, and nobody asks for behind it.
+#[test]
+fn calls_that_no_handler_has_are_refused_by_a_drain() {
+    in_each_cell(|there, mut service, here| {
+        let peer = meet(here, there);
+        let caller = peer.caller::<u64, u64>("double").expect("a caller");
+        thread::scope(|scope| {
+            let calls: Vec<_> = (0..4)
+                .map(|number| {
+                    scope.spawn({
+                        let caller = &caller;
+                        move || caller.call(&number).map(drop)
+                    })
+                })
+                .collect();
+            let request = service.next().expect("it serves").expect("a request");
+            drop(request);
+            let report = there.drain(Duration::MAX);
+            assert!(report.is_complete(), "{report}");
+            let mut outcomes = calls.into_iter().map(|call| call.join().expect("no panic"));
+            let failed = |error: &CallError| error.execution() == Execution::Unknown;
+            let mut dropped = 0;
+            outcomes.by_ref().for_each(|outcome| {
+                let error = outcome.expect_err("nobody answers");
+                match failed(&error) {
+                    true => dropped += 1,
+                    false => assert_is_refused(&error, &peer),
+                }
+            });
+            assert_eq!(dropped, 1, "the one that a handler dropped");
+        });
+    });
+}
+
+#[test]
+fn what_senders_sent_is_delivered_by_a_drain() {
+    in_each_cell(|there, _service, here| {
+        let address = there.local_addr().expect("it listens");
+        let (there_peer, here_peer) = thread::scope(|scope| {
+            let accepting = scope.spawn(|| there.accept().expect("a peer"));
+            let peer = here.connect(address).expect("it listens");
+            (accepting.join().expect("it accepted"), peer)
+        });
+        let mut sender = there_peer.sender::<u64>("news").expect("a sender");
+        let mut receiver = here_peer.receiver::<u64>("news").expect("a receiver");
+        for number in 0..100 {
+            sender.send(&number).expect("it is sent");
+        }
+        let report = there.drain(Duration::MAX);
+        assert!(report.is_complete(), "{report}");
+        if there_peer.fabric() == Fabric::Tcp {
+            assert_eq!(sender.counts().received, 100);
+        }
+        for number in 0..100 {
+            let news = receiver.next().expect("the session lasts").expect("one");
+            assert_eq!(u64::from(*news), number);
+        }
+    });
+}
+
+/// Dropping the future goes on refusing; awaiting another one reports.
+#[test]
+fn an_async_drain_that_is_dropped_leaves_the_node_draining() {
+    use std::{
+        pin::pin,
+        task::{Context, Waker},
+    };
+    in_each_cell(|there, mut service, here| {
+        let peer = meet(here, there);
+        let caller = peer.caller::<u64, u64>("double").expect("a caller");
+        thread::scope(|scope| {
+            let call = scope.spawn(|| caller.call(&21).map(|reply| u64::from(*reply)));
+            let request = service.next().expect("it serves").expect("a request");
+            {
+                let mut draining = pin!(there.drain_async(Duration::from_secs(1)));
+                let mut context = Context::from_waker(Waker::noop());
+                assert!(draining.as_mut().poll(&mut context).is_pending());
+            }
+            let late = scope.spawn(|| caller.call(&1).map(drop));
+            request.reply(&42).expect("it goes out");
+            let report = there.drain(Duration::MAX);
+            assert!(report.is_complete(), "{report}");
+            assert_eq!(call.join().expect("no panic").expect("an answer"), 42);
+            let refused = late.join().expect("no panic").expect_err("it drains");
+            assert_is_refused(&refused, &peer);
+        });
+    });
 }

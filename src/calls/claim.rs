@@ -81,6 +81,9 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     /// Waits for its turn and for room, and sends the request.
     pub(super) fn send<Q: ?Sized, C: Codec<Q>>(&mut self, request: &Q) -> Result<(), CallError> {
+        if self.line.session.peer_drains() {
+            return Err(self.over_before_sent());
+        }
         let id = match self.id {
             Some(id) => id,
             None => match self.line.wait_for_turn(self.key, self.deadline) {
@@ -89,7 +92,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 Err(TimedOut) => return Err(self.late()),
             },
         };
-        let header = || Some(self.header(id));
+        let header = || (!self.line.session.peer_drains()).then(|| self.header(id));
         let content = Content::Value(request);
         let sent = self
             .line
@@ -119,6 +122,9 @@ impl<L: Deref<Target = Line>> Claim<L> {
     ) -> Poll<Result<(), CallError>> {
         if self.is_late() {
             return Poll::Ready(Err(self.late()));
+        }
+        if self.line.session.peer_drains() {
+            return Poll::Ready(Err(self.over_before_sent()));
         }
         let id = match self.id {
             Some(id) => id,
@@ -200,10 +206,17 @@ impl<L: Deref<Target = Line>> Claim<L> {
     ) -> Option<Result<Answer<R, C>, CallError>> {
         match look {
             Look::Nothing => None,
-            Look::Over(Over(why)) => {
+            Look::Over(over) => {
                 self.is_over = true;
                 let (service, peer) = self.names();
-                Some(Err(CallError::Lost { service, peer, why }))
+                Some(Err(match over {
+                    Over::Lost(why) => CallError::Lost { service, peer, why },
+                    Over::Drained => CallError::Refused {
+                        service,
+                        peer,
+                        reason: Refused::Draining,
+                    },
+                }))
             }
             Look::Landed(landed) => Some(self.landed(landed)),
         }
@@ -292,10 +305,14 @@ impl<L: Deref<Target = Line>> Claim<L> {
     #[cold]
     fn over_before_sent(&self) -> CallError {
         let (service, peer) = self.names();
+        let reason = match self.line.session.peer_drains() {
+            true => Refused::Draining,
+            false => Refused::Closed,
+        };
         CallError::Refused {
             service,
             peer,
-            reason: Refused::Closed,
+            reason,
         }
     }
 }

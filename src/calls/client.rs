@@ -15,7 +15,7 @@ use std::{
 };
 
 use ibex_transport::{
-    driver::{Condition, SessionShared},
+    driver::{Condition, Serves, SessionShared},
     engine::message_version::MessageVersion,
     ring::{WaitSlot, thread_waker},
 };
@@ -35,6 +35,8 @@ pub(super) struct Shared {
     version: Result<MessageVersion, OpenFailure>,
     /// Takes in what has come, for a handler that waits.
     attendant: Weak<dyn Attendant + Send + Sync>,
+    /// Those that have sent something.
+    clients: Mutex<Vec<Weak<Client>>>,
     /// Handlers that wait for a word of their callers.
     pub(super) waiting: AtomicUsize,
     /// The service was dropped: nothing comes in any more.
@@ -61,6 +63,7 @@ impl Shared {
             settings,
             version,
             attendant,
+            clients: Mutex::default(),
             waiting: AtomicUsize::new(0),
             is_closed: AtomicBool::new(false),
             in_progress: AtomicUsize::new(0),
@@ -69,9 +72,41 @@ impl Shared {
         }
     }
 
+    /// The clients that are there.
+    fn clients(&self) -> Vec<Arc<Client>> {
+        let clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.iter().filter_map(Weak::upgrade).collect()
+    }
+
+    fn joined(&self, client: &Arc<Client>) {
+        let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
+        clients.retain(|client| client.strong_count() > 0);
+        clients.push(Arc::downgrade(client));
+    }
+
     pub(super) fn attend(&self) {
         if let Some(attendant) = self.attendant.upgrade() {
             attendant.attend();
+        }
+    }
+}
+
+impl Serves for Shared {
+    fn refuse_waiting(&self) {
+        self.attend();
+    }
+
+    fn running(&self) -> usize {
+        self.in_progress.load(Ordering::SeqCst)
+    }
+
+    fn has_unsaid(&self) -> bool {
+        self.clients().iter().any(|client| client.has_unsaid())
+    }
+
+    fn say_drained(&self) {
+        for client in self.clients() {
+            client.say(Header::DRAINED, String::new());
         }
     }
 }
@@ -147,10 +182,11 @@ impl Client {
     }
 
     /// Belongs to a service from its first request on.
-    pub(super) fn joins(&self, shared: &Arc<Shared>) {
+    pub(super) fn joins(self: &Arc<Self>, shared: &Arc<Shared>) {
         if self.shared.set(shared.clone()).is_err() {
             return;
         }
+        shared.joined(self);
         let max_in_flight = shared.settings.max_in_flight as usize;
         let outbox = Outbox::new(
             None,
@@ -346,6 +382,13 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.notify(header, text);
         }
+    }
+
+    /// Whether words for a caller that is there have yet to go out.
+    fn has_unsaid(&self) -> bool {
+        !self.calls().is_gone
+            && !self.session.is_over()
+            && self.outbox.get().is_some_and(Outbox::has_notices)
     }
 
     /// Gives a request back that no handler got.

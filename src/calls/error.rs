@@ -44,6 +44,9 @@ pub enum Refused {
     Closed,
     /// The handler handed it back by [`Request::refuse`](crate::Request::refuse).
     ByHandler,
+    /// The node that serves [drains](crate::Node::drain) and begins no call any more: send it to
+    /// another node, or again to the one that comes in its place.
+    Draining,
     /// A reason that this release does not know.
     Other(u16),
 }
@@ -56,6 +59,7 @@ impl Refused {
             Self::Invalid => 3,
             Self::Closed => 4,
             Self::ByHandler => 5,
+            Self::Draining => 6,
             Self::Other(code) => code,
         }
     }
@@ -67,6 +71,7 @@ impl Refused {
             3 => Self::Invalid,
             4 => Self::Closed,
             5 => Self::ByHandler,
+            6 => Self::Draining,
             other => Self::Other(other),
         }
     }
@@ -85,6 +90,10 @@ impl fmt::Display for Refused {
             ),
             Self::Closed => f.write_str("the service ended before a handler got it"),
             Self::ByHandler => f.write_str("the handler handed it back"),
+            Self::Draining => f.write_str(
+                "its node drains and begins no call any more; send it to another node, or again \
+                 after the restart",
+            ),
             Self::Other(code) => write!(f, "reason {code}, which this release does not know"),
         }
     }
@@ -244,11 +253,16 @@ pub enum AnswerError {
 
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
-pub(super) struct Over(pub(super) String);
+pub(super) enum Over {
+    /// The service has answered what it had begun, and begins nothing.
+    Drained,
+    /// The channel has ended, as the text says.
+    Lost(String),
+}
 
 impl Over {
     pub(super) fn of(error: &RecvError) -> Self {
-        Self(match error {
+        Self::Lost(match error {
             RecvError::Ended => "the peer closed the service".to_owned(),
             other => other.to_string(),
         })

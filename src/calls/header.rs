@@ -44,9 +44,11 @@ pub(super) enum Kind {
     Refused = 9,
     /// The handler dropped the request without an answer.
     Unanswered = 10,
+    /// Of no call: what was begun is answered, and no handler gets anything more.
+    Drained = 11,
 }
 
-const KINDS: [Kind; 10] = [
+const KINDS: [Kind; 11] = [
     Kind::Call,
     Kind::Stream,
     Kind::Cancel,
@@ -57,6 +59,7 @@ const KINDS: [Kind; 10] = [
     Kind::Failed,
     Kind::Refused,
     Kind::Unanswered,
+    Kind::Drained,
 ];
 
 /// The header of a frame.
@@ -71,6 +74,17 @@ pub(super) struct Header {
 
 impl Header {
     pub(super) const BYTES: usize = 16;
+
+    /// The last word of a service that drains.
+    pub(super) const DRAINED: Self = Self {
+        id: CallId {
+            number: u32::MAX,
+            generation: 0,
+        },
+        kind: Kind::Drained,
+        count: 0,
+        argument: 0,
+    };
 
     pub(super) fn new(id: CallId, kind: Kind) -> Self {
         Self {

@@ -247,10 +247,18 @@ impl Line {
             Err(error) if error.spares_channel() => {}
             Err(error) => {
                 inbox.is_over = true;
-                let wakers = self.slots().end(Over::of(&error));
-                wakers.into_iter().for_each(Waker::wake);
+                self.end(match self.session.peer_has_drained() {
+                    true => Over::Drained,
+                    false => Over::of(&error),
+                });
             }
         }
+    }
+
+    /// No call gets an answer any more but those that have one here.
+    fn end(&self, over: Over) {
+        let wakers = self.slots().end(over);
+        wakers.into_iter().for_each(Waker::wake);
     }
 
     fn parse(&self, raw: RawMessage) -> Option<Landed> {
@@ -261,7 +269,10 @@ impl Line {
             | Kind::Failed
             | Kind::Refused
             | Kind::Unanswered => Ok(header),
-            Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit => Err(Malformed::Direction),
+            Kind::Drained if header == Header::DRAINED => Ok(header),
+            Kind::Call | Kind::Stream | Kind::Cancel | Kind::Credit | Kind::Drained => {
+                Err(Malformed::Direction)
+            }
         });
         match header {
             Ok(header) => Some(Landed {
@@ -278,6 +289,9 @@ impl Line {
     }
 
     fn land(&self, landed: Landed) {
+        if landed.header.kind == Kind::Drained {
+            return self.end(Over::Drained);
+        }
         let landing = self.slots().land(landed);
         if let Some(waker) = landing.waker
             && !landing.looks_itself
@@ -348,7 +362,13 @@ impl Line {
                     match self.parse(raw) {
                         // Nothing of this call lies in its entry, so this is the next.
                         Some(landed) if landed.header.id == id => return Ok(Look::Landed(landed)),
-                        Some(landed) => self.land(landed),
+                        Some(landed) => {
+                            let is_last = landed.header.kind == Kind::Drained;
+                            self.land(landed);
+                            if is_last {
+                                return Ok(self.slots().look(key));
+                            }
+                        }
                         None => {}
                     }
                 }

@@ -220,6 +220,11 @@ impl Outbox {
         }
     }
 
+    /// Whether notices wait for room, or for who sends.
+    pub(super) fn has_notices(&self) -> bool {
+        !self.is_closed.load(Ordering::Acquire) && self.has_notices.load(Ordering::Acquire)
+    }
+
     // ---- Inside ----------------------------------------------------------------------
 
     fn attend(&self) {

@@ -59,7 +59,8 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
         opened: Opened<Q, C>,
     ) -> Self {
         if let Some(shared) = client.shared() {
-            shared.in_progress.fetch_add(1, Ordering::Relaxed);
+            // COUNTED, pairs with `Runtime::begin_drain`.
+            shared.in_progress.fetch_add(1, Ordering::SeqCst);
         }
         Self {
             opened,
@@ -385,7 +386,8 @@ impl Drop for Call {
         }
         self.client.finish(self.id);
         if let Some(shared) = self.client.shared() {
-            shared.in_progress.fetch_sub(1, Ordering::Relaxed);
+            // Whoever sees it sees what was said before.
+            shared.in_progress.fetch_sub(1, Ordering::Release);
         }
     }
 }

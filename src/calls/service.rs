@@ -14,7 +14,7 @@ use std::{
 
 use futures_core::Stream;
 use ibex_codec::Codec;
-use ibex_transport::driver::SessionShared;
+use ibex_transport::driver::{Runtime, SessionShared};
 
 use super::{
     asking::Asked,
@@ -85,6 +85,7 @@ struct Hub<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> {
     is_registered: AtomicBool,
     /// Of the task that waits for a request.
     next: Mutex<Option<Waker>>,
+    runtime: Arc<Runtime>,
 }
 
 struct News<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>>(Weak<Hub<Q, R, C>>);
@@ -101,7 +102,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, SettingError> {
         let template = settings.template.clone().checked()?;
         let source = Source::of_node(node.fan_in_of(template)?);
-        Ok(Self::on(source, settings))
+        Ok(Self::on(source, settings, node.runtime.clone()))
     }
 
     pub(super) fn of_peer(
@@ -110,10 +111,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
     ) -> Result<Self, OpenError> {
         let channel = settings.template.over(session);
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
-        Ok(Self::on(Source::of_peer(requests, channel), settings))
+        let source = Source::of_peer(requests, channel);
+        Ok(Self::on(source, settings, session.runtime().clone()))
     }
 
-    fn on(source: Source<Q, R, C>, settings: CallSettings) -> Self {
+    fn on(source: Source<Q, R, C>, settings: CallSettings, runtime: Arc<Runtime>) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
             // A type that cannot be had is told where its channel is opened.
             let version = reply_version::<Q, R, C>();
@@ -123,8 +125,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
                 waker: Waker::from(Arc::new(News(hub.clone()))),
                 is_registered: AtomicBool::new(false),
                 next: Mutex::new(None),
+                runtime: runtime.clone(),
             }
         });
+        runtime.serves(hub.shared.clone());
         Self { hub }
     }
 
@@ -195,6 +199,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             }
         }
         self.count_strays(source);
+        if self.runtime.is_draining() {
+            self.refuse_backlog(source, Refused::Draining);
+        }
         while let Some(request) = source.backlog.pop() {
             if !request.is_past() {
                 return Some(Ok(Some(request)));
@@ -230,7 +237,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         }
         match Opened::of(body) {
             Ok(opened) => {
-                let request = Request::new(client, &header, deadline, opened);
+                let request = Request::<Q, R, C>::new(client, &header, deadline, opened);
+                // COUNTED: behind the count, see `Runtime::begin_drain`.
+                if self.runtime.is_draining() {
+                    return request.give_back(Refused::Draining);
+                }
                 if let Err(request) = source.backlog.push(request) {
                     request.give_back(Refused::Overloaded);
                 }
@@ -252,9 +263,20 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
 
     fn leave(&self, source: MutexGuard<'_, Source<Q, R, C>>) {
         self.source.leave(source, |source| self.take_all(source));
-        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+        if self.is_attended() {
             self.attend();
         }
+    }
+
+    fn refuse_backlog(&self, source: &mut Source<Q, R, C>, reason: Refused) {
+        while let Some(request) = source.backlog.pop() {
+            request.give_back(reason);
+        }
+    }
+
+    /// Whether what comes is to be taken in though nobody asks for the next request.
+    fn is_attended(&self) -> bool {
+        self.shared.waiting.load(Ordering::Acquire) > 0 || self.runtime.is_draining()
     }
 
     /// Takes in all that has come, for handlers that wait, and sees to it that what comes next is
@@ -264,8 +286,10 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
             while let Some(asked) = source.find() {
                 self.take_in(source, asked);
             }
-            let is_wanted =
-                self.shared.waiting.load(Ordering::Acquire) > 0 || self.next().is_some();
+            if self.runtime.is_draining() {
+                self.refuse_backlog(source, Refused::Draining);
+            }
+            let is_wanted = self.is_attended() || self.next().is_some();
             if !is_wanted || !self.register(source, false) {
                 break;
             }
@@ -305,7 +329,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         match found {
             Some(found) => {
                 let _waker = self.next().take();
-                if self.shared.waiting.load(Ordering::Acquire) > 0 {
+                if self.is_attended() {
                     self.attend();
                 }
                 Poll::Ready(found)
@@ -317,7 +341,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
     /// Something has come: for the task that waits for a request, or for handlers.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
-        if self.shared.waiting.load(Ordering::Acquire) > 0 {
+        if self.is_attended() {
             self.attend();
         }
         self.wake_next();
@@ -349,9 +373,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Drop for Service<Q, R, C> {
             hub.take_in(&mut source, asked);
         }
         hub.shared.is_closed.store(true, Ordering::Relaxed);
-        while let Some(request) = source.backlog.pop() {
-            request.give_back(Refused::Closed);
-        }
+        hub.refuse_backlog(&mut source, Refused::Closed);
         source.close();
         drop(source);
     }

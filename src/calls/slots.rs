@@ -223,14 +223,12 @@ impl Slots {
 
     /// What has come for a call.
     pub(super) fn look(&mut self, key: Key) -> Look {
-        let over = self.over.is_some();
         let Some(entry) = self.entry(key) else {
             return Look::Nothing;
         };
         match entry.landed.pop_front() {
             Some(landed) => Look::Landed(landed),
-            None if over => Look::Over(self.over.clone().unwrap_or(Over(String::new()))),
-            None => Look::Nothing,
+            None => self.over.clone().map_or(Look::Nothing, Look::Over),
         }
     }
 

@@ -123,6 +123,7 @@ pub(crate) fn seeds() -> Vec<Seed> {
         ),
         ("surrender", Control::Surrender { credit: 1 }),
         ("abandoned", Control::Abandoned),
+        ("draining", Control::Draining { is_done: true }),
         ("damaged", Control::Damaged { times: 3 }),
         (
             "known_sender",

@@ -74,6 +74,8 @@ pub enum What {
         /// What became of the one before.
         reason: String,
     },
+    /// The peer begins no call any more that it serves.
+    Draining,
     /// A session is over.
     Gone {
         /// Why.
@@ -250,6 +252,7 @@ impl What {
             | What::Suspended { .. }
             | What::Resumed { .. }
             | What::FabricChanged { .. }
+            | What::Draining
             | What::Gone { .. } => {}
         }
     }

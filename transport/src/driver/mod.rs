@@ -13,6 +13,7 @@ mod carrier;
 mod close_report;
 mod condition;
 mod control_thread;
+mod draining;
 mod ending;
 mod engine;
 mod events;
@@ -38,6 +39,7 @@ pub use crate::fabric::link::{
 };
 pub use close_report::{CloseReport, Undelivered};
 pub use condition::Condition;
+pub use draining::Serves;
 use ending::Ending;
 pub use engine::{Admission, ControlSource, Incoming};
 pub(crate) use events::EventQueue;

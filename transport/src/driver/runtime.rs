@@ -24,6 +24,7 @@ use std::{
 use super::{
     CloseReport, Driver, Driving, EventQueue, TimedOut, Wait, Warnings,
     control_thread::ControlThread,
+    draining::Draining,
     engine::{self, Admission, Context, ControlSource, Engine, Mark, Ready},
     gathering::{Gatherings, Told, push_live},
     keeper,
@@ -103,6 +104,7 @@ pub struct Runtime {
     accept_waiters: WaitSlot,
     /// Set before those who wait in `accept_waiters` are woken, so they find it.
     accepts_no_more: AtomicBool,
+    pub(super) draining: Draining,
     gatherings: Gatherings,
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
@@ -157,6 +159,7 @@ impl Runtime {
             events: EventQueue::default(),
             warnings: warnings.clone(),
             accepts_no_more: AtomicBool::new(false),
+            draining: Draining::default(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),

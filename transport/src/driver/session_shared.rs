@@ -11,7 +11,7 @@ use std::{
 
 use super::{
     Condition, Driver, Ending, PeerDescription, Runtime, SessionCounters, SessionStats, TimedOut,
-    carrier::Carrier, engine::Mark, waiting::Looks,
+    carrier::Carrier, draining::PeerDraining, engine::Mark, waiting::Looks,
 };
 use crate::{
     channel::{receive_end::ReceiveEnd, send_end::SendEnd},
@@ -49,6 +49,8 @@ pub struct SessionShared {
     fences: AtomicBool,
     is_over: AtomicBool,
     pub(super) ending: Ending,
+    /// What the peer has said about calls that it serves.
+    pub(crate) draining: PeerDraining,
     pub(crate) counters: SessionCounters,
 }
 
@@ -109,6 +111,7 @@ impl SessionShared {
             fences: AtomicBool::new(fences),
             is_over: AtomicBool::new(false),
             ending: Ending::default(),
+            draining: PeerDraining::default(),
             counters: SessionCounters::default(),
         }
     }

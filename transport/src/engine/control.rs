@@ -119,6 +119,11 @@ pub enum Control {
     Goodbye,
     /// The peer has no such session any more, whatever was under way.
     Abandoned,
+    /// The peer begins no call any more that it serves.
+    Draining {
+        /// Every call that it had begun is answered, and the answers have come.
+        is_done: bool,
+    },
     /// The peer waits for credit.
     Want {
         /// What it was granted in all, as far as it knows.
@@ -200,6 +205,7 @@ const RESUMED: u8 = 13;
 const ABANDONED: u8 = 14;
 const QUERY: u8 = 15;
 const DAMAGED: u8 = 16;
+const DRAINING: u8 = 17;
 
 impl Control {
     /// Appends the message to `out`.
@@ -297,6 +303,7 @@ impl Control {
             Control::Goodbye => out.push(GOODBYE),
             Control::Abandoned => out.push(ABANDONED),
             Control::Query => out.push(QUERY),
+            Control::Draining { is_done } => out.extend([DRAINING, u8::from(*is_done)]),
             Control::Damaged { times } => {
                 out.push(DAMAGED);
                 out.extend_from_slice(&times.to_le_bytes());
@@ -407,6 +414,17 @@ impl Control {
                 times: reader.u64()?,
             },
             ABANDONED => Control::Abandoned,
+            DRAINING => Control::Draining {
+                is_done: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "a drain is neither under way nor done",
+                        });
+                    }
+                },
+            },
             WANT => Control::Want {
                 granted: reader.u64()?,
             },

@@ -107,6 +107,10 @@ pub struct Session {
     goodbye: Goodbye,
     /// The peer has said it.
     heard_goodbye: bool,
+    /// The peer is told that this node drains, and whether it has.
+    draining: Option<bool>,
+    /// What the peer has said of itself.
+    heard_draining: Option<bool>,
     /// Something other than records may have to go out, or to ride on the next frame. Set
     /// by whatever may lead to that, cleared when a look finds nothing.
     has_errands: bool,
@@ -201,6 +205,8 @@ impl Session {
             damaged: 0,
             goodbye: Goodbye::NotDue,
             heard_goodbye: false,
+            draining: None,
+            heard_draining: None,
             has_errands: false,
             writes_under_way: 0,
             awaiting_writes: Vec::new(),
@@ -625,6 +631,16 @@ impl Session {
     pub fn say_goodbye(&mut self) {
         if self.goodbye == Goodbye::NotDue {
             self.goodbye = Goodbye::Due;
+            self.has_errands = true;
+        }
+    }
+
+    /// Says that no call is begun here any more, and with `is_done` that those which were are
+    /// answered. Poll transmissions afterwards.
+    pub fn say_draining(&mut self, is_done: bool) {
+        if Some(is_done) > self.draining {
+            self.draining = Some(is_done);
+            self.control.push_back(Control::Draining { is_done });
             self.has_errands = true;
         }
     }

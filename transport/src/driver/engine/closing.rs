@@ -7,8 +7,9 @@ use std::{mem, time::Instant};
 
 use super::Engine;
 use crate::{
-    driver::{CloseReport, Context},
+    driver::{CloseReport, Context, Undelivered},
     engine::control::CloseReason,
+    fabric::link::Link,
 };
 
 /// Whether the node is being closed.
@@ -59,6 +60,24 @@ impl Engine {
             });
         }
         self.stop_listening_if_over();
+    }
+
+    /// Does something to every session.
+    pub(crate) fn on_every_link(
+        &mut self,
+        context: &mut Context<'_>,
+        mut act: impl FnMut(&mut Link),
+    ) {
+        let sessions: Vec<u64> = self.links.ids().collect();
+        for session in sessions {
+            self.on_link(session, context, |link, _| act(link));
+        }
+    }
+
+    /// Channels with messages that their peers are not known to have.
+    pub(crate) fn undelivered(&self) -> Vec<Undelivered> {
+        let links = self.links.values();
+        links.flat_map(|link| link.undelivered()).collect()
     }
 
     /// Nobody comes back once every session of a node that is closed has ended.

@@ -118,6 +118,8 @@ fn every_message_survives_the_wire_and_no_prefix_does() {
         },
         Control::Surrender { credit: 12 },
         Control::Abandoned,
+        Control::Draining { is_done: false },
+        Control::Draining { is_done: true },
         Control::Query,
         Control::Damaged { times: 1 << 33 },
         some_known(None),

@@ -247,6 +247,11 @@ pub enum Event {
     Goodbye,
     /// The peer has ended the session, and takes nothing more.
     Abandoned,
+    /// The peer begins no call any more that it serves.
+    Draining {
+        /// It has answered those that it had begun.
+        is_done: bool,
+    },
     /// Bytes that this end sent were damaged on their way, as the peer has found.
     Damaged {
         /// So many times, in all.

@@ -379,6 +379,15 @@ impl Session {
                 self.events.push_back(Event::Abandoned);
                 Ok(())
             }
+            Control::Draining { is_done } => {
+                // Over new wires it is said again.
+                let heard = Some(is_done);
+                if heard > self.heard_draining {
+                    self.heard_draining = heard;
+                    self.events.push_back(Event::Draining { is_done });
+                }
+                Ok(())
+            }
             Control::Want { granted } => {
                 if self.credit_grant.is_wanted(granted) {
                     Ok(())

@@ -255,6 +255,10 @@ impl Session {
         if self.goodbye == Goodbye::Said {
             self.goodbye = Goodbye::Due;
         }
+        if let Some(is_done) = self.draining {
+            self.control.push_back(Control::Draining { is_done });
+            self.has_errands = true;
+        }
         self.events.push_back(Event::Resumed { replayed });
         Ok(())
     }

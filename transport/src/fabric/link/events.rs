@@ -19,7 +19,10 @@ use crate::{
 
 impl Link {
     /// The session is up.
-    pub(crate) fn tell_of_connection(&self, context: &mut Context<'_>) {
+    pub(crate) fn tell_of_connection(&mut self, context: &mut Context<'_>) {
+        if context.runtime.is_draining() {
+            self.session.say_draining(false);
+        }
         let peer = self.shared.peer();
         let (fabric, reason) = (peer.fabric, peer.reason.clone());
         self.tell(What::Connected { fabric, reason }, context);
@@ -114,6 +117,7 @@ impl Link {
                 Event::Abandoned => {
                     self.is_certainly_gone("it has given the session up", context);
                 }
+                Event::Draining { is_done } => self.peer_drains(is_done, context),
                 Event::Damaged { times } => self.peer_found_damage(times),
                 Event::Replay {
                     end,

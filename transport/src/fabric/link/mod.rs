@@ -11,6 +11,7 @@
 mod alarms;
 pub(crate) mod compact;
 mod cut_frame;
+mod draining;
 mod ending;
 mod events;
 mod handles;

@@ -52,6 +52,7 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
         Event::Resumed { .. } => (12, None),
         Event::Abandoned => (13, None),
         Event::Damaged { .. } => (14, None),
+        Event::Draining { .. } => (15, None),
     };
     let sender = end.and_then(|end| node.senders.get(&end));
     let receiver = end.and_then(|end| node.receivers.get(&end));
@@ -70,7 +71,7 @@ pub(super) fn pair_of(node: &Node, event: &Event) -> usize {
 }
 
 /// How many events there are.
-const EVENTS: usize = 15;
+const EVENTS: usize = 16;
 /// States of an end that sends, of one that receives, and of a session.
 const STATES: usize = 4 + 4 + 2;
 /// Those of the wires.

@@ -410,6 +410,7 @@ impl Node {
                 Event::PeerOpened { .. } => {}
                 Event::Abandoned => return Err("nobody gives the session up".into()),
                 Event::Damaged { .. } => return Err("no bytes are damaged".into()),
+                Event::Draining { .. } => return Err("nobody drains".into()),
                 Event::Replay {
                     end,
                     received,

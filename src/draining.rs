@@ -1,0 +1,223 @@
+//! The orderly end of a node that serves calls.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::{Duration, Instant},
+};
+
+use ibex_transport::{
+    driver::{Runtime, Undelivered},
+    fork,
+};
+
+use crate::Node;
+
+/// How far a node that [drains](Node::drain) has come.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DrainReport {
+    /// Calls that had begun and ended in this time.
+    pub finished: usize,
+    /// Calls that handlers still had when the time was up. If the node is closed then, their
+    /// callers hear [`Lost`](crate::CallError::Lost), and cannot know whether they were executed.
+    pub still_running: usize,
+    /// Channels with messages that had been sent when the last call ended, or the time was up, and
+    /// that their peers are not known to have.
+    pub undelivered: Vec<Undelivered>,
+}
+
+impl DrainReport {
+    /// Whether every call was answered and everything delivered: closing the node loses nothing.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        self.still_running == 0 && self.undelivered.is_empty()
+    }
+}
+
+impl fmt::Display for DrainReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            finished,
+            still_running,
+            undelivered,
+        } = self;
+        let channels = undelivered.len();
+        write!(
+            f,
+            "{finished} calls finished, {still_running} still run, {channels} channels have \
+             messages that are not delivered"
+        )
+    }
+}
+
+/// A node's drain, for a task. See [`Node::drain_async`].
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct DrainAsync<'a> {
+    node: &'a Node,
+    /// Until it has begun.
+    timeout: Option<Duration>,
+    outcome: Arc<Mutex<Outcome>>,
+}
+
+/// What the future and the thread that waits share.
+#[derive(Default)]
+struct Outcome {
+    report: Option<DrainReport>,
+    waker: Option<Waker>,
+}
+
+impl Node {
+    /// Ends what the node serves, so that [`close`](Self::close) behind it loses no call:
+    ///
+    /// 1. It [stops accepting](Self::stop_accepting).
+    /// 2. It tells its peers, who have an [`Event::Draining`](crate::Event::Draining). Their calls
+    ///    end from then on as [`Refused`](crate::CallError::Refused), with the reason
+    ///    [`Draining`](crate::Refused::Draining).
+    /// 3. Requests that no handler has, and those that come, are refused in the same way, though
+    ///    nobody asks the services for the next one.
+    /// 4. Handlers that have a request may answer it.
+    /// 5. What was answered, and what senders had sent by then, is brought to the peers.
+    ///
+    /// It waits for the last two, for up to `timeout` ([`Duration::MAX`]: for ever), and reports how
+    /// far it came. A stream of replies is a call, which ends with its last reply. Other channels
+    /// and byte streams are none: they go on, and may be opened, until the node is closed. So do
+    /// calls of this node to others. Sessions stay, and a service goes on to wait in
+    /// [`next`](crate::Service::next) until the node is closed.
+    ///
+    /// When all calls are answered the peers hear that as well, and every call of theirs that has no
+    /// answer is known to be not executed, also one that is on its way when the node is closed.
+    ///
+    /// A node that drains does so to its end. Calling again waits again and reports what became of
+    /// the calls that were left. If the node is closed meanwhile, it returns. A handler must not
+    /// call it while it holds its request, since it would wait for that. Under
+    /// [`Driver::Caller`](crate::Driver::Caller) it runs turns while it waits; afterwards what
+    /// comes is refused in turns.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let node = ibex::Node::listen("127.0.0.1:0")?;
+    /// // It serves, until it is told to end.
+    /// let report = node.drain(Duration::from_secs(30));
+    /// if !report.is_complete() {
+    ///     eprintln!("{report}");
+    /// }
+    /// node.close(Duration::from_secs(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn drain(&self, timeout: Duration) -> DrainReport {
+        drain(&self.runtime, timeout)
+    }
+
+    /// The same for a task. It begins with the first poll.
+    ///
+    /// Dropping the future later does not take that back: the node goes on to refuse calls, and
+    /// [`drain`](Self::drain) or this method, called again, reports how far it is. A thread waits
+    /// for the end.
+    pub fn drain_async(&self, timeout: Duration) -> DrainAsync<'_> {
+        DrainAsync {
+            node: self,
+            timeout: Some(timeout),
+            outcome: Arc::default(),
+        }
+    }
+}
+
+fn drain(runtime: &Runtime, timeout: Duration) -> DrainReport {
+    if fork::is_child() {
+        return DrainReport::default();
+    }
+    let deadline = Instant::now().checked_add(timeout);
+    runtime.begin_drain();
+    let begun = runtime.running_calls();
+    let goes_on = || {
+        let now = Instant::now();
+        let has_time = deadline.is_none_or(|deadline| now < deadline) && !runtime.is_closed();
+        if has_time {
+            let soon = now + LOOK_AGAIN;
+            runtime.go_on_until(deadline.map_or(soon, |deadline| deadline.min(soon)));
+        }
+        has_time
+    };
+    while (runtime.running_calls() > 0 || runtime.has_unsaid()) && goes_on() {}
+    let still_running = runtime.running_calls();
+    if still_running == 0 && !runtime.has_unsaid() {
+        runtime.say_drained();
+        while runtime.has_unsaid() && goes_on() {}
+    }
+    let sent = runtime.undelivered();
+    let is_missing = |sent: &Undelivered, now: &[Undelivered]| {
+        now.iter().any(|now| {
+            (&now.peer, &now.channel) == (&sent.peer, &sent.channel) && now.received < sent.sent
+        })
+    };
+    let undelivered = loop {
+        let now = runtime.undelivered();
+        let missing = sent.iter().filter(|sent| is_missing(sent, &now));
+        let missing: Vec<_> = missing.cloned().collect();
+        if missing.is_empty() || !goes_on() {
+            break missing;
+        }
+    };
+    DrainReport {
+        finished: begun.saturating_sub(still_running),
+        still_running,
+        undelivered,
+    }
+}
+
+impl Future for DrainAsync<'_> {
+    type Output = DrainReport;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DrainReport> {
+        let this = self.get_mut();
+        if let Some(timeout) = this.timeout.take() {
+            let (runtime, outcome) = (this.node.runtime.clone(), this.outcome.clone());
+            if !fork::is_child() {
+                runtime.begin_drain();
+            }
+            let waiting = move || {
+                let report = drain(&runtime, timeout);
+                let mut outcome = lock(&outcome);
+                outcome.report = Some(report);
+                let waker = outcome.waker.take();
+                drop(outcome);
+                if let Some(waker) = waker {
+                    waker.wake();
+                }
+            };
+            if this.node.dialers.run(Box::new(waiting)).is_err() {
+                // Without a thread, this one has to wait.
+                return Poll::Ready(this.node.drain(timeout));
+            }
+        }
+        let mut outcome = lock(&this.outcome);
+        match outcome.report.take() {
+            Some(report) => Poll::Ready(report),
+            None => {
+                outcome.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DrainAsync<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DrainAsync").finish_non_exhaustive()
+    }
+}
+
+fn lock(outcome: &Mutex<Outcome>) -> MutexGuard<'_, Outcome> {
+    outcome.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// How long it sleeps before it looks again whether all is done.
+const LOOK_AGAIN: Duration = Duration::from_millis(2);

@@ -1,0 +1,168 @@
+//! Draining: calls that were begun here end, and no other begins.
+//!
+//! What serves calls registers, and looks at [`Runtime::is_draining`] behind counting each call
+//! that comes; whoever drains sets that before it reads the counts. Both in one order with all
+//! others, so that a call is refused by the one or counted by the other.
+#![forbid(unsafe_code)]
+
+use std::{
+    fmt,
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Instant,
+};
+
+use super::{Runtime, SessionShared, Undelivered, runtime::lock, waiting::Looks};
+use crate::{fabric::link::Link, fork, ring::WaitSlot};
+
+/// What serves calls of peers.
+pub trait Serves: Send + Sync {
+    /// Refuses what it has not begun, now and whenever something comes. Never waits.
+    fn refuse_waiting(&self);
+
+    /// Calls that have begun and not ended.
+    fn running(&self) -> usize;
+
+    /// Whether words about calls wait for room, of callers that are there.
+    fn has_unsaid(&self) -> bool;
+
+    /// Tells callers that every call which had begun is answered, and no other begins.
+    fn say_drained(&self);
+}
+
+/// How far a node is with it.
+#[derive(Default)]
+pub(super) struct Draining {
+    is_draining: AtomicBool,
+    services: Mutex<Vec<Weak<dyn Serves>>>,
+    waiters: WaitSlot,
+}
+
+/// What a session's peer has said of it.
+#[derive(Default)]
+pub(crate) struct PeerDraining {
+    drains: AtomicBool,
+    has_drained: AtomicBool,
+}
+
+impl PeerDraining {
+    /// Returns whether it is the first word of it.
+    pub(crate) fn hear(&self, is_done: bool) -> bool {
+        if is_done {
+            self.has_drained.store(true, Ordering::Release);
+        }
+        !self.drains.swap(true, Ordering::AcqRel)
+    }
+}
+
+impl SessionShared {
+    /// Whether the peer begins no call any more that it serves.
+    #[inline]
+    #[must_use]
+    pub fn peer_drains(&self) -> bool {
+        self.draining.drains.load(Ordering::Acquire)
+    }
+
+    /// Whether it has answered all that it had begun.
+    #[must_use]
+    pub fn peer_has_drained(&self) -> bool {
+        self.draining.has_drained.load(Ordering::Acquire)
+    }
+}
+
+impl Runtime {
+    /// Whether no call is begun here any more.
+    #[inline]
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        self.draining.is_draining.load(Ordering::SeqCst)
+    }
+
+    /// `service` is asked when the node drains.
+    pub fn serves(&self, service: Arc<dyn Serves>) {
+        let mut services = lock(&self.draining.services);
+        services.retain(|service| service.strong_count() > 0);
+        services.push(Arc::downgrade(&service));
+        drop(services);
+        if self.is_draining() {
+            service.refuse_waiting();
+        }
+    }
+
+    /// Begins no call any more, tells peers so, and refuses what waits.
+    pub fn begin_drain(&self) {
+        if fork::is_child() {
+            return;
+        }
+        self.stop_accepting();
+        self.draining.is_draining.store(true, Ordering::SeqCst);
+        self.with_engine(|engine, context| {
+            engine.on_every_link(context, |link| link.say_draining(false));
+        });
+        self.bell.wake();
+        self.for_services(|service| service.refuse_waiting());
+    }
+
+    /// Calls that have begun here and not ended.
+    #[must_use]
+    pub fn running_calls(&self) -> usize {
+        let mut running = 0;
+        self.for_services(|service| running += service.running());
+        running
+    }
+
+    /// Whether words about calls wait for room.
+    #[must_use]
+    pub fn has_unsaid(&self) -> bool {
+        let mut has_unsaid = false;
+        self.for_services(|service| has_unsaid |= service.has_unsaid());
+        has_unsaid
+    }
+
+    /// Tells peers that every call which had begun here is answered.
+    pub fn say_drained(&self) {
+        self.for_services(|service| service.say_drained());
+        self.with_engine(|engine, context| {
+            engine.on_every_link(context, |link| link.say_draining(true));
+        });
+        self.bell.wake();
+    }
+
+    /// Channels with messages that their peers are not known to have, who are asked.
+    #[must_use]
+    pub fn undelivered(&self) -> Vec<Undelivered> {
+        if fork::is_child() {
+            return Vec::new();
+        }
+        self.with_engine(|engine, context| {
+            let undelivered = engine.undelivered();
+            if !undelivered.is_empty() {
+                engine.on_every_link(context, Link::ask_for_all);
+            }
+            undelivered
+        })
+    }
+
+    /// Goes on until `until`, or until the node is closed.
+    pub fn go_on_until(&self, until: Instant) {
+        let look = || self.is_closed().then_some(());
+        let _ = self.wait(&self.draining.waiters, Some(until), Looks::Socket, look);
+    }
+
+    fn for_services(&self, mut act: impl FnMut(&dyn Serves)) {
+        // A service that answers may drop what registers another.
+        let services = lock(&self.draining.services).clone();
+        let services = services.iter().filter_map(Weak::upgrade);
+        services.for_each(|service| act(&*service));
+    }
+}
+
+impl fmt::Debug for Draining {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Draining")
+            .field("is_draining", &self.is_draining)
+            .finish_non_exhaustive()
+    }
+}
