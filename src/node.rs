@@ -66,7 +66,9 @@ use crate::{
 /// such session any more; or when it has not come back within
 /// [`session_timeout`](NodeBuilder::session_timeout) (30 s), and then neither end takes it up
 /// again. Its handles hand out everything that arrived, and then an error with counters, whose
-/// [cause](crate::EndCause::PeerGone) says whether the end is certain.
+/// [cause](crate::EndCause::PeerGone) says whether the end is certain. The peer's next process is
+/// another session's: [`keep_connected`](Node::keep_connected) connects to it, and a
+/// [`LogSender`](crate::LogSender) goes on where its log ends.
 ///
 /// # Fork
 ///

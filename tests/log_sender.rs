@@ -529,9 +529,20 @@ fn an_answer_of_zero_brings_all_again() {
         for _ in 0..3 {
             let mut receiver = pair.receiver();
             assert_eq!(sender.send(&mut log).expect("it is sent"), 3);
+            assert_eq!(sender.acked(), 0, "its log is lost");
             for number in 1..=3 {
-                assert_eq!(*pair.next(&mut receiver), number);
+                let message = pair.next(&mut receiver);
+                assert_eq!(*message, number);
+                message.ack();
             }
+            // The receiver tells its end of what it has acknowledged when it looks again.
+            assert!(
+                receiver
+                    .try_recv()
+                    .is_err_and(|nothing| nothing.is_transient())
+            );
+            sender.wait_acked(&mut log, 3).expect("it has all");
+            assert_eq!(sender.acked(), 3);
             drop(receiver);
             // The far end opens its end again in the same session.
             sender.go_on_with(pair.here.clone());

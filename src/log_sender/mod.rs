@@ -391,7 +391,8 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
             match Ended::of(end) {
                 Ended::Channel => return Ok(()),
                 Ended::Session => {
-                    self.sessions.end(end);
+                    self.sessions
+                        .end(format_args!("{}: {}", end.peer, end.cause));
                     return Ok(());
                 }
                 Ended::ForGood => {}

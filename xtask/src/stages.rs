@@ -253,7 +253,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
     let facade = [
         "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls \
          --test compile --test environment --test fingerprints --test group \
-         --test keeping_connected --test log --test log_sender --test memory_bound \
+         --test keeping_connected --test log --test memory_bound \
          --test owned_messages --test polls --test readme \
          --test refusals --test send_sync --test service_life --test shared_credit \
          --test streams --test unopened",
@@ -308,8 +308,8 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 /// The tests that need no device beside the suite: those that compute, and those that mostly wait.
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit",
-    "--test black_hole --test fan_in --test hostile_shm --test recorded_peers --test resuming \
-     --test rolling_upgrade --test select --test tasks",
+    "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
+     --test resuming --test rolling_upgrade --test select --test tasks",
 ];
 
 /// The proofs that need no device. Each test plays its proofs one after the other.
