@@ -14,9 +14,9 @@ use std::{
 };
 
 use ::ibex::{
-    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, NodeBuilder,
-    Peer, Policy, Raw, Receiver, RecvError, RecvTimeoutError, Select, Selectable, SendError,
-    Sender, SourceResult, TryRecvError, UntilAcked, Wait,
+    Driver, Fabric, FanIn, FanInEvent, LogError, LogSender, LogSent, LogSource, LogTurn, Message,
+    Node, NodeBuilder, Peer, Policy, Raw, Receiver, RecvError, RecvTimeoutError, Select,
+    Selectable, SendError, Sender, SourceResult, TryRecvError, UntilAcked, Wait,
 };
 use ibex_harness::Error;
 use serde::{Deserialize, Serialize};
@@ -84,8 +84,8 @@ pub(crate) struct IbexEndpoint {
     node: Rc<Node>,
     setup: Setup,
     address: SocketAddr,
-    /// Connected, and has not said where its log ends.
-    joining: Vec<(Peer, Receiver<Join>)>,
+    /// Replicas say here where their logs end.
+    joins: FanIn<Join>,
     carrier: Option<Fabric>,
     select: Select,
 }
@@ -101,9 +101,9 @@ impl IbexEndpoint {
         let address = node.local_addr();
         Ok(IbexEndpoint {
             address: address.ok_or_else(|| Error::subject("the node does not listen"))?,
+            joins: node.receiver("join").map_err(Error::subject)?,
             node: Rc::new(node),
             setup,
-            joining: Vec::new(),
             carrier: None,
             select: Select::new(),
         })
@@ -123,43 +123,35 @@ impl Endpoint for IbexEndpoint {
     }
 
     fn poll_join(&mut self, log: &mut Log) -> Result<Option<Joined<IbexReplica>>, Error> {
-        while let Some(peer) = self.node.try_accept().map_err(Error::subject)? {
-            // One that is gone already cannot be opened: nothing was lost.
-            if let Ok(join) = peer.receiver::<Join>("join") {
-                self.joining.push((peer, join));
-            }
-        }
-        let mut index = 0;
-        while let Some((_, join)) = self.joining.get_mut(index) {
-            match join.try_recv() {
-                Ok(message) => {
-                    let join = Join {
-                        replica: message.replica.to_native(),
-                        end: message.end.to_native(),
-                        number: message.number.to_native(),
-                        checksum: message.checksum.to_native(),
-                    };
-                    message.ack();
-                    let has = catch_up::position(&join, log).map_err(Error::subject)?;
-                    let (peer, _) = self.joining.swap_remove(index);
-                    let fabric = *self.carrier.insert(peer.fabric());
-                    // In shared memory a batch is there once it is published.
-                    let turns = self.setup.driver == DriverName::Caller && fabric != Fabric::Shm;
-                    let mut log = LogSender::new();
-                    log.go_on_with(peer);
-                    return Ok(Some(Joined {
-                        replica: join.replica,
-                        has,
-                        link: IbexReplica {
-                            log,
-                            has,
-                            turns: turns.then(|| self.node.clone()),
-                        },
-                    }));
-                }
-                Err(error) if error.is_transient() => index += 1,
-                Err(_) => drop(self.joining.swap_remove(index)),
-            }
+        while let Ok(Some(event)) = self.joins.try_next() {
+            let FanInEvent::Message(who, message) = event else {
+                continue;
+            };
+            let join = Join {
+                replica: message.replica.to_native(),
+                end: message.end.to_native(),
+                number: message.number.to_native(),
+                checksum: message.checksum.to_native(),
+            };
+            message.ack();
+            let Some(peer) = self.joins.peer(who) else {
+                continue; // It is gone already.
+            };
+            let has = catch_up::position(&join, log).map_err(Error::subject)?;
+            let fabric = *self.carrier.insert(peer.fabric());
+            // In shared memory a batch is there once it is published.
+            let turns = self.setup.driver == DriverName::Caller && fabric != Fabric::Shm;
+            let mut log = LogSender::new();
+            log.go_on_with(peer);
+            return Ok(Some(Joined {
+                replica: join.replica,
+                has,
+                link: IbexReplica {
+                    log,
+                    has,
+                    turns: turns.then(|| self.node.clone()),
+                },
+            }));
         }
         Ok(None)
     }
