@@ -103,7 +103,8 @@ use crate::{Peer, Peers, Sender, Sequence, ToAddress, UntilAcked, address, messa
 /// # }
 /// ```
 ///
-/// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does.
+/// Dropping a log sender ends its channel in order, as dropping a [`Sender`] does. The guide has a
+/// far end as well: [`restarting`](crate::guide::restarting).
 pub struct LogSender<T: ?Sized, C = DefaultCodec> {
     sessions: Sessions,
     /// The channel, once the far end has answered in the session that lasts.
