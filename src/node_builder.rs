@@ -172,11 +172,10 @@ impl NodeBuilder {
     /// on only in what time they leave. Where they keep a core for milliseconds, calls sleep at
     /// once and try to spin again later.
     ///
-    /// Under [`Driver::Tasks`] a task spins before it waits for a message, and only where the last
-    /// messages came within 150 µs each: to be woken takes an idle processor 25 to 50 µs. Over
-    /// shared memory it spins for 4 µs. It lets the other tasks of its thread run then, and spins
-    /// for at most 50 µs behind them, unless it waits for a call or a request. [`Wait::Event`] has it
-    /// wait at once; [`Wait::BusyPoll`] is for threads that block.
+    /// Under [`Driver::Tasks`] a task spins for 4 µs before it waits for a message over shared
+    /// memory, and only where the last messages came within 150 µs each: to be woken takes an idle
+    /// processor 25 to 50 µs. [`Wait::Event`] has it wait at once; [`Wait::BusyPoll`] is for
+    /// threads that block.
     pub fn wait(mut self, wait: Wait) -> Self {
         if let Wait::Adaptive { spin } = wait {
             let range = ..=Duration::from_secs(1);

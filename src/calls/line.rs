@@ -411,7 +411,7 @@ impl Line {
                 }
             }
             // In a task, which may look for a moment.
-            self.take_in_by(inbox, ReceiveHandle::poll_receive_briefly);
+            self.take_in_by(inbox, ReceiveHandle::poll_receive);
         });
         let look = self.slots().look_behind(key);
         if matches!(look, Look::Nothing) {

@@ -7,7 +7,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{Looking, RawMessage, ReceiveHandle, RecvFailure},
+    channel::{RawMessage, ReceiveHandle, RecvFailure},
     driver::Patience,
 };
 
@@ -120,11 +120,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
             let taken = match &mut self.from {
                 From::Node(fan_in) => {
                     let mut context = Context::from_waker(waker);
-                    let looking = match may_look {
-                        true => Looking::Briefly,
-                        false => Looking::Never,
-                    };
-                    match fan_in.poll_for(&mut context, looking) {
+                    match fan_in.poll_for(&mut context, may_look) {
                         Poll::Ready(event) => self.of_event(event),
                         Poll::Pending => return Poll::Pending,
                     }
@@ -133,7 +129,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Source<Q, R, C> {
                     // One that is still there does for no message behind those that were taken.
                     handle.leave();
                     let polled = match may_look {
-                        true => handle.poll_receive_briefly(waker),
+                        true => handle.poll_receive(waker),
                         false => handle.poll_receive_at_once(waker),
                     };
                     match polled {

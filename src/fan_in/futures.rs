@@ -5,8 +5,6 @@ use std::{
     task::{Context, Poll},
 };
 
-use ibex_transport::channel::Looking;
-
 use super::{FanIn, FanInEvent, Something};
 use crate::{
     KnownVersions,
@@ -43,7 +41,7 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     /// Polls for what comes next, as [`next_async`](Self::next_async) does. While it is pending the waker of the last poll
     /// is kept, and no other.
     pub fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<FanInEvent<T, C, V>>> {
-        self.poll_for(context, Looking::Long)
+        self.poll_for(context, true)
     }
 
     /// Polls for what comes next. A waker, which holds up its caller, may not look for a moment
@@ -51,9 +49,9 @@ impl<T: ?Sized, C, V: KnownVersions<T, C>> FanIn<T, C, V> {
     pub(crate) fn poll_for(
         &mut self,
         context: &mut Context<'_>,
-        looking: Looking,
+        may_look: bool,
     ) -> Poll<Option<FanInEvent<T, C, V>>> {
-        let how = (looking, self.in_memory);
+        let how = (may_look, self.in_memory);
         let gathering = self.gathering.clone();
         let mut wait = mem::take(&mut self.task_wait);
         let waker = context.waker();

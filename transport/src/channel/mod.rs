@@ -37,7 +37,6 @@ pub use group::{
     WhenFull,
 };
 pub use message::RawMessage;
-pub use promptness::Looking;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;
 pub use send_handle::{Abort, SendHandle};

@@ -27,7 +27,7 @@ use std::{
 use super::{
     Abort, RawMessage, RawReservation, ReceiveHandle, RecvError, RecvFailure, SendError,
     SendFailure, SendHandle, WaitAckedError,
-    promptness::{Looking, Promptness},
+    promptness::{self, Promptness},
     send_end::{SendEnd, Wish},
     send_handle::{Entered, Reserved},
 };
@@ -93,7 +93,7 @@ impl ReceiveHandle {
     /// if the peer does not open its end for `open_timeout`.
     #[inline]
     pub fn poll_receive(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.poll_receive_with(waker, Looking::Long)
+        self.poll_receive_with(waker, true)
     }
 
     /// Polls as [`poll_receive`](Self::poll_receive) does, and wakes the task again where a message
@@ -114,13 +114,7 @@ impl ReceiveHandle {
     /// Polls as [`poll_receive`](Self::poll_receive) does, and never looks for a moment before it
     /// is pending: for a waker, which holds up what its caller has to do next.
     pub fn poll_receive_at_once(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.poll_receive_with(waker, Looking::Never)
-    }
-
-    /// Polls as [`poll_receive`](Self::poll_receive) does, in a task whose waker `waker` is not: looks
-    /// for some microseconds at most, and where that costs no system call.
-    pub fn poll_receive_briefly(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.poll_receive_with(waker, Looking::Briefly)
+        self.poll_receive_with(waker, false)
     }
 
     /// The next message, if one is there, for who left a waker by another poll: notes how soon it
@@ -138,9 +132,9 @@ impl ReceiveHandle {
     fn poll_receive_with(
         &mut self,
         waker: &Waker,
-        looking: Looking,
+        may_look: bool,
     ) -> Poll<Result<RawMessage, RecvError>> {
-        let polled = self.take_or_register(waker, looking);
+        let polled = self.take_or_register(waker, may_look);
         if polled.is_pending() {
             self.end().watch_open();
         }
@@ -151,14 +145,14 @@ impl ReceiveHandle {
     /// open its end and nobody has to be told.
     #[inline]
     pub fn poll_receive_unwatched(&mut self, waker: &Waker) -> Poll<Result<RawMessage, RecvError>> {
-        self.take_or_register(waker, Looking::Never)
+        self.take_or_register(waker, false)
     }
 
     #[inline]
     fn take_or_register(
         &mut self,
         waker: &Waker,
-        looking: Looking,
+        may_look: bool,
     ) -> Poll<Result<RawMessage, RecvError>> {
         if !fork::is_child()
             && let Some(message) = self.take()
@@ -169,7 +163,7 @@ impl ReceiveHandle {
             }
             return Poll::Ready(Ok(message));
         }
-        self.receive_or_register(waker, looking)
+        self.receive_or_register(waker, may_look)
     }
 
     /// Looks, and leaves the waker if nothing is there. Where callers turn the engine, the first
@@ -179,23 +173,20 @@ impl ReceiveHandle {
     fn receive_or_register(
         &mut self,
         waker: &Waker,
-        looking: Looking,
+        may_look: bool,
     ) -> Poll<Result<RawMessage, RecvError>> {
         if fork::is_child() {
             return Poll::Ready(Err(self.used_after_fork()));
         }
         let first = self.ticket.is_none();
         let mut found = settled_receive(self.receive(Patience::None));
-        if looking != Looking::Never
+        if may_look
+            && first
             && found.is_none()
-            && let Some(moment) = self.promptness.look(first, self.end().session.is_shm())
+            && self.end().session.is_shm()
+            && self.promptness.is_worth_a_look()
         {
-            // A look disarms what a waker needs: one that is left is left anew behind it.
-            self.leave();
-            found = self.look_for_a_moment(moment);
-            if found.is_none() {
-                self.promptness.looked_in_vain(moment);
-            }
+            found = self.look_for_a_moment(promptness::LOOK);
         }
         if found.is_none() {
             self.register(waker);
@@ -211,9 +202,6 @@ impl ReceiveHandle {
                 // Nobody else looks, and the clock is read for nobody else.
                 if self.end().session.runtime().driver() == Driver::Tasks {
                     self.promptness.waits();
-                    if looking == Looking::Long && self.promptness.yields(first) {
-                        waker.wake_by_ref();
-                    }
                 }
                 Poll::Pending
             }
@@ -552,7 +540,7 @@ impl Gathering {
         &self,
         wait: &mut GatheringWait,
         waker: &Waker,
-        (looking, in_memory): (Looking, bool),
+        (may_look, in_memory): (bool, bool),
         mut condition: C,
     ) -> Poll<C::Output> {
         let first = !wait.left.has_waker();
@@ -561,15 +549,13 @@ impl Gathering {
             wait.promptness.came();
             return Poll::Ready(found);
         }
-        if looking != Looking::Never
-            && let Some(moment) = wait.promptness.look(first, in_memory)
-        {
+        if may_look && first && in_memory && wait.promptness.is_worth_a_look() {
             let looks = Self::looks(in_memory);
-            if let Some(found) = self.runtime().look_for(moment, looks, &mut condition) {
+            let look = promptness::LOOK;
+            if let Some(found) = self.runtime().look_for(look, looks, &mut condition) {
                 wait.promptness.came();
                 return Poll::Ready(found);
             }
-            wait.promptness.looked_in_vain(moment);
         }
         self.register(&mut wait.left, waker);
         self.poll();
@@ -583,9 +569,6 @@ impl Gathering {
             None => {
                 if self.runtime().driver() == Driver::Tasks {
                     wait.promptness.waits();
-                    if looking == Looking::Long && wait.promptness.yields(first) {
-                        waker.wake_by_ref();
-                    }
                 }
                 Poll::Pending
             }

@@ -430,19 +430,21 @@ impl Runtime {
     /// told to poll once more.
     pub(super) fn turn_in_passing(&self, turn: impl FnOnce(&Self) -> bool) {
         match self.driving {
-            Driving::Callers => {
-                if turn(self) {
-                    self.tell_watcher();
-                }
-            }
-            Driving::Tasks => {
-                self.flushing.begin();
-                turn(self);
-                if self.engine.has_sleeper() {
-                    self.settle();
-                }
+            Driving::Callers | Driving::Tasks => {
+                let moved = turn(self);
+                self.settle_turn(moved);
             }
             Driving::Waiters | Driving::Thread => {}
+        }
+    }
+
+    /// Has a task that is parked, or a program that sleeps on the epoll set, told of what comes
+    /// behind a turn that it did not run.
+    pub(super) fn settle_turn(&self, moved: bool) {
+        match self.driving {
+            Driving::Callers if moved => self.tell_watcher(),
+            Driving::Tasks if self.engine.has_sleeper() => self.settle(),
+            _ => {}
         }
     }
 
@@ -492,14 +494,16 @@ impl Runtime {
     pub(crate) fn let_out(&self, session: u64) {
         if let Some(mut engine) = self.engine.try_lock()
             && (self.engine.is_marked() || !engine.post_lone_record(session))
-            && self.turn(engine, &Ready::NOTHING)
         {
-            self.tell_watcher();
+            let moved = self.turn(engine, &Ready::NOTHING);
+            self.settle_turn(moved);
         }
     }
 
     /// One turn under the lock, then the wakers without it.
     pub(super) fn turn(&self, mut engine: MutexGuard<'_, Engine>, ready: &Ready) -> bool {
+        // Not before the lock is there: who does not get it runs no turn.
+        self.flushing.begin();
         let mut context = Context::new(self);
         let progress = engine.turn(ready, &mut context);
         let is_finished = engine.is_finished();

@@ -25,7 +25,8 @@ use std::{
 };
 
 use super::{
-    CloseReport, Driving, engine,
+    CloseReport, Driving,
+    engine::{self, Ready},
     runtime::{Runtime, lock},
 };
 use crate::{clock, fork, ring::Ticket};
@@ -67,10 +68,17 @@ impl Flushing {
         true
     }
 
-    /// Notes that a turn begins. Returns whether one was asked for.
-    pub(super) fn begin(&self) -> bool {
+    /// Notes that a turn begins, for the thread that has the engine's lock.
+    pub(super) fn begin(&self) {
         // Most turns are asked for by nobody.
-        self.is_owed.load(Ordering::Relaxed) && self.is_owed.swap(false, Ordering::AcqRel)
+        if self.is_owed.load(Ordering::Relaxed) {
+            self.is_owed.swap(false, Ordering::AcqRel);
+        }
+    }
+
+    /// Returns whether a turn was asked for and has not begun.
+    fn is_owed(&self) -> bool {
+        self.is_owed.load(Ordering::Acquire)
     }
 
     fn register(&self, waker: &Waker) {
@@ -95,7 +103,6 @@ impl Runtime {
             let _ = self.end_close();
             return Step::Over;
         }
-        self.flushing.begin();
         let mut engine = self.engine.lock();
         engine.note_time(clock::now());
         let ready = engine::sleep(&self.epoll, Some(Duration::ZERO));
@@ -118,8 +125,9 @@ impl Runtime {
     /// more. Ready when the node is closed.
     pub fn poll_flushing(&self, waker: &Waker) -> Poll<()> {
         self.flushing.register(waker);
-        if self.flushing.begin() {
-            self.turn_in_passing(Self::poll);
+        if self.flushing.is_owed() {
+            let moved = self.turn(self.engine.lock(), &Ready::NOTHING);
+            self.settle_turn(moved);
         }
         match self.is_closed() {
             true => Poll::Ready(()),
@@ -171,5 +179,42 @@ impl Runtime {
         if !is_asked {
             self.bell.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::super::{Driver, RuntimeConfig, Wait};
+    use super::*;
+
+    fn runtime() -> Arc<Runtime> {
+        Runtime::start(RuntimeConfig {
+            driver: Driver::Tasks,
+            wait: Wait::Event,
+            wait_engine: Wait::Event,
+            cores: Vec::new(),
+            session_credit_bytes: 1 << 20,
+            node_credit_bytes: 1 << 20,
+            memory_limit: 1 << 30,
+            notice_timeout: Duration::from_secs(3),
+            session_timeout: Duration::from_secs(30),
+        })
+        .expect("a runtime")
+    }
+
+    /// A task asks for a turn while another has the engine, and a third one looks in vain for a
+    /// turn of its own meanwhile: the flushing task has it still to do.
+    #[test]
+    fn a_turn_that_nobody_runs_stays_owed() {
+        let runtime = runtime();
+        let engine = runtime.engine.lock();
+        assert!(runtime.flushing.ask());
+        runtime.poll_in_passing();
+        assert!(runtime.flushing.is_owed());
+        drop(engine);
+        assert!(runtime.poll_flushing(Waker::noop()).is_pending());
+        assert!(!runtime.flushing.is_owed());
     }
 }

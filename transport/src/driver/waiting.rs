@@ -330,7 +330,12 @@ impl Runtime {
     /// and so that the next message published rings. The leader is woken if it has to sleep
     /// less long, or there is something to do.
     pub(super) fn settle(&self) {
-        let Some(mut engine) = self.engine.try_lock() else {
+        let engine = match self.driving {
+            // Not everybody who may have it settles.
+            Driving::Tasks => Some(self.engine.lock()),
+            _ => self.engine.try_lock(),
+        };
+        let Some(mut engine) = engine else {
             // Who has it settles, or leads.
             return;
         };
