@@ -164,7 +164,9 @@ impl Link {
     }
 
     pub(super) fn finish_broken(&mut self, cause: EndCause, context: &mut Context<'_>) {
-        self.is_lost = true;
+        // A peer that has said goodbye had taken over what lies in memory (shm); the last frame to it
+        // may be unwritten when it closes the connection.
+        self.is_lost = self.phase != Phase::PeerClosed;
         let cause = match self.phase {
             Phase::Closing => EndCause::NodeClosed,
             // It said so before.
