@@ -21,7 +21,7 @@ use crate::Node;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainReport {
-    /// Calls that had begun and ended in this time.
+    /// Calls that handlers had when the node began to drain, and that have ended since.
     pub finished: usize,
     /// Calls that handlers still had when the time was up. If the node is closed then, their
     /// callers hear [`Lost`](crate::CallError::Lost), and cannot know whether they were executed.
@@ -136,7 +136,6 @@ fn drain(runtime: &Runtime, timeout: Duration) -> DrainReport {
     }
     let deadline = Instant::now().checked_add(timeout);
     runtime.begin_drain();
-    let begun = runtime.running_calls();
     let goes_on = || {
         let now = Instant::now();
         let has_time = deadline.is_none_or(|deadline| now < deadline) && !runtime.is_closed();
@@ -167,7 +166,7 @@ fn drain(runtime: &Runtime, timeout: Duration) -> DrainReport {
         }
     };
     DrainReport {
-        finished: begun.saturating_sub(still_running),
+        finished: runtime.drained_calls(),
         still_running,
         undelivered,
     }

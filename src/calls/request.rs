@@ -47,6 +47,8 @@ struct Call {
     is_stream: bool,
     deadline: Option<Instant>,
     is_copied: bool,
+    /// A handler got it.
+    has_begun: bool,
     /// It was answered, or given back.
     is_over: bool,
 }
@@ -70,6 +72,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
                 is_stream: header.kind == Kind::Stream,
                 deadline,
                 is_copied: false,
+                has_begun: false,
                 is_over: false,
             },
             _reply: PhantomData,
@@ -230,6 +233,11 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Request<Q, R, C> {
 
     // ---- For the service -----------------------------------------------------------------
 
+    /// A handler gets it.
+    pub(super) fn begins(&mut self) {
+        self.call.has_begun = true;
+    }
+
     /// No handler gets it.
     pub(super) fn give_back(mut self, reason: Refused) {
         self.call.is_over = true;
@@ -385,8 +393,12 @@ impl Drop for Call {
             self.finish(Kind::Unanswered, 0, "");
         }
         self.client.finish(self.id);
+        let runtime = self.client.session.runtime();
+        if self.has_begun && runtime.is_draining() {
+            runtime.count_drained_call();
+        }
         if let Some(shared) = self.client.shared() {
-            // Whoever sees it sees what was said before.
+            // Whoever sees it sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
         }
     }

@@ -202,8 +202,9 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Hub<Q, R, C> {
         if self.runtime.is_draining() {
             self.refuse_backlog(source, Refused::Draining);
         }
-        while let Some(request) = source.backlog.pop() {
+        while let Some(mut request) = source.backlog.pop() {
             if !request.is_past() {
+                request.begins();
                 return Some(Ok(Some(request)));
             }
             request.give_back(Refused::Expired);

@@ -9,7 +9,7 @@ use std::{
     fmt,
     sync::{
         Arc, Mutex, Weak,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Instant,
 };
@@ -36,6 +36,8 @@ pub trait Serves: Send + Sync {
 #[derive(Default)]
 pub(super) struct Draining {
     is_draining: AtomicBool,
+    /// Calls that handlers had and have ended since.
+    finished: AtomicUsize,
     services: Mutex<Vec<Weak<dyn Serves>>>,
     waiters: WaitSlot,
 }
@@ -111,6 +113,17 @@ impl Runtime {
         let mut running = 0;
         self.for_services(|service| running += service.running());
         running
+    }
+
+    /// A call that a handler had ends while the node drains.
+    pub fn count_drained_call(&self) {
+        self.draining.finished.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Calls that handlers had when the node began to drain, and that have ended since.
+    #[must_use]
+    pub fn drained_calls(&self) -> usize {
+        self.draining.finished.load(Ordering::Relaxed)
     }
 
     /// Whether words about calls wait for room.
