@@ -1,6 +1,9 @@
 //! Logs that are sent to a far end which ends and comes back in the middle.
 #![forbid(unsafe_code)]
 
+#[path = "common/over.rs"]
+mod over;
+
 use std::{
     env,
     error::Error,
@@ -14,9 +17,10 @@ use std::{
 };
 
 use ibex::{
-    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, NodeBuilder,
-    Peer, Pod, Policy, Receiver, Sender, SourceResult,
+    Driver, Fabric, LogError, LogSender, LogSent, LogSource, LogTurn, Message, Node, Peer, Pod,
+    Receiver, Sender, SourceResult,
 };
+use over::Over;
 
 /// Messages of a log: each is the number of its place.
 const END: u64 = 10_000;
@@ -25,62 +29,6 @@ const LIVES: [u64; 5] = [1, 2_500, 2_501, 7_000, END];
 /// The fabrics that need no device.
 const FABRICS: [Fabric; 2] = [Fabric::Shm, Fabric::Tcp];
 const LOOPBACK: &str = "127.0.0.1:0";
-
-// ---- Nodes and their fabrics -----------------------------------------------------------
-
-/// Makes builders of nodes that have one fabric alone.
-#[derive(Clone)]
-struct Over {
-    fabric: Fabric,
-    #[cfg(feature = "fake-device")]
-    devices: ibex_transport::fabric::verbs::provider::fake::FakeProvider,
-}
-
-impl Over {
-    fn each() -> Vec<Over> {
-        let fabrics = [
-            Fabric::Shm,
-            Fabric::Tcp,
-            #[cfg(feature = "fake-device")]
-            Fabric::Verbs,
-        ];
-        fabrics.map(Over::new).into()
-    }
-
-    #[cfg(not(feature = "fake-device"))]
-    fn new(fabric: Fabric) -> Over {
-        Over { fabric }
-    }
-
-    #[cfg(feature = "fake-device")]
-    fn new(fabric: Fabric) -> Over {
-        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
-
-        // Of a network for documentation (RFC 5737).
-        let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
-        let devices = FakeProvider::new(vec![device]);
-        Over { fabric, devices }
-    }
-
-    fn builder(&self, driver: Driver) -> NodeBuilder {
-        let none: [(&str, &str); 0] = [];
-        let builder = Node::builder().environment(none).driver(driver);
-        let builder = builder.fabric(self.fabric, Policy::Require);
-        #[cfg(feature = "fake-device")]
-        let builder = {
-            let settings = ibex::rdma::RdmaSettings::new().device("fake0");
-            builder.rdma(settings.on_fake(&self.devices, |_| ()))
-        };
-        builder
-    }
-
-    fn listener(&self, driver: Driver) -> (Node, SocketAddr) {
-        let node = self.builder(driver).listen(LOOPBACK).build();
-        let node = node.expect("a node");
-        let address = node.local_addr().expect("it listens");
-        (node, address)
-    }
-}
 
 // ---- The log and the far end -----------------------------------------------------------
 

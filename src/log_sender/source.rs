@@ -28,8 +28,8 @@ pub trait LogSource<T: ?Sized, C: Codec<T> = DefaultCodec> {
     ///
     /// It asks the far end, by a call or by a message on another channel; whoever answers says
     /// which messages come again. It asks first and opens the channel last: one that it opened and
-    /// dropped is an orderly end to the far end. It may wait. It is asked anew where the session ends meanwhile,
-    /// and by the next call where it fails or that call is cancelled.
+    /// dropped is an orderly end to the far end. It may wait. It is asked anew where the session
+    /// ends meanwhile, and by the next call where it fails or that call is cancelled.
     ///
     /// # Errors
     ///

@@ -255,7 +255,7 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --test compile --test environment --test fingerprints --test group \
          --test keeping_connected --test log --test memory_bound \
          --test owned_messages --test polls --test readme \
-         --test refusals --test send_sync --test service_life --test shared_credit \
+         --test refusals --test send_sync --test shared_credit \
          --test streams --test unopened",
         "cargo test -p ibex --doc",
     ];
@@ -309,7 +309,7 @@ const SUITE: &str = "--test conformance -- --skip /fake/";
 const CONFORMANCE: &[&str] = &[
     "--test damage --test first_bytes --test memory_limit",
     "--test black_hole --test fan_in --test hostile_shm --test log_sender --test recorded_peers \
-     --test resuming --test rolling_upgrade --test select --test tasks",
+     --test resuming --test rolling_upgrade --test select --test service_life --test tasks",
 ];
 
 /// The proofs that need no device. Each test plays its proofs one after the other.
