@@ -287,7 +287,7 @@ impl<C> ChannelBuilder<C> {
         };
         OpenError {
             channel: self.name.clone(),
-            peer: self.session.peer().address.to_string(),
+            peer: self.session.peer_name(),
             end,
             reason,
         }

@@ -148,9 +148,9 @@ impl NodeBuilder {
         self
     }
 
-    /// A name of the node for people, of 1 to 64 bytes. Default: none. The log has it with each
-    /// peer, and [`NodeStats`](crate::NodeStats) and `Debug` of the node show it, so that the
-    /// nodes of one process are told apart. Peers are not told.
+    /// A name of the node for people, of 1 to 64 bytes. Default: none. The log and the
+    /// errors of channels have it with each peer, and [`NodeStats`](crate::NodeStats) and `Debug`
+    /// of the node show it, so that the nodes of one process are told apart. Peers are not told.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         let name = name.into();
         let bytes = name.len() as u64;

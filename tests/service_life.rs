@@ -200,7 +200,7 @@ fn a_node_that_stops_accepting_refuses_who_connects_to_its_own_address() {
 }
 
 #[test]
-fn a_name_is_in_the_stats_and_an_identity_outlives_a_run() {
+fn a_name_is_in_stats_and_errors_and_an_identity_outlives_a_run() {
     let identity = [7; 16];
     let run = || builder().name("replica-2").identity(identity).build();
     let first = run().expect("a node");
@@ -214,6 +214,18 @@ fn a_name_is_in_the_stats_and_an_identity_outlives_a_run() {
     assert_ne!(first.id(), second.id());
     assert_eq!(first.id().node_id(), identity);
     assert_eq!(second.id().node_id(), identity);
+
+    let there = builder().listen(LOOPBACK).build().expect("a node");
+    let address = there.local_addr().expect("it listens");
+    let peer = first.connect(address).expect("it listens");
+    let _ = there.close(Duration::ZERO);
+    let gone = peer.receiver::<u64>("news").and_then(|mut news| {
+        let _ = news.recv();
+        peer.receiver::<u64>("news")
+    });
+    let gone = gone.expect_err("the node is closed").to_string();
+    let told = format!("with {address} (a peer of node replica-2)");
+    assert!(gone.contains(&told), "{gone}");
 
     let nameless = builder().name("").build().expect_err("no name");
     assert_eq!(

@@ -164,7 +164,7 @@ impl Line {
     }
 
     pub(super) fn peer_name(&self) -> String {
-        self.session.peer().address.to_string()
+        self.session.peer_name()
     }
 
     // ---- News ------------------------------------------------------------------------

@@ -152,7 +152,7 @@ impl SendEnd {
         (ended && ask.acknowledged > acknowledged).then(|| {
             Err(WaitAckedError::Unacknowledged {
                 channel: self.name.to_string(),
-                peer: self.session.peer().address.to_string(),
+                peer: self.session.peer_name(),
                 sequence: acknowledged + 1,
             })
         })

@@ -347,8 +347,13 @@ impl SessionShared {
         self.carrier.granting_site()
     }
 
-    pub(crate) fn peer_name(&self) -> String {
-        self.peer.address.to_string()
+    /// The peer's address for errors, and the name of the node here if it has one.
+    #[must_use]
+    pub fn peer_name(&self) -> String {
+        match &self.peer.known_to {
+            Some(node) => format!("{} (a peer of node {node})", self.peer.address),
+            None => self.peer.address.to_string(),
+        }
     }
 
     /// The session is over, and the engine has forgotten it: it keeps no descriptor, however
