@@ -17,7 +17,7 @@ use ibex_transport::{
 
 use crate::Node;
 
-/// How far a node that [drains](Node::drain) has come.
+/// Progress of a node that [drains](Node::drain).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DrainReport {
@@ -32,7 +32,8 @@ pub struct DrainReport {
 }
 
 impl DrainReport {
-    /// Whether every call was answered and everything delivered: closing the node loses nothing.
+    /// Returns whether every call was answered and everything delivered: closing the node loses
+    /// nothing.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.still_running == 0 && self.undelivered.is_empty()
@@ -64,7 +65,7 @@ pub struct DrainAsync<'a> {
     outcome: Arc<Mutex<Outcome>>,
 }
 
-/// What the future and the thread that waits share.
+/// State that the future and the thread that waits share.
 #[derive(Default)]
 struct Outcome {
     report: Option<DrainReport>,
@@ -116,7 +117,7 @@ impl Node {
         drain(&self.runtime, timeout)
     }
 
-    /// The same for a task. It begins with the first poll.
+    /// Drains as [`drain`](Self::drain) does, for a task. It begins with the first poll.
     ///
     /// Dropping the future later does not take that back: the node goes on to refuse calls, and
     /// [`drain`](Self::drain) or this method, called again, reports how far it is. A thread waits

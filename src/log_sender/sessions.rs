@@ -25,7 +25,7 @@ pub(super) struct Kept {
     address: String,
     /// The session that was handed out last.
     last: Option<Peer>,
-    /// That one is over, whether the board shows it or not.
+    /// The last session is over, whether the board shows it or not.
     is_over: bool,
     /// A task's place among those that wait at the board.
     held: Option<Ticket>,

@@ -71,7 +71,7 @@ impl Board {
         self.runtime.wake_at(&self.waiters);
     }
 
-    /// Nothing will change any more.
+    /// The keeper has ended: nothing changes any more.
     pub(super) fn end(&self) {
         let mut shown = self.lock();
         shown.is_over = true;
@@ -140,7 +140,7 @@ impl Board {
         }
     }
 
-    /// As [`next_peer`](Self::next_peer), for a task.
+    /// Polls for what [`next_peer`](Self::next_peer) waits for.
     pub(crate) fn poll_peer(
         &self,
         address: &str,
@@ -219,5 +219,5 @@ impl Board {
     }
 }
 
-/// As many as a node keeps.
+/// The number of events that are kept for a reader.
 const MOST_EVENTS: usize = 1024;

@@ -33,7 +33,7 @@ pub(super) struct Keeper {
     close: CloseWait,
 }
 
-/// One address, and how it fares.
+/// An address, and the state of its session.
 struct Kept {
     /// The discovery still answers it.
     is_listed: bool,

@@ -17,7 +17,7 @@ use std::{
 use super::{Runtime, SessionShared, Undelivered, runtime::lock, waiting::Looks};
 use crate::{fabric::link::Link, fork, ring::WaitSlot};
 
-/// What serves calls of peers.
+/// A service, as the drain of its node sees it.
 pub trait Serves: Send + Sync {
     /// Refuses what it has not begun, now and whenever something comes. Never waits.
     fn refuse_waiting(&self);
@@ -25,14 +25,14 @@ pub trait Serves: Send + Sync {
     /// Calls that have begun and not ended.
     fn running(&self) -> usize;
 
-    /// Whether words about calls wait for room, of callers that are there.
+    /// Returns whether words about calls wait for room, of callers that are there.
     fn has_unsaid(&self) -> bool;
 
     /// Tells callers that every call which had begun is answered, and no other begins.
     fn say_drained(&self);
 }
 
-/// How far a node is with it.
+/// State of a node's drain.
 #[derive(Default)]
 pub(super) struct Draining {
     is_draining: AtomicBool,
@@ -42,7 +42,7 @@ pub(super) struct Draining {
     waiters: WaitSlot,
 }
 
-/// What a session's peer has said of it.
+/// State of a peer's drain, as it has told a session.
 #[derive(Default)]
 pub(crate) struct PeerDraining {
     drains: AtomicBool,
@@ -60,14 +60,14 @@ impl PeerDraining {
 }
 
 impl SessionShared {
-    /// Whether the peer begins no call any more that it serves.
+    /// Returns whether the peer begins no call any more that it serves.
     #[inline]
     #[must_use]
     pub fn peer_drains(&self) -> bool {
         self.draining.drains.load(Ordering::Acquire)
     }
 
-    /// Whether it has answered all that it had begun.
+    /// Returns whether the peer has answered all that it had begun.
     #[must_use]
     pub fn peer_has_drained(&self) -> bool {
         self.draining.has_drained.load(Ordering::Acquire)
@@ -75,7 +75,7 @@ impl SessionShared {
 }
 
 impl Runtime {
-    /// Whether no call is begun here any more.
+    /// Returns whether no call is begun here any more.
     #[inline]
     #[must_use]
     pub fn is_draining(&self) -> bool {
@@ -126,7 +126,7 @@ impl Runtime {
         self.draining.finished.load(Ordering::Relaxed)
     }
 
-    /// Whether words about calls wait for room.
+    /// Returns whether words about calls wait for room.
     #[must_use]
     pub fn has_unsaid(&self) -> bool {
         let mut has_unsaid = false;
