@@ -5,7 +5,10 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Context, Poll, Waker},
     time::{Duration, Instant},
 };
@@ -27,7 +30,8 @@ pub struct DrainReport {
     /// callers hear [`Lost`](crate::CallError::Lost), and cannot know whether they were executed.
     pub still_running: usize,
     /// Channels with messages that had been sent when the last call ended, or the time was up, and
-    /// that their peers are not known to have.
+    /// that their peers are not known to have. Channels of sessions that ended meanwhile are not
+    /// among them.
     pub undelivered: Vec<Undelivered>,
 }
 
@@ -62,10 +66,16 @@ pub struct DrainAsync<'a> {
     node: &'a Node,
     /// Until it has begun.
     timeout: Option<Duration>,
-    outcome: Arc<Mutex<Outcome>>,
+    waiting: Arc<Waiting>,
 }
 
-/// State that the future and the thread that waits share.
+/// Shared by the future and the thread that waits.
+#[derive(Default)]
+struct Waiting {
+    is_dropped: AtomicBool,
+    outcome: Mutex<Outcome>,
+}
+
 #[derive(Default)]
 struct Outcome {
     report: Option<DrainReport>,
@@ -114,41 +124,48 @@ impl Node {
     /// # }
     /// ```
     pub fn drain(&self, timeout: Duration) -> DrainReport {
-        drain(&self.runtime, timeout)
+        drain(&self.runtime, Instant::now().checked_add(timeout), || true)
     }
 
-    /// Drains as [`drain`](Self::drain) does, for a task. It begins with the first poll.
+    /// Drains the node as [`drain`](Self::drain) does, for a task. The drain begins with the first
+    /// poll, and `timeout` counts from then. A thread waits for the end.
     ///
     /// Dropping the future later does not take that back: the node goes on to refuse calls, and
-    /// [`drain`](Self::drain) or this method, called again, reports how far it is. A thread waits
-    /// for the end.
+    /// [`drain`](Self::drain) or this method, called again, brings the drain to its end and reports
+    /// how far it came.
     pub fn drain_async(&self, timeout: Duration) -> DrainAsync<'_> {
         DrainAsync {
             node: self,
             timeout: Some(timeout),
-            outcome: Arc::default(),
+            waiting: Arc::default(),
         }
     }
 }
 
-fn drain(runtime: &Runtime, timeout: Duration) -> DrainReport {
+/// Drains until `deadline`, if there is one, and for as long as `is_wanted` says so.
+fn drain(
+    runtime: &Runtime,
+    deadline: Option<Instant>,
+    is_wanted: impl Fn() -> bool,
+) -> DrainReport {
     if fork::is_child() {
         return DrainReport::default();
     }
-    let deadline = Instant::now().checked_add(timeout);
     runtime.begin_drain();
     let goes_on = || {
         let now = Instant::now();
-        let has_time = deadline.is_none_or(|deadline| now < deadline) && !runtime.is_closed();
-        if has_time {
-            let soon = now + LOOK_AGAIN;
-            runtime.go_on_until(deadline.map_or(soon, |deadline| deadline.min(soon)));
-        }
+        let is_late = deadline.is_some_and(|deadline| deadline <= now);
+        let has_time = !is_late && !runtime.is_closed() && is_wanted();
+        let soon = now + LOOK_AGAIN;
+        let until = deadline.map_or(soon, |deadline| deadline.min(soon));
+        // Without time it runs one turn, where callers do.
+        runtime.go_on_until(if has_time { until } else { now });
         has_time
     };
     while (runtime.running_calls() > 0 || runtime.has_unsaid()) && goes_on() {}
     let still_running = runtime.running_calls();
-    if still_running == 0 && !runtime.has_unsaid() {
+    let is_answered = still_running == 0 && !runtime.has_unsaid();
+    if is_answered {
         runtime.say_drained();
         while runtime.has_unsaid() && goes_on() {}
     }
@@ -166,6 +183,10 @@ fn drain(runtime: &Runtime, timeout: Duration) -> DrainReport {
             break missing;
         }
     };
+    if is_answered {
+        runtime.say_delivered(&undelivered);
+        runtime.go_on_until(Instant::now());
+    }
     DrainReport {
         finished: runtime.drained_calls(),
         still_running,
@@ -178,14 +199,18 @@ impl Future for DrainAsync<'_> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<DrainReport> {
         let this = self.get_mut();
+        if fork::is_child() {
+            return Poll::Ready(DrainReport::default());
+        }
         if let Some(timeout) = this.timeout.take() {
-            let (runtime, outcome) = (this.node.runtime.clone(), this.outcome.clone());
-            if !fork::is_child() {
-                runtime.begin_drain();
-            }
-            let waiting = move || {
-                let report = drain(&runtime, timeout);
-                let mut outcome = lock(&outcome);
+            let (runtime, waiting) = (this.node.runtime.clone(), this.waiting.clone());
+            let deadline = Instant::now().checked_add(timeout);
+            // Here, since all threads may be busy for a while.
+            runtime.begin_drain();
+            let wait = move || {
+                let is_wanted = || !waiting.is_dropped.load(Ordering::Relaxed);
+                let report = drain(&runtime, deadline, is_wanted);
+                let mut outcome = waiting.outcome();
                 outcome.report = Some(report);
                 let waker = outcome.waker.take();
                 drop(outcome);
@@ -193,19 +218,25 @@ impl Future for DrainAsync<'_> {
                     waker.wake();
                 }
             };
-            if this.node.dialers.run(Box::new(waiting)).is_err() {
+            if this.node.dialers.run(Box::new(wait)).is_err() {
                 // Without a thread, this one has to wait.
                 return Poll::Ready(this.node.drain(timeout));
             }
         }
-        let mut outcome = lock(&this.outcome);
-        match outcome.report.take() {
-            Some(report) => Poll::Ready(report),
+        let mut outcome = this.waiting.outcome();
+        match &outcome.report {
+            Some(report) => Poll::Ready(report.clone()),
             None => {
                 outcome.waker = Some(context.waker().clone());
                 Poll::Pending
             }
         }
+    }
+}
+
+impl Drop for DrainAsync<'_> {
+    fn drop(&mut self) {
+        self.waiting.is_dropped.store(true, Ordering::Relaxed);
     }
 }
 
@@ -215,8 +246,10 @@ impl fmt::Debug for DrainAsync<'_> {
     }
 }
 
-fn lock(outcome: &Mutex<Outcome>) -> MutexGuard<'_, Outcome> {
-    outcome.lock().unwrap_or_else(PoisonError::into_inner)
+impl Waiting {
+    fn outcome(&self) -> MutexGuard<'_, Outcome> {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 /// How long it sleeps before it looks again whether all is done.

@@ -31,6 +31,8 @@ pub struct CallAsync<V, Q: ?Sized, R: ?Sized, C> {
     /// From the first poll to the reply.
     claim: Option<Claim<LineRef>>,
     is_sent: bool,
+    /// The attempts before this one failed so.
+    before: Option<CallError>,
     _types: super::Types<Q, R, C>,
 }
 
@@ -53,6 +55,7 @@ impl<V, Q: ?Sized, R: ?Sized, C> CallAsync<V, Q, R, C> {
             retries: options.retries(),
             claim,
             is_sent: false,
+            before: None,
             _types: PhantomData,
         }
     }
@@ -94,8 +97,11 @@ where
             this.claim = None;
             this.is_sent = false;
             match done {
-                Err(error) if this.retries > 0 && error.is_worth_another() => this.retries -= 1,
-                done => return Poll::Ready(done),
+                Err(error) if this.retries > 0 && error.is_worth_another() => {
+                    this.retries -= 1;
+                    this.before = Some(error.behind(this.before.take()));
+                }
+                done => return Poll::Ready(done.map_err(|error| error.behind(this.before.take()))),
             }
         }
     }

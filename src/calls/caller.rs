@@ -95,10 +95,14 @@ impl<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R>> Caller<Q,
     pub fn call(&self, request: &Q) -> Result<Reply<R, C>, CallError> {
         let deadline = self.options.deadline();
         let mut retries = self.options.retries();
+        let mut before = None;
         loop {
             match self.call_once(request, deadline) {
-                Err(error) if retries > 0 && error.is_worth_another() => retries -= 1,
-                done => return done,
+                Err(error) if retries > 0 && error.is_worth_another() => {
+                    retries -= 1;
+                    before = Some(error.behind(before));
+                }
+                done => return done.map_err(|error| error.behind(before)),
             }
         }
     }

@@ -81,9 +81,6 @@ impl<L: Deref<Target = Line>> Claim<L> {
 
     /// Waits for its turn and for room, and sends the request.
     pub(super) fn send<Q: ?Sized, C: Codec<Q>>(&mut self, request: &Q) -> Result<(), CallError> {
-        if self.line.session.peer_drains() {
-            return Err(self.over_before_sent());
-        }
         let id = match self.id {
             Some(id) => id,
             None => match self.line.wait_for_turn(self.key, self.deadline) {
@@ -130,7 +127,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
             Some(id) => id,
             None => {
                 let Some(id) = self.line.poll_turn(self.key, waker, self.deadline) else {
-                    return match self.line.slots().over().is_some() {
+                    return match self.line.is_over() {
                         true => Poll::Ready(Err(self.over_before_sent())),
                         false => Poll::Pending,
                     };
@@ -158,7 +155,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
         if self.id.is_none() {
             self.id = self.line.poll_turn(self.key, waker, self.deadline);
         }
-        if self.line.slots().over().is_some() {
+        if self.line.is_over() {
             return Poll::Ready(Err(self.over_before_sent()));
         }
         match self.id {
@@ -210,6 +207,8 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 self.is_over = true;
                 let (service, peer) = self.names();
                 Some(Err(match over {
+                    // A handler may have had it until then.
+                    Over::Drained if self.is_late() => self.late(),
                     Over::Lost(why) => CallError::Lost { service, peer, why },
                     Over::Drained => CallError::Refused {
                         service,
@@ -259,6 +258,7 @@ impl<L: Deref<Target = Line>> Claim<L> {
                 peer,
                 reason: Refused::of(header.count),
             },
+            _ if self.is_late() => self.late(),
             _ => CallError::Unanswered { service, peer },
         })
     }

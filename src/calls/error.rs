@@ -219,6 +219,20 @@ impl CallError {
         }
     }
 
+    /// The error of a call whose attempts before this one failed with `before`: if a handler may
+    /// have executed one of them, that it certainly did not execute the last says nothing.
+    pub(super) fn behind(self, before: Option<Self>) -> Self {
+        match before {
+            Some(before)
+                if self.execution() == Execution::NotExecuted
+                    && before.execution() != Execution::NotExecuted =>
+            {
+                before
+            }
+            _ => self,
+        }
+    }
+
     /// Whether another attempt may succeed where this one did not: the session lives, and the
     /// handler was lost or handed the request back.
     pub(super) fn is_worth_another(&self) -> bool {

@@ -19,7 +19,7 @@ use ibex_transport::{
     channel::{RawMessage, ReceiveHandle, RecvFailure, SendHandle},
     driver::{Condition, Driver, Patience, SessionShared, TimedOut},
     fork,
-    ring::{WaitSlot, thread_waker},
+    ring::{Ticket, WaitSlot, thread_waker},
 };
 
 use super::{
@@ -50,6 +50,8 @@ pub(super) struct Line {
     is_registered: AtomicBool,
     /// Where threads sleep that wait for answers which another takes in.
     place: WaitSlot,
+    /// The line's waker is left at the session, to be called when the peer drains.
+    drains: Option<Ticket>,
 }
 
 /// The receiving end, and how it tells.
@@ -120,6 +122,7 @@ impl Line {
         let session = requests.session().clone();
         let line = Arc::new_cyclic(|line| {
             let waker = Waker::from(Arc::new(News(line.clone())));
+            let drains = Some(session.wake_when_peer_drains(&waker));
             Self {
                 service: requests.name().to_owned(),
                 outbox: Outbox::new(
@@ -143,6 +146,7 @@ impl Line {
                 waker,
                 is_registered: AtomicBool::new(false),
                 place: WaitSlot::new(),
+                drains,
             }
         });
         LineRef::new(line)
@@ -167,6 +171,11 @@ impl Line {
         self.session.peer_name()
     }
 
+    /// Whether no call is sent any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.session.peer_drains() || self.slots().over().is_some()
+    }
+
     // ---- News ------------------------------------------------------------------------
 
     /// Looks at the news, unless somebody has the slots, be it this thread: that one does then.
@@ -188,10 +197,15 @@ impl Line {
         }
     }
 
-    /// Something has come, there is room for what waits to be said, or somebody's time is over.
+    /// Something has come, there is room for what waits to be said, somebody's time is over, or the
+    /// peer drains.
     fn has_news(&self) {
         self.is_registered.store(false, Ordering::Release);
         self.take_in_in_passing();
+        if self.session.peer_drains() {
+            let wakers = self.slots().unsent();
+            wakers.into_iter().for_each(Waker::wake);
+        }
         self.outbox.has_room();
         self.expire();
     }
@@ -509,6 +523,7 @@ impl Condition for Turn<'_> {
                 None => slots.over().is_some().then_some(None),
             }
         };
+        let found = found.or_else(|| self.line.session.peer_drains().then_some(None));
         if found.is_none() {
             // Those that are under way end by what comes.
             self.line.take_in_in_passing();
@@ -562,6 +577,7 @@ impl Condition for Answer<'_> {
 
 impl Drop for Line {
     fn drop(&mut self) {
+        self.session.leave_peer_drains(&mut self.drains);
         self.inbox.attend(|inbox| inbox.handle.leave());
     }
 }

@@ -377,10 +377,11 @@ impl Call {
         poll_fn(|context| sending.as_mut().poll(context)).await
     }
 
-    /// Ends the call without waiting.
+    /// Ends the call without waiting. A caller whose deadline has passed hears it as well: without
+    /// a word it might conclude from the node's drain that no handler had the call.
     fn finish(&mut self, kind: Kind, code: u32, text: &str) {
         self.is_over = true;
-        if !self.client.is_cancelled(self.id) {
+        if !self.is_dropped_by_caller() {
             let header = Header::new(self.id, kind).with_code(code);
             self.client.say(header, text.to_owned());
         }

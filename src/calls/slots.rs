@@ -331,6 +331,17 @@ impl Slots {
         wakers.flatten().collect()
     }
 
+    /// Takes the wakers of the calls that wait for their turn.
+    pub(super) fn unsent(&mut self) -> Vec<Waker> {
+        let unsent = self
+            .entries
+            .iter_mut()
+            .filter(|entry| entry.number.is_none());
+        let wakers: Vec<_> = unsent.filter_map(|entry| entry.waker.take()).collect();
+        self.waiting -= wakers.len();
+        wakers
+    }
+
     /// Copies out what has lain here in place, so that it does not stop what comes behind it.
     pub(super) fn copy_out(&mut self) {
         let landed = self.entries.iter_mut().flat_map(|entry| &mut entry.landed);

@@ -11,11 +11,16 @@ use std::{
         Arc, Mutex, Weak,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
+    task::Waker,
     time::Instant,
 };
 
 use super::{Runtime, SessionShared, Undelivered, runtime::lock, waiting::Looks};
-use crate::{fabric::link::Link, fork, ring::WaitSlot};
+use crate::{
+    fabric::link::Link,
+    fork,
+    ring::{Ticket, WaitSlot, Wakers},
+};
 
 /// A service, as the drain of its node sees it.
 pub trait Serves: Send + Sync {
@@ -47,6 +52,8 @@ pub(super) struct Draining {
 pub(crate) struct PeerDraining {
     drains: AtomicBool,
     has_drained: AtomicBool,
+    /// Wakers of callers, whose calls may wait to be sent.
+    waiters: WaitSlot,
 }
 
 impl PeerDraining {
@@ -57,6 +64,10 @@ impl PeerDraining {
         }
         !self.drains.swap(true, Ordering::AcqRel)
     }
+
+    pub(crate) fn take_waiters(&self, wakers: &mut Wakers) {
+        self.waiters.take(wakers);
+    }
 }
 
 impl SessionShared {
@@ -65,6 +76,17 @@ impl SessionShared {
     #[must_use]
     pub fn peer_drains(&self) -> bool {
         self.draining.drains.load(Ordering::Acquire)
+    }
+
+    /// Has `waker` woken when the peer says that it drains, until
+    /// [`leave_peer_drains`](Self::leave_peer_drains) takes it back.
+    pub fn wake_when_peer_drains(&self, waker: &Waker) -> Ticket {
+        self.draining.waiters.register(waker)
+    }
+
+    /// Takes a waker of [`wake_when_peer_drains`](Self::wake_when_peer_drains) back.
+    pub fn leave_peer_drains(&self, ticket: &mut Option<Ticket>) {
+        self.draining.waiters.leave(ticket);
     }
 
     /// Returns whether the peer has answered all that it had begun.
@@ -101,7 +123,7 @@ impl Runtime {
         self.stop_accepting();
         self.draining.is_draining.store(true, Ordering::SeqCst);
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link| link.say_draining(false));
+            engine.on_every_link(context, Link::say_draining);
         });
         self.bell.wake();
         self.for_services(|service| service.refuse_waiting());
@@ -134,11 +156,16 @@ impl Runtime {
         has_unsaid
     }
 
-    /// Tells peers that every call which had begun here is answered.
+    /// Tells callers, behind their answers, that every call which had begun here is answered.
     pub fn say_drained(&self) {
         self.for_services(|service| service.say_drained());
+    }
+
+    /// Tells peers the same of all their calls. What is said so is not behind the answers, so it
+    /// is said to those alone to whom everything was delivered.
+    pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link| link.say_draining(true));
+            engine.on_every_link(context, |link| link.say_drained(undelivered));
         });
         self.bell.wake();
     }

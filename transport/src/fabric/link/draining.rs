@@ -5,21 +5,30 @@ use std::sync::atomic::Ordering;
 
 use super::Link;
 use crate::{
-    driver::{Context, What},
+    driver::{Context, Undelivered, What},
     engine::control::Ask,
 };
 
 impl Link {
-    /// Tells the peer that this node drains, and with `is_done` that it has answered what it had
-    /// begun.
-    pub(crate) fn say_draining(&mut self, is_done: bool) {
-        self.session.say_draining(is_done);
+    /// Tells the peer that this node begins no call any more.
+    pub(crate) fn say_draining(&mut self) {
+        self.session.say_draining(false);
+    }
+
+    /// Tells the peer that every call which had begun here is answered, unless the answers may
+    /// have yet to come to it.
+    pub(crate) fn say_drained(&mut self, undelivered: &[Undelivered]) {
+        let peer = self.shared.peer_name();
+        if undelivered.iter().all(|channel| channel.peer != peer) {
+            self.session.say_draining(true);
+        }
     }
 
     /// The peer has told the same of itself.
     pub(super) fn peer_drains(&mut self, is_done: bool, context: &mut Context<'_>) {
         if self.shared.draining.hear(is_done) {
             self.tell(What::Draining, context);
+            self.shared.draining.take_waiters(&mut context.wakers);
         }
     }
 
