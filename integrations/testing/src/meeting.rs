@@ -7,7 +7,6 @@ use tokio::{
     io::{Interest, unix::AsyncFd},
     runtime::{Builder, Runtime},
     task::JoinHandle,
-    time::timeout,
 };
 
 /// The fabric, or the device, that joins the two nodes.
@@ -258,15 +257,13 @@ impl Meeting {
 }
 
 #[expect(deprecated, reason = "safe, as the task owns the descriptor")]
-/// Turns the engine when the node's descriptor is readable, and once a second for deadlines.
+/// Turns the engine when the node's descriptor is readable, which tells of deadlines as well.
 async fn turn(node: Arc<Node>) -> io::Result<()> {
     let descriptor = std::os::fd::AsFd::as_fd(&*node).try_clone_to_owned()?;
     let descriptor = AsyncFd::with_interest(descriptor, Interest::READABLE)?;
     loop {
         while node.poll() {}
-        if let Ok(ready) = timeout(Duration::from_secs(1), descriptor.readable()).await {
-            ready?.clear_ready();
-        }
+        descriptor.readable().await?.clear_ready();
     }
 }
 
