@@ -269,7 +269,10 @@ fn a_log_sender_that_waits_for_its_far_end_has_time_outs_and_ends_with_its_node(
         assert!(!sender.try_send(&mut log)?);
         let timed_out = sender.send_timeout(&mut log, Duration::from_millis(20));
         let timed_out = timed_out.expect_err("nobody listens");
-        assert!(timed_out.to_string().contains("no session"), "{timed_out}");
+        assert!(
+            timed_out.to_string().contains(&address.to_string()),
+            "{timed_out}"
+        );
         // A task that gives up waiting, and then the sender.
         let sent = smol::block_on(smol::future::poll_once(sender.send_async(&mut log)));
         assert!(sent.is_none(), "{sent:?}");
@@ -533,6 +536,28 @@ fn an_answer_that_fails_is_the_callers_and_the_next_call_asks_again() {
         assert!(failed.to_string().contains("no answer"), "{failed}");
         sender.send(&mut log).expect("it is answered");
         assert_eq!(*pair.next(&mut receiver), 3);
+    }
+}
+
+/// A release of the far end has the wrong type; the next one has the right one.
+#[test]
+fn a_far_end_of_another_type_is_an_error_and_the_next_session_goes_on() {
+    for (over, driver) in cells() {
+        let pair = Pair::over(&over, driver);
+        let channel = pair.there.channel("numbers").codec::<Pod>();
+        let _other = channel.receiver::<u32>().expect("a receiver");
+        let mut sender = pair.log_sender();
+        let mut log = answered(3, || Ok(2));
+        let refused = sender
+            .send(&mut log)
+            .and_then(|_| sender.wait_acked(&mut log, 3));
+        let refused = refused.expect_err("it is another type");
+        assert!(matches!(refused, LogError::Send(_)), "{refused}");
+        let repaired = Pair::over(&over, driver);
+        let mut receiver = repaired.receiver();
+        sender.go_on_with(repaired.here.clone());
+        sender.send(&mut log).expect("it is the type");
+        assert_eq!(*repaired.next(&mut receiver), 3);
     }
 }
 

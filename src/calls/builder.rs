@@ -98,6 +98,7 @@ impl Peer {
 
 impl Node {
     /// A service for calls of all peers, present and future, with the default settings and codec.
+    /// A node has one service of a name: of two, each peer gets one or the other.
     ///
     /// # Errors
     ///

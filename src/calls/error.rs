@@ -138,8 +138,9 @@ pub enum CallError {
             (false, true) => "the request was not sent, and so not executed: as many calls are \
                               under way as may be, or the channel is full",
             (false, false) => "the request was not sent, and so not executed: the peer has not \
-                               opened a service of this name; see that it does, and that both \
-                               programs use one name",
+                               opened a service of this name; see that it does, that both \
+                               programs use one name, and that the service is asked for its \
+                               next request",
         }
     )]
     #[non_exhaustive]

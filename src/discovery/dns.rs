@@ -8,6 +8,9 @@ use super::{Discovery, DiscoveryError, Found};
 /// a record with several entries does. They are looked up again every 30 s, unless
 /// [`every`](Self::every) says otherwise.
 ///
+/// Each peer is kept as `address:port`, such as `192.0.2.7:7000`, and is waited for by that: the
+/// name stands for all of them.
+///
 /// ```
 /// # fn start(node: &ibex::Node) -> std::io::Result<ibex::Peers> {
 /// node.keep_connected(ibex::Dns::new("replicas.storage.svc", 7000))

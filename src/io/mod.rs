@@ -58,8 +58,9 @@
 //! socket does. All futures and polls may be dropped or given up at any time; a read
 //! that is pending has taken nothing, and a write that is pending has written nothing.
 //!
-//! *Ending.* [`finish`](Stream::finish), `poll_shutdown` and dropping end a direction in order:
-//! the peer reads what was written, and then the end. A panic that drops a stream, and
+//! *Ending.* [`finish`](Stream::finish), `poll_shutdown`, dropping, and closing the node end a
+//! direction in order: the peer reads what was written, and then the end, as it does of a socket
+//! whose process exits. A protocol whose messages may be cut off there has to say where each ends. A panic that drops a stream, and
 //! [`abort`](Stream::abort), do not: they read [`ConnectionReset`](std::io::ErrorKind).
 //!
 //! # Errors

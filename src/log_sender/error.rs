@@ -35,10 +35,7 @@ pub enum LogError {
         end: Sequence,
     },
     /// There is no session any more, or not yet: the program gives the log sender the next one.
-    #[error(
-        "the log sender has no session with its far end: {why}; once there is another, give it to \
-         `go_on_with`"
-    )]
+    #[error("the log sender has no session with its far end: {why}")]
     #[non_exhaustive]
     NoSession {
         /// The end of the last one.

@@ -142,7 +142,9 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     /// While it has none its calls fail with [`LogError::NoSession`].
     #[must_use]
     pub fn new() -> Self {
-        Self::from(Sessions::Given(Err("it was given none".to_owned())))
+        Self::from(Sessions::Given(Err(
+            "it was given none: give it one by `go_on_with`".to_owned(),
+        )))
     }
 
     fn from(sessions: Sessions) -> Self {
@@ -213,7 +215,7 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
     ) -> Result<Sequence, LogError> {
         loop {
             if !self.resume(log, patience)? {
-                return Err(self.timed_out(log, "there is no session with the far end"));
+                return Err(self.timed_out(log, &self.sessions.missing()));
             }
             match self.step(log, Waiting::Blocking(patience))? {
                 Step::Sent | Step::Restarted => {}
@@ -387,8 +389,10 @@ impl<T: ?Sized, C: Codec<T>> LogSender<T, C> {
 
     /// Returns the error, unless another session may follow: the next one is asked for then.
     fn failed(&mut self, error: SendError) -> Result<(), LogError> {
-        if let SendError::Disconnected(end) = &error {
+        if !error.spares_channel() {
             self.leave_channel();
+        }
+        if let SendError::Disconnected(end) = &error {
             match Ended::of(end) {
                 Ended::Channel => return Ok(()),
                 Ended::Session => {

@@ -58,10 +58,26 @@ impl Sessions {
         NextAsync(self)
     }
 
+    /// The words of a call that got no session in time.
+    pub(super) fn missing(&self) -> String {
+        match self {
+            Self::Given(_) => "it has no session".to_owned(),
+            Self::Kept(kept) => format!(
+                "none of the peers that are kept is connected as {}; their events say why not",
+                kept.address
+            ),
+        }
+    }
+
     /// The session that [`next`](Self::next) gave is over.
     pub(super) fn end(&mut self, why: impl ToString) {
         match self {
-            Self::Given(peer) => *peer = Err(why.to_string()),
+            Self::Given(peer) => {
+                *peer = Err(format!(
+                    "{}; give it the next by `go_on_with`",
+                    why.to_string()
+                ));
+            }
             Self::Kept(kept) => kept.is_over = true,
         }
     }

@@ -135,7 +135,8 @@ impl Peers {
     /// as long as that takes. `None` when the keeping has ended with the node, and in a fork.
     ///
     /// An address that the discovery has not answered yet may come with a later answer, so it is
-    /// waited for too.
+    /// waited for too. A peer that [drains](crate::Node::drain) is connected until its node is
+    /// closed.
     #[must_use]
     pub fn wait_for(&self, address: impl ToAddress) -> Option<Peer> {
         self.board.wait_for(&address::text_of(&address), None)
