@@ -17,7 +17,6 @@ use std::{
 
 use super::{Runtime, SessionShared, Undelivered, runtime::lock, waiting::Looks};
 use crate::{
-    fabric::link::Link,
     fork,
     ring::{Ticket, WaitSlot, Wakers},
 };
@@ -123,7 +122,7 @@ impl Runtime {
         self.stop_accepting();
         self.draining.is_draining.store(true, Ordering::SeqCst);
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, Link::say_draining);
+            engine.on_every_link(context, |link, _| link.say_draining());
         });
         self.bell.wake();
         self.for_services(|service| service.refuse_waiting());
@@ -165,7 +164,7 @@ impl Runtime {
     /// is said to those alone to whom everything was delivered.
     pub fn say_delivered(&self, undelivered: &[Undelivered]) {
         self.with_engine(|engine, context| {
-            engine.on_every_link(context, |link| link.say_drained(undelivered));
+            engine.on_every_link(context, |link, _| link.say_drained(undelivered));
         });
         self.bell.wake();
     }
@@ -179,7 +178,7 @@ impl Runtime {
         self.with_engine(|engine, context| {
             let undelivered = engine.undelivered();
             if !undelivered.is_empty() {
-                engine.on_every_link(context, Link::ask_for_all);
+                engine.on_every_link(context, |link, _| link.ask_for_all());
             }
             undelivered
         })

@@ -44,7 +44,7 @@ impl Runtime {
     /// Runs a turn for a call that does not wait, where callers drive the node.
     pub fn turn_for_caller(&self) {
         if self.driver() == Driver::Caller && !fork::is_child() {
-            self.turn_in_passing(Self::poll_ready);
+            self.look_around();
         }
     }
 }

@@ -438,12 +438,12 @@ impl Runtime {
         }
     }
 
-    /// Has a task that is parked, or a program that sleeps on the epoll set, told of what comes
-    /// behind a turn that it did not run.
+    /// Has the leader that sleeps, the task that is parked, or the program that sleeps on the epoll
+    /// set told of what comes behind a turn that it did not run.
     pub(super) fn settle_turn(&self, moved: bool) {
         match self.driving {
             Driving::Callers if moved => self.tell_watcher(),
-            Driving::Tasks if self.engine.has_sleeper() => self.settle(),
+            Driving::Waiters | Driving::Tasks if self.engine.has_sleeper() => self.settle(),
             _ => {}
         }
     }
@@ -865,9 +865,9 @@ impl Drive for Runtime {
             if self.engine.has_sleeper() {
                 self.settle();
             }
-            if moved && self.is_watched() {
+            if moved {
                 // What the turn took in is in the epoll set no more.
-                self.bell.wake();
+                self.tell_watcher();
             }
         };
         self.engine

@@ -64,11 +64,7 @@ impl Runtime {
             condition.disarm();
             spun.map(|found| found.expect("the spin ended with something"))
         };
-        match self.driving {
-            Driving::Callers => self.tell_watcher(),
-            Driving::Waiters | Driving::Tasks if self.engine.has_sleeper() => self.settle(),
-            Driving::Waiters | Driving::Tasks | Driving::Thread => {}
-        }
+        self.settle_turn(true);
         found
     }
 
@@ -97,9 +93,7 @@ impl Runtime {
         }
         let found = self.spin(wait, None, looks, condition);
         condition.disarm();
-        if self.engine.has_sleeper() {
-            self.settle();
-        }
+        self.settle_turn(true);
         found.ok().flatten()
     }
 
@@ -312,10 +306,8 @@ impl Runtime {
             self.hand_over();
             return;
         }
-        self.turn(engine, &Ready::NOTHING);
-        if self.engine.has_sleeper() {
-            self.settle();
-        }
+        let moved = self.turn(engine, &Ready::NOTHING);
+        self.settle_turn(moved);
     }
 
     /// News come one after the other: whoever sleeps, or the keeper, takes them in batches.

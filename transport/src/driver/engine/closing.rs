@@ -53,12 +53,7 @@ impl Engine {
         };
         // A session whose connection breaks while it is closed is to be found again.
         self.stop_accepting();
-        let sessions: Vec<u64> = self.links.ids().collect();
-        for session in sessions {
-            self.on_link(session, context, |link, context| {
-                link.begin_close(deadline, context);
-            });
-        }
+        self.on_every_link(context, |link, context| link.begin_close(deadline, context));
         self.stop_listening_if_over();
     }
 
@@ -66,11 +61,11 @@ impl Engine {
     pub(crate) fn on_every_link(
         &mut self,
         context: &mut Context<'_>,
-        mut act: impl FnMut(&mut Link),
+        mut act: impl FnMut(&mut Link, &mut Context<'_>),
     ) {
         let sessions: Vec<u64> = self.links.ids().collect();
         for session in sessions {
-            self.on_link(session, context, |link, _| act(link));
+            self.on_link(session, context, &mut act);
         }
     }
 
