@@ -5,19 +5,22 @@ use std::{
     mem::{self, Discriminant},
     net::SocketAddr,
     os::fd::BorrowedFd,
+    sync::Arc,
     time::Instant,
 };
 
 use ibex_bootstrap::{Acceptor, Established, HandshakeError, Problem};
 use ibex_transport::{
     driver::{
-        Admission, ControlSource, Incoming, PeerDescription,
+        Admission, ControlSource, Incoming, PeerDescription, Runtime,
         log_limit::{Held, LogLimit},
     },
     fabric::shm::UnixWires,
 };
 
 use crate::{
+    ConnectError, Peer,
+    channel_defaults::ChannelDefaults,
     peer,
     resuming::{Resuming, prepared_pair},
 };
@@ -120,6 +123,22 @@ impl Failures {
 
     fn next_due(&self) -> Option<Instant> {
         self.limit.next_due()
+    }
+}
+
+/// Makes a session with `address` of a finished handshake.
+pub(crate) fn admit(
+    runtime: &Arc<Runtime>,
+    channel: ChannelDefaults,
+    address: &str,
+    admission: Admission,
+) -> Result<Peer, ConnectError> {
+    match runtime.admit(admission) {
+        Ok(session) => Ok(Peer::new(session, channel)),
+        Err(source) => Err(ConnectError::Environment {
+            address: address.to_owned(),
+            source,
+        }),
     }
 }
 

@@ -28,7 +28,7 @@ use crate::{
     channel_defaults::ChannelDefaults,
     dialing::{self, Dialers},
     io::ListenerNames,
-    listener::{Failures, Listener, admission},
+    listener::{Failures, Listener, admission, admit},
     node_builder::absent_fabrics,
     node_settings::NodeSettings,
     peers::Reaching,
@@ -338,13 +338,7 @@ impl Node {
 
     /// Makes a session of a finished handshake.
     pub(crate) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {
-        match self.runtime.admit(admission) {
-            Ok(session) => Ok(self.peer(session)),
-            Err(source) => Err(ConnectError::Environment {
-                address: address.to_owned(),
-                source,
-            }),
-        }
+        admit(&self.runtime, self.settings.channel, address, admission)
     }
 
     /// What connects for a task, on another thread: it turns nothing, whoever drives.

@@ -8,7 +8,7 @@ use ibex_transport::driver::{Admission, Runtime};
 use crate::{
     ConnectError, Peer, PeerId,
     channel_defaults::ChannelDefaults,
-    listener::admission,
+    listener::{admission, admit},
     resuming::{ATTEMPT, Resuming},
 };
 
@@ -40,13 +40,7 @@ impl Reaching {
     }
 
     pub(super) fn admit(&self, address: &str, admission: Admission) -> Result<Peer, ConnectError> {
-        match self.runtime.admit(admission) {
-            Ok(session) => Ok(Peer::new(session, self.channel)),
-            Err(source) => Err(ConnectError::Environment {
-                address: address.to_owned(),
-                source,
-            }),
-        }
+        admit(&self.runtime, self.channel, address, admission)
     }
 }
 
