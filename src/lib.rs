@@ -39,8 +39,8 @@
 //! waits for a quorum of them, and [`Select`] waits for several receivers. Calls that wait
 //! have futures too: [`asynchronous`]. Processes whose message types differ by a release
 //! understand each other by [`Versions`]. [`Node::keep_connected`] dials the peers
-//! of a list or a registry, and again when they are lost. [`Node::events`] tells who comes, goes and stalls,
-//! [`Node::stats`] how far everything came; [`NodeBuilder`] has the settings, the most memory
+//! of a list or a registry, and again when they are lost. [`Node::events`] tells who comes,
+//! goes and stalls, [`Node::stats`] how far everything came; [`NodeBuilder`] has the settings, the most memory
 //! that a node takes, and the `IBEX_*` variables that override a program.
 //!
 //! # Messages and codecs

@@ -60,8 +60,9 @@
 //!
 //! *Ending.* [`finish`](Stream::finish), `poll_shutdown`, dropping, and closing the node end a
 //! direction in order: the peer reads what was written, and then the end, as it does of a socket
-//! whose process exits. A protocol whose messages may be cut off there has to say where each ends. A panic that drops a stream, and
-//! [`abort`](Stream::abort), do not: they read [`ConnectionReset`](std::io::ErrorKind).
+//! whose process exits. A protocol whose messages may be cut off there has to say where each ends.
+//! A panic that drops a stream, and [`abort`](Stream::abort), do not end it in order: the peer
+//! reads [`ConnectionReset`](std::io::ErrorKind).
 //!
 //! # Errors
 //!
