@@ -35,6 +35,17 @@ pub enum PeersEvent {
         /// The reason of the end.
         cause: EndCause,
     },
+    /// The peer at an address [drains](crate::Node::drain), and is kept no more. The address is
+    /// dialed again, if the discovery still answers it, and leads to the process that comes in the
+    /// peer's place. The session goes on until the peer's node is closed, and its end is not told
+    /// here.
+    #[non_exhaustive]
+    Draining {
+        /// The address that was dialed.
+        address: String,
+        /// The peer that drains.
+        peer: Peer,
+    },
     /// An address was not reached: told of the first failure in a row, until it is connected.
     #[non_exhaustive]
     NotReached {
@@ -66,6 +77,9 @@ impl fmt::Display for PeersEvent {
                 peer,
                 cause,
             } => write!(f, "{address}: the session with {peer} is over: {cause}"),
+            PeersEvent::Draining { address, peer } => {
+                write!(f, "{address}: {peer} drains, and is left for its successor")
+            }
             PeersEvent::NotReached {
                 address,
                 error,

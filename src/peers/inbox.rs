@@ -32,8 +32,8 @@ pub(super) enum News {
     NotFound(DiscoveryError, Instant),
     /// Somebody has dialed.
     Dialed(String, Result<Box<Admission>, ConnectError>),
-    /// The session with this address is over.
-    Over(String),
+    /// The session with this address is over, or its peer drains.
+    Changed(String),
     /// The node was closed.
     Closed,
 }
@@ -140,7 +140,7 @@ pub(super) struct SessionWaker {
 impl Wake for SessionWaker {
     fn wake(self: Arc<Self>) {
         if let Some(inbox) = self.inbox.upgrade() {
-            inbox.tell(News::Over(self.address.clone()));
+            inbox.tell(News::Changed(self.address.clone()));
         }
     }
 }

@@ -60,7 +60,46 @@ struct Session {
     peer: Peer,
     since: Instant,
     waker: Waker,
-    ticket: Option<Ticket>,
+    /// The waker's place among those that wait for the end.
+    ended: Option<Ticket>,
+    /// The waker's place among those that wait until the peer drains.
+    drains: Option<Ticket>,
+}
+
+impl Session {
+    /// The event that ends the keeping of the session; the waker is called when there is one.
+    fn over(&mut self, address: &str) -> Option<PeersEvent> {
+        let session = self.peer.session();
+        let address = address.to_owned();
+        let waker = &self.waker;
+        self.drains
+            .get_or_insert_with(|| session.wake_when_peer_drains(waker));
+        // Before the end, which may have followed: a peer that drained is never told as lost.
+        let event = if session.peer_drains() {
+            PeersEvent::Draining {
+                address,
+                peer: self.peer.clone(),
+            }
+        } else {
+            let Poll::Ready(cause) = session.poll_ended(&mut self.ended, waker) else {
+                return None;
+            };
+            PeersEvent::Lost {
+                address,
+                peer: self.peer.id(),
+                cause,
+            }
+        };
+        self.leave();
+        Some(event)
+    }
+
+    /// Takes the waker back.
+    fn leave(&mut self) {
+        let session = self.peer.session();
+        session.leave_ended(&mut self.ended);
+        session.leave_peer_drains(&mut self.drains);
+    }
 }
 
 impl Keeper {
@@ -89,7 +128,7 @@ impl Keeper {
                 Some(News::Found(addresses)) => self.found(addresses),
                 Some(News::NotFound(error, next_attempt)) => self.not_found(error, next_attempt),
                 Some(News::Dialed(address, outcome)) => self.dialed(&address, outcome),
-                Some(News::Over(address)) => self.over(&address),
+                Some(News::Changed(address)) => self.look_at(&address),
                 Some(News::Closed) => break,
                 None => {}
             }
@@ -102,7 +141,7 @@ impl Keeper {
         self.inbox.stop();
         for kept in self.kept.values_mut() {
             if let Place::Connected(session) = &mut kept.place {
-                session.peer.session().leave_ended(&mut session.ticket);
+                session.leave();
             }
         }
         self.board.runtime().leave_closed(&mut self.close);
@@ -241,7 +280,8 @@ impl Keeper {
                     address: address.to_owned(),
                 })
                 .into(),
-                ticket: None,
+                ended: None,
+                drains: None,
             });
         }
         self.board.show(address, Some(&peer));
@@ -250,22 +290,20 @@ impl Keeper {
             peer,
         });
         // It may be over by now, and is watched from here on.
-        self.over(address);
+        self.look_at(address);
     }
 
-    /// Looks whether the session with an address is over.
-    fn over(&mut self, address: &str) {
+    /// Leaves the session with an address if it is over or its peer drains, and sees to another.
+    fn look_at(&mut self, address: &str) {
         let Some(kept) = self.kept.get_mut(address) else {
             return;
         };
         let Place::Connected(session) = &mut kept.place else {
             return;
         };
-        let ended = session.peer.session();
-        let Poll::Ready(cause) = ended.poll_ended(&mut session.ticket, &session.waker) else {
+        let Some(event) = session.over(address) else {
             return;
         };
-        let peer = session.peer.id();
         // One that ends again and again is not dialed without a pause.
         kept.failures = match session.since.elapsed() < LONGEST_PAUSE {
             true => kept.failures.saturating_add(1),
@@ -288,11 +326,7 @@ impl Keeper {
         for address in hidden {
             self.board.show(&address, None);
         }
-        self.board.tell(PeersEvent::Lost {
-            address: address.to_owned(),
-            peer,
-            cause,
-        });
+        self.board.tell(event);
     }
 
     fn not_reached(&mut self, address: &str, error: ConnectError) {

@@ -58,6 +58,9 @@ impl Node {
     ///   found out.
     /// - An address that is not answered any more is let go of: its session stays until it ends,
     ///   and is not made again.
+    /// - A peer that [drains](Self::drain) is left at once, and its address is dialed again: where
+    ///   processes share a listening socket, that leads to the next one. The session with the old
+    ///   one goes on until that closes, for calls and channels that were begun there.
     /// - Only sessions that this made count. Two nodes that keep each other have two sessions.
     ///
     /// Returns at once. One thread sleeps until there is something to do, and another asks the
@@ -135,8 +138,7 @@ impl Peers {
     /// as long as that takes. `None` when the keeping has ended with the node, and in a fork.
     ///
     /// An address that the discovery has not answered yet may come with a later answer, so it is
-    /// waited for too. A peer that [drains](crate::Node::drain) is connected until its node is
-    /// closed.
+    /// waited for too, and so is the successor of a peer that [drains](crate::Node::drain).
     #[must_use]
     pub fn wait_for(&self, address: impl ToAddress) -> Option<Peer> {
         self.board.wait_for(&address::text_of(&address), None)

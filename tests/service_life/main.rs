@@ -5,6 +5,7 @@
 mod draining;
 #[path = "../common/over.rs"]
 mod over;
+mod replacing;
 
 use std::{
     env,
