@@ -24,9 +24,10 @@ use crc_fast::CrcAlgorithm;
 use futures_core::Stream;
 use futures_sink::Sink;
 use ibex::{
-    AcceptError, ConnectError, FanIn, FanInError, FanInEvent, Group, GroupSendError, ListenError,
-    LossReason, Node, OpenFailure, Pod, QuorumError, Raw, Receiver, RecvError, RecvTimeoutError,
-    Select, SendError, SendTimeoutError, Sender, TryRecvError, TrySendError, WaitAckedError,
+    AcceptError, ConnectError, Driver, FanIn, FanInError, FanInEvent, Group, GroupSendError,
+    ListenError, LossReason, Node, OpenFailure, Peers, PeersEvent, Pod, QuorumError, Raw, Receiver,
+    RecvError, RecvTimeoutError, Select, SendError, SendTimeoutError, Sender, TryRecvError,
+    TrySendError, UsedAfterFork, WaitAckedError,
 };
 use processes::{Party, Proof, Setup};
 
@@ -69,6 +70,8 @@ fn let_children_drop(party: &mut Party) {
     let address = silent.local_addr().expect("it is bound");
     let mut dialing = Box::pin(party.node.connect_async(address));
     assert!(poll(dialing.as_mut()).is_pending());
+    let mut keeping = Box::pin(all.kept.peers.wait_for_async(address));
+    assert!(poll(keeping.as_mut()).is_pending());
 
     let mut parent = Untouched::at_rest(party);
     let ways = [libc::exit, libc::_exit].map(|end| [(end, true), (end, false)]);
@@ -78,7 +81,7 @@ fn let_children_drop(party: &mut Party) {
                 Forked::Parent(child) => child,
                 Forked::Child(ending) => {
                     if drops {
-                        drop((waiting, accepting, dialing, reservation));
+                        drop((waiting, accepting, dialing, keeping, reservation));
                         drop((held, building, all));
                         // SAFETY: this process ends before anybody uses its copies again.
                         unsafe {
@@ -96,7 +99,8 @@ fn let_children_drop(party: &mut Party) {
         }
     }
 
-    drop((waiting, accepting, dialing));
+    drop((waiting, accepting, dialing, keeping));
+    all.kept.is_untouched();
     reservation.send().expect("sent");
     held.ack();
     all.take_gathered(51);
@@ -126,6 +130,7 @@ fn let_a_child_call(party: &mut Party) {
                 call_sender(&mut all.sender);
                 call_receiver(&mut all.receiver);
                 call_several(&mut all, party);
+                call_kept(&all.kept);
                 ending.by(libc::exit)
             }
         }
@@ -133,6 +138,7 @@ fn let_a_child_call(party: &mut Party) {
             break;
         }
     }
+    all.kept.is_untouched();
     all.exchange(51..=100);
 }
 
@@ -286,6 +292,25 @@ fn call_several(all: &mut All, party: &Party) {
     assert!(fan_in.next_timeout(LONG).expect("an end").is_none());
 }
 
+fn call_kept(kept: &Kept) {
+    let refused = kept.node.keep_connected(["127.0.0.1:1"]);
+    let refused = refused.expect_err("a child keeps peers");
+    let source = refused.get_ref().expect("an error of ours");
+    assert!(source.is::<UsedAfterFork>(), "{refused}");
+    let peers = &kept.peers;
+    let address = kept.replica.local_addr().expect("it listens");
+    assert!(peers.connected().is_empty());
+    assert!(peers.wait_for(address).is_none());
+    assert!(peers.wait_for_timeout(address, LONG).is_none());
+    assert!(ready(peers.wait_for_async(address)).is_none());
+    let mut events = peers.events();
+    assert!(events.next().is_none() && events.try_next().is_none());
+    assert!(events.next_timeout(LONG).is_none());
+    assert!(ready(events.next_async()).is_none());
+    assert_eq!(events.dropped(), 0);
+    let _ = (events.clone(), format!("{peers:?} {events:?}"));
+}
+
 /// Children come while other threads send and receive, so that locks are held and rings are
 /// half-way.
 fn fork_in_traffic(party: &mut Party) {
@@ -318,6 +343,7 @@ fn fork_in_traffic(party: &mut Party) {
                     unsafe {
                         ptr::drop_in_place(&raw mut all.group);
                         ptr::drop_in_place(&raw mut all.fan_in);
+                        ptr::drop_in_place(&raw mut all.kept);
                         ptr::drop_in_place(&raw mut party.peer);
                         ptr::drop_in_place(&raw mut party.node);
                     }
@@ -405,6 +431,7 @@ struct All {
     numbers: Sender<u64, Pod>,
     group: Group<[u8], Raw>,
     fan_in: FanIn<[u8], Raw>,
+    kept: Kept,
 }
 
 impl All {
@@ -421,6 +448,7 @@ impl All {
             numbers: numbers.sender().expect("opened"),
             group,
             fan_in: fan_in.receiver().expect("a fan-in"),
+            kept: Kept::open(party),
         }
     }
 
@@ -448,6 +476,41 @@ impl All {
                 other => panic!("{other:?}"),
             }
         }
+    }
+}
+
+/// A peer that another node keeps connected, and that is in this process as well.
+struct Kept {
+    peers: Peers,
+    node: Node,
+    replica: Node,
+}
+
+impl Kept {
+    fn open(party: &Party) -> Self {
+        let replica = party.setup.node().driver(Driver::Threads);
+        let replica = replica.listen("127.0.0.1:0").build().expect("a node");
+        let address = replica.local_addr().expect("it listens");
+        let node = party.setup.node().build().expect("a node");
+        let peers = node.keep_connected([address]).expect("threads");
+        let peer = peers.wait_for_timeout(address, LONG);
+        assert_eq!(peer.expect("it is reached").id(), replica.id());
+        Self {
+            peers,
+            node,
+            replica,
+        }
+    }
+
+    /// Nothing has happened to it since it was connected.
+    fn is_untouched(&self) {
+        let mut events = self.peers.events();
+        assert!(matches!(
+            events.try_next(),
+            Some(PeersEvent::Connected { .. })
+        ));
+        assert!(events.try_next().is_none());
+        assert_eq!(self.peers.connected().len(), 1);
     }
 }
 

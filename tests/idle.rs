@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ibex::{Fabric, FanInEvent, Node, Pod, Policy, Raw, Receiver, Select, Sender};
+use ibex::{Dns, Fabric, FanInEvent, Node, PeersEvent, Pod, Policy, Raw, Receiver, Select, Sender};
 use processes::{Party, Proof, Setup, own_pid};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -36,6 +36,7 @@ fn main() -> ExitCode {
         proofs.push(Proof::new("quorum", setup, watch_quorum, hold));
         proofs.push(Proof::new("select", setup, watch_select, speak_late));
         proofs.push(Proof::new("fan_in", setup, watch_fan_in, speak_late));
+        proofs.push(Proof::new("kept", setup, watch_kept, Party::meet));
     }
     processes::run(proofs)
 }
@@ -251,6 +252,31 @@ fn watch_fan_in(party: &mut Party) {
     waiting.join().unwrap();
 }
 
+/// The watched process is this one: it keeps a peer connected, which is in this process too, and
+/// waits for what becomes of it.
+fn watch_kept(party: &mut Party) {
+    let builder = || Node::builder().fabric(party.setup.fabric, Policy::Require);
+    let replica = builder().listen("127.0.0.1:0").build().unwrap();
+    let id = replica.id();
+    let client = builder().build().unwrap();
+    // Looked up again by a thread that sleeps until then.
+    let name = Dns::new("127.0.0.1", replica.local_addr().unwrap().port());
+    let peers = client.keep_connected(name.every(LOOKED_UP)).unwrap();
+    let mut events = peers.events();
+    let event = events.next().unwrap();
+    assert!(matches!(event, PeersEvent::Connected { .. }), "{event}");
+    let waiting = thread::spawn(move || events.next().unwrap());
+    watch_rest(&[own_pid()], false);
+    assert!(!waiting.is_finished(), "nothing has become of it");
+    drop(replica);
+    let event = waiting.join().unwrap();
+    assert!(
+        matches!(event, PeersEvent::Lost { peer, .. } if peer == id),
+        "{event}"
+    );
+    party.meet();
+}
+
 fn speak_late(party: &mut Party) {
     let builder = party.peer.channel("late").codec::<Raw>();
     let mut sender = builder.sender::<[u8]>().unwrap();
@@ -413,5 +439,7 @@ const ECHOES: u64 = 10_000;
 /// Longer than what is silent takes to give its memory back.
 const WATCHED: Duration = Duration::from_secs(3);
 const WATCHES: u32 = 300;
+/// Longer than any watch.
+const LOOKED_UP: Duration = Duration::from_secs(3600);
 /// A watchdog's time: every process comes to rest sooner, on any machine.
 const PATIENCE: Duration = Duration::from_secs(200);
