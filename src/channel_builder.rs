@@ -278,7 +278,7 @@ impl<C> ChannelBuilder<C> {
         opened.map_err(|error| refuse(error.into()))
     }
 
-    fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
+    pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
         let reason = match reason {
             OpenFailure::SessionOver if self.session.runtime().is_closed() => {
                 OpenFailure::NodeClosed

@@ -151,8 +151,8 @@ pub struct OpenError {
 pub enum OpenFailure {
     /// This node has this end already. A name may be used once in each direction.
     #[error(
-        "it is open already; use or drop the first handle (a sender can be cloned; a fan-in has \
-         the receivers of its name)"
+        "it is open already; use or drop the first handle (a sender can be cloned; a fan-in or \
+         a service of the node has the receivers of its name)"
     )]
     AlreadyOpen,
     /// The session has as many open ends as its limit allows.

@@ -161,7 +161,8 @@ mod versions;
 pub use address::ToAddress;
 pub use calls::{
     AnswerError, CallAsync, CallError, CallOptions, Caller, CallerStats, CallsBuilder, Execution,
-    Failure, Refused, Replies, Reply, Request, Service, ServiceBuilder, ServiceStats, StreamAsync,
+    Failure, Refused, Replies, Reply, Request, Service, ServiceBuilder, ServiceError, ServiceStats,
+    StreamAsync,
 };
 pub use channel_builder::ChannelBuilder;
 pub use discovery::{Discovery, DiscoveryError, Dns, Found};

@@ -26,8 +26,8 @@ use futures_sink::Sink;
 use ibex::{
     AcceptError, ConnectError, Driver, FanIn, FanInError, FanInEvent, Group, GroupSendError,
     ListenError, LossReason, Node, OpenFailure, Peers, PeersEvent, Pod, QuorumError, Raw, Receiver,
-    RecvError, RecvTimeoutError, Select, SendError, SendTimeoutError, Sender, TryRecvError,
-    TrySendError, UsedAfterFork, WaitAckedError,
+    RecvError, RecvTimeoutError, Select, SendError, SendTimeoutError, Sender, ServiceError,
+    TryRecvError, TrySendError, UsedAfterFork, WaitAckedError,
 };
 use processes::{Party, Proof, Setup};
 
@@ -170,6 +170,13 @@ fn call_node(node: &Node) {
         .receiver::<[u8]>()
         .expect("settings");
     assert!(fan_in.next().is_none());
+    let service = node.calls("late").codec::<Raw>();
+    let service = service.service::<[u8], [u8]>();
+    let service = service.expect_err("a child made a service");
+    assert!(
+        matches!(service, ServiceError::UsedAfterFork(_)),
+        "{service}"
+    );
 }
 
 fn call_peer(party: &Party) {

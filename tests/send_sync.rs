@@ -10,7 +10,7 @@ use ibex::{
     LogSender, MemoryError, Message, Node, NodeBuilder, NodeStats, OpenError, OpenFailure, Peer,
     PeerAt, PeerId, Peers, PeersEvent, PeersEvents, Pod, QuorumError, Raw, Receiver, RecvError,
     RecvTimeoutError, Reservation, SchemaMismatch, Select, SendError, SendTimeoutError, Sender,
-    Serde, SessionStats, SettingError, TryRecvError, TrySendError, VersionedFanIn,
+    Serde, ServiceError, SessionStats, SettingError, TryRecvError, TrySendError, VersionedFanIn,
     VersionedFanInEvent, VersionedGroup, VersionedMessage, VersionedReceiver, VersionedSender,
     WaitAckedError,
 };
@@ -145,6 +145,7 @@ fn errors_pass_question_marks_into_boxed_errors() {
     is_error::<SchemaMismatch>();
     is_error::<SendError>();
     is_error::<SendTimeoutError>();
+    is_error::<ServiceError>();
     is_error::<SettingError>();
     is_error::<TryRecvError>();
     is_error::<TrySendError>();

@@ -13,7 +13,7 @@ use super::{
 #[cfg(feature = "rkyv")]
 use crate::Rkyv;
 use crate::{
-    Node, OpenError, OpenFailure, Peer, SettingError,
+    Node, OpenError, OpenFailure, Peer, ServiceError, SettingError,
     channel_builder::{Offer, message_version},
     message::DefaultCodec,
     template::ChannelTemplate,
@@ -74,7 +74,8 @@ impl Peer {
     ///
     /// # Errors
     ///
-    /// [`OpenError`], as for a channel.
+    /// [`OpenError`], as for a channel; with the reason [`OpenFailure::AlreadyOpen`] also where the
+    /// node has a service of that name for all peers.
     #[cfg(feature = "rkyv")]
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
         &self,
@@ -98,16 +99,18 @@ impl Peer {
 
 impl Node {
     /// A service for calls of all peers, present and future, with the default settings and codec.
-    /// A node has one service of a name: of two, each peer gets one or the other.
+    /// A name has one service for all peers, or one for each of some
+    /// ([`Peer::service`](crate::Peer::service)). Dropping the service gives its name back.
     ///
     /// # Errors
     ///
-    /// None: the settings are the node's, which were checked when it was made.
+    /// [`ServiceError::NameTaken`]: the node has a service of that name.
+    /// [`UsedAfterFork`](ServiceError::UsedAfterFork): this process is a fork.
     #[cfg(feature = "rkyv")]
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
         &self,
         name: &str,
-    ) -> Result<Service<Q, R>, SettingError>
+    ) -> Result<Service<Q, R>, ServiceError>
     where
         Rkyv: Codec<Q> + Codec<R>,
     {
@@ -241,10 +244,11 @@ impl<'a, C> ServiceBuilder<'a, C> {
     ///
     /// # Errors
     ///
-    /// [`SettingError`]: a setting is out of its range.
+    /// [`ServiceError`]: the node has a service of that name, a setting is out of its range, or
+    /// this process is a fork.
     pub fn service<Q: ?Sized + 'static, R: ?Sized + 'static>(
         self,
-    ) -> Result<Service<Q, R, C>, SettingError>
+    ) -> Result<Service<Q, R, C>, ServiceError>
     where
         C: Codec<Q> + Codec<R>,
     {

@@ -3,7 +3,12 @@
 
 use std::fmt;
 
-use ibex_transport::channel::{RecvError, SendError};
+use ibex_transport::{
+    channel::{RecvError, SendError},
+    fork::UsedAfterFork,
+};
+
+use crate::SettingError;
 
 /// How far a call that failed came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -266,6 +271,28 @@ pub enum AnswerError {
     NotSent(SendError),
 }
 
+/// A service for all peers of a node could not be made.
+#[derive(thiserror::Error)]
+#[non_exhaustive]
+pub enum ServiceError {
+    /// A service of the node has the name, for all peers or for one.
+    #[error(
+        "this node has a service \"{name}\" already, for all peers or for one of them; drop it, or \
+         choose another name"
+    )]
+    #[non_exhaustive]
+    NameTaken {
+        /// The name.
+        name: String,
+    },
+    /// A setting is out of its range.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
+    /// This process is a fork of the one that made the node.
+    #[error(transparent)]
+    UsedAfterFork(#[from] UsedAfterFork),
+}
+
 /// Why no more replies come over a channel.
 #[derive(Clone, Debug)]
 pub(super) enum Over {
@@ -284,7 +311,7 @@ impl Over {
     }
 }
 
-ibex_transport::debug_as_display!(CallError, AnswerError);
+ibex_transport::debug_as_display!(CallError, AnswerError, ServiceError);
 
 /// The longest text of a failure; what is longer is cut.
 pub(super) const MAX_FAILURE_BYTES: usize = 4096;

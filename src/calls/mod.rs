@@ -37,7 +37,7 @@ pub use self::{
     builder::{CallsBuilder, ServiceBuilder},
     call::CallAsync,
     caller::{Caller, CallerStats},
-    error::{AnswerError, CallError, Execution, Failure, Refused},
+    error::{AnswerError, CallError, Execution, Failure, Refused, ServiceError},
     options::CallOptions,
     replies::{Replies, StreamAsync},
     reply::Reply,

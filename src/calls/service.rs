@@ -14,7 +14,7 @@ use std::{
 
 use futures_core::Stream;
 use ibex_codec::Codec;
-use ibex_transport::driver::{Runtime, SessionShared};
+use ibex_transport::driver::{Runtime, ServiceName, SessionShared};
 
 use super::{
     asking::Asked,
@@ -28,7 +28,8 @@ use super::{
     source::Source,
 };
 use crate::{
-    Node, OpenError, RecvError, SettingError, channel_builder::Offer, message::DefaultCodec,
+    Node, OpenError, OpenFailure, RecvError, Role, ServiceError, channel_builder::Offer,
+    message::DefaultCodec,
 };
 
 /// Serves calls. Made by [`Node::service`] for all peers, or by
@@ -62,6 +63,8 @@ use crate::{
 pub struct Service<Q: ?Sized + 'static, R: ?Sized + 'static, C: Codec<Q> + Codec<R> = DefaultCodec>
 {
     hub: Arc<Hub<Q, R, C>>,
+    /// Given back behind the ends of the channels.
+    _name: ServiceName,
 }
 
 /// How far a service is. See [`Service::stats`].
@@ -99,10 +102,16 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Wake for News<Q, R, C> {
 }
 
 impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
-    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, SettingError> {
+    pub(super) fn of_node(settings: CallSettings, node: &Node) -> Result<Self, ServiceError> {
+        node.check_fork()?;
         let template = settings.template.clone().checked()?;
+        let taken = || ServiceError::NameTaken {
+            name: template.name().to_owned(),
+        };
+        let name = node.runtime.take_service_name(template.name());
+        let name = name.ok_or_else(taken)?;
         let source = Source::of_node(node.fan_in_of(template)?);
-        Ok(Self::on(source, settings, node.runtime.clone()))
+        Ok(Self::on(source, settings, node.runtime.clone(), name))
     }
 
     pub(super) fn of_peer(
@@ -110,12 +119,21 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
         session: &Arc<SessionShared>,
     ) -> Result<Self, OpenError> {
         let channel = settings.template.over(session);
+        let name = session
+            .runtime()
+            .share_service_name(settings.template.name());
+        let name = name.ok_or_else(|| channel.refused(Role::Receiver, OpenFailure::AlreadyOpen))?;
         let requests = channel.open_receiver(request_version::<Q, R, C>().map(Offer::of_one))?;
         let source = Source::of_peer(requests, channel);
-        Ok(Self::on(source, settings, session.runtime().clone()))
+        Ok(Self::on(source, settings, session.runtime().clone(), name))
     }
 
-    fn on(source: Source<Q, R, C>, settings: CallSettings, runtime: Arc<Runtime>) -> Self {
+    fn on(
+        source: Source<Q, R, C>,
+        settings: CallSettings,
+        runtime: Arc<Runtime>,
+        name: ServiceName,
+    ) -> Self {
         let hub = Arc::new_cyclic(|hub: &Weak<Hub<Q, R, C>>| {
             // A type that cannot be had is told where its channel is opened.
             let version = reply_version::<Q, R, C>();
@@ -129,7 +147,7 @@ impl<Q: ?Sized, R: ?Sized, C: Codec<Q> + Codec<R>> Service<Q, R, C> {
             }
         });
         runtime.serves(hub.shared.clone());
-        Self { hub }
+        Self { hub, _name: name }
     }
 
     /// The next request, of whichever caller; `None` when the node was closed, or, of a service for

@@ -6,6 +6,7 @@ mod again;
 mod cable;
 mod certainty;
 mod hostile;
+mod names;
 mod outage;
 mod streams;
 #[cfg(feature = "tower")]

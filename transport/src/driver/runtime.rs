@@ -29,6 +29,7 @@ use super::{
     gathering::{Gatherings, Told, push_live},
     keeper,
     memory_wanted::MemoryWanted,
+    service_names::ServiceNames,
     session_shared::SessionShared,
     task::Flushing,
     waiting::Looks,
@@ -105,6 +106,7 @@ pub struct Runtime {
     /// Set before those who wait in `accept_waiters` are woken, so they find it.
     accepts_no_more: AtomicBool,
     pub(super) draining: Draining,
+    pub(super) service_names: ServiceNames,
     gatherings: Gatherings,
     pub(crate) events: EventQueue,
     pub(crate) warnings: Arc<Warnings>,
@@ -160,6 +162,7 @@ impl Runtime {
             warnings: warnings.clone(),
             accepts_no_more: AtomicBool::new(false),
             draining: Draining::default(),
+            service_names: ServiceNames::default(),
             closed: AtomicBool::new(false),
             watched: AtomicBool::new(false),
             flushing: Flushing::default(),
