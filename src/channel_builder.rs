@@ -3,7 +3,7 @@
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
 use ibex_transport::{
-    channel::{ReceiveHandle, SendHandle},
+    channel::{Interface, ReceiveHandle, SendHandle},
     driver::SessionShared,
     engine::{
         control::{ChannelSpec, MAX_NAME_BYTES, Role},
@@ -27,6 +27,7 @@ pub struct ChannelBuilder<C = DefaultCodec> {
     session: Arc<SessionShared>,
     name: String,
     defaults: ChannelDefaults,
+    interface: Interface,
     /// The first setting that was out of its range.
     error: Option<SettingError>,
     _codec: PhantomData<fn() -> C>,
@@ -38,6 +39,7 @@ impl ChannelBuilder {
             session,
             name: name.to_owned(),
             defaults,
+            interface: Interface::Channel,
             error: None,
             _codec: PhantomData,
         }
@@ -95,6 +97,7 @@ impl<C> ChannelBuilder<C> {
             session,
             name,
             defaults,
+            interface,
             error,
             ..
         } = self;
@@ -102,6 +105,7 @@ impl<C> ChannelBuilder<C> {
             session,
             name,
             defaults,
+            interface,
             error,
             _codec: PhantomData,
         }
@@ -183,6 +187,12 @@ impl<C> ChannelBuilder<C> {
         self
     }
 
+    /// Errors are told in the words of this interface.
+    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
+        self.interface = interface;
+        self
+    }
+
     /// Keeps the first error for the opening call to report.
     fn note(&mut self, checked: Result<(), SettingError>) {
         self.error = self.error.or(checked.err());
@@ -240,7 +250,8 @@ impl<C> ChannelBuilder<C> {
         let runtime = self.session.runtime();
         let timeout = self.defaults.open_timeout;
         let opened = runtime.open_sender(&self.session, &self.name, spec, timeout);
-        opened.map_err(|error| refuse(error.into()))
+        let handle = opened.map_err(|error| refuse(error.into()))?;
+        Ok(handle.told_as(self.interface))
     }
 
     /// A handle of the sending end that stays open as long as the session, for all who ask for
@@ -256,7 +267,7 @@ impl<C> ChannelBuilder<C> {
         let timeout = self.defaults.open_timeout;
         let opened = runtime.shared_sender(&self.session, &self.name, &spec, timeout);
         let handle = opened.map_err(|error| refuse(error.into()))?;
-        Ok(Sender::new(handle))
+        Ok(Sender::new(handle.told_as(self.interface)))
     }
 
     /// How long a blocking call waits for the peer to open its end.
@@ -275,7 +286,8 @@ impl<C> ChannelBuilder<C> {
         spec.max_message_bytes = spec.max_message_bytes.min(runtime.longest_message());
         let (timeout, every) = (self.defaults.open_timeout, self.defaults.ack_every);
         let opened = runtime.open_receiver(&self.session, &self.name, spec, timeout, every);
-        opened.map_err(|error| refuse(error.into()))
+        let handle = opened.map_err(|error| refuse(error.into()))?;
+        Ok(handle.told_as(self.interface))
     }
 
     pub(crate) fn refused(&self, end: Role, reason: OpenFailure) -> OpenError {
@@ -285,17 +297,21 @@ impl<C> ChannelBuilder<C> {
             }
             reason => reason,
         };
+        let is_taken = reason == OpenFailure::AlreadyOpen;
+        let holder = is_taken.then(|| self.session.interface_of(&self.name, end));
         OpenError {
             channel: self.name.clone(),
             peer: self.session.peer_name(),
             end,
             reason,
+            interface: self.interface,
+            holder: holder.flatten().unwrap_or_default(),
         }
     }
 
     fn spec(&self, offer: Result<Offer, OpenFailure>) -> Result<ChannelSpec, OpenFailure> {
         if fork::is_child() {
-            return Err(self.session.used_after_fork(None).into());
+            return Err(self.session.used_after_fork().into());
         }
         let bytes = self.name.len();
         if !(1..=MAX_NAME_BYTES).contains(&bytes) {

@@ -3,10 +3,12 @@
 //! A text has its cause in it, so `source()` does not give that once more: a field that would
 //! be taken for the source by its name is written `r#source`.
 
-use std::{io, net::SocketAddr};
+use std::{fmt, io, net::SocketAddr};
 
 use ibex_transport::{
-    channel::{NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull},
+    channel::{
+        Interface, NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull,
+    },
     engine::{
         control::{MAX_NAME_BYTES, Role},
         session::CannotOpen,
@@ -117,7 +119,7 @@ pub enum AcceptError {
     #[error("this node does not listen: make it with Node::listen, or .listen(..) on the builder")]
     NotListening,
     /// The node was closed.
-    #[error("this node was closed")]
+    #[error("this node was closed; make another to accept with")]
     Closed,
     /// The node begins no session any more, and all that it had begun were handed out.
     #[error("this node accepts nobody any more: stop_accepting was called")]
@@ -131,8 +133,7 @@ pub enum AcceptError {
 }
 
 /// A channel's end could not be opened.
-#[derive(Clone, thiserror::Error)]
-#[error("cannot open the {end} of channel \"{channel}\" with {peer}: {reason}")]
+#[derive(Clone)]
 #[non_exhaustive]
 pub struct OpenError {
     /// The channel's name.
@@ -143,7 +144,53 @@ pub struct OpenError {
     pub end: Role,
     /// Why.
     pub reason: OpenFailure,
+    /// What it was to be opened for.
+    pub(crate) interface: Interface,
+    /// What this node has it open for, if it is open already.
+    pub(crate) holder: Interface,
 }
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            end,
+            reason,
+            interface,
+            holder,
+        } = self;
+        let subject = interface.subject(channel, peer);
+        match interface {
+            Interface::Channel => write!(f, "cannot open the {end} of {subject}: ")?,
+            Interface::Caller => write!(f, "cannot open a caller of {subject}: ")?,
+            Interface::Service | Interface::Stream | Interface::Listener => {
+                write!(f, "cannot open {subject}: ")?;
+            }
+        }
+        match (reason, interface, holder) {
+            (OpenFailure::AlreadyOpen, Interface::Channel, Interface::Channel) => reason.fmt(f),
+            (OpenFailure::AlreadyOpen, _, _) => {
+                write!(
+                    f,
+                    "this node has {holder} of this name with that peer already; "
+                )?;
+                f.write_str(match (interface, holder) {
+                    (Interface::Caller, Interface::Caller) => {
+                        "clone that one, or drop it and its clones first"
+                    }
+                    (Interface::Service, Interface::Service) => {
+                        "take requests from that one, or drop it first"
+                    }
+                    _ => "choose another name, or drop what has it first",
+                })
+            }
+            _ => reason.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for OpenError {}
 
 /// Why a channel's end could not be opened.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
@@ -424,6 +471,8 @@ mod tests {
                 peer: address(),
                 end: Role::Sender,
                 reason: OpenFailure::SessionOver,
+                interface: Interface::Channel,
+                holder: Interface::Channel,
             }),
         ];
         for error in errors {

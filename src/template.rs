@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ibex_transport::driver::SessionShared;
+use ibex_transport::{channel::Interface, driver::SessionShared};
 
 use crate::{ChannelBuilder, Node, SettingError, channel_defaults::ChannelDefaults};
 
@@ -11,6 +11,7 @@ use crate::{ChannelBuilder, Node, SettingError, channel_defaults::ChannelDefault
 pub(crate) struct ChannelTemplate {
     name: String,
     defaults: ChannelDefaults,
+    interface: Interface,
     /// The first setting that was out of its range.
     refused: Option<SettingError>,
 }
@@ -26,8 +27,15 @@ impl ChannelTemplate {
         Self {
             name: name.to_owned(),
             defaults,
+            interface: Interface::Channel,
             refused: None,
         }
+    }
+
+    /// Its errors are told in the words of this interface.
+    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
+        self.interface = interface;
+        self
     }
 
     pub(crate) fn window_messages(mut self, messages: u64) -> Self {
@@ -84,6 +92,7 @@ impl ChannelTemplate {
 
     /// The channel over `session`.
     pub(crate) fn over(&self, session: &Arc<SessionShared>) -> ChannelBuilder {
-        ChannelBuilder::new(session.clone(), &self.name, self.defaults)
+        let channel = ChannelBuilder::new(session.clone(), &self.name, self.defaults);
+        channel.told_as(self.interface)
     }
 }

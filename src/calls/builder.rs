@@ -3,7 +3,9 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
-use ibex_transport::{driver::SessionShared, engine::message_version::MessageVersion};
+use ibex_transport::{
+    channel::Interface, driver::SessionShared, engine::message_version::MessageVersion,
+};
 
 use super::{
     caller::Caller,
@@ -196,6 +198,7 @@ impl<C> CallsBuilder<C> {
         C: Codec<Q> + Codec<R>,
     {
         let channel = self.settings.template.over(&self.session);
+        let channel = channel.told_as(Interface::Caller);
         let (replies, requests) = loop {
             let replies = channel.open_receiver(reply_version::<Q, R, C>().map(Offer::of_one))?;
             let requests = channel.open_sender(request_version::<Q, R, C>().map(Offer::of_one))?;
@@ -259,7 +262,7 @@ impl<'a, C> ServiceBuilder<'a, C> {
 impl CallSettings {
     fn new(template: ChannelTemplate) -> Self {
         Self {
-            template,
+            template: template.told_as(Interface::Service),
             max_in_flight: 1024,
         }
     }

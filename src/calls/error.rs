@@ -4,7 +4,7 @@
 use std::fmt;
 
 use ibex_transport::{
-    channel::{RecvError, SendError},
+    channel::{Interface, RecvError, SendError},
     fork::UsedAfterFork,
 };
 
@@ -85,7 +85,9 @@ impl Refused {
 impl fmt::Display for Refused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Expired => f.write_str("its deadline passed before a handler got it"),
+            Self::Expired => f.write_str(
+                "its deadline passed before a handler got it; call again, with more time",
+            ),
             Self::Overloaded => f.write_str(
                 "the service takes fewer calls of one peer at a time; lower the caller's \
                  max_in_flight, or raise the service's",
@@ -93,13 +95,20 @@ impl fmt::Display for Refused {
             Self::Invalid => f.write_str(
                 "the service found its bytes not valid; see that both programs have the same codec",
             ),
-            Self::Closed => f.write_str("the service ended before a handler got it"),
-            Self::ByHandler => f.write_str("the handler handed it back"),
+            Self::Closed => f.write_str(
+                "the service ended before a handler got it; make the caller anew, in another \
+                 session if this one has ended, and call again",
+            ),
+            Self::ByHandler => f.write_str("the handler handed it back; call again later"),
             Self::Draining => f.write_str(
                 "its node drains and begins no call any more; send it to another node, or again \
                  after the restart",
             ),
-            Self::Other(code) => write!(f, "reason {code}, which this release does not know"),
+            Self::Other(code) => write!(
+                f,
+                "reason {code}, which this release does not know; update this program, or call \
+                 again later"
+            ),
         }
     }
 }
@@ -122,7 +131,13 @@ pub enum CallError {
         failure: Failure,
     },
     /// The request did not go out, so it was not executed.
-    #[error("the request was not sent, and so not executed: {0}")]
+    #[error(
+        "the request was not sent, and so not executed: {_0}{}",
+        match _0 {
+            SendError::Disconnected(_) => ", and call again",
+            _ => "",
+        }
+    )]
     NotSent(SendError),
     /// No handler got the request, as the service said.
     #[error("service \"{service}\" of {peer} did not execute the call: {reason}")]
@@ -139,9 +154,10 @@ pub enum CallError {
     #[error(
         "service \"{service}\" of {peer} did not answer before the call's deadline; {}",
         match (.is_sent, .is_open) {
-            (true, _) => "whether a handler has executed it is not known",
+            (true, _) => MAY_BE_EXECUTED,
             (false, true) => "the request was not sent, and so not executed: as many calls are \
-                              under way as may be, or the channel is full",
+                              under way as may be, or those before it leave no room; call again \
+                              later, or raise max_in_flight or window_bytes at both nodes",
             (false, false) => "the request was not sent, and so not executed: the peer has not \
                                opened a service of this name; see that it does, that both \
                                programs use one name, and that the service is asked for its \
@@ -161,8 +177,8 @@ pub enum CallError {
     },
     /// The handler dropped the request without an answer, as by a panic.
     #[error(
-        "service \"{service}\" of {peer}: the handler dropped the request without an answer; what \
-         it has done before that is not known"
+        "service \"{service}\" of {peer}: the handler dropped the request without an answer; \
+         {MAY_BE_EXECUTED}"
     )]
     #[non_exhaustive]
     Unanswered {
@@ -172,17 +188,14 @@ pub enum CallError {
         peer: String,
     },
     /// The service or its session ended before the answer came.
-    #[error(
-        "service \"{service}\" of {peer} ended before it answered: {why}; whether a handler has \
-         executed the call is not known"
-    )]
+    #[error("the call got no answer: {why}; {MAY_BE_EXECUTED}")]
     #[non_exhaustive]
     Lost {
         /// The service's name.
         service: String,
         /// The peer, as an address.
         peer: String,
-        /// What ended it.
+        /// Which service ended, by what, and how to have another.
         why: String,
     },
     /// The reply's bytes are not valid.
@@ -303,15 +316,24 @@ pub(super) enum Over {
 }
 
 impl Over {
-    pub(super) fn of(error: &RecvError) -> Self {
+    /// What `error` says of the replies of that peer's service.
+    pub(super) fn of(error: &RecvError, service: &str, peer: &str) -> Self {
         Self::Lost(match error {
-            RecvError::Ended => "the peer closed the service".to_owned(),
+            RecvError::Ended => format!(
+                "{} has ended: the peer dropped it; make the caller anew, in another session if \
+                 this one has ended",
+                Interface::Caller.subject(service, peer)
+            ),
             other => other.to_string(),
         })
     }
 }
 
 ibex_transport::debug_as_display!(CallError, AnswerError, ServiceError);
+
+/// Consequence and advice where [`Execution::Unknown`] is all that is certain.
+const MAY_BE_EXECUTED: &str = "a handler may have executed the call: call again only if it may be \
+                               executed twice";
 
 /// The longest text of a failure; what is longer is cut.
 pub(super) const MAX_FAILURE_BYTES: usize = 4096;

@@ -263,7 +263,7 @@ impl Line {
                 inbox.is_over = true;
                 self.end(match self.session.peer_has_drained() {
                     true => Over::Drained,
-                    false => Over::of(&error),
+                    false => Over::of(&error, &self.service, &self.peer_name()),
                 });
             }
         }

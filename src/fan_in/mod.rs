@@ -12,7 +12,7 @@ use std::{
 
 use ibex_codec::Codec;
 use ibex_transport::{
-    channel::{FOUND_PER_TURN, GatheringWait, OfAnyPeer, RecvError},
+    channel::{FOUND_PER_TURN, GatheringWait, Interface, OfAnyPeer, RecvError},
     driver::{Condition, Gathering, SessionShared},
     fork,
 };
@@ -199,6 +199,12 @@ impl<'a, C> FanInBuilder<'a, C> {
     /// [`ChannelBuilder::ack_every`](crate::ChannelBuilder::ack_every).
     pub fn ack_every(mut self, messages: u64) -> Self {
         self.template = self.template.ack_every(messages);
+        self
+    }
+
+    /// Errors are told in the words of this interface.
+    pub(crate) fn told_as(mut self, interface: Interface) -> Self {
+        self.template = self.template.told_as(interface);
         self
     }
 

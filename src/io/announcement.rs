@@ -4,6 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ibex_codec::{Codec, EncodeError, Invalid, MIN_ALIGNMENT, Raw, SchemaInfo, SlotWriter};
+use ibex_transport::channel::Interface;
 
 use super::{ReadHalf, Stream, WriteHalf};
 use crate::{OpenError, Peer, Receiver};
@@ -111,7 +112,8 @@ impl Opening {
     fn channel(&self, way: &str) -> crate::ChannelBuilder<Raw> {
         let name = format!("{}/{}/{way}", self.listener, self.number);
         let channel = self.peer.channel(&name).codec::<Raw>();
-        channel.max_message_bytes(MOST_PIECE_BYTES)
+        let channel = channel.max_message_bytes(MOST_PIECE_BYTES);
+        channel.told_as(Interface::Stream)
     }
 }
 

@@ -15,7 +15,10 @@ use std::{
 };
 
 use ibex_codec::SlotWriter;
-use ibex_transport::{channel::Abort, driver::Patience};
+use ibex_transport::{
+    channel::{Abort, Interface},
+    driver::Patience,
+};
 
 use super::{
     Stream,
@@ -108,6 +111,7 @@ impl Request {
     fn new(peer: &Peer, name: &str) -> io::Result<Self> {
         check_name(name)?;
         let channel = peer.channel(name).codec::<Announcement>();
+        let channel = channel.told_as(Interface::Listener);
         Ok(Self {
             announcer: channel.shared_sender().map_err(error::of_open)?,
             opening: Opening::new(peer.clone(), name, next_number(), Side::Connecting),

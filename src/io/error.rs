@@ -89,10 +89,32 @@ pub(super) fn of_connect(error: SendTimeoutError) -> io::Error {
 pub(super) fn of_acceptance(error: WaitAckedError) -> io::Error {
     match error {
         WaitAckedError::Failed(error) => refused(error),
-        late @ WaitAckedError::Timeout { .. } => io::Error::new(io::ErrorKind::TimedOut, late),
+        WaitAckedError::Timeout { channel, peer, .. } => {
+            io::Error::new(io::ErrorKind::TimedOut, NotAccepted::Late(channel, peer))
+        }
         // The listener went with the request in its hands.
-        error => io::Error::new(io::ErrorKind::ConnectionRefused, error),
+        WaitAckedError::Unacknowledged { channel, peer, .. } => {
+            let refused = NotAccepted::Dropped(channel, peer);
+            io::Error::new(io::ErrorKind::ConnectionRefused, refused)
+        }
+        error => io::Error::other(error),
     }
+}
+
+/// A listener has a request for a stream and does not take it in. Which listener, and whose.
+#[derive(Debug, thiserror::Error)]
+enum NotAccepted {
+    #[error(
+        "byte streams \"{0}\" with {1}: the listener there did not accept the stream within the \
+         time-out, so it was taken back; see that the program there accepts, or raise \
+         open_timeout, and connect again"
+    )]
+    Late(String, String),
+    #[error(
+        "byte streams \"{0}\" with {1}: the peer dropped its listener before it accepted the \
+         stream; connect again once it listens again"
+    )]
+    Dropped(String, String),
 }
 
 fn refused(error: SendError) -> io::Error {

@@ -12,6 +12,7 @@ use std::{
 };
 
 use futures_core::{FusedStream, Stream as FuturesStream};
+use ibex_transport::channel::Interface;
 
 use super::{
     Stream,
@@ -81,7 +82,8 @@ impl Listener {
         let requests = node.fan_in(&name).codec::<Announcement>();
         let requests = requests
             .window_messages(BACKLOG)
-            .window_bytes(BACKLOG_BYTES);
+            .window_bytes(BACKLOG_BYTES)
+            .told_as(Interface::Listener);
         let requests = requests.receiver();
         Ok(Self {
             name,

@@ -251,8 +251,8 @@ fn unit(watchdog: &Watchdog) -> Result<(), Failure> {
          --features ibex-transport/verbs,ibex-harness/verbs",
     ];
     let facade = [
-        "cargo test -p ibex --lib --examples --test asynchronous --test bytes --test calls \
-         --test compile --test environment --test fingerprints --test group \
+        "cargo test -p ibex --lib --examples --test advice --test asynchronous --test bytes \
+         --test calls --test compile --test environment --test fingerprints --test group \
          --test keeping_connected --test log --test memory_bound \
          --test owned_messages --test polls --test readme \
          --test refusals --test send_sync --test shared_credit \

@@ -15,6 +15,7 @@ use super::{
         Counts, Disconnected, EndCause, NotOpened, RecvError, RecvFailure, SchemaMismatch,
         SendError, SendFailure,
     },
+    interface::Interface,
     state::{End, EndState},
 };
 use crate::{
@@ -34,6 +35,8 @@ pub struct ChannelEnd {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
+    /// How its program uses it, if not as a channel of messages.
+    interface: OnceLock<Interface>,
 
     // How it stands.
     /// What the engine says.
@@ -97,11 +100,22 @@ impl ChannelEnd {
             name,
             spec,
             open_timeout,
+            interface: OnceLock::new(),
             state: EndState::default(),
             has_waited_in_vain: AtomicBool::new(false),
             open_watch: OpenWatch::default(),
             waiters,
         }
+    }
+
+    /// The interface in whose words the errors of this end are told.
+    pub(crate) fn interface(&self) -> Interface {
+        self.interface.get().copied().unwrap_or_default()
+    }
+
+    /// Says so, once, before anybody else has the end.
+    pub(super) fn set_interface(&self, interface: Interface) {
+        let _ = self.interface.set(interface);
     }
 
     /// Fingerprint of the message type that both ends settled on, once they have.
@@ -120,6 +134,7 @@ impl ChannelEnd {
                     ours: ChannelSpec::clone(&self.spec),
                     theirs: ChannelSpec::clone(&theirs),
                     counts: counts(),
+                    interface: self.interface(),
                 }));
             }
             Some(End::Cause(cause)) => cause,
@@ -136,13 +151,15 @@ impl ChannelEnd {
             end: self.role,
             cause,
             counts: counts(),
+            interface: self.interface(),
         }))
     }
 
     /// What calls answer in a fork of the process.
     #[cold]
     pub(super) fn used_after_fork(&self) -> UsedAfterFork {
-        self.session.used_after_fork(Some(&self.name))
+        let peer = self.session.peer().address.to_string();
+        UsedAfterFork::new(self.interface().subject(&self.name, &peer))
     }
 
     /// Waits until the peer has opened its end: for as long as `patience` says, and not
@@ -218,6 +235,7 @@ impl ChannelEnd {
             other_names: other_names.take(MOST_NAMES).collect(),
             waited,
             open_timeout: self.open_timeout,
+            interface: self.interface(),
         })
     }
 }

@@ -8,6 +8,7 @@
 
 use std::{error::Error, fmt};
 
+use super::interface::Interface;
 use crate::engine::control::{CloseReason, Role};
 
 /// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
@@ -126,7 +127,7 @@ impl EndCause {
     }
 
     /// Whether other channels of the session go on.
-    fn spares_session(&self) -> bool {
+    pub(super) fn spares_session(&self) -> bool {
         matches!(
             self,
             EndCause::PeerClosed(_) | EndCause::SlotLeaked | EndCause::Memory(_)
@@ -186,6 +187,7 @@ pub struct Disconnected {
     pub cause: EndCause,
     /// How far it came. At a receiving end `sent` is 0: it does not know.
     pub counts: Counts,
+    pub(crate) interface: Interface,
 }
 
 impl fmt::Display for Disconnected {
@@ -196,7 +198,11 @@ impl fmt::Display for Disconnected {
             end,
             cause,
             counts,
+            interface,
         } = self;
+        if *interface != Interface::Channel {
+            return interface.disconnected(self, f);
+        }
         write!(f, "channel \"{channel}\" with {peer} has ended: {cause} (")?;
         match end {
             Role::Sender => write!(f, "{counts}")?,
@@ -233,6 +239,7 @@ mod tests {
             end,
             cause,
             counts,
+            interface: Interface::Channel,
         };
         error.to_string()
     }

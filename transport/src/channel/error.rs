@@ -6,6 +6,7 @@
 use std::{cmp::Ordering, error::Error, fmt, time::Duration};
 
 pub use super::disconnected::{Counts, Disconnected, EndCause};
+use super::interface::Interface;
 use crate::{
     engine::control::{ChannelSpec, Role},
     fabric::shm::MESSAGE_SLOTS,
@@ -28,10 +29,14 @@ pub struct SchemaMismatch {
     pub theirs: ChannelSpec,
     /// Counts of the channel: nothing goes over it before the ends have compared their types.
     pub counts: Counts,
+    pub(crate) interface: Interface,
 }
 
 impl fmt::Display for SchemaMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.interface != Interface::Channel {
+            return self.interface.mismatch(self, f);
+        }
         let (ours, theirs) = (Offered(&self.ours), Offered(&self.theirs));
         write!(
             f,
@@ -89,6 +94,7 @@ pub struct NotOpened {
     pub waited: Duration,
     /// How long it would have, if the caller had let it.
     pub open_timeout: Duration,
+    pub(crate) interface: Interface,
 }
 
 impl fmt::Display for NotOpened {
@@ -101,11 +107,20 @@ impl fmt::Display for NotOpened {
             other_names,
             waited,
             open_timeout,
+            interface,
         } = self;
+        let time = rounded(*waited);
+        if *interface != Interface::Channel {
+            f.write_str(&interface.not_opened(self, format_args!("{time:?}")))?;
+            return match is_same_there {
+                true => Ok(()),
+                false => write_longer(f, *waited, *open_timeout),
+            };
+        }
         write!(
             f,
-            "channel \"{channel}\": {peer} did not open a {missing} of this name within {:?}; ",
-            rounded(*waited)
+            "channel \"{channel}\": {peer} did not open a {missing} of this name within \
+             {time:?}; "
         )?;
         if *is_same_there {
             let same = missing.opposite();
@@ -131,11 +146,20 @@ impl fmt::Display for NotOpened {
                 f.write_str(", that are not open here: check the name at both ends, ")?;
             }
         }
-        if waited < open_timeout {
-            write!(f, "or wait longer (open_timeout is {open_timeout:?})")
-        } else {
-            f.write_str("or raise open_timeout")
-        }
+        write_longer(f, *waited, *open_timeout)
+    }
+}
+
+/// What else helps who has waited for so long.
+fn write_longer(
+    f: &mut fmt::Formatter<'_>,
+    waited: Duration,
+    open_timeout: Duration,
+) -> fmt::Result {
+    if waited < open_timeout {
+        write!(f, "or wait longer (open_timeout is {open_timeout:?})")
+    } else {
+        f.write_str("or raise open_timeout")
     }
 }
 
@@ -164,6 +188,7 @@ pub struct StayedFull {
     pub is_behind_clone: bool,
     /// What was full, unless it was a clone's turn.
     pub(crate) full: Option<Full>,
+    pub(crate) interface: Interface,
 }
 
 impl StayedFull {
@@ -208,7 +233,11 @@ impl fmt::Display for StayedFull {
             counts,
             is_behind_clone,
             full,
+            interface,
         } = self;
+        if *interface != Interface::Channel {
+            return interface.stayed_full(self, f);
+        }
         write!(f, "channel \"{channel}\": not sent within the time-out, ")?;
         if *is_behind_clone {
             write!(
@@ -244,19 +273,7 @@ impl fmt::Display for StayedFull {
 impl Error for StayedFull {}
 
 /// A message was not sent: it is above the channel's limit.
-#[derive(Clone, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "channel \"{channel}\" with {peer}: a message of {} bytes is above its limit of {limit}, \
-     {}, or send it in parts",
-    .length.map_or_else(|| format!("more than {limit}"), |length| length.to_string()),
-    match .here_to_there {
-        Ordering::Less => "that of this end; raise max_message_bytes here",
-        Ordering::Equal => "that of both ends; raise max_message_bytes at both",
-        Ordering::Greater =>
-            "that of the receiving end; raise max_message_bytes there, or memory_limit of its node \
-             if that is what lowers it",
-    }
-)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MessageTooLong {
     /// The channel's name.
@@ -269,7 +286,41 @@ pub struct MessageTooLong {
     pub limit: u64,
     /// This end's compared to the peer's.
     pub(crate) here_to_there: Ordering,
+    pub(crate) interface: Interface,
 }
+
+impl fmt::Display for MessageTooLong {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            channel,
+            peer,
+            length,
+            limit,
+            here_to_there,
+            interface,
+        } = self;
+        let length =
+            length.map_or_else(|| format!("more than {limit}"), |length| length.to_string());
+        if *interface != Interface::Channel {
+            return f.write_str(&interface.too_long(self, &length));
+        }
+        let whose = match here_to_there {
+            Ordering::Less => "that of this end; raise max_message_bytes here",
+            Ordering::Equal => "that of both ends; raise max_message_bytes at both",
+            Ordering::Greater => {
+                "that of the receiving end; raise max_message_bytes there, or memory_limit of its \
+                 node if that is what lowers it"
+            }
+        };
+        write!(
+            f,
+            "channel \"{channel}\" with {peer}: a message of {length} bytes is above its limit \
+             of {limit}, {whose}, or send it in parts"
+        )
+    }
+}
+
+impl Error for MessageTooLong {}
 
 /// No message came before the caller's time was up.
 #[derive(Clone)]
@@ -284,6 +335,7 @@ pub struct NoMessage {
     /// One has come, or begun to, and waits: there is no room for it within this node's
     /// `memory_limit`.
     pub lacks_room: bool,
+    pub(crate) interface: Interface,
 }
 
 impl fmt::Display for NoMessage {
@@ -293,7 +345,11 @@ impl fmt::Display for NoMessage {
             peer,
             received,
             lacks_room,
+            interface,
         } = self;
+        if *interface != Interface::Channel {
+            return interface.no_message(self, f);
+        }
         write!(f, "channel \"{channel}\": ")?;
         match lacks_room {
             false => write!(

@@ -11,6 +11,7 @@ pub(crate) mod coarse_time;
 pub mod disconnected;
 pub mod error;
 mod group;
+mod interface;
 pub mod message;
 mod promptness;
 pub mod receive_end;
@@ -36,6 +37,7 @@ pub use group::{
     GroupFailure, GroupMessage, LossReason, MemberCounts, Parted, QuorumFailure, SendGroup, Votes,
     WhenFull,
 };
+pub use interface::Interface;
 pub use message::RawMessage;
 pub use receive_handle::ReceiveHandle;
 pub use reservation::RawReservation;

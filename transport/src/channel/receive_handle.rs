@@ -21,6 +21,7 @@ use super::{
     channel_end::ChannelEnd,
     coarse_time::CoarseTime,
     error::{Counts, RecvError, RecvFailure},
+    interface::Interface,
     message::RawMessage,
     promptness::Promptness,
     receive_end::{
@@ -125,6 +126,13 @@ impl ReceiveHandle {
     #[must_use]
     pub fn session(&self) -> &Arc<SessionShared> {
         &self.end.session
+    }
+
+    /// The same handle; errors of its end are told in the words of `interface`.
+    #[must_use]
+    pub fn told_as(self, interface: Interface) -> Self {
+        self.end.set_interface(interface);
+        self
     }
 
     /// The channel's name.

@@ -16,6 +16,7 @@ use std::{
 use super::{
     channel_end::ChannelEnd,
     error::{Counts, EndCause, Full, MessageTooLong, SendError, SendFailure, WaitAckedError},
+    interface::Interface,
     reservation::RawReservation,
     send_end::{SendEnd, Writing},
     send_producer::{LargePlace, SendProducer},
@@ -76,6 +77,13 @@ impl SendHandle {
             is_closed: false,
             waits: SendWaits::default(),
         }
+    }
+
+    /// The same handle; errors of its end are told in the words of `interface`.
+    #[must_use]
+    pub fn told_as(self, interface: Interface) -> Self {
+        self.end.set_interface(interface);
+        self
     }
 
     /// Another handle of an end that counts as one of its handles.
@@ -769,6 +777,7 @@ impl SendEnd {
             length,
             limit,
             here_to_there,
+            interface: self.interface(),
         }))
     }
 }

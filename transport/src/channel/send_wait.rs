@@ -178,6 +178,7 @@ impl SendEnd {
             counts: self.counts(),
             is_behind_clone: full.is_none(),
             full,
+            interface: self.interface(),
         }))
     }
 

@@ -14,9 +14,9 @@ use super::{
     carrier::Carrier, draining::PeerDraining, engine::Mark, waiting::Looks,
 };
 use crate::{
-    channel::{receive_end::ReceiveEnd, send_end::SendEnd},
+    channel::{Interface, receive_end::ReceiveEnd, send_end::SendEnd},
     engine::{
-        control::{Ask, CloseReason},
+        control::{Ask, CloseReason, Role},
         landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
         large::RemoteMemory,
         record::Layout,
@@ -170,23 +170,27 @@ impl SessionShared {
         site.map(|site| site.polling().to_string())
     }
 
-    /// What a call answers in a fork of the process, about a `channel` or the session.
+    /// What a call answers in a fork of the process, about the session.
     #[cold]
     #[must_use]
-    pub fn used_after_fork(&self, channel: Option<&str>) -> UsedAfterFork {
-        let peer = self.peer.address;
-        UsedAfterFork::new(match channel {
-            Some(channel) => format!("channel \"{channel}\" with {peer}"),
-            None => format!("the session with {peer}"),
-        })
+    pub fn used_after_fork(&self) -> UsedAfterFork {
+        UsedAfterFork::new(format!("the session with {}", self.peer.address))
     }
 
     /// Names of channels that the peer opened and we did not.
     #[must_use]
-    pub fn incoming(&self) -> Vec<(String, crate::engine::control::Role)> {
+    pub fn incoming(&self) -> Vec<(String, Role)> {
         self.runtime
             .on_link(self.id, |link, _| link.incoming())
             .unwrap_or_default()
+    }
+
+    /// How this node uses the end of this name and role that it has, if it has one.
+    #[must_use]
+    pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
+        self.runtime
+            .on_link(self.id, |link, _| link.interface_of(name, role))
+            .flatten()
     }
 
     /// Whether the session has ended.

@@ -132,6 +132,7 @@ impl ReceiveHandle {
                 peer: session.peer_name(),
                 received: end.handed_out.load(Ordering::Relaxed),
                 lacks_room: end.lacks_room.load(Ordering::Relaxed),
+                interface: end.interface(),
             }))),
         }
     }

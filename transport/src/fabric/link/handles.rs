@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Link, Phase, local::LeasedBlock, receive_link::ReceiveLink, send_link::SendLink};
 use crate::{
-    channel::{channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
+    channel::{Interface, channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     clock,
     driver::{Context, answer_if_rung},
     engine::{
@@ -41,6 +41,18 @@ impl Link {
         self.senders.insert(id, SendLink::new(end.clone()));
         self.handle_events(context);
         Ok(end)
+    }
+
+    /// How this node uses the end of this name that it has.
+    pub(crate) fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
+        let mut senders = self.senders.iter().map(|(_, sender)| &**sender.end);
+        let mut receivers = self.receivers.iter().map(|(_, one)| &**one.end);
+        let is_it = |end: &&ChannelEnd| &*end.name == name;
+        let found = match role {
+            Role::Sender => senders.find(is_it),
+            Role::Receiver => receivers.find(is_it),
+        };
+        found.map(ChannelEnd::interface)
     }
 
     /// The sending end of this name that stays open without a handle.
