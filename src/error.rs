@@ -144,9 +144,9 @@ pub struct OpenError {
     pub end: Role,
     /// Why.
     pub reason: OpenFailure,
-    /// What it was to be opened for.
+    /// The interface that asked for it.
     pub(crate) interface: Interface,
-    /// What this node has it open for, if it is open already.
+    /// The interface that has it, if it is open already.
     pub(crate) holder: Interface,
 }
 

@@ -281,10 +281,18 @@ fn a_call_whose_service_is_lost_may_have_been_executed_and_the_next_was_not() {
             let _ = server.close(Duration::ZERO);
             (served, held)
         });
-        let parts = ["\"quotes\"", &*address];
+        let parts = ["\"quotes\"", &*address, "call again"];
         check_call(&call(&echo), Execution::Unknown, &parts);
+        let next = loop {
+            // The first ones may go out before the end is known here.
+            let next = call(&echo);
+            check(&next, &parts);
+            if next.execution() != Execution::Unknown {
+                break next;
+            }
+        };
         let parts = ["\"quotes\"", &*address, "the caller anew", "call again"];
-        check_call(&call(&echo), Execution::NotExecuted, &parts);
+        check_call(&next, Execution::NotExecuted, &parts);
         drop(serving.join().expect("served"));
         let late = there.caller::<String, u64>("others").expect_err("over");
         check(&late, &["\"others\"", &address, "connect or accept again"]);

@@ -35,7 +35,7 @@ pub struct ChannelEnd {
     pub(crate) name: Arc<str>,
     pub(crate) spec: Arc<ChannelSpec>,
     pub(crate) open_timeout: Duration,
-    /// How its program uses it, if not as a channel of messages.
+    /// The program's handle, if it is not one of a channel of messages.
     interface: OnceLock<Interface>,
 
     // How it stands.

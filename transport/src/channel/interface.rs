@@ -288,7 +288,7 @@ mod tests {
         Interface::Listener,
     ];
 
-    /// Whoever has none of these is not to hear of them.
+    /// These belong to channels of messages alone.
     const OF_CHANNELS: [&str; 8] = [
         "sender",
         "receiver",
@@ -300,7 +300,7 @@ mod tests {
         "channel \"",
     ];
 
-    /// Says who and what to do, and nothing of channels.
+    /// The text says who and what to do, and nothing of channels.
     fn check(text: &str, advice: &str) {
         for word in OF_CHANNELS {
             assert!(!text.contains(word), "{word}: {text}");

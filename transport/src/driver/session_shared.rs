@@ -185,7 +185,7 @@ impl SessionShared {
             .unwrap_or_default()
     }
 
-    /// How this node uses the end of this name and role that it has, if it has one.
+    /// The interface by which this node uses the end of this name and role, if it has one.
     #[must_use]
     pub fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         self.runtime

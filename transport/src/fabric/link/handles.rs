@@ -43,7 +43,7 @@ impl Link {
         Ok(end)
     }
 
-    /// How this node uses the end of this name that it has.
+    /// The interface by which this node uses the end of this name, if it has one.
     pub(crate) fn interface_of(&self, name: &str, role: Role) -> Option<Interface> {
         let mut senders = self.senders.iter().map(|(_, sender)| &**sender.end);
         let mut receivers = self.receivers.iter().map(|(_, one)| &**one.end);
