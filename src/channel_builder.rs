@@ -305,7 +305,7 @@ impl<C> ChannelBuilder<C> {
             end,
             reason,
             interface: self.interface,
-            holder: holder.flatten().unwrap_or_default(),
+            holder: holder.flatten().unwrap_or(self.interface),
         }
     }
 

@@ -133,6 +133,26 @@ fn a_second_service_of_a_name_is_told_of_the_first_one() {
         "take requests from that one, or drop it first",
     ];
     check(&second, &parts);
+    // One for all peers has the name though it was not asked for a request yet.
+    let _of_all = pair.nodes[0]
+        .service::<String, u64>("prices")
+        .expect("a service");
+    let second = pair.nodes[0]
+        .service::<String, u64>("prices")
+        .expect_err("taken");
+    check(
+        &second,
+        &["has a service \"prices\" already", "choose another name"],
+    );
+    let second = peer.service::<String, u64>("prices").expect_err("taken");
+    check(
+        &second,
+        &[
+            "\"prices\"",
+            &address,
+            "this node has a service of this name",
+        ],
+    );
     let messages = peer.receiver::<u64>("quotes").expect_err("taken");
     let text = messages.to_string();
     assert!(
