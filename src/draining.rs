@@ -152,6 +152,16 @@ fn drain(
         return DrainReport::default();
     }
     runtime.begin_drain();
+    // Each call that ends and each word that goes out has this look again.
+    let is_answered = || runtime.running_calls() == 0 && !runtime.has_unsaid();
+    runtime.wait_in_drain(deadline, || is_answered() || !is_wanted());
+    let still_running = runtime.running_calls();
+    let is_answered = still_running == 0 && !runtime.has_unsaid();
+    if is_answered {
+        runtime.say_drained();
+        runtime.wait_in_drain(deadline, || !runtime.has_unsaid() || !is_wanted());
+    }
+    // Peers say in turns how far they are, and nobody is woken by it.
     let goes_on = || {
         let now = Instant::now();
         let is_late = deadline.is_some_and(|deadline| deadline <= now);
@@ -162,13 +172,6 @@ fn drain(
         runtime.go_on_until(if has_time { until } else { now });
         has_time
     };
-    while (runtime.running_calls() > 0 || runtime.has_unsaid()) && goes_on() {}
-    let still_running = runtime.running_calls();
-    let is_answered = still_running == 0 && !runtime.has_unsaid();
-    if is_answered {
-        runtime.say_drained();
-        while runtime.has_unsaid() && goes_on() {}
-    }
     let sent = runtime.undelivered();
     let is_missing = |sent: &Undelivered, now: &[Undelivered]| {
         now.iter().any(|now| {
@@ -237,6 +240,9 @@ impl Future for DrainAsync<'_> {
 impl Drop for DrainAsync<'_> {
     fn drop(&mut self) {
         self.waiting.is_dropped.store(true, Ordering::Relaxed);
+        if !fork::is_child() {
+            self.node.runtime.wake_drain();
+        }
     }
 }
 
@@ -252,5 +258,5 @@ impl Waiting {
     }
 }
 
-/// How long it sleeps before it looks again whether all is done.
+/// The pause between two looks whether peers have all that was sent to them.
 const LOOK_AGAIN: Duration = Duration::from_millis(2);

@@ -37,6 +37,7 @@ fn main() -> ExitCode {
         proofs.push(Proof::new("select", setup, watch_select, speak_late));
         proofs.push(Proof::new("fan_in", setup, watch_fan_in, speak_late));
         proofs.push(Proof::new("kept", setup, watch_kept, Party::meet));
+        proofs.push(Proof::new("drain", setup, watch_drain, call));
     }
     processes::run(proofs)
 }
@@ -274,6 +275,31 @@ fn watch_kept(party: &mut Party) {
         matches!(event, PeersEvent::Lost { peer, .. } if peer == id),
         "{event}"
     );
+    party.meet();
+}
+
+/// The watched process is this one: it drains, and a handler has a call.
+fn watch_drain(party: &mut Party) {
+    let calls = party.peer.calls("late").codec::<Raw>();
+    let mut service = calls.service::<[u8], [u8]>().unwrap();
+    let request = service.next().unwrap().unwrap();
+    let report = thread::scope(|scope| {
+        let draining = scope.spawn(|| party.node.drain(Duration::MAX));
+        watch_rest(&[own_pid()], false);
+        assert!(!draining.is_finished(), "a handler has a call");
+        request.reply(&b"at last"[..]).unwrap();
+        draining.join().unwrap()
+    });
+    assert!(report.is_complete(), "{report}");
+    assert_eq!(report.finished, 1);
+    party.meet();
+}
+
+fn call(party: &mut Party) {
+    let calls = party.peer.calls("late").codec::<Raw>();
+    let caller = calls.caller::<[u8], [u8]>().unwrap();
+    let reply = caller.call(b"and now?").unwrap();
+    assert_eq!(&reply[..], b"at last");
     party.meet();
 }
 

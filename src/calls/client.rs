@@ -299,6 +299,7 @@ impl Client {
         if let Some(outbox) = self.outbox.get() {
             outbox.close();
         }
+        self.session.runtime().wake_drain();
         self.free_name();
     }
 

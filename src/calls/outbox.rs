@@ -269,7 +269,7 @@ impl Outbox {
                 next
             };
             let Some(notice) = next else {
-                return;
+                return self.session.runtime().wake_drain();
             };
             let content = Content::<[u8]>::Text(&notice.text);
             let size = frame_size::<[u8], Raw>(content);
@@ -281,7 +281,8 @@ impl Outbox {
                 Poll::Ready(Err(_)) => {
                     // The channel is over: nobody is there to be told.
                     self.notices().clear();
-                    return self.has_notices.store(false, Ordering::Release);
+                    self.has_notices.store(false, Ordering::Release);
+                    return self.session.runtime().wake_drain();
                 }
                 Poll::Pending => return self.notices().push_front(notice),
             }

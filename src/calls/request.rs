@@ -401,6 +401,7 @@ impl Drop for Call {
         if let Some(shared) = self.client.shared() {
             // Whoever sees it sees what was said and counted before.
             shared.in_progress.fetch_sub(1, Ordering::Release);
+            runtime.wake_drain();
         }
     }
 }

@@ -43,7 +43,15 @@ pub(super) struct Draining {
     /// Calls that handlers had and have ended since.
     finished: AtomicUsize,
     services: Mutex<Vec<Weak<dyn Serves>>>,
+    /// Who drains, while calls run or words about them wait.
     waiters: WaitSlot,
+}
+
+impl Draining {
+    /// Has who drains look again: a session has ended, or the node was closed.
+    pub(super) fn take_waiters(&self, wakers: &mut Wakers) {
+        self.waiters.take(wakers);
+    }
 }
 
 /// State of a peer's drain, as it has told a session.
@@ -182,6 +190,19 @@ impl Runtime {
             }
             undelivered
         })
+    }
+
+    /// Waits until `is_done` answers so, the node is closed, or it is `deadline`. It is asked again
+    /// when a session ends and at [`wake_drain`](Self::wake_drain).
+    pub fn wait_in_drain(&self, deadline: Option<Instant>, is_done: impl Fn() -> bool) {
+        let look = || (self.is_closed() || is_done()).then_some(());
+        let _ = self.wait(&self.draining.waiters, deadline, Looks::Socket, look);
+    }
+
+    /// Has who drains look again: a call has ended, words about calls have gone out, or a caller is
+    /// gone. Costs a load while nobody drains.
+    pub fn wake_drain(&self) {
+        self.draining.waiters.wake_all();
     }
 
     /// Goes on until `until`, or until the node is closed.

@@ -812,6 +812,7 @@ impl Runtime {
         self.with_engine(|engine, context| {
             engine.begin_close(deadline, context);
             self.accept_waiters.take(&mut context.wakers);
+            self.draining.take_waiters(&mut context.wakers);
             self.gatherings
                 .for_each(|told| told.node_closes(&mut context.wakers));
         });
