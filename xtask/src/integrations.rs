@@ -35,5 +35,5 @@ fn clippy() -> Step {
 
 const MANIFEST: &str = "--manifest-path integrations/Cargo.toml";
 /// What tests need beside the default features.
-const FEATURES: &str =
-    "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-tonic/fake-device";
+const FEATURES: &str = "--features ibex-hyper/fake-device,ibex-iceoryx2/fake-device,ibex-openraft/fake-device,\
+     ibex-tonic/fake-device";

@@ -10,6 +10,8 @@ mod trials;
 
 #[cfg(feature = "tonic")]
 pub use as_bytes::AsBytes;
+#[cfg(feature = "fake-device")]
+pub use meeting::MemoryDevice;
 pub use meeting::{Cell, DRIVERS, DriverName, Meeting, Over, fabrics};
 #[cfg(feature = "openraft")]
 pub use raft_log::RaftLog;

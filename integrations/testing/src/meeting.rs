@@ -72,6 +72,30 @@ impl fmt::Display for Cell {
     }
 }
 
+/// A device made of memory, which joins the nodes that it carries.
+#[cfg(feature = "fake-device")]
+#[derive(Clone, Debug)]
+pub struct MemoryDevice(ibex_transport::fabric::verbs::provider::fake::FakeProvider);
+
+#[cfg(feature = "fake-device")]
+impl MemoryDevice {
+    /// A device that carries nobody yet.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "each is a device of its own")]
+    pub fn new() -> Self {
+        use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
+        // Of a network for documentation (RFC 5737).
+        let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
+        Self(FakeProvider::new(vec![device]))
+    }
+
+    /// Has a node use the device.
+    pub fn carries(&self, builder: NodeBuilder) -> NodeBuilder {
+        let settings = ibex::rdma::RdmaSettings::new().device("fake0");
+        builder.rdma(settings.on_fake(&self.0, |_| ()))
+    }
+}
+
 /// The fabrics that there are on this machine, in this build.
 #[must_use]
 pub fn fabrics() -> Vec<Over> {
@@ -128,14 +152,8 @@ impl Over {
         match self {
             #[cfg(feature = "fake-device")]
             Over::Fake => {
-                use ibex_transport::fabric::verbs::provider::fake::{FakeDevice, FakeProvider};
-                // Of a network for documentation (RFC 5737).
-                let device = FakeDevice::soft_roce("fake0", 0, [192, 0, 2, 1]);
-                let provider = FakeProvider::new(vec![device]);
-                [builder(), builder().listen(LOOPBACK)].map(|builder| {
-                    let settings = ibex::rdma::RdmaSettings::new().device("fake0");
-                    builder.rdma(settings.on_fake(&provider, |_| ()))
-                })
+                let device = MemoryDevice::new();
+                [builder(), builder().listen(LOOPBACK)].map(|builder| device.carries(builder))
             }
             #[cfg(feature = "verbs")]
             Over::Verbs => {

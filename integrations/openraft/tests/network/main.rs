@@ -17,18 +17,13 @@ use openraft::{
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::{
-    site::{Site, WATCHDOG, append, client, log_id, long, members, node, run, vote},
+    site::{Site, WATCHDOG, append, client, log_id, long, members, node, over_each, vote},
     store::{GO_ON, HALF_TAKEN, Log, Types, Writes},
 };
 
 #[test]
-fn three_nodes_replicate_over_shm() {
-    run(replicate(Fabric::Shm));
-}
-
-#[test]
-fn three_nodes_replicate_over_tcp() {
-    run(replicate(Fabric::Tcp));
+fn three_nodes_replicate() {
+    over_each(replicate);
 }
 
 /// Two voters and then three; one of them is lost, and the others go on.
@@ -81,11 +76,11 @@ async fn replicate(fabric: Fabric) {
 
 #[test]
 fn appends_go_ahead_of_their_answers() {
-    run(async {
+    over_each(async |fabric| {
         // Nothing is written, and so nothing answered, before all of them have come.
         let log = Log::in_groups_of(8);
-        let site = Site::start(1, Fabric::Shm, log).await;
-        let mut client = site.client(Fabric::Shm, 1).await;
+        let site = Site::start(1, fabric, log).await;
+        let mut client = site.client(fabric, 1).await;
         let requests = (0..8_u64).map(|index| append(index.checked_sub(1), Some("text")));
         let requests = stream::iter(requests.collect::<Vec<_>>());
         let answers = client.stream_append(requests, long()).await;
@@ -102,9 +97,9 @@ fn appends_go_ahead_of_their_answers() {
 
 #[test]
 fn a_conflict_ends_the_stream_of_appends() {
-    run(async {
-        let site = Site::start(1, Fabric::Tcp, Log::default()).await;
-        let mut client = site.client(Fabric::Tcp, 1).await;
+    over_each(async |fabric| {
+        let site = Site::start(1, fabric, Log::default()).await;
+        let mut client = site.client(fabric, 1).await;
         let requests = vec![
             append(None, Some("a")),
             append(Some(7), Some("b")),
@@ -127,19 +122,19 @@ fn a_conflict_ends_the_stream_of_appends() {
 
 #[test]
 fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
-    run(async {
+    over_each(async |fabric| {
         let soon = || RPCOption::new(Duration::from_millis(200));
         // Nobody listens.
-        let gone = node(Fabric::Tcp, true);
+        let gone = node(fabric, true);
         let address = gone.local_addr().expect("it listens").to_string();
         let _ = gone.close_async(WATCHDOG).await;
-        let mut away = client(Fabric::Tcp, 1, &address).await;
+        let mut away = client(fabric, 1, &address).await;
         let error = away.append_entries(append(None, None), soon()).await;
         assert!(matches!(error, Err(RPCError::Unreachable(_))), "{error:?}");
         // A node that nobody serves.
-        let silent = node(Fabric::Tcp, true);
+        let silent = node(fabric, true);
         let address = silent.local_addr().expect("it listens").to_string();
-        let mut client_of_silent = client(Fabric::Tcp, 1, &address).await;
+        let mut client_of_silent = client(fabric, 1, &address).await;
         // The first may be over before the session is there.
         while let Err(RPCError::Unreachable(_)) = client_of_silent
             .append_entries(append(None, None), soon())
@@ -158,8 +153,8 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
         let answers: Vec<_> = answers.expect("a session").collect().await;
         assert!(matches!(answers[..], [Err(RPCError::Timeout(_))]));
         // Another node than the one that is asked for.
-        let site = Site::start(2, Fabric::Tcp, Log::default()).await;
-        let mut mistaken = site.client(Fabric::Tcp, 1).await;
+        let site = Site::start(2, fabric, Log::default()).await;
+        let mut mistaken = site.client(fabric, 1).await;
         let error = mistaken.append_entries(append(None, None), long()).await;
         let Err(RPCError::Unreachable(error)) = error else {
             panic!("{error:?}");
@@ -169,7 +164,7 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
             "{error}"
         );
         // One whose raft has stopped.
-        let mut client_of_stopped = site.client(Fabric::Tcp, 2).await;
+        let mut client_of_stopped = site.client(fabric, 2).await;
         site.raft.shutdown().await.expect("raft ends");
         let error = client_of_stopped
             .append_entries(append(None, None), long())
@@ -182,10 +177,10 @@ fn a_node_that_is_away_is_unreachable_and_one_that_is_silent_a_timeout() {
 
 #[test]
 fn a_node_that_ends_is_an_error_of_the_network_and_is_found_again() {
-    run(async {
-        let silent = node(Fabric::Shm, true);
+    over_each(async |fabric| {
+        let silent = node(fabric, true);
         let address = silent.local_addr().expect("it listens").to_string();
-        let mut asking = client(Fabric::Shm, 1, &address).await;
+        let mut asking = client(fabric, 1, &address).await;
         let calls = silent.calls("openraft 0.10.0-alpha.37, log");
         let service = calls.codec::<ibex::Raw>().service::<[u8], [u8]>();
         let mut service = service.expect("a service");
@@ -217,66 +212,62 @@ fn snapshot(bytes: usize) -> SnapshotOf<Types, Writes> {
 
 #[test]
 fn heartbeats_and_appends_pass_a_snapshot_that_is_stuck() {
-    run(async {
-        for fabric in [Fabric::Shm, Fabric::Tcp] {
-            let site = Site::start(1, fabric, Log::default()).await;
-            let (sending, asking) = (site.client(fabric, 1).await, site.client(fabric, 1).await);
-            let (mut sending, mut asking) = (sending, asking);
-            // More than any window holds, so that the sender is stuck as well.
-            let bytes = 64 << 20;
-            let sent =
-                sending.full_snapshot(vote(), snapshot(bytes), std::future::pending(), long());
-            let beats = async {
-                HALF_TAKEN.acquire().await.expect("open").forget();
-                for _ in 0..100 {
-                    let beat = asking.append_entries(append(None, None), long()).await;
-                    assert!(beat.expect("an answer").is_success());
-                    let once = stream::iter(vec![append(None, None)]);
-                    let answers = asking.stream_append(once, long()).await;
-                    let answers: Vec<_> = answers.expect("a session").collect().await;
-                    assert!(matches!(answers[..], [Ok(Ok(None))]));
-                }
-                GO_ON.add_permits(1);
-            };
-            let (answer, ()) = tokio::join!(sent, beats);
-            assert_eq!(answer.expect("it is installed").vote, vote());
-            assert_eq!(site.machine.bytes(), snapshot(bytes).snapshot.0);
+    over_each(async |fabric| {
+        let site = Site::start(1, fabric, Log::default()).await;
+        let (sending, asking) = (site.client(fabric, 1).await, site.client(fabric, 1).await);
+        let (mut sending, mut asking) = (sending, asking);
+        // More than any window holds, so that the sender is stuck as well.
+        let bytes = 64 << 20;
+        let sent = sending.full_snapshot(vote(), snapshot(bytes), std::future::pending(), long());
+        let beats = async {
+            HALF_TAKEN.acquire().await.expect("open").forget();
+            for _ in 0..100 {
+                let beat = asking.append_entries(append(None, None), long()).await;
+                assert!(beat.expect("an answer").is_success());
+                let once = stream::iter(vec![append(None, None)]);
+                let answers = asking.stream_append(once, long()).await;
+                let answers: Vec<_> = answers.expect("a session").collect().await;
+                assert!(matches!(answers[..], [Ok(Ok(None))]));
+            }
+            GO_ON.add_permits(1);
+        };
+        let (answer, ()) = tokio::join!(sent, beats);
+        assert_eq!(answer.expect("it is installed").vote, vote());
+        assert_eq!(site.machine.bytes(), snapshot(bytes).snapshot.0);
 
-            // One that is cancelled in the middle is not installed, and stops no later one.
-            let cancel = async {
-                HALF_TAKEN.acquire().await.expect("open").forget();
-                ReplicationClosed::new("the test says so")
-            };
-            let answer = sending
-                .full_snapshot(vote(), snapshot(1 << 10), cancel, long())
-                .await;
-            assert!(
-                matches!(answer, Err(StreamingError::Closed(_))),
-                "{answer:?}"
-            );
-            let sent =
-                sending.full_snapshot(vote(), snapshot(2 << 20), std::future::pending(), long());
-            let going_on = async {
-                HALF_TAKEN.acquire().await.expect("open").forget();
-                assert_eq!(site.machine.bytes().len(), bytes);
-                GO_ON.add_permits(1);
-            };
-            let (answer, ()) = tokio::join!(sent, going_on);
-            answer.expect("it is installed");
-            site.stop().await;
-        }
+        // One that is cancelled in the middle is not installed, and stops no later one.
+        let cancel = async {
+            HALF_TAKEN.acquire().await.expect("open").forget();
+            ReplicationClosed::new("the test says so")
+        };
+        let answer = sending
+            .full_snapshot(vote(), snapshot(1 << 10), cancel, long())
+            .await;
+        assert!(
+            matches!(answer, Err(StreamingError::Closed(_))),
+            "{answer:?}"
+        );
+        let sent = sending.full_snapshot(vote(), snapshot(2 << 20), std::future::pending(), long());
+        let going_on = async {
+            HALF_TAKEN.acquire().await.expect("open").forget();
+            assert_eq!(site.machine.bytes().len(), bytes);
+            GO_ON.add_permits(1);
+        };
+        let (answer, ()) = tokio::join!(sent, going_on);
+        answer.expect("it is installed");
+        site.stop().await;
     });
 }
 
 #[test]
 fn a_snapshot_that_is_too_long_is_refused_before_it_is_read() {
-    run(async {
-        let site = Site::start(1, Fabric::Shm, Log::default()).await;
-        let narrow = node(Fabric::Shm, true);
+    over_each(async |fabric| {
+        let site = Site::start(1, fabric, Log::default()).await;
+        let narrow = node(fabric, true);
         let server = ibex_openraft::Server::new(site.raft.clone()).max_snapshot_bytes(1000);
         let serving = tokio::spawn(server.run_on(narrow.clone()));
         let address = narrow.local_addr().expect("it listens").to_string();
-        let mut sending = client(Fabric::Shm, 1, &address).await;
+        let mut sending = client(fabric, 1, &address).await;
         let never = std::future::pending::<ReplicationClosed>();
         let answer = sending
             .full_snapshot(vote(), snapshot(1001), never, long())
@@ -295,9 +286,9 @@ fn a_snapshot_that_is_too_long_is_refused_before_it_is_read() {
 
 #[test]
 fn bytes_that_are_no_request_stop_nobody() {
-    run(async {
-        let site = Site::start(1, Fabric::Tcp, Log::default()).await;
-        let stranger = node(Fabric::Tcp, false);
+    over_each(async |fabric| {
+        let site = Site::start(1, fabric, Log::default()).await;
+        let stranger = node(fabric, false);
         let peer = stranger.connect_async(site.address.as_str()).await;
         let peer = peer.expect("a session");
         for service in ["log", "control"] {
@@ -326,7 +317,7 @@ fn bytes_that_are_no_request_stop_nobody() {
             let end = stream.read_to_end(&mut answer).await;
             assert_eq!(end.expect("an end"), 0);
         }
-        let mut asking = site.client(Fabric::Tcp, 1).await;
+        let mut asking = site.client(fabric, 1).await;
         let beat = asking.append_entries(append(None, None), long()).await;
         assert!(beat.expect("an answer").is_success());
         site.stop().await;

@@ -1,8 +1,12 @@
 //! Nodes of this process, and what a test asks them.
 
-use std::{collections::BTreeMap, future::Future, sync::Arc, time::Duration};
+#[cfg(feature = "fake-device")]
+use std::sync::LazyLock;
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use ibex::{Driver, Fabric, Node, Policy};
+#[cfg(feature = "fake-device")]
+use ibex_integrations_testing::MemoryDevice;
 use ibex_openraft::{Client, NetworkFactory, Server};
 use openraft::{
     BasicNode, Config, EntryPayload, Raft, RaftNetworkFactory, SnapshotPolicy, Vote,
@@ -11,7 +15,7 @@ use openraft::{
     raft::AppendEntriesRequest,
     vote::RaftLeaderId,
 };
-use tokio::task::JoinHandle;
+use tokio::{task::JoinHandle, time::timeout};
 
 use crate::store::{Log, Machine, Types, Writes};
 
@@ -75,6 +79,11 @@ pub(crate) fn node(fabric: Fabric, listens: bool) -> Arc<Node> {
         .driver(Driver::Tasks)
         .fabric(fabric, Policy::Require)
         .connect_timeout(Duration::from_millis(200));
+    #[cfg(feature = "fake-device")]
+    let builder = {
+        static DEVICE: LazyLock<MemoryDevice> = LazyLock::new(MemoryDevice::new);
+        DEVICE.carries(builder)
+    };
     let builder = match listens {
         true => builder.listen("127.0.0.1:0"),
         false => builder,
@@ -119,15 +128,25 @@ pub(crate) fn long() -> RPCOption {
     RPCOption::new(WATCHDOG)
 }
 
-/// Runs a test, which is broken off when it hangs.
-pub(crate) fn run(test: impl Future<Output = ()>) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let outcome = runtime.block_on(async { tokio::time::timeout(WATCHDOG, test).await });
-    outcome.expect("the test hangs");
+/// Runs a test over each fabric; it is broken off when it hangs.
+pub(crate) fn over_each(test: impl AsyncFn(Fabric)) {
+    let fabrics = [
+        Fabric::Shm,
+        Fabric::Tcp,
+        // Over a device made of memory.
+        #[cfg(feature = "fake-device")]
+        Fabric::Verbs,
+    ];
+    for fabric in fabrics {
+        eprintln!("over {fabric}");
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let outcome = runtime.block_on(async { timeout(WATCHDOG, test(fabric)).await });
+        outcome.expect("the test hangs");
+    }
 }
 
 pub(crate) const WATCHDOG: Duration = Duration::from_secs(240);
