@@ -652,7 +652,8 @@ fn a_time_out_leaves_what_was_sent() {
         let mut receiver = pair.receiver();
         let full = loop {
             match sender.send_timeout(&mut log, SOON) {
-                Err(LogError::Timeout { position: 0, .. }) => {}
+                // A busy machine may send less than the window in that time.
+                Err(LogError::Timeout { position, .. }) if position < 256 => {}
                 full => break full.expect_err("the window is full"),
             }
         };
@@ -665,11 +666,14 @@ fn a_time_out_leaves_what_was_sent() {
             assert_eq!(*message, number);
             message.ack();
         }
-        let unacked = sender.wait_acked_timeout(&mut log, 1000, SOON);
-        assert!(
-            matches!(unacked, Err(LogError::Timeout { .. })),
-            "{unacked:?}"
-        );
+        // The far end may be late to say what it acknowledged.
+        while sender.acked() < 256 {
+            let unacked = sender.wait_acked_timeout(&mut log, 1000, SOON);
+            assert!(
+                matches!(unacked, Err(LogError::Timeout { .. })),
+                "{unacked:?}"
+            );
+        }
         assert_eq!(sender.acked(), 256);
         assert_eq!(*pair.next(&mut receiver), 257);
     }
