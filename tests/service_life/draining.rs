@@ -30,11 +30,7 @@ const DRIVERS: [Driver; 3] = [Driver::Threads, Driver::Caller, Driver::Tasks];
 
 /// Plays a test where these drive the node that drains and the node that calls it.
 fn over_each_fabric(drains: Driver, calls: Driver, play: Play) {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = crate::runtime();
     let _entered = runtime.enter();
     for over in Over::each() {
         eprintln!("{}: {drains:?} drains, {calls:?} calls", over.fabric);

@@ -229,3 +229,12 @@ fn a_name_is_in_stats_and_errors_and_an_identity_outlives_a_run() {
         "name is 0 bytes; it may be 1 byte to 64 bytes"
     );
 }
+
+/// The runtime that `Driver::Tasks` needs, beside the thread that plays.
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime")
+}

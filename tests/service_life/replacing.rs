@@ -44,11 +44,7 @@ fn answer_one(service: &mut Service<u64, u64>) {
 
 #[test]
 fn a_peer_that_drains_is_left_for_its_successor_and_the_call_that_it_has_is_answered() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let runtime = crate::runtime();
     let _entered = runtime.enter();
     for driver in [Driver::Threads, Driver::Caller, Driver::Tasks] {
         for over in Over::each() {
