@@ -6,6 +6,7 @@ use tokio::time::Instant;
 
 use crate::{
     harness::{Cluster, Launch},
+    lines::DEPOSED,
     node::Wire,
     types::Failure,
 };
@@ -43,23 +44,46 @@ struct Figures {
 #[derive(Debug)]
 pub struct Table {
     turns: BTreeMap<&'static str, Vec<Turn>>,
+    void: BTreeMap<&'static str, usize>,
 }
 
-/// Measures.
+/// The error of a turn whose leader lost an election: its figures are worth nothing.
+#[derive(Debug)]
+struct Deposed;
+
+impl fmt::Display for Deposed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("another node was elected during a measurement, again and again")
+    }
+}
+
+impl std::error::Error for Deposed {}
+
+/// Measures each wire in turn. A turn whose leader is deposed begins anew with a new cluster; the
+/// table says how many did.
 ///
 /// # Errors
 ///
-/// A cluster cannot be started, or does not write.
+/// A cluster cannot be started, does not write, or changes its leader in ten attempts at a turn.
 pub async fn run(comparison: Comparison) -> Result<Table, Failure> {
     let mut turns = BTreeMap::<_, Vec<Turn>>::new();
+    let mut void = BTreeMap::<_, usize>::new();
     for round in 0..comparison.rounds {
         for (name, wire) in WIRES {
             eprintln!("round {} of {}: {name}", round + 1, comparison.rounds);
-            let turn = turn(&comparison, wire).await?;
+            let mut attempts = 1;
+            let turn = loop {
+                match turn(&comparison, wire).await {
+                    Err(error) if error.is::<Deposed>() && attempts < MAX_ATTEMPTS => attempts += 1,
+                    ended => break ended?,
+                }
+                eprintln!("another node was elected: the turn begins anew");
+                *void.entry(name).or_default() += 1;
+            };
             turns.entry(name).or_default().push(turn);
         }
     }
-    Ok(Table { turns })
+    Ok(Table { turns, void })
 }
 
 async fn turn(comparison: &Comparison, wire: Wire) -> Result<Turn, Failure> {
@@ -101,6 +125,9 @@ async fn bench(
     let request = format!("bench {outstanding} {count}");
     let patience = std::time::Duration::from_secs(120);
     let answer = cluster.ask_within(leader, &request, patience).await?;
+    if answer == DEPOSED {
+        return Err(Deposed.into());
+    }
     match answer.split(' ').collect::<Vec<_>>()[..] {
         ["rate", rate, "p50", p50] => Ok(Figures {
             rate: rate.parse()?,
@@ -132,6 +159,12 @@ impl fmt::Display for Table {
             }
             writeln!(f)?;
         }
+        for (wire, turns) in &self.void {
+            writeln!(
+                f,
+                "Of {wire}, {turns} turns began anew: another node was elected."
+            )?;
+        }
         Ok(())
     }
 }
@@ -155,6 +188,8 @@ fn middle(mut values: Vec<f64>, digits: usize) -> String {
         }
     }
 }
+
+const MAX_ATTEMPTS: usize = 10;
 
 const WIRES: [(&str, Wire); 3] = [
     ("tokio TCP", Wire::Sockets),

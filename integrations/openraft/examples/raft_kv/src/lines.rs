@@ -9,7 +9,7 @@
 //! | `members ID ...` | `ok`: these vote from now on |
 //! | `status` | `leader ID, term TERM, applied INDEX` |
 //! | `full` | `ok`: the disk is full from now on |
-//! | `bench OUTSTANDING COUNT` | `rate WRITES_PER_SECOND p50 MICROSECONDS` |
+//! | `bench OUTSTANDING COUNT` | `rate WRITES_PER_SECOND p50 MICROSECONDS`, or `deposed` when another node was elected meanwhile |
 //!
 //! Instead, `elsewhere ID` says that another node leads, and the request did nothing; `unknown WHY`
 //! that a write may have been done or may yet be.
@@ -187,15 +187,21 @@ impl Answerer {
                         value: "0123456789abcdef".repeat(4),
                     };
                     let start = Instant::now();
-                    raft.client_write(put).await?;
-                    laps.push(start.elapsed());
+                    match raft.client_write(put).await {
+                        Ok(_) => laps.push(start.elapsed()),
+                        Err(error) if error.forward_to_leader().is_some() => return Ok(None),
+                        Err(error) => return Err(error.into()),
+                    }
                 }
-                Ok::<_, Failure>(laps)
+                Ok::<_, Failure>(Some(laps))
             });
         }
         let mut laps = Vec::new();
         while let Some(ended) = writers.join_next().await {
-            laps.extend(ended??);
+            match ended?? {
+                Some(of_one) => laps.extend(of_one),
+                None => return Ok(DEPOSED.to_owned()),
+            }
         }
         let rate = laps.len() as f64 / start.elapsed().as_secs_f64();
         laps.sort_unstable();
@@ -241,5 +247,8 @@ impl Lines {
         }
     }
 }
+
+/// The answer to `bench` of a node that lost its leadership meanwhile.
+pub(crate) const DEPOSED: &str = "deposed";
 
 const MAX_LINE_BYTES: u64 = 64 << 10;
