@@ -17,7 +17,6 @@ pub mod fabric;
 pub mod fork;
 #[cfg(not(loom))]
 pub mod memory;
-mod mutant;
 pub mod ring;
 pub mod sleeping;
 pub mod sync;

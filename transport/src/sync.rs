@@ -4,7 +4,7 @@
 //! built with `--cfg loom` they run inside loom's model checker, otherwise each
 //! name is std's own and costs nothing.
 //!
-//! A model is worth what it can find, so each one has mutants (`mutant.rs`): one
+//! A model is worth what it can find, so each one has mutants (`testing/mutants`): one
 //! ordering, fence or step is left out, and the model has to fail.
 
 #[cfg(loom)]

@@ -10,6 +10,7 @@ mod fuzz;
 mod instructions;
 mod integrations;
 mod mutants;
+mod mutated_copy;
 mod options;
 mod process_tree;
 mod remarks;

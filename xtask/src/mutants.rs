@@ -2,15 +2,16 @@
 //!
 //! A test that passes says little until one has seen it fail. So for each ordering,
 //! fence and step that a loom model is there for, and for the counting of the engine,
-//! there is a bug that `--cfg ibex_mutants` compiles and `IBEX_MUTANT=NAME` plants
-//! (`transport/src/mutant.rs`). Each test here has to fail with the bugs that it names,
-//! within a minute, and to pass without.
+//! there is a bug that a patch adds to a copy of the sources (`testing/mutants`) and
+//! `IBEX_MUTANT=NAME` plants. Each test here has to fail with the bugs that it names, within
+//! a minute, and to pass without.
 
 use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::failure::Failure;
+use crate::mutated_copy;
 use crate::step::Step;
 use crate::watchdog::Watchdog;
 use crate::workspace;
@@ -345,17 +346,20 @@ impl Search<'_> {
 /// Builds the transport crate's tests with loom, beside what is built without.
 fn build_with_loom(watchdog: &Watchdog) -> Result<String, Failure> {
     let target = workspace::target().join("loom");
-    Step::of_line("cargo test -p ibex-transport --lib --release")
+    Step::of_line("cargo test -p ibex-transport --lib --release --manifest-path")
+        .arg(mutated_copy::make(watchdog)?)
         .env("CARGO_TARGET_DIR", target.to_string_lossy())
-        .add_flags("RUSTFLAGS", "--cfg loom --cfg ibex_mutants")
+        .add_flags("RUSTFLAGS", "--cfg loom")
         .build_program(watchdog)
 }
 
 /// The same tests without loom, over what release builds are made from: the profile is that
 /// of a release.
 fn build_with_std(watchdog: &Watchdog) -> Result<String, Failure> {
-    Step::of_line("cargo rustc -p ibex-transport --lib --profile bench")
-        .build_with(&["--cfg", "ibex_mutants"], watchdog)
+    Step::of_line("cargo test -p ibex-transport --lib --profile bench --manifest-path")
+        .arg(mutated_copy::make(watchdog)?)
+        .env("CARGO_TARGET_DIR", workspace::target().to_string_lossy())
+        .build_program(watchdog)
 }
 
 impl Finder {
@@ -405,13 +409,9 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    /// What stands behind each `before` in the sources, up to `end`.
-    fn found(before: &str, end: char) -> BTreeSet<String> {
-        let mut sources = Vec::new();
-        read(&workspace::root().join("transport/src"), &mut sources);
-        let pieces = sources
-            .iter()
-            .flat_map(|source| source.split(before).skip(1));
+    /// The words between each `before` and the next `end` in these texts.
+    fn found(texts: &[String], before: &str, end: char) -> BTreeSet<String> {
+        let pieces = texts.iter().flat_map(|text| text.split(before).skip(1));
         pieces
             .filter_map(|piece| Some(piece.split_once(end)?.0.to_string()))
             .collect()
@@ -427,14 +427,28 @@ mod tests {
         }
     }
 
+    /// The lines that the patches add.
+    fn planted() -> Vec<String> {
+        let patches = mutated_copy::patches().unwrap();
+        let read = |patch| {
+            let patch = fs::read_to_string(patch).unwrap();
+            let added = patch.lines().filter(|line| line.starts_with('+'));
+            added.collect::<Vec<_>>().join("\n")
+        };
+        patches.into_iter().map(read).collect()
+    }
+
     #[test]
-    fn every_mutant_in_the_sources_is_in_the_table() {
+    fn every_mutant_of_the_patches_is_in_the_table() {
         let named = FINDERS
             .iter()
             .flat_map(|finder| finder.mutants)
             .map(|mutant| (*mutant).to_string());
         // `unless_mutant("name", ..)` ends in the same letters.
-        assert_eq!(named.collect::<BTreeSet<_>>(), found("_mutant(\"", '"'));
+        assert_eq!(
+            named.collect::<BTreeSet<_>>(),
+            found(&planted(), "_mutant(\"", '"')
+        );
     }
 
     #[test]
@@ -444,7 +458,9 @@ mod tests {
             .filter(|finder| finder.tool == Tool::Loom)
             .map(|finder| finder.test.to_string())
             .collect::<BTreeSet<_>>();
-        let found = found("fn loom_", '(')
+        let mut sources = Vec::new();
+        read(&workspace::root().join("transport/src"), &mut sources);
+        let found = found(&sources, "fn loom_", '(')
             .into_iter()
             .map(|name| format!("loom_{name}"));
         assert_eq!(named, found.collect());

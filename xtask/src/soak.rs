@@ -60,7 +60,7 @@ fn soak(arguments: &[String], watchdog: &Watchdog) -> Result<(), Failure> {
 
 fn build_for_verbs(watchdog: &Watchdog) -> Result<String, Failure> {
     let build = "cargo rustc --release -p ibex-soak --bin soak --features verbs";
-    Step::of_line(build).aside().build_with(&[], watchdog)
+    Step::of_line(build).aside().build(watchdog)
 }
 
 fn in_the_guest(options: &[&str], program: &str) -> Result<Step, Failure> {

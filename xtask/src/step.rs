@@ -4,6 +4,7 @@
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -22,6 +23,7 @@ pub(crate) struct Step {
     program: String,
     arguments: Vec<String>,
     environment: Vec<(&'static str, String)>,
+    directory: PathBuf,
     aside: bool,
     named_aside: bool,
 }
@@ -42,6 +44,7 @@ impl Step {
             program: program.to_string(),
             arguments: Vec::new(),
             environment: Vec::new(),
+            directory: workspace::root().to_path_buf(),
             aside: false,
             named_aside: false,
         }
@@ -68,6 +71,12 @@ impl Step {
     /// Sets a variable.
     pub(crate) fn env(mut self, name: &'static str, value: impl Into<String>) -> Self {
         self.environment.push((name, value.into()));
+        self
+    }
+
+    /// Runs it in this directory, and not in the root of the repository.
+    pub(crate) fn in_directory(mut self, directory: &Path) -> Self {
+        self.directory = directory.to_path_buf();
         self
     }
 
@@ -128,16 +137,12 @@ impl Step {
     /// Runs a `cargo test` or `cargo bench` that builds one program, only so far, and
     /// tells where the program is.
     pub(crate) fn build_program(self, watchdog: &Watchdog) -> Result<String, Failure> {
-        self.arg("--no-run").build_with(&[], watchdog)
+        self.arg("--no-run").build(watchdog)
     }
 
-    /// The same with a `cargo rustc`, whose compiler gets these flags, for its one program
-    /// and nothing that this is made from.
-    pub(crate) fn build_with(self, flags: &[&str], watchdog: &Watchdog) -> Result<String, Failure> {
-        let mut step = self.args(["--message-format", "json-render-diagnostics"]);
-        if !flags.is_empty() {
-            step = step.arg("--").args(flags.iter().copied());
-        }
+    /// Runs a `cargo build` of one program, and tells where the program is.
+    pub(crate) fn build(self, watchdog: &Watchdog) -> Result<String, Failure> {
+        let step = self.args(["--message-format", "json-render-diagnostics"]);
         let built = step.capture(watchdog)?;
         let program = executable(&built.stdout).filter(|_| built.status.success());
         let failed = || Failure::new(format!("`{step}` built no program: {}", built.status));
@@ -187,7 +192,7 @@ impl Step {
             // Tests play all that they have (tests/extent).
             .env("IBEX_TEST_WHOLE", "1")
             .envs(self.environment.iter().map(|(name, value)| (name, value)))
-            .current_dir(workspace::root())
+            .current_dir(&self.directory)
             .stdin(Stdio::null())
             .stdout(stdout);
         command

@@ -30,7 +30,6 @@ use super::{
     frame::{EXTENSION_BYTES, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
     record::{self, LargeAnnouncement, RecordHeader, RecordKind},
 };
-use crate::mutant::is_mutant;
 
 /// Bytes that both checks take together.
 pub const CHECK_BYTES: usize = 8;
@@ -79,11 +78,7 @@ impl Coverage {
     ) -> Option<Self> {
         match kind {
             FrameKind::Control | FrameKind::Written => Some(Self::Whole),
-            FrameKind::Records | FrameKind::Chunk
-                if payloads && !is_mutant("payload_unchecked") =>
-            {
-                Some(Self::Whole)
-            }
+            FrameKind::Records | FrameKind::Chunk if payloads => Some(Self::Whole),
             FrameKind::Chunk => Some(Self::Nothing),
             FrameKind::Records => alignment().map(|alignment| Self::RecordHeaders { alignment }),
         }

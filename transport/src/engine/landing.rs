@@ -12,7 +12,6 @@
 use std::collections::VecDeque;
 
 use super::large::RemoteMemory;
-use crate::mutant::is_mutant;
 
 /// The longest message that goes into a block.
 pub const LANDING_MESSAGE_BYTES: usize = 64 << 10;
@@ -269,9 +268,9 @@ impl GrantedLandings {
         let needed = length.checked_add(LANDING_HEAD_BYTES as u64)?;
         let block = self.blocks.iter_mut().find(|block| {
             let is_free = block.used_for.is_none_or(|used_for| used_for <= released);
-            (is_free || is_mutant("block_used_twice")) && block.memory.bytes() >= needed
+            is_free && block.memory.bytes() >= needed
         })?;
-        if block.used_for.replace(sequence).is_some() && !is_mutant("generation_kept") {
+        if block.used_for.replace(sequence).is_some() {
             block.id.generation = block.id.generation.wrapping_add(1);
         }
         Some((block.id, block.memory))

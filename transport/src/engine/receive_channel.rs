@@ -10,7 +10,6 @@ use super::{
     record::{self, LargeAnnouncement, RecordHeader, RecordKind},
     session::PeerMisbehaved,
 };
-use crate::mutant::is_mutant;
 
 /// One receiving end.
 #[derive(Debug)]
@@ -179,7 +178,7 @@ impl ReceiveChannel {
         let (sequence, position) = (self.arrived + 1, self.arrived_position + bytes as u64);
         let (length, told) = (record.length as usize, &self.told);
         let is_next = sequence_low == sequence as u32
-            && (record.sequence_low == sequence as u32 || is_mutant("index_unchecked"))
+            && (record.sequence_low == sequence as u32)
             && record::record_size(length, self.alignment) == bytes
             && length as u64 <= self.max_message_bytes
             && self

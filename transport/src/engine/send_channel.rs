@@ -11,7 +11,6 @@ use super::{
     record::{self, LargeAnnouncement},
     session::Run,
 };
-use crate::mutant::is_mutant;
 
 /// One sending end.
 #[derive(Debug, Default)]
@@ -178,9 +177,6 @@ impl SendChannel {
 
     /// The wires are gone, and with them what was granted for them.
     pub(super) fn grants_are_over(&mut self) {
-        if is_mutant("block_outlives_epoch") {
-            return;
-        }
         self.landings = GrantedLandings::default();
         for next in &mut self.unannounced {
             next.names_dead_block |= next.landing.take().is_some();

@@ -39,7 +39,6 @@ use super::{
     send_channel::SendChannel,
     session_credit::{CreditGrant, CreditReport, CreditUse, Term},
 };
-use crate::mutant::is_mutant;
 
 /// What both ends settled in the handshake.
 #[derive(Clone, Copy, Debug)]
@@ -574,9 +573,6 @@ impl Session {
                     memory,
                 },
             });
-            if is_mutant("granted_twice") {
-                self.control.extend(self.control.back().cloned());
-            }
         }
     }
 

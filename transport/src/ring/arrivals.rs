@@ -25,7 +25,6 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 
 use super::pages::{NoMemory, Pages};
-use crate::mutant::unless_mutant;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 
 /// Makes a ring for `capacity` arrivals, rounded up to a power of two, and its
@@ -108,11 +107,7 @@ impl<T> ArrivalWriter<T> {
         }
         // RETIRE, pairs with `ArrivalRetirer::retire_while`: the slot has been
         // left before we write to it. Model: loom_arrivals.
-        self.retired = self
-            .shared
-            .behind
-            .retired
-            .load(unless_mutant("room_relaxed", Ordering::Acquire));
+        self.retired = self.shared.behind.retired.load(Ordering::Acquire);
         self.published - self.retired < capacity
     }
 
@@ -120,11 +115,7 @@ impl<T> ArrivalWriter<T> {
     /// Returns whether it is; "empty" stays true until a push.
     pub fn rest(&mut self) -> bool {
         // RETIRE, as in `has_room`. Model: loom_slots_rest.
-        self.retired = self
-            .shared
-            .behind
-            .retired
-            .load(unless_mutant("rest_relaxed", Ordering::Acquire));
+        self.retired = self.shared.behind.retired.load(Ordering::Acquire);
         let is_empty = self.retired == self.published;
         if is_empty {
             // SAFETY: rule 2: all slots are ours, and none holds an arrival.
@@ -159,10 +150,9 @@ impl<T> Vacancy<'_, T> {
         *self.published += 1;
         // ARRIVE, pairs with `ArrivalReader::is_empty`: who sees the index sees the
         // arrival. Model: loom_arrivals.
-        self.shared.published.store(
-            *self.published,
-            unless_mutant("arrive_relaxed", Ordering::Release),
-        );
+        self.shared
+            .published
+            .store(*self.published, Ordering::Release);
     }
 }
 
@@ -222,10 +212,10 @@ impl<T> ArrivalReader<T> {
         self.completed += 1;
         // COMPLETE, pairs with `ArrivalRetirer::retire_while`: our last look at
         // the slot is over. Model: loom_arrivals.
-        self.shared.behind.completed.store(
-            self.completed,
-            unless_mutant("complete_relaxed", Ordering::Release),
-        );
+        self.shared
+            .behind
+            .completed
+            .store(self.completed, Ordering::Release);
     }
 }
 
@@ -257,10 +247,10 @@ impl<T> ArrivalRetirer<T> {
             });
             self.retired += 1;
             // RETIRE, pairs with `ArrivalWriter::has_room`.
-            self.shared.behind.retired.store(
-                self.retired,
-                unless_mutant("retire_relaxed", Ordering::Release),
-            );
+            self.shared
+                .behind
+                .retired
+                .store(self.retired, Ordering::Release);
             // Last, and on its own: a drop that panics leaves the ring whole.
             drop(arrival);
         }

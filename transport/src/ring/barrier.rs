@@ -24,7 +24,6 @@ use std::sync::atomic::compiler_fence;
 
 use rustix::thread::{MembarrierCommand, membarrier};
 
-use crate::mutant::is_mutant;
 use crate::sync::{Ordering, fence};
 
 /// How the light and the heavy half of a barrier are made.
@@ -83,9 +82,6 @@ impl Asymmetry {
     /// The frequent side's half, between its write and its read.
     #[inline]
     pub fn light(self) {
-        if is_mutant("light_missing") {
-            return;
-        }
         match self {
             Self::Membarrier => compiler_fence(Ordering::SeqCst),
             Self::Fence => fence(Ordering::SeqCst),
@@ -112,9 +108,6 @@ impl Asymmetry {
     }
 
     fn heavy_for(self, threads: MembarrierCommand) {
-        if is_mutant("heavy_missing") {
-            return;
-        }
         match self {
             Self::Membarrier => membarrier(threads)
                 // It may lack memory for its list of processors; the slow

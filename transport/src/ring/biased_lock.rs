@@ -27,7 +27,6 @@
 //!    other way then, which whoever claims has to keep closed too.
 
 use super::barrier::Asymmetry;
-use crate::mutant::unless_mutant;
 use crate::sync::{AtomicBool, AtomicU32, Ordering};
 
 /// See the [module](self).
@@ -65,9 +64,7 @@ impl BiasedLock {
         self.inside.store(true, Ordering::Relaxed);
         self.asymmetry.light();
         // OPEN, pairs with `open`: what was done inside is seen.
-        let closed = self
-            .closed
-            .load(unless_mutant("enter_relaxed", Ordering::Acquire));
+        let closed = self.closed.load(Ordering::Acquire);
         if closed != 0 {
             self.leave();
         }
@@ -78,8 +75,7 @@ impl BiasedLock {
     #[inline(always)]
     pub fn leave(&self) {
         // LEFT, pairs with `is_left`: what was done inside is seen.
-        self.inside
-            .store(false, unless_mutant("left_relaxed", Ordering::Release));
+        self.inside.store(false, Ordering::Release);
     }
 
     /// From now on nobody is favoured; for the favoured thread, from outside.

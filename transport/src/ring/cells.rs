@@ -37,7 +37,6 @@ use super::barrier::Asymmetry;
 use super::bell::Bell;
 use super::pages::{NoMemory, Pages};
 use crate::fork;
-use crate::mutant::unless_mutant;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering};
 
 /// The release cells of one receiver.
@@ -136,10 +135,8 @@ impl CellBlock {
     pub fn settle(&'static self, sequence_low: u32, size_units: u32, state: CellState) {
         // SETTLE, pairs with `cell`: who sees the state knows that the guard
         // has read its last byte. Model: loom_space_is_reused_after_settle.
-        self.at(sequence_low).store(
-            state as u32 | size_units << SIZE_SHIFT,
-            unless_mutant("settle_relaxed", Ordering::Release),
-        );
+        self.at(sequence_low)
+            .store(state as u32 | size_units << SIZE_SHIFT, Ordering::Release);
         // ASK, pairs with `ask`: either we see the question here or whoever
         // asked sees our cell. From here on the block may be another
         // channel's (rule 4). Model: loom_settled_while_asked.
@@ -154,9 +151,7 @@ impl CellBlock {
     #[must_use]
     pub fn cell(&self, sequence: u64) -> Cell {
         // SETTLE, pairs with `settle`.
-        let word = self
-            .at(sequence as u32)
-            .load(unless_mutant("sum_relaxed", Ordering::Acquire));
+        let word = self.at(sequence as u32).load(Ordering::Acquire);
         Cell {
             state: CellState::from_bits(word),
             size: u64::from(word >> SIZE_SHIFT) * SIZE_UNIT as u64,

@@ -8,7 +8,7 @@
 //! lock, a fence, a system call or an allocation per message.
 //!
 //! Each synchronisation has a name in capitals that stands at both of its
-//! ends, and a loom model (`loom_*` in the tests) with a mutant that it finds.
+//! ends, and a loom model (`loom_*` in the tests) with a planted bug that it finds.
 
 pub mod arrivals;
 pub mod barrier;

@@ -17,7 +17,6 @@ use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use crate::engine::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
-use crate::mutant::{is_mutant, unless_mutant};
 use crate::sync::Ordering;
 
 /// Writes records into a ring. One per ring; several threads share it behind a
@@ -184,18 +183,13 @@ impl<M: RingMemory> Producer<M> {
         // Model: loom_old_payload_is_no_header.
         let next = self.position + size as u64;
         if next >= self.clean_until {
-            if !is_mutant("zero_missing") {
-                self.memory.store(offset + size, 0, Ordering::Relaxed);
-            }
+            self.memory.store(offset + size, 0, Ordering::Relaxed);
             self.clean_until = next + self.layout.step() as u64;
         }
         // PUBLISH, pairs with `Consumer::peek`: who reads this header sees the
         // payload. Model: loom_publish_then_read.
-        self.memory.store(
-            offset,
-            header.to_word(),
-            unless_mutant("publish_relaxed", Ordering::Release),
-        );
+        self.memory
+            .store(offset, header.to_word(), Ordering::Release);
         self.position = next;
         self.slot_is_out = false;
         self.clean_ahead();
@@ -216,9 +210,7 @@ impl<M: RingMemory> Producer<M> {
         let mut at = self.clean_until;
         while at < target {
             let offset = at as usize & (self.capacity - 1);
-            if !is_mutant("zero_missing") {
-                self.memory.store(offset, 0, Ordering::Relaxed);
-            }
+            self.memory.store(offset, 0, Ordering::Relaxed);
             at += self.layout.step() as u64;
         }
         self.clean_until = at;

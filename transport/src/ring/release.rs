@@ -20,7 +20,6 @@
 #![forbid(unsafe_code)]
 
 use super::cells::{CellBlock, CellState};
-use crate::mutant::{is_mutant, unless_mutant};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// The counters of one receiver, and the lock under which they advance.
@@ -83,9 +82,6 @@ impl Advance {
     /// that the space may be overwritten). It must not panic and not come back
     /// here.
     pub fn run(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
-        if is_mutant("mark_missing") && self.lock.load(Ordering::Relaxed) != FREE {
-            return;
-        }
         // ADVANCE, pairs with itself and with the release below: who finds the
         // lock free sees all that the last holder did; who marks it makes the
         // cells it saw visible to the holder. Model: loom_advance_looks_again.
@@ -124,20 +120,13 @@ impl Advance {
         loop {
             // A swap and not a store: a mark that came after the exchange below
             // failed is overwritten here, and must be read to be answered.
-            if is_mutant("mark_overwritten") {
-                self.lock.store(HELD, Ordering::Relaxed);
-            } else {
-                self.lock.swap(HELD, Ordering::Acquire);
-            }
+            self.lock.swap(HELD, Ordering::Acquire);
             if let Some(prefix) = self.sum(cells) {
                 then(&prefix);
             }
-            let freed = self.lock.compare_exchange(
-                HELD,
-                FREE,
-                unless_mutant("advance_relaxed", Ordering::Release),
-                Ordering::Relaxed,
-            );
+            let freed =
+                self.lock
+                    .compare_exchange(HELD, FREE, Ordering::Release, Ordering::Relaxed);
             if freed.is_ok() {
                 return;
             }
@@ -153,9 +142,7 @@ impl Advance {
     pub fn ask(&self, cells: &CellBlock, then: impl FnMut(&Prefix)) {
         // ASK, pairs with `CellBlock::settle`. Model: loom_settled_while_asked.
         cells.ask();
-        if !is_mutant("ask_without_sum") {
-            self.run(cells, then);
-        }
+        self.run(cells, then);
     }
 
     /// The last message whose cell is empty, so that it may be handed out. The number only
@@ -169,9 +156,7 @@ impl Advance {
     pub fn last_cell(&self, cells: &CellBlock) -> u64 {
         // EMPTIED, pairs with `sum`: the cell's new life begins after the end
         // of the old one. Model: loom_cells_are_reused_when_empty.
-        let settled = self
-            .settled
-            .load(unless_mutant("last_cell_relaxed", Ordering::Acquire));
+        let settled = self.settled.load(Ordering::Acquire);
         settled + cells.capacity()
     }
 
@@ -218,7 +203,6 @@ impl Advance {
         }
         while settled < prefix.released {
             match cells.cell(settled + 1).state {
-                CellState::Dropped if is_mutant("ack_counted_on_drop") => prefix.acknowledged += 1,
                 CellState::Dropped => prefix.acknowledgement_ended = true,
                 CellState::Acknowledged => {
                     prefix.acknowledged += u64::from(!prefix.acknowledgement_ended);
@@ -226,9 +210,6 @@ impl Advance {
                 _ => break,
             }
             settled += 1;
-            if is_mutant("window_returned_twice") {
-                prefix.position += cells.cell(settled).size;
-            }
             cells.clear(settled);
         }
 
@@ -240,8 +221,7 @@ impl Advance {
         self.acknowledgement_ended
             .store(prefix.acknowledgement_ended.into(), Ordering::Release);
         // EMPTIED, pairs with `last_cell`.
-        self.settled
-            .store(settled, unless_mutant("emptied_relaxed", Ordering::Release));
+        self.settled.store(settled, Ordering::Release);
         (prefix != before).then_some(prefix)
     }
 }

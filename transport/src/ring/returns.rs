@@ -14,7 +14,6 @@
 //!    keeps it, and what it stood for.
 #![forbid(unsafe_code)]
 
-use crate::mutant::unless_mutant;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The stack.
@@ -52,12 +51,9 @@ impl Returns {
             self.next[index as usize].store(head, Ordering::Relaxed);
             // RETURN, pairs with `take` and `close`: who takes the index sees the link to
             // the rest, and comes after all that was done with what it stands for.
-            let swapped = self.head.compare_exchange_weak(
-                head,
-                index,
-                unless_mutant("return_relaxed", Ordering::Release),
-                Ordering::Relaxed,
-            );
+            let swapped =
+                self.head
+                    .compare_exchange_weak(head, index, Ordering::Release, Ordering::Relaxed);
             match swapped {
                 Ok(_) => return true,
                 Err(now) => head = now,
@@ -81,9 +77,7 @@ impl Returns {
 
     fn take_all(&self, leave: u32, mut into: impl FnMut(u32)) {
         // RETURN, pairs with `give`. Model: loom_returned_after_use.
-        let mut index = self
-            .head
-            .swap(leave, unless_mutant("take_back_relaxed", Ordering::Acquire));
+        let mut index = self.head.swap(leave, Ordering::Acquire);
         while index != EMPTY && index != CLOSED {
             let next = self.next[index as usize].load(Ordering::Relaxed);
             into(index);

@@ -21,7 +21,6 @@
 //! is drained before the words are read; and an arming that was rung for when another
 //! has followed, whose own ring is still to come. Model: loom_rung_for_who_sleeps.
 
-use crate::mutant::is_mutant;
 use crate::sync::{AtomicU32, Ordering};
 
 /// The generation of the last arming that was rung for; 0 before the first.
@@ -51,11 +50,6 @@ impl Rung {
     /// `bell` must order what is done before it before whatever its hearer does after
     /// draining it: a socket does, by the lock that its queue is under.
     pub fn ring(&self, generation: u32, bell: impl FnOnce()) {
-        if is_mutant("rung_late") {
-            bell();
-            self.generation.store(generation, Ordering::Relaxed);
-            return;
-        }
         // BELL, pairs with `is_for`: who drained this ring sees the word, and the armed
         // word as the publisher saw it or a later one. The bell itself is the ordering.
         self.generation.store(generation, Ordering::Relaxed);
@@ -107,7 +101,6 @@ mod tests {
 mod models {
     use super::super::{Arm, Asymmetry, Doorbell, WaitSlot};
     use super::*;
-    use crate::mutant::unless_mutant;
     use crate::sync::{Arc, thread};
     use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
     use std::task::Wake;
@@ -136,7 +129,7 @@ mod models {
         fn publish(&self, doorbell: &mut Doorbell, message: u32) {
             self.published.store(message, Ordering::Release);
             if doorbell.is_due(&self.armed, Asymmetry::Fence) {
-                let order = unless_mutant("bell_relaxed", Ordering::Release);
+                let order = Ordering::Release;
                 self.rung.ring(doorbell.generation(), || {
                     self.bell.fetch_add(1, order);
                 });

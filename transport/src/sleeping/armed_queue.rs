@@ -26,8 +26,6 @@
 //! 2. Who has polled nothing since arming may not sleep; `prepare_sleep` is both.
 //! 3. An event is taken only by who polls next.
 
-use crate::mutant::is_mutant;
-
 /// What an [`ArmedQueue`] is made over.
 pub trait EventQueue {
     /// What comes out of it.
@@ -101,9 +99,6 @@ impl<Q: EventQueue> ArmedQueue<Q> {
     pub fn prepare_sleep(&mut self, into: &mut [Q::Entry]) -> Result<usize, Q::Error> {
         assert!(!into.is_empty(), "room for what the second poll finds");
         self.arm()?;
-        if is_mutant("second_poll_missing") {
-            return Ok(0);
-        }
         self.queue.poll(into)
     }
 
@@ -142,9 +137,6 @@ impl<Q: EventQueue> ArmedQueue<Q> {
             }
             if found > 0 {
                 return Ok(found);
-            }
-            if is_mutant("drained_late") {
-                self.take_events()?;
             }
             let slept = sleep(&self.queue)?;
             self.take_events()?;

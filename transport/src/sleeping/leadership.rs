@@ -55,7 +55,6 @@
 use std::sync::{PoisonError, TryLockError};
 use std::task::Waker;
 
-use crate::mutant::is_mutant;
 use crate::ring::WaitSlot;
 use crate::sync::{AtomicBool, AtomicU32, Mutex, MutexGuard, Ordering, fence};
 
@@ -143,9 +142,7 @@ impl<E> Leadership<E> {
     /// news before (rule 1). Returns whether it did.
     pub fn rouse(&self, ring: impl FnOnce()) -> bool {
         // SLEEP, pairs with `sleep`.
-        if !is_mutant("rouse_fence_missing") {
-            fence(Ordering::SeqCst);
-        }
+        fence(Ordering::SeqCst);
         let is_asleep = self.has_sleeper();
         if is_asleep {
             ring();
@@ -165,12 +162,11 @@ impl<E> Leadership<E> {
     ) {
         match self.try_lock() {
             Some(engine) => return turn(engine),
-            None if is_mutant("drive_mark_missing") => {}
             // Rule 2.
             None => self.mark(),
         }
         // Rule 8.
-        if is_watched && !is_mutant("watcher_unrung") {
+        if is_watched {
             ring();
         } else {
             self.rouse(ring);
@@ -182,7 +178,7 @@ impl<E> Leadership<E> {
     /// It says no for a moment too long, when the leader has woken up and not taken the
     /// lock yet; it never says yes while the leader sleeps.
     pub fn may_drain(&self, _engine: &E) -> bool {
-        is_mutant("drained_asleep") || !self.sleeping.load(Ordering::Relaxed)
+        !self.sleeping.load(Ordering::Relaxed)
     }
 
     /// Returns whether a thread sleeps for the engine, or its driving task is parked, or either
@@ -258,7 +254,7 @@ impl<E> Leadership<E> {
         let ticket = self.followers.register(waker);
         self.claim(ring);
         // LEAVE, pairs with `Lead::drop`; the barrier is in `register`.
-        if is_mutant("followed_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
+        if self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
         self.followers.deregister(ticket);
@@ -269,7 +265,7 @@ impl<E> Leadership<E> {
     pub fn stand_by(&self, waker: &Waker, park: impl FnOnce()) {
         let ticket = self.standby.register(waker);
         // LEAVE, as in `follow`.
-        if is_mutant("stood_by_blindly") || self.seat.load(Ordering::Relaxed) != VACANT {
+        if self.seat.load(Ordering::Relaxed) != VACANT {
             park();
         }
         self.standby.deregister(ticket);
@@ -277,7 +273,7 @@ impl<E> Leadership<E> {
 
     /// Wakes who may want the seat, if nobody has it; for who followed and does not lead.
     pub fn pass_on(&self) {
-        if !is_mutant("not_passed_on") && self.seat.load(Ordering::Relaxed) == VACANT {
+        if self.seat.load(Ordering::Relaxed) == VACANT {
             self.wake_next();
         }
     }
@@ -301,22 +297,14 @@ impl<E> Leadership<E> {
         look: impl FnOnce(&mut E, bool) -> Option<T>,
         sleep: impl FnOnce(T) -> R,
     ) -> Option<R> {
-        let early = is_mutant("looked_early") && self.marked.load(Ordering::Relaxed);
         self.sleeping.store(true, Ordering::Relaxed);
         // SLEEP, pairs with `rouse`.
-        if !is_mutant("sleep_fence_missing") {
-            fence(Ordering::SeqCst);
-        }
-        let marked = match is_mutant("looked_early") {
-            true => early,
-            false => self.marked.load(Ordering::Relaxed),
-        };
+        fence(Ordering::SeqCst);
+        let marked = self.marked.load(Ordering::Relaxed);
         // Only the keeper's seat is ever claimed (rule 7).
-        let is_claimed = !is_mutant("claim_unseen")
-            && self.is_claimed()
-            && self.seat.load(Ordering::Relaxed) == KEPT;
+        let is_claimed = self.is_claimed() && self.seat.load(Ordering::Relaxed) == KEPT;
         // Rule 3.
-        let is_woken = !is_mutant("woken_unseen") && is_woken();
+        let is_woken = is_woken();
         let wanted = look(&mut engine, marked || is_claimed || is_woken);
         drop(engine);
         let slept = wanted.map(sleep);
@@ -335,14 +323,10 @@ impl<E> Leadership<E> {
         mut engine: MutexGuard<'_, E>,
         look: impl FnOnce(&mut E, bool) -> bool,
     ) -> bool {
-        let early = is_mutant("parked_early") && self.marked.load(Ordering::Relaxed);
         self.parked.store(true, Ordering::Relaxed);
         // SLEEP, pairs with `rouse`.
         fence(Ordering::SeqCst);
-        let is_marked = match is_mutant("parked_early") {
-            true => early,
-            false => self.marked.load(Ordering::Relaxed),
-        };
+        let is_marked = self.marked.load(Ordering::Relaxed);
         let may_wait = look(&mut engine, is_marked);
         if !may_wait {
             self.unpark();
@@ -378,9 +362,7 @@ impl<E> Drop for Lead<'_, E> {
         }
         // LEAVE, pairs with `follow` and `stand_by`; the barrier is in `wake_one`.
         self.of.seat.store(VACANT, Ordering::Release);
-        if !is_mutant("left_silently") {
-            self.of.wake_next();
-        }
+        self.of.wake_next();
     }
 }
 

@@ -28,7 +28,6 @@ use crate::engine::{
     reserved_buffer::ReservedBuffer,
     session_credit::CreditGrant,
 };
-use crate::mutant::is_mutant;
 
 /// What the new wires of a session are like: these of [`SessionConfig`](super::SessionConfig)
 /// may differ from the old ones'.
@@ -353,13 +352,7 @@ impl Session {
             self.events.push_back(Event::Counted { end, counters });
         }
         if replayed > 0 {
-            let (received, position) = match is_mutant("replay_from_released") {
-                true => (
-                    channel.counters.released,
-                    channel.counters.released_position,
-                ),
-                false => (known.arrived, known.arrived_position),
-            };
+            let (received, position) = (known.arrived, known.arrived_position);
             self.events.push_back(Event::Replay {
                 end,
                 received,
@@ -429,5 +422,5 @@ impl Session {
 /// number. Older ones were given up at the other end, or are broken.
 #[must_use]
 pub fn is_newer_epoch(epoch: u64, newest: u64) -> bool {
-    epoch > newest || is_mutant("old_epoch")
+    epoch > newest
 }

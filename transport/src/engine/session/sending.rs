@@ -13,7 +13,6 @@ use crate::engine::{
     record::MAX_ALIGNMENT,
     send_channel::Unannounced,
 };
-use crate::mutant::is_mutant;
 
 impl Session {
     /// Builds the next frame: its head (header, extension, padding, control message) is
@@ -275,10 +274,7 @@ impl Session {
         channel.records_went(run.records, run.bytes);
         // With nothing behind these it leaves the ready ones. One with a piece that may not be
         // written yet stays: it waits for that once it is served.
-        let has_piece = has_large
-            && channel
-                .large
-                .has_piece(may_write || !is_mutant("write_unawaited"));
+        let has_piece = has_large && channel.large.has_piece(true);
         channel.queued = has_piece || channel.closing.is_some() || source.has_records(end);
         if channel.queued {
             self.ready.push_back(end);

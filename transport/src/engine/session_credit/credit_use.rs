@@ -2,7 +2,6 @@
 #![forbid(unsafe_code)]
 
 use super::{CreditShrank, grow};
-use crate::mutant::is_mutant;
 
 /// The sending side: what we may still send.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,7 +37,7 @@ impl CreditUse {
     /// What may be sent now.
     #[must_use]
     pub fn available(&self) -> u64 {
-        self.granted + u64::from(is_mutant("credit_off_by_one")) - self.used
+        self.granted - self.used
     }
 
     /// What the peer granted in all, as far as we know.
@@ -88,11 +87,7 @@ impl CreditUse {
         }
         let unused = self.parting - cost;
         self.parting = cost;
-        self.used += if is_mutant("surrender_spent_twice") {
-            0
-        } else {
-            unused
-        };
+        self.used += unused;
         self.surrendered += unused;
         Some(self.surrendered)
     }

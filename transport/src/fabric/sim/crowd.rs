@@ -21,7 +21,6 @@ use crate::engine::{
     reserved_buffer::reserved_buffers,
     session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
 };
-use crate::mutant::is_mutant;
 
 /// The receiver's engine, and everyone who sends to it.
 struct Crowd {
@@ -47,8 +46,6 @@ struct Peer {
     is_open: bool,
     received: u64,
     recalls: u64,
-    /// What the mutant took as come back.
-    counted_before: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -147,7 +144,6 @@ impl Crowd {
             is_open: false,
             received: 0,
             recalls: 0,
-            counted_before: 0,
         });
     }
 
@@ -207,11 +203,7 @@ impl Crowd {
                     let peer = &mut peers[session as usize];
                     peer.recalls += 1;
                     peer.here.recall(credit);
-                    let mut report = peer.here.take_credit_report();
-                    if is_mutant("recalled_is_back") {
-                        peer.counted_before += credit - report.returned;
-                        report.returned = credit;
-                    }
+                    let report = peer.here.take_credit_report();
                     self.broker.report(session, report);
                 }
             }
@@ -223,11 +215,7 @@ impl Crowd {
         if peer.life == Life::Gone {
             return;
         }
-        let mut report = peer.here.take_credit_report();
-        // The mutant has counted it before.
-        let counted = report.returned.min(peer.counted_before);
-        peer.counted_before -= counted;
-        report.returned -= counted;
+        let report = peer.here.take_credit_report();
         self.broker.report(index as u64, report);
     }
 

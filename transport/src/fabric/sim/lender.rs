@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Fault, node::Node, options::SimOptions, random::Random};
-use crate::{engine::session_credit::Term, mutant::is_mutant};
+use crate::engine::session_credit::Term;
 
 /// Credit that is not lent at the moment.
 #[derive(Debug)]
@@ -39,9 +39,6 @@ impl Lender {
             let credit = (1 + self.random.below(lent + lent / 4 + 1)).min(lent);
             node.session.recall(credit);
             node.counts.faults.count(Fault::Recall, credit > 0);
-            if is_mutant("recalled_is_lent") && lent < TWICE_IS_ENOUGH {
-                node.session.give(credit, Term::Standing);
-            }
             self.hear(node);
         } else {
             let credit = self.random.below(self.free + 1);
@@ -67,15 +64,10 @@ impl Lender {
 
     fn hear(&mut self, node: &mut Node) {
         let report = node.session.take_credit_report();
-        if !is_mutant("recalled_is_lent") {
-            self.free += report.returned;
-        }
+        self.free += report.returned;
         if report.wants && self.random.chance(100) {
             let free = self.free;
             self.lend(node, free, Term::Turn);
         }
     }
 }
-
-/// The mutant's credit doubles again and again; overflow is not what it is there to show.
-const TWICE_IS_ENOUGH: u64 = 1 << 20;

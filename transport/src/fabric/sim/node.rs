@@ -17,7 +17,6 @@ use super::{
     random::{Random, mix},
     receiver::Receiver,
     sender::{Rings, Sender},
-    wire::Wire,
 };
 use crate::engine::{
     carriage::Carriage,
@@ -28,7 +27,6 @@ use crate::engine::{
     message_version::MessageVersion,
     session::{CannotOpen, Event, Session, SessionConfig, WireTerms},
 };
-use crate::mutant::is_mutant;
 
 /// A session and its host.
 #[derive(Debug)]
@@ -188,15 +186,12 @@ impl Node {
     }
 
     /// The wires are broken, and what has come over them is all that comes.
-    pub(super) fn suspend(&mut self, inbound: &mut Wire) {
+    pub(super) fn suspend(&mut self) {
         self.stage = Stage::Suspended;
         self.session.suspend();
         self.counts.faults.count(Fault::Purge, self.is_writing());
         // Nothing of the old wires may come once we say how far we are.
-        match is_mutant("fence_skipped") {
-            true => self.inbound.fill(inbound),
-            false => self.inbound = wires::Inbound::default(),
-        }
+        self.inbound = wires::Inbound::default();
         self.outbound = wires::Outbound::default();
         for sender in self.senders.values_mut() {
             sender.wires_broke();
@@ -220,10 +215,6 @@ impl Node {
         }
         self.session.resume(wires);
         self.handle_events(ledger)?;
-        if is_mutant("fence_skipped") {
-            self.handle_inbound(ledger)?;
-            self.inbound = wires::Inbound::default();
-        }
         Ok(())
     }
 

@@ -100,12 +100,6 @@ impl Wire {
         self.stalled_until = self.stalled_until.max(until);
     }
 
-    /// Appends all that is on its way.
-    pub(super) fn drain(&mut self, into: &mut Vec<u8>) {
-        into.extend(self.pieces.drain(..).flat_map(|(_, bytes)| bytes));
-        self.held = 0;
-    }
-
     /// How many bytes have come to the other side, as far as the writer hears of that.
     pub(super) fn arrived(&self) -> u64 {
         if self.is_cut { 0 } else { self.read }

@@ -193,12 +193,8 @@ impl Woken {
 
     /// From now on the waker rings. Returns whether it was used already.
     fn sleeps_at(&self, _bell: &ModelBell) -> bool {
-        let to = match is_mutant("waker_rings_nothing") {
-            true => AWAKE,
-            false => ELSEWHERE,
-        };
         let word = &self.word;
-        word.compare_exchange(AWAKE, to, Ordering::Relaxed, Ordering::Acquire)
+        word.compare_exchange(AWAKE, ELSEWHERE, Ordering::Relaxed, Ordering::Acquire)
             .is_err_and(|word| word == WOKEN)
     }
 }

@@ -90,11 +90,6 @@ impl Inbound {
         }
     }
 
-    /// Takes all that is on its way, as no node that is right does.
-    pub(super) fn fill(&mut self, wire: &mut Wire) {
-        wire.drain(&mut self.bytes);
-    }
-
     fn unparsed(&self) -> &[u8] {
         &self.bytes[self.parsed..]
     }

@@ -90,7 +90,7 @@ impl Pair {
         };
         let node = &mut place.node;
         if !matches!(node.stage, Stage::Suspended | Stage::Before) {
-            node.suspend(connection.wires(side, place.joined).0);
+            node.suspend();
         }
         let terms = connection.join(side, number, met, now);
         let wires = terms.of(side);
@@ -148,7 +148,7 @@ impl Pair {
             place.is_over = true;
             connection.session_is_over(side, now);
         } else {
-            place.node.suspend(connection.wires(side, place.joined).0);
+            place.node.suspend();
             place.suspended_at = Some(now + place.ahead);
             if side == Side::Left {
                 connection.dial_again(now);

@@ -1,0 +1,72 @@
+//! A copy of the sources with every bug of `testing/mutants` in it.
+//!
+//! The sources themselves have none. Each patch adds calls of `is_mutant("name")`, which are
+//! false until `IBEX_MUTANT=name` is in the environment, so one build serves all bugs.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use crate::step::Step;
+use crate::watchdog::Watchdog;
+use crate::workspace;
+
+/// Where the patches are.
+pub(crate) fn patches() -> io::Result<Vec<PathBuf>> {
+    let entries = fs::read_dir(workspace::root().join("testing/mutants"))?;
+    let paths = entries.map(|entry| Ok(entry?.path()));
+    let mut patches = paths.collect::<io::Result<Vec<_>>>()?;
+    patches.retain(|path| path.extension().is_some_and(|name| name == "patch"));
+    patches.sort();
+    Ok(patches)
+}
+
+/// Makes the copy and returns the path of its `Cargo.toml`. Fails if a patch does not apply
+/// exactly as it stands.
+pub(crate) fn make(watchdog: &Watchdog) -> Result<String, Failure> {
+    let copy = workspace::target().join("mutated");
+    let impossible = |error| Failure::new(format!("no copy in {}: {error}", copy.display()));
+    copy_sources(workspace::root(), &copy).map_err(impossible)?;
+    for patch in patches().map_err(impossible)? {
+        Step::of_line("git apply --whitespace=nowarn")
+            .arg(patch.to_string_lossy())
+            .in_directory(&copy)
+            // git takes the copy for a directory of its own, not for a part of the repository.
+            .env(
+                "GIT_CEILING_DIRECTORIES",
+                workspace::target().to_string_lossy(),
+            )
+            .run(watchdog)?;
+    }
+    Ok(copy.join("Cargo.toml").to_string_lossy().into_owned())
+}
+
+/// Makes `to` like `from`, without build outputs and hidden files. A file that is the same
+/// already keeps its time of change, so that cargo builds only what differs.
+fn copy_sources(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(to)? {
+        let there = entry?.path();
+        let here = from.join(there.file_name().expect("an entry has a name"));
+        match (here.exists(), there.is_dir()) {
+            (true, _) => {}
+            (false, true) => fs::remove_dir_all(&there)?,
+            (false, false) => fs::remove_file(&there)?,
+        }
+    }
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, here) = (entry.file_name(), entry.path());
+        let is_left_out = name.to_string_lossy().starts_with('.') || name == "target";
+        let there = to.join(&name);
+        if is_left_out || here == workspace::target() {
+            continue;
+        } else if entry.file_type()?.is_dir() {
+            copy_sources(&here, &there)?;
+        } else if fs::read(&there).ok() != Some(fs::read(&here)?) {
+            fs::copy(&here, &there)?;
+        }
+    }
+    Ok(())
+}
