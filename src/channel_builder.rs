@@ -2,13 +2,13 @@
 
 use std::{marker::PhantomData, sync::Arc, time::Duration};
 
+use ibex_protocol::format::{
+    control::{ChannelSpec, MAX_NAME_BYTES, Role},
+    message_version::MessageVersion,
+};
 use ibex_transport::{
     channel::{Interface, ReceiveHandle, SendHandle},
     driver::SessionShared,
-    engine::{
-        control::{ChannelSpec, MAX_NAME_BYTES, Role},
-        message_version::MessageVersion,
-    },
     fork,
 };
 

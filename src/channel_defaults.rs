@@ -2,10 +2,8 @@
 
 use std::time::Duration;
 
-use ibex_transport::{
-    engine::channel_window::ChannelWindow,
-    memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES},
-};
+use ibex_protocol::format::channel_window::ChannelWindow;
+use ibex_transport::memory::{LARGEST_RING_BYTES, SMALLEST_RING_BYTES};
 
 use crate::SettingError;
 

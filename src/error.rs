@@ -5,13 +5,13 @@
 
 use std::{fmt, io, net::SocketAddr};
 
+use ibex_protocol::{
+    format::control::{MAX_NAME_BYTES, Role},
+    session::CannotOpen,
+};
 use ibex_transport::{
     channel::{
         Interface, NoMessage, NotOpened, RecvError, RecvFailure, SendError, SendFailure, StayedFull,
-    },
-    engine::{
-        control::{MAX_NAME_BYTES, Role},
-        session::CannotOpen,
     },
     fork::UsedAfterFork,
 };

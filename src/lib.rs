@@ -219,6 +219,11 @@ pub mod bootstrap {
     };
 }
 pub use ibex_bootstrap::{FabricKind as Fabric, Integrity, Policy};
+pub use ibex_protocol::format::{
+    channel_window::ChannelWindow,
+    control::{ChannelSpec, CloseReason, Role},
+    message_version::MessageVersion,
+};
 pub use ibex_transport::{
     channel::{
         Counts, Disconnected, EndCause, LossReason, MessageTooLong, NoMessage, NotOpened,
@@ -226,11 +231,6 @@ pub use ibex_transport::{
         stats::{ChannelState, ChannelStats},
     },
     driver::{CloseReport, Driver, SessionStats, Undelivered, Wait},
-    engine::{
-        channel_window::ChannelWindow,
-        control::{ChannelSpec, CloseReason, Role},
-        message_version::MessageVersion,
-    },
     fork::UsedAfterFork,
     memory::{MemoryError, MemoryUse},
 };

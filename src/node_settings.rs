@@ -3,9 +3,9 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use ibex_bootstrap::{Integrity, Policy};
+use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
 use ibex_transport::{
     driver::{Driver, Wait},
-    engine::channel_window::{ChannelWindow, HALF_WINDOW},
     memory::process_memory_limit,
 };
 

@@ -2,9 +2,9 @@
 
 use std::{fmt, net::SocketAddr, sync::Arc};
 
+use ibex_protocol::format::control::Role;
 use ibex_transport::{
     driver::{PeerDescription, SessionShared, SessionStats},
-    engine::control::Role,
     fabric,
 };
 

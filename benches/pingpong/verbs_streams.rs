@@ -11,9 +11,9 @@ use ibex_harness::{
     perftest::{self, Requests},
     verbs_port::VerbsPort,
 };
-use ibex_transport::engine::{
-    large::{WRITE_BYTES, WRITES_UNDER_WAY},
+use ibex_protocol::{
     signal_cadence,
+    transfer::rendezvous::{WRITE_BYTES, WRITES_UNDER_WAY},
 };
 
 use crate::{

@@ -7,10 +7,8 @@ use std::{
 };
 
 use ibex_codec::Codec;
-use ibex_transport::{
-    channel::{RawMessage, ReceiveHandle, RecvError},
-    engine::message_version::MessageVersion,
-};
+use ibex_protocol::format::message_version::MessageVersion;
+use ibex_transport::channel::{RawMessage, ReceiveHandle, RecvError};
 
 use super::{
     builder::{reply_version, request_version},

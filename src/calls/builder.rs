@@ -3,9 +3,8 @@
 use std::{marker::PhantomData, sync::Arc};
 
 use ibex_codec::{Codec, Describer, MAX_TEXT_BYTES, Schema, SchemaInfo};
-use ibex_transport::{
-    channel::Interface, driver::SessionShared, engine::message_version::MessageVersion,
-};
+use ibex_protocol::format::message_version::MessageVersion;
+use ibex_transport::{channel::Interface, driver::SessionShared};
 
 use super::{
     caller::Caller,

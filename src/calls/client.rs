@@ -14,9 +14,9 @@ use std::{
     time::Instant,
 };
 
+use ibex_protocol::format::message_version::MessageVersion;
 use ibex_transport::{
     driver::{Condition, Serves, SessionShared},
-    engine::message_version::MessageVersion,
     ring::{WaitSlot, thread_waker},
 };
 

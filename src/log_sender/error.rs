@@ -2,10 +2,8 @@
 
 use std::error::Error;
 
-use ibex_transport::{
-    channel::{Disconnected, EndCause, SendError, SendFailure},
-    engine::control::CloseReason,
-};
+use ibex_protocol::format::control::CloseReason;
+use ibex_transport::channel::{Disconnected, EndCause, SendError, SendFailure};
 
 use crate::Sequence;
 

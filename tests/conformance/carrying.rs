@@ -7,7 +7,7 @@ use ibex::{
     codec::{EncodeError, Invalid, SchemaInfo, SlotWriter},
     serde_bytes,
 };
-use ibex_transport::engine::record::{RecordHeader, RecordKind};
+use ibex_protocol::format::record::{RecordHeader, RecordKind};
 use serde::{Deserialize, Serialize};
 
 use crate::common::{

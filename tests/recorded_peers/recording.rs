@@ -12,7 +12,7 @@ use ibex_bootstrap::{
     message::{ALONE, CHECKSUM_BYTES, MAGIC, Message, MessageKind, checksum},
     parse_message,
 };
-use ibex_transport::engine::{
+use ibex_protocol::format::{
     control::{ChannelSpec, Control},
     counters::Counters,
     frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},

@@ -11,7 +11,6 @@ mod clock;
 mod debug_as_display;
 #[cfg(not(loom))]
 pub mod driver;
-pub mod engine;
 #[cfg(not(loom))]
 pub mod fabric;
 pub mod fork;

@@ -3,13 +3,11 @@
 //! What decodes has one encoding: the bytes that it was decoded from.
 #![forbid(unsafe_code)]
 
-use ibex_transport::engine::channel_window::ChannelWindow;
-use ibex_transport::engine::control::{
-    Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role,
-};
-use ibex_transport::engine::landing::LandingId;
-use ibex_transport::engine::large::RemoteMemory;
-use ibex_transport::engine::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
+use ibex_protocol::format::channel_window::ChannelWindow;
+use ibex_protocol::format::control::{Ask, ChannelSpec, CloseReason, Control, KnownReceiver, Role};
+use ibex_protocol::transfer::eager_write::LandingId;
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
+use ibex_protocol::format::message_version::{MAX_OLDER_VERSIONS, MessageVersion};
 
 use crate::Seed;
 

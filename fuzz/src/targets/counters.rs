@@ -8,9 +8,9 @@
 
 use std::cell::Cell;
 
-use ibex_transport::engine::counters::Counters;
-use ibex_transport::engine::frame::{EXTENSION_BYTES, Extension};
-use ibex_transport::engine::record::{Layout, RecordKind, first_position, record_size};
+use ibex_protocol::format::counters::Counters;
+use ibex_protocol::format::frame::{EXTENSION_BYTES, Extension};
+use ibex_protocol::format::record::{Layout, RecordKind, first_position, record_size};
 use ibex_transport::ring::{Producer, Released, RingMemory};
 use ibex_transport::sync::Ordering;
 

@@ -2,13 +2,10 @@
 //! guesses one: what is fed are frames without, and what is done to one of their bits.
 #![forbid(unsafe_code)]
 
-use ibex_transport::engine::control::{Ask, Control};
-use ibex_transport::engine::frame::{Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind};
-use ibex_transport::engine::frame_check::{
-    CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, DamagedFrame, verify_apart, verify_body,
-    verify_head, write_checks,
-};
-use ibex_transport::engine::record::{RecordHeader, RecordKind, record_size};
+use ibex_protocol::format::control::{Ask, Control};
+use ibex_protocol::format::frame::{Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind};
+use ibex_protocol::format::frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, DamagedFrame, verify_apart, verify_body, verify_head, write_checks};
+use ibex_protocol::format::record::{RecordHeader, RecordKind, record_size};
 
 use crate::Seed;
 use crate::reader::Reader;

@@ -4,9 +4,7 @@
 use std::cell::RefCell;
 use std::ptr::NonNull;
 
-use ibex_transport::engine::record::{
-    HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size,
-};
+use ibex_protocol::format::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, first_position, record_size};
 use ibex_transport::memory::MirroredMapping;
 use ibex_transport::ring::{Consumer, Mapped};
 

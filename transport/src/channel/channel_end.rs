@@ -21,10 +21,10 @@ use super::{
 use crate::{
     clock,
     driver::{Patience, SessionShared, What},
-    engine::control::{ChannelSpec, Role},
     fork::{self, UsedAfterFork},
     ring::WaitSlot,
 };
+use ibex_protocol::format::control::{ChannelSpec, Role};
 
 /// The part of an end that does not depend on the direction.
 pub struct ChannelEnd {

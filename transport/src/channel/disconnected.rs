@@ -9,7 +9,7 @@
 use std::{error::Error, fmt};
 
 use super::interface::Interface;
-use crate::engine::control::{CloseReason, Role};
+use ibex_protocol::format::control::{CloseReason, Role};
 
 /// How far a channel came, as one of its ends knows it: what the sending end counts, unless it
 /// is said otherwise.
@@ -84,21 +84,7 @@ pub enum EndCause {
 impl fmt::Display for EndCause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            EndCause::PeerClosed(CloseReason::Dropped) => {
-                f.write_str("the peer closed its end of the channel")
-            }
-            EndCause::PeerClosed(CloseReason::SlotLeaked) => {
-                f.write_str("the peer leaked a reservation, which closed the channel")
-            }
-            EndCause::PeerClosed(CloseReason::Corrupt) => {
-                f.write_str("the peer closed the channel: it got bytes that are no valid message")
-            }
-            EndCause::PeerClosed(CloseReason::NoRoom) => {
-                f.write_str("the peer closed the channel: there was no room for a message")
-            }
-            EndCause::PeerClosed(CloseReason::Aborted) => {
-                f.write_str("the peer gave up sending, or panicked, before it had sent all")
-            }
+            EndCause::PeerClosed(reason) => write!(f, "the peer {reason}"),
             EndCause::Goodbye => f.write_str("the peer closed the session"),
             EndCause::PeerGone { why, .. } => write!(f, "the peer is gone: {why}"),
             EndCause::DeviceLost { why } => write!(f, "this end lost its RDMA device: {why}"),
@@ -263,13 +249,7 @@ mod tests {
 
     #[test]
     fn nobody_is_told_to_connect_again_while_the_session_lives() {
-        let reasons = [
-            CloseReason::Dropped,
-            CloseReason::SlotLeaked,
-            CloseReason::Corrupt,
-            CloseReason::NoRoom,
-            CloseReason::Aborted,
-        ];
+        let reasons = CloseReason::ALL;
         let mut causes = reasons.map(EndCause::PeerClosed).to_vec();
         causes.extend([
             EndCause::SlotLeaked,

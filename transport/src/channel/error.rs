@@ -7,12 +7,8 @@ use std::{cmp::Ordering, error::Error, fmt, time::Duration};
 
 pub use super::disconnected::{Counts, Disconnected, EndCause};
 use super::interface::Interface;
-use crate::{
-    engine::control::{ChannelSpec, Role},
-    fabric::shm::MESSAGE_SLOTS,
-    fork::UsedAfterFork,
-    memory::MemoryError,
-};
+use crate::{fabric::shm::MESSAGE_SLOTS, fork::UsedAfterFork, memory::MemoryError};
+use ibex_protocol::format::control::{ChannelSpec, Role};
 
 /// The two ends of a channel do not mean the same messages: they know no version of the
 /// message type in common.

@@ -20,7 +20,6 @@ use super::{
 };
 use crate::{
     driver::Counter,
-    engine::{counters::Counters, record::first_position},
     fabric::{
         shm::{MessageSegment, MessageSlots, PassedFd, RingSegment},
         verbs::LandingBlock,
@@ -29,6 +28,7 @@ use crate::{
     memory::{BlockLease, BufferLease, LargeLease, MemoryClaim, orphans::Orphan},
     ring::{Advance, ArrivalReader, ArrivalRetirer, CellLease, Prefix},
 };
+use ibex_protocol::format::{counters::Counters, record::first_position};
 
 /// What one receiving handle, its guards' cells and its engine share.
 #[derive(Debug)]

@@ -32,13 +32,6 @@ use super::{
 use crate::{
     clock,
     driver::{Patience, SessionShared},
-    engine::{
-        channel_window::ChannelWindow,
-        control::CloseReason,
-        counters::Counters,
-        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
-        session::Agreed,
-    },
     fabric::shm::{PassedFd, RingSegment, SegmentRefused},
     fork,
     memory::{
@@ -46,6 +39,15 @@ use crate::{
         orphans::{self, Orphan},
     },
     ring::{Arm, CellBlock, Consumer, Mapped, Ticket},
+};
+use ibex_protocol::{
+    format::{
+        channel_window::ChannelWindow,
+        control::CloseReason,
+        counters::Counters,
+        record::{LargeAnnouncement, Layout, RecordHeader, RecordKind},
+    },
+    session::Agreed,
 };
 
 /// A receiver's handle, without the message type.

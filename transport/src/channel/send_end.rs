@@ -29,10 +29,10 @@ use super::{
 };
 use crate::{
     driver::{Counter, Patience},
-    engine::control::CloseReason,
     fork,
     ring::{Arm, Asymmetry, BiasedLock, Released, WaitSlot, thread_waker},
 };
+use ibex_protocol::format::control::CloseReason;
 
 /// What the handles of one sending end and its engine share.
 #[derive(Debug)]

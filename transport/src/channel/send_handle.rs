@@ -26,15 +26,16 @@ use super::{
 };
 use crate::{
     driver::{Condition, Patience, SessionShared, TimedOut},
-    engine::{
-        control::{Ask, CloseReason},
-        landing::LANDINGS_UNDER_WAY,
-        large::LARGE_PER_CHANNEL,
-        record::{LargeAnnouncement, RecordKind},
-    },
     fabric::shm::MESSAGE_SLOTS,
     fork,
     memory::class_bytes,
+};
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason},
+        record::{LargeAnnouncement, RecordKind},
+    },
+    transfer::{eager_write::LANDINGS_UNDER_WAY, rendezvous::LARGE_PER_CHANNEL},
 };
 
 /// Why an encoder stopped.

@@ -13,11 +13,11 @@ use super::{
     words::{ReceiverWords, Words},
 };
 use crate::{
-    engine::{record::Layout, session::Agreed},
     fabric::shm::{MessageSegmentPool, RingSegment},
     memory::{LargeLease, MemoryError, RingLease},
     ring::{Asymmetry, Doorbell, Mapped, Misbehaved, Producer, Released, RingMemory},
 };
+use ibex_protocol::{format::record::Layout, session::Agreed};
 
 /// The ring and what belongs to writing it.
 #[derive(Debug)]

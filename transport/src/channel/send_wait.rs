@@ -11,9 +11,9 @@ use super::{
 };
 use crate::{
     driver::{Condition, Patience, Stalled, TimedOut, What},
-    engine::control::{Ask, CloseReason, Role},
     fork,
 };
+use ibex_protocol::format::control::{Ask, CloseReason, Role};
 
 impl SendEnd {
     /// Waits until the peer has opened its end.

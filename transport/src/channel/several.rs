@@ -14,10 +14,10 @@ use std::{
 use super::{ReceiveHandle, SendHandle, TaskWait};
 use crate::{
     driver::{Condition, Driver, Gathering, Looks, Patience, Runtime, TimedOut},
-    engine::control::Ask,
     fork,
     ring::WaitSlot,
 };
+use ibex_protocol::format::control::Ask;
 
 /// Where callers turn the engine, one end that has something all the time keeps nothing from
 /// the others that a turn brings: one in so many calls that find something runs one.

@@ -13,9 +13,9 @@ use std::time::Duration;
 use super::{SendHandle, send_end::SendEnd};
 use crate::{
     driver::{Runtime, SessionShared},
-    engine::{control::ChannelSpec, session::CannotOpen},
     fork,
 };
+use ibex_protocol::{format::control::ChannelSpec, session::CannotOpen};
 
 /// Mark of an end that stays open without a handle.
 #[derive(Debug, Default)]

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use super::error::EndCause;
-use crate::engine::{control::ChannelSpec, session::Agreed};
+use ibex_protocol::{format::control::ChannelSpec, session::Agreed};
 
 /// What the engine knows of an end, for its handle.
 #[derive(Debug, Default)]

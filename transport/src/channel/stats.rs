@@ -7,7 +7,7 @@ use super::{
     channel_end::ChannelEnd, error::Counts, receive_end::ReceiveEnd, send_end::SendEnd,
     state::EndState,
 };
-use crate::engine::{control::Role, counters::Counters, record};
+use ibex_protocol::format::{control::Role, counters::Counters, record};
 
 /// A snapshot of one end of a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]

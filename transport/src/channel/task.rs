@@ -33,10 +33,10 @@ use super::{
 };
 use crate::{
     driver::{Condition, Driver, Gathering, Patience, Runtime},
-    engine::{control::Ask, record::LargeAnnouncement},
     fork,
     ring::Ticket,
 };
+use ibex_protocol::format::{control::Ask, record::LargeAnnouncement};
 
 /// A task's waker and question at one place where it waits.
 #[derive(Debug, Default)]

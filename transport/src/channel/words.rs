@@ -22,7 +22,8 @@ use std::{
     },
 };
 
-use crate::{engine::counters::Counters, fork, ring::Rung};
+use crate::{fork, ring::Rung};
+use ibex_protocol::format::counters::Counters;
 
 /// Bytes of a block in a control segment; what it says takes half of them.
 pub const BLOCK_BYTES: usize = 256;

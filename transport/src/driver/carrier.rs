@@ -18,13 +18,11 @@ use std::{
     },
 };
 
-use crate::{
-    engine::carriage::Carriage,
-    fabric::{
-        Fabric,
-        verbs::{PreparedPair, Site},
-    },
+use crate::fabric::{
+    Fabric,
+    verbs::{PreparedPair, Site},
 };
+use ibex_protocol::framing::Carriage;
 
 /// What carries one session's data.
 #[derive(Debug)]

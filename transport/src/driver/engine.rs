@@ -50,7 +50,6 @@ use super::{
 use crate::{
     channel::receive_end::ReceiveEnd,
     clock,
-    engine::{credit_broker::CreditBroker, id_map::IdMap},
     fabric::{
         link::{Handover, Link, LinkStats, compact::compact_pool},
         tcp::outbound::Lists,
@@ -59,6 +58,7 @@ use crate::{
     memory::BlockPool,
     ring::{Asymmetry, Bell},
 };
+use ibex_protocol::{credit::broker::CreditBroker, id_map::IdMap};
 
 /// All sessions of a node.
 pub(crate) struct Engine {

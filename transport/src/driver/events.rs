@@ -22,11 +22,11 @@ use super::{
 };
 use crate::{
     channel::{EndCause, NotOpened},
-    engine::control::Role,
     fabric::{Fabric, link::Link},
     fork,
     ring::{WaitSlot, Wakers},
 };
+use ibex_protocol::format::control::Role;
 
 /// Something that happened, and the peer that it happened with.
 #[derive(Clone, Debug)]

@@ -38,10 +38,6 @@ use super::{
 use crate::{
     channel::{ReceiveHandle, SendHandle},
     clock,
-    engine::{
-        control::{ChannelSpec, CloseReason},
-        session::CannotOpen,
-    },
     fabric::{
         link::{Link, LinkStats, RedialError, Redialing},
         shm::ControlSegments,
@@ -54,6 +50,10 @@ use crate::{
     },
     ring::{Bell, BellLease, Drive, WaitSlot, Wakers, thread_waker},
     sleeping::Leadership,
+};
+use ibex_protocol::{
+    format::control::{ChannelSpec, CloseReason},
+    session::CannotOpen,
 };
 
 /// What a runtime is made of.

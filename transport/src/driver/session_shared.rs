@@ -15,12 +15,6 @@ use super::{
 };
 use crate::{
     channel::{Interface, receive_end::ReceiveEnd, send_end::SendEnd},
-    engine::{
-        control::{Ask, CloseReason, Role},
-        landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
-        large::RemoteMemory,
-        record::Layout,
-    },
     fabric::{
         Fabric,
         shm::Bells,
@@ -29,6 +23,16 @@ use crate::{
     fork::{self, UsedAfterFork},
     memory::{LargeLease, LargePool, MemoryError, RingArena, RingLease},
     ring::{Asymmetry, Released, WaitSlot},
+};
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason, Role},
+        record::Layout,
+    },
+    transfer::{
+        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL, LandingId, lands},
+        rendezvous::RemoteMemory,
+    },
 };
 
 /// One session as its handles see it.

@@ -14,8 +14,8 @@ use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
 use super::producer::Released;
-use crate::engine::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, UnknownKind};
 use crate::sync::Ordering;
+use ibex_protocol::format::record::{HEADER_BYTES, Layout, RecordHeader, RecordKind, UnknownKind};
 
 /// Reads records from a ring, in order.
 #[derive(Debug)]

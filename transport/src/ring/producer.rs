@@ -16,8 +16,8 @@ use std::slice;
 use thiserror::Error;
 
 use super::memory::{RingBytes, RingMemory};
-use crate::engine::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
 use crate::sync::Ordering;
+use ibex_protocol::format::record::{HEADER_BYTES, Layout, MAX_LENGTH, RecordHeader, RecordKind};
 
 /// Writes records into a ring. One per ring; several threads share it behind a
 /// lock.

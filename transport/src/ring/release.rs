@@ -383,13 +383,13 @@ mod models {
     use loom::cell::UnsafeCell;
 
     use super::*;
-    use crate::engine::record::{Layout, RecordKind};
     use crate::ring::bell::{Bell, BellLease, Drive};
     use crate::ring::cells::CellLease;
     use crate::ring::consumer::Consumer;
     use crate::ring::producer::{Producer, Released};
     use crate::ring::words::Words;
     use crate::sync::{Arc, thread};
+    use ibex_protocol::format::record::{Layout, RecordKind};
 
     /// Counts rings. Not with loom's atomics: it is read when all threads have
     /// been joined.

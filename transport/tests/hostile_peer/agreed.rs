@@ -1,13 +1,15 @@
 //! What the victim and its peer agreed on, and how a record looks to both.
 
-use ibex_transport::engine::{
-    carriage::Carriage,
-    channel_window::ChannelWindow,
-    control::{ChannelSpec, Role},
-    large::RemoteMemory,
-    message_version::MessageVersion,
-    record::{RecordHeader, RecordKind, first_position, record_size},
+use ibex_protocol::{
+    format::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, Role},
+        message_version::MessageVersion,
+        record::{RecordHeader, RecordKind, first_position, record_size},
+    },
+    framing::Carriage,
     session::SessionConfig,
+    transfer::rendezvous::RemoteMemory,
 };
 
 pub(crate) fn record(kind: RecordKind, sequence: u64, payload: &[u8]) -> Vec<u8> {

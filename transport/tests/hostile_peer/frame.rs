@@ -1,6 +1,6 @@
 //! A frame as a hostile peer builds it.
 
-use ibex_transport::engine::{
+use ibex_protocol::format::{
     control::Control,
     frame::{Extension, FRAME_ALIGNMENT, FrameHeader, FrameKind, HEADER_BYTES},
 };

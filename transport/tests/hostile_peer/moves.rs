@@ -1,14 +1,18 @@
 //! What a peer may do at a moment, chosen so that most of it is allowed: what is refused
 //! ends the session, and what could be done to it later is never tried.
 
-use ibex_transport::engine::{
-    control::{Ask, ChannelSpec, CloseReason, Control, Role},
-    counters::Counters,
-    frame::{Extension, FrameKind},
-    landing::{LANDING_BYTES, LandingId},
-    large::RemoteMemory,
-    message_version::MAX_OLDER_VERSIONS,
-    record::{LargeAnnouncement, RecordKind},
+use ibex_protocol::{
+    format::{
+        control::{Ask, ChannelSpec, CloseReason, Control, Role},
+        counters::Counters,
+        frame::{Extension, FrameKind},
+        message_version::MAX_OLDER_VERSIONS,
+        record::{LargeAnnouncement, RecordKind},
+    },
+    transfer::{
+        eager_write::{LANDING_BYTES, LandingId},
+        rendezvous::RemoteMemory,
+    },
 };
 use proptest::{collection::vec, prelude::*};
 

@@ -2,11 +2,13 @@
 
 use std::collections::VecDeque;
 
-use ibex_transport::engine::{
-    control::{Ask, CloseReason, Control},
-    counters::Counters,
-    frame::{FRAME_ALIGNMENT, FrameHeader},
-    record::RecordKind,
+use ibex_protocol::{
+    format::{
+        control::{Ask, CloseReason, Control},
+        counters::Counters,
+        frame::{FRAME_ALIGNMENT, FrameHeader},
+        record::RecordKind,
+    },
     session::{Body, RecordSource, Run, Session},
 };
 

@@ -2,13 +2,17 @@
 
 use std::collections::VecDeque;
 
-use ibex_transport::engine::{
-    control::{CloseReason, Control},
-    counters::Counters,
-    frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
-    landing::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
-    large::{LARGE_PER_CHANNEL, RemoteMemory},
+use ibex_protocol::{
+    format::{
+        control::{CloseReason, Control},
+        counters::Counters,
+        frame::{EXTENSION_BYTES, Extension, FrameHeader, FrameKind, HEADER_BYTES},
+    },
     session::{Arrival, Body, Event, Session},
+    transfer::{
+        eager_write::{LANDING_BYTES, LANDINGS_PER_CHANNEL},
+        rendezvous::{LARGE_PER_CHANNEL, RemoteMemory},
+    },
 };
 
 use super::{agreed::*, frame::Frame, transcript::Ring};

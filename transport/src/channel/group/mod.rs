@@ -32,9 +32,9 @@ use super::{
 };
 use crate::{
     driver::{Looks, Patience, Runtime, Warning, warn_of},
-    engine::control::CloseReason,
     fork::{self, UsedAfterFork},
 };
+use ibex_protocol::format::control::CloseReason;
 
 mod building;
 mod member;

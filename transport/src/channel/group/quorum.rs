@@ -13,9 +13,9 @@ use super::{
 use crate::{
     channel::SendHandle,
     driver::{Condition, Patience, TimedOut},
-    engine::control::Ask,
     fork::UsedAfterFork,
 };
+use ibex_protocol::format::control::Ask;
 
 /// A message is not acknowledged by as many as were asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]

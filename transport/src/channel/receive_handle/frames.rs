@@ -2,11 +2,8 @@
 
 use std::ptr::NonNull;
 
-use crate::{
-    channel::receive_end::Frame,
-    engine::record::{self, RecordHeader, RecordKind},
-    ring::ArrivalReader,
-};
+use crate::{channel::receive_end::Frame, ring::ArrivalReader};
+use ibex_protocol::format::record::{self, RecordHeader, RecordKind};
 
 /// Frames that arrived over a connection, and where in the first of them we are.
 #[derive(Debug)]

@@ -8,9 +8,9 @@ use std::{mem, time::Instant};
 use super::Engine;
 use crate::{
     driver::{CloseReport, Context, Undelivered},
-    engine::control::CloseReason,
     fabric::link::Link,
 };
+use ibex_protocol::format::control::CloseReason;
 
 /// Whether the node is being closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -2,13 +2,13 @@
 //! and what is done about what they decide.
 
 use super::{Engine, sites::SiteInCare};
-use crate::{
-    driver::{Context, RuntimeConfig},
-    engine::{
-        carriage::Carriage,
-        credit_broker::{BrokerSettings, CreditBroker},
-        session_credit::{CONTROL_RESERVE_BYTES, CreditReport},
+use crate::driver::{Context, RuntimeConfig};
+use ibex_protocol::{
+    credit::{
+        broker::{BrokerSettings, CreditBroker},
+        session::{CONTROL_RESERVE_BYTES, CreditReport},
     },
+    framing::Carriage,
 };
 
 impl Engine {

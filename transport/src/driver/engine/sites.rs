@@ -19,11 +19,14 @@ use super::{
 use crate::{
     channel::EndCause,
     clock,
-    engine::{credit_broker::CreditBroker, id_map::IdMap, reserved_buffer::reserved_buffers},
     fabric::verbs::{
         AsyncEvent, PortEvent, PortNews, PostError, SharedReceives, Site, SiteQueues, VerbsError,
         WorkCompletion,
     },
+};
+use ibex_protocol::{
+    credit::{broker::CreditBroker, reserved_buffer::reserved_buffers},
+    id_map::IdMap,
 };
 
 /// A site and who lives on it.

@@ -3,7 +3,8 @@
 use std::{task::Waker, time::Instant};
 
 use super::Link;
-use crate::{driver::Context, engine::timer::Timer};
+use crate::driver::Context;
+use ibex_protocol::timer::Timer;
 
 /// Times, and who is woken then. Few at a time: each place that has deadlines keeps its next one
 /// here.

@@ -16,10 +16,8 @@ use std::{
     sync::Arc,
 };
 
-use crate::{
-    engine::frame::BLOCK_ALIGNMENT,
-    memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError},
-};
+use crate::memory::{Block, BlockPool, DEFAULT_BLOCK_BYTES, LARGEST_RING_BYTES, MemoryError};
+use ibex_protocol::format::frame::BLOCK_ALIGNMENT;
 
 /// One channel's own block, and what it holds from before.
 #[derive(Default)]

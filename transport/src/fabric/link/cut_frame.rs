@@ -71,7 +71,7 @@ const MOST_AT_ONCE: u32 = 8192;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{frame::MAX_FRAME_BYTES, frame_check::CHECKED_HEADER_BYTES};
+    use ibex_protocol::format::{frame::MAX_FRAME_BYTES, frame_check::CHECKED_HEADER_BYTES};
 
     #[test]
     fn a_frame_that_grows_is_left_alone() {

@@ -4,10 +4,8 @@
 use std::sync::atomic::Ordering;
 
 use super::Link;
-use crate::{
-    driver::{Context, Undelivered, What},
-    engine::control::Ask,
-};
+use crate::driver::{Context, Undelivered, What};
+use ibex_protocol::format::control::Ask;
 
 impl Link {
     /// Tells the peer that this node begins no call any more.

@@ -9,11 +9,11 @@ use crate::{
     channel::{EndCause, send_end::Claim, state::End},
     clock,
     driver::{Context, Tools, Undelivered, Warning, What, warn_of},
-    engine::{
-        control::{Ask, CloseReason},
-        timer::Timer,
-    },
     ring::Asymmetry,
+};
+use ibex_protocol::{
+    format::control::{Ask, CloseReason},
+    timer::Timer,
 };
 
 impl Link {

@@ -9,12 +9,14 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     driver::{Context, What},
-    engine::{
+    ring::arrival_ring,
+};
+use ibex_protocol::{
+    format::{
         control::{CloseReason, Role},
         record,
-        session::{Agreed, Event},
     },
-    ring::arrival_ring,
+    session::{Agreed, Event},
 };
 
 impl Link {

@@ -8,15 +8,17 @@ use crate::{
     channel::{Interface, channel_end::ChannelEnd, receive_end::ReceiveEnd, send_end::SendEnd},
     clock,
     driver::{Context, answer_if_rung},
-    engine::{
+    memory::MemoryError,
+    ring::CellBlock,
+};
+use ibex_protocol::{
+    format::{
         control::{Ask, ChannelSpec, CloseReason, Role},
         counters::Counters,
         record,
-        session::CannotOpen,
-        timer::Timer,
     },
-    memory::MemoryError,
-    ring::CellBlock,
+    session::CannotOpen,
+    timer::Timer,
 };
 
 impl Link {

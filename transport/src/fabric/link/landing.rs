@@ -9,12 +9,12 @@ use super::{Link, Wires};
 use crate::{
     channel::receive_end::{LargeArrival, LargePlace},
     driver::{Context, MemoryWanted, Purpose},
-    engine::{
-        landing::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
-        large::RemoteMemory,
-    },
     fabric::verbs::LandingBlock,
     memory::LargeBuffer,
+};
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_HEAD_BYTES, LANDINGS_PER_CHANNEL, Landed, lands},
+    rendezvous::RemoteMemory,
 };
 
 /// The blocks of a pair, by index.

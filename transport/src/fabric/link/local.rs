@@ -16,11 +16,6 @@ use rustix::event::epoll::{self, EventData, EventFlags};
 use crate::{
     channel::words::{ReceiverWords, SenderWords, Words},
     driver::{PeerDescription, Wire},
-    engine::{
-        control::{CloseReason, Role},
-        id_map::IdMap,
-        session::Agreed,
-    },
     fabric::shm::{
         Bells, ControlBlock, ControlSegments, FdSocket, PassedFd, PeerControlSegment, Reader,
         SegmentShare, UnixWires,
@@ -29,6 +24,11 @@ use crate::{
     },
     memory::MemoryError,
     ring::Asymmetry,
+};
+use ibex_protocol::{
+    format::control::{CloseReason, Role},
+    id_map::IdMap,
+    session::Agreed,
 };
 
 /// The wires of a shared-memory session beside its connection.

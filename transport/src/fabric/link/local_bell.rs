@@ -8,9 +8,9 @@ use crate::{
     channel::{EndCause, stall::NOTICE},
     clock,
     driver::{Context, Tools},
-    engine::timer::Timer,
     fabric::shm::Heard,
 };
+use ibex_protocol::timer::Timer;
 
 impl Link {
     /// Answers the senders that have asked since they were last answered.

@@ -20,7 +20,6 @@ use crate::{
     },
     clock,
     driver::{Context, Warning, warn_of},
-    engine::{control::Role, id_map::IdMap, timer::Timer},
     fabric::shm::{
         FdSocketError, Incoming, MESSAGE_SLOTS, Outgoing, PassedFd, PeerControlSegment,
         SegmentRefused, check_kind,
@@ -29,6 +28,7 @@ use crate::{
     },
     memory::class_bytes,
 };
+use ibex_protocol::{format::control::Role, id_map::IdMap, timer::Timer};
 
 impl Link {
     /// Passes what waits to be passed.

@@ -61,14 +61,13 @@ use self::{
 use crate::{
     channel::EndCause,
     driver::{Context, PeerDescription, SessionShared, Tools},
-    engine::{
-        credit_broker::CreditAction,
-        id_map::IdMap,
-        session::{Session, SessionConfig},
-        session_credit::CreditReport,
-        timer::TimerTable,
-    },
     fabric::{shm::UnixWires, verbs::PreparedPair},
+};
+use ibex_protocol::{
+    credit::{broker::CreditAction, session::CreditReport},
+    id_map::IdMap,
+    session::{Session, SessionConfig},
+    timer::TimerTable,
 };
 
 /// One session's wires and ends.

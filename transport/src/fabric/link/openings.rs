@@ -6,7 +6,8 @@
 use std::time::Instant;
 
 use super::Link;
-use crate::{channel::channel_end::ChannelEnd, driver::Context, engine::timer::Timer};
+use crate::{channel::channel_end::ChannelEnd, driver::Context};
+use ibex_protocol::timer::Timer;
 
 impl Link {
     /// An end that somebody waits for is to be looked at by then. Returns whether that is

@@ -7,7 +7,8 @@ use std::{
 };
 
 use super::peer_process::PeerProcess;
-use crate::{channel::EndCause, engine::session::Progress};
+use crate::channel::EndCause;
+use ibex_protocol::session::Progress;
 
 /// What is known of a break of the wires, until both ends go on over others.
 #[derive(Debug)]
@@ -133,10 +134,12 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::{
-        carriage::Carriage,
-        control::Control,
-        frame::{FrameHeader, FrameKind, HEADER_BYTES},
+    use ibex_protocol::{
+        format::{
+            control::Control,
+            frame::{FrameHeader, FrameKind, HEADER_BYTES},
+        },
+        framing::Carriage,
         session::{Session, SessionConfig},
     };
 

@@ -32,13 +32,13 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
-    engine::{session::WireTerms, timer::Timer},
     fabric::verbs::{
         ArrivalBuffers, AsyncEvent, CompletionFailure, DEFAULT_DRAIN_TIMEOUT, Fault, Leaver,
         PortState, PreparedPair, QueuePair, QueuePairEvent, Seat, Site, Teardown, Verdict,
     },
     memory::LargeLease,
 };
+use ibex_protocol::{session::WireTerms, timer::Timer};
 
 /// The queue pair of one link.
 pub(super) struct Pair {

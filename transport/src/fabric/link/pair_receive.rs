@@ -17,14 +17,13 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, Tools},
-    engine::{
-        frame::FrameHeader,
-        landing::LandingId,
-        large::Chunk,
-        session::{Arrival, PeerMisbehaved},
-    },
     fabric::verbs::{ArrivedBuffer, CompletionKind, Operation, SharedReceives, WorkCompletion},
     memory::BufferLease,
+};
+use ibex_protocol::{
+    format::frame::FrameHeader,
+    session::{Arrival, PeerMisbehaved},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
 };
 
 impl Link {

@@ -12,20 +12,19 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters},
-    engine::{
-        carriage::LEAST_BUFFER_BYTES,
-        frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
-        id_map::IdMap,
-        landing::LANDING_HEAD_BYTES,
-        large::RemoteMemory,
-        session::{Body, Session},
-        signal_cadence::SignalCadence,
-    },
     fabric::verbs::{
         MemoryRegion, PostError, QueuePair, RemoteAddress, SEND_BATCH, SEND_ENTRIES, ScatterEntry,
         SendRequest, SendSlots,
     },
     memory::Mapping,
+};
+use ibex_protocol::{
+    format::frame::{BLOCK_ALIGNMENT, FrameHeader, HEAD_BYTES, HEADER_BYTES},
+    framing::LEAST_BUFFER_BYTES,
+    id_map::IdMap,
+    session::{Body, Session},
+    signal_cadence::SignalCadence,
+    transfer::{eager_write::LANDING_HEAD_BYTES, rendezvous::RemoteMemory},
 };
 
 /// What a queue pair sends with.

@@ -14,11 +14,13 @@ use crate::{
     },
     clock,
     driver::{Context, MemoryWanted, Purpose, Tools},
-    engine::{
-        control::CloseReason, frame_check::DamagedFrame, session::PeerMisbehaved, timer::Timer,
-    },
     memory::{BlockLease, BlockPool, LargeLease, MemoryError},
     ring::ArrivalWriter,
+};
+use ibex_protocol::{
+    format::{control::CloseReason, frame_check::DamagedFrame},
+    session::PeerMisbehaved,
+    timer::Timer,
 };
 
 /// One receiving end in the engine.

@@ -10,19 +10,18 @@ use crate::{
         words::{ReceiverWords, Words},
     },
     driver::SessionShared,
-    engine::{
-        id_map::IdMap,
-        landing::LandingId,
-        large::Chunk,
-        record::{self, LargeAnnouncement, Layout},
-        session::{Body, RecordSource, Run, Session},
-    },
     fabric::{
         tcp::outbound::Lists,
         verbs::{RegisteredMessage, RegisteredRing, Site},
     },
     memory::{LargeLease, MemoryError, RingLease},
     ring::{Arm, Consumer, Mapped, Released},
+};
+use ibex_protocol::{
+    format::record::{self, LargeAnnouncement, Layout},
+    id_map::IdMap,
+    session::{Body, RecordSource, Run, Session},
+    transfer::{eager_write::LandingId, rendezvous::Chunk},
 };
 
 /// One sending end in the engine.

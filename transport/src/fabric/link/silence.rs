@@ -12,9 +12,9 @@ use super::{Link, Phase, wires::Wires};
 use crate::{
     channel::send_end::{Claim, Rested, SendEnd, Wish},
     driver::{Context, Tools},
-    engine::control::Ask,
     ring::Asymmetry,
 };
+use ibex_protocol::format::control::Ask;
 
 /// What the last look at a sender's ring found.
 #[derive(Debug, Default)]

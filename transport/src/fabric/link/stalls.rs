@@ -15,8 +15,8 @@ use crate::{
     channel::{stall::NOTICE, words::SenderWords},
     clock,
     driver::{Context, Stalled, What},
-    engine::{control::Role, timer::Timer},
 };
+use ibex_protocol::{format::control::Role, timer::Timer};
 
 /// A sender's wait, as its receiver sees it.
 #[derive(Clone, Copy, Debug)]

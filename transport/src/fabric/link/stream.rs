@@ -10,17 +10,16 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
-    engine::{
-        frame_check::Coverage,
-        record::MIN_ALIGNMENT,
-        session::{Body, Session},
-    },
     fabric::tcp::{
         Plain,
         inbound::Inbound,
         outbound::{Lists, Outbound},
     },
     memory::BlockPool,
+};
+use ibex_protocol::{
+    format::{frame_check::Coverage, record::MIN_ALIGNMENT},
+    session::{Body, Session},
 };
 
 /// A batch goes as a whole, so its frames have no numbers.

@@ -18,20 +18,22 @@ use super::{
 use crate::{
     channel::EndCause,
     driver::{Context, Tools},
-    engine::{
-        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
-        frame_check::{
-            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, DamagedFrame, verify_body,
-            verify_head,
-        },
-        large::Chunk,
-        session::{Arrival, PeerMisbehaved},
-    },
     fabric::tcp::{
         RecordLayer,
         inbound::{ChunkInProgress, Inbound},
     },
     memory::BlockLease,
+};
+use ibex_protocol::{
+    format::{
+        frame::{BLOCK_ALIGNMENT, FrameHeader, FrameKind, MAX_FRAME_BYTES},
+        frame_check::{
+            CHECK_BYTES, CHECKED_HEADER_BYTES, CheckedHead, Coverage, DamagedFrame, verify_body,
+            verify_head,
+        },
+    },
+    session::{Arrival, PeerMisbehaved},
+    transfer::rendezvous::Chunk,
 };
 
 /// Bytes to ask of the socket behind a chunk: the next header and nothing more, since

@@ -34,12 +34,12 @@ use crate::{
     channel::EndCause,
     clock,
     driver::{Context, Tools, What},
-    engine::{
-        frame_check::{CHECK_BYTES, Coverage, write_checks},
-        session::{Session, is_newer_epoch},
-        timer::Timer,
-    },
     fabric::{tcp::unanswered_for, verbs::PreparedPair},
+};
+use ibex_protocol::{
+    format::frame_check::{CHECK_BYTES, Coverage, write_checks},
+    session::{Session, is_newer_epoch},
+    timer::Timer,
 };
 
 impl Link {

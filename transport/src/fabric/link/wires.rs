@@ -11,10 +11,10 @@ use super::{Link, pair::Pair, stream::Stream};
 use crate::{
     channel::EndCause,
     driver::{Context, SessionCounters, Tools},
-    engine::session::WireTerms,
     fabric::verbs::PreparedPair,
     memory::BlockPool,
 };
+use ibex_protocol::session::WireTerms;
 
 /// The wires of one link.
 #[expect(

@@ -219,8 +219,8 @@ fn block_address(segment: &Mapping, index: u32) -> NonNull<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::counters::Counters;
     use crate::memory::probe;
+    use ibex_protocol::format::counters::Counters;
     use rustix::fs::{fcntl_add_seals, ftruncate};
     use rustix::io::Errno;
     use std::sync::atomic::Ordering::Relaxed;

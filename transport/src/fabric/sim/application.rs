@@ -9,7 +9,7 @@ use super::{
     options::SimOptions,
     random::Random,
 };
-use crate::engine::{channel_window::ChannelWindow, control::Role};
+use ibex_protocol::format::{channel_window::ChannelWindow, control::Role};
 
 /// One side's program.
 #[derive(Debug)]

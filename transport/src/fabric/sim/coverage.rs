@@ -4,7 +4,7 @@
 use std::ops::BitOrAssign;
 
 use super::node::{Life, Node};
-use crate::engine::session::Event;
+use ibex_protocol::session::Event;
 
 /// Pairs of a state and an event of the session's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

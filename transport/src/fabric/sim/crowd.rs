@@ -9,16 +9,20 @@
 use std::collections::VecDeque;
 
 use super::{Checked, ensure, random::Random};
-use crate::engine::{
-    carriage::{Carriage, LEAST_BUFFER_BYTES},
-    channel_window::ChannelWindow,
-    control::{ChannelSpec, Role},
-    counters::Counters,
-    credit_broker::{BrokerSettings, CreditAction, CreditBroker},
-    frame::{FrameHeader, FrameKind},
-    message_version::MessageVersion,
-    record::{RecordHeader, RecordKind, first_position, record_size},
-    reserved_buffer::reserved_buffers,
+use ibex_protocol::{
+    credit::{
+        broker::{BrokerSettings, CreditAction, CreditBroker},
+        reserved_buffer::reserved_buffers,
+    },
+    format::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, Role},
+        counters::Counters,
+        frame::{FrameHeader, FrameKind},
+        message_version::MessageVersion,
+        record::{RecordHeader, RecordKind, first_position, record_size},
+    },
+    framing::{Carriage, LEAST_BUFFER_BYTES},
     session::{Arrival, Body, Event, RecordSource, Run, Session, SessionConfig},
 };
 

@@ -3,11 +3,13 @@
 #![forbid(unsafe_code)]
 
 use super::{Checked, ensure, node::Stage, options::SimOptions, pair::Pair, random::Random};
-use crate::engine::{
-    carriage::Carriage,
-    credit_broker::{BrokerSettings, CreditAction, CreditBroker},
-    reserved_buffer::reserved_buffers,
-    session_credit::CONTROL_RESERVE_BYTES,
+use ibex_protocol::{
+    credit::{
+        broker::{BrokerSettings, CreditAction, CreditBroker},
+        reserved_buffer::reserved_buffers,
+        session::CONTROL_RESERVE_BYTES,
+    },
+    framing::Carriage,
 };
 
 /// The brokers of the node that is dialed.

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::{Fault, node::Node, options::SimOptions, random::Random};
-use crate::engine::session_credit::Term;
+use ibex_protocol::credit::session::Term;
 
 /// Credit that is not lent at the moment.
 #[derive(Debug)]

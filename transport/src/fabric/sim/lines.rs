@@ -22,7 +22,7 @@ use super::{
     terms::Terms,
     wire::Wire,
 };
-use crate::engine::carriage::Carriage;
+use ibex_protocol::framing::Carriage;
 
 /// A connection.
 #[derive(Debug)]

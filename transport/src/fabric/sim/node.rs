@@ -18,14 +18,15 @@ use super::{
     receiver::Receiver,
     sender::{Rings, Sender},
 };
-use crate::engine::{
-    carriage::Carriage,
-    channel_window::ChannelWindow,
-    control::{ChannelSpec, CloseReason, Role},
-    landing::LANDINGS_PER_CHANNEL,
-    large::RemoteMemory,
-    message_version::MessageVersion,
+use ibex_protocol::{
+    format::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, CloseReason, Role},
+        message_version::MessageVersion,
+    },
+    framing::Carriage,
     session::{CannotOpen, Event, Session, SessionConfig, WireTerms},
+    transfer::{eager_write::LANDINGS_PER_CHANNEL, rendezvous::RemoteMemory},
 };
 
 /// A session and its host.

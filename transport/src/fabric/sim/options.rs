@@ -2,10 +2,12 @@
 #![forbid(unsafe_code)]
 
 use super::{Side, random::Random};
-use crate::engine::{
-    carriage::{Carriage, LEAST_BUFFER_BYTES},
-    frame::HEAD_BYTES,
-    record::{HEADER_BYTES, MAX_ALIGNMENT},
+use ibex_protocol::{
+    format::{
+        frame::HEAD_BYTES,
+        record::{HEADER_BYTES, MAX_ALIGNMENT},
+    },
+    framing::{Carriage, LEAST_BUFFER_BYTES},
 };
 
 /// Sizes and probabilities of one run. Probabilities are per thousand and step.

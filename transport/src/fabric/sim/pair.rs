@@ -17,9 +17,10 @@ use super::{
     options::SimOptions,
     random::{Random, mix},
 };
-use crate::engine::{
-    carriage::Carriage, channel_window::ChannelWindow, control::Role,
-    reserved_buffer::reserved_buffers,
+use ibex_protocol::{
+    credit::reserved_buffer::reserved_buffers,
+    format::{channel_window::ChannelWindow, control::Role},
+    framing::Carriage,
 };
 
 /// Both sides of a connection.

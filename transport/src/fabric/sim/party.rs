@@ -16,7 +16,7 @@ use ibex_bootstrap::{
 };
 
 use super::{Side, machine::Machine, machine::Met, options::SimOptions, random::Random};
-use crate::engine::carriage::Carriage;
+use ibex_protocol::framing::Carriage;
 
 /// A side's node.
 #[derive(Debug)]

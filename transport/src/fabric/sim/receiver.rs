@@ -8,11 +8,13 @@ use super::{
     ledger::{Ledger, Message},
     random::Random,
 };
-use crate::engine::{
-    counters::Counters,
-    large::LARGE_PER_CHANNEL,
-    record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+use ibex_protocol::{
+    format::{
+        counters::Counters,
+        record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+    },
     session::Agreed,
+    transfer::rendezvous::LARGE_PER_CHANNEL,
 };
 
 /// A receiving end and its handle.

@@ -8,16 +8,18 @@ use super::{
     ledger::{Ledger, Message},
     memory::SimMemory,
 };
-use crate::{
-    engine::{
+use crate::ring::{Consumer, Producer, Released};
+use ibex_protocol::{
+    format::{
         control::Ask,
         counters::Counters,
-        landing::{LANDINGS_UNDER_WAY, lands},
-        large::LARGE_PER_CHANNEL,
         record::{HEADER_BYTES, LargeAnnouncement, Layout, RecordKind},
-        session::{Agreed, RecordSource, Run, Session},
     },
-    ring::{Consumer, Producer, Released},
+    session::{Agreed, RecordSource, Run, Session},
+    transfer::{
+        eager_write::{LANDINGS_UNDER_WAY, lands},
+        rendezvous::LARGE_PER_CHANNEL,
+    },
 };
 
 /// A sending end and its handle.

@@ -4,7 +4,7 @@
 use ibex_bootstrap::FabricKind;
 
 use super::{Side, options::SimOptions, random::Random};
-use crate::engine::{carriage::Carriage, session::WireTerms};
+use ibex_protocol::{framing::Carriage, session::WireTerms};
 
 /// What both sides know of the wires that they join.
 #[derive(Clone, Copy, Debug)]

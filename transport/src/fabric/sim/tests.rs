@@ -1,7 +1,7 @@
 //! Many seeds, and a few stories for which one seed in many would not do.
 
 use super::*;
-use crate::engine::carriage::{Carriage, LEAST_BUFFER_BYTES};
+use ibex_protocol::framing::{Carriage, LEAST_BUFFER_BYTES};
 
 /// `IBEX_SIM_SEED=n` replays the run of one seed.
 #[test]

@@ -13,12 +13,10 @@
 
 use std::{ptr, slice, sync::Arc};
 
-use crate::{
-    engine::{
-        frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
-        frame_check::{CHECK_BYTES, Coverage, DamagedFrame, verify_apart},
-    },
-    memory::{Block, BlockPool, MemoryError},
+use crate::memory::{Block, BlockPool, MemoryError};
+use ibex_protocol::format::{
+    frame::{BLOCK_ALIGNMENT, MAX_FRAME_BYTES},
+    frame_check::{CHECK_BYTES, Coverage, DamagedFrame, verify_apart},
 };
 
 /// The block being read into.

@@ -9,7 +9,7 @@
 use std::{io, io::IoSlice, mem, net::TcpStream, ptr::NonNull, slice};
 
 use super::record_layer::RecordLayer;
-use crate::engine::{
+use ibex_protocol::format::{
     frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, HEAD_BYTES},
     frame_check::{self, CHECK_BYTES, Coverage},
 };

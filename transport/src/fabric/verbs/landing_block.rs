@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::site::Site;
-use crate::engine::landing::{LANDING_BYTES, LANDING_HEAD_BYTES};
-use crate::engine::large::RemoteMemory;
 use crate::memory::{LargeBuffer, LargeLease, MemoryError};
+use ibex_protocol::transfer::eager_write::{LANDING_BYTES, LANDING_HEAD_BYTES};
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 /// The block. Dropped, its memory goes back to the pool of what peers are granted.
 #[derive(Debug)]

@@ -3,7 +3,7 @@
 
 use super::connection::RemoteEndpoint;
 use super::error::VerbsError;
-use crate::engine::carriage::LEAST_BUFFER_BYTES;
+use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 /// One end's queue pair, and what may be sent to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

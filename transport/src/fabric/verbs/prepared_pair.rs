@@ -15,9 +15,9 @@ use super::queue_pair::QueuePair;
 use super::site::{SEND_ENTRIES, Seat, Site};
 use super::site_settings::SiteSettings;
 use super::unjoined::Ticket;
-use crate::engine::carriage::Carriage;
-use crate::engine::signal_cadence::INTERVAL;
 use crate::memory::{Mapping, MemoryUse};
+use ibex_protocol::framing::Carriage;
+use ibex_protocol::signal_cadence::INTERVAL;
 
 /// The queue pair.
 #[derive(Debug)]

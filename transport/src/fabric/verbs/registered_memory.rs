@@ -16,8 +16,8 @@ use std::sync::Arc;
 use super::error::VerbsError;
 use super::memory_region::{DeviceMemory, MemoryRegion, RegionAccess, ScatterEntry};
 use super::protection_domain::ProtectionDomain;
-use crate::engine::large::RemoteMemory;
 use crate::memory::{Attachments, LargeLease, Mapping, MirroredMapping, RingLease};
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 /// A ring that a site's queue pairs send from.
 #[derive(Debug)]

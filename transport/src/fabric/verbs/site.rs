@@ -37,10 +37,10 @@ use super::site_counters::SiteCounters;
 use super::site_queues::{SharedReceives, SiteQueues};
 use super::site_settings::SiteSettings;
 use super::unjoined::Unjoined;
-use crate::engine::credit_broker::CreditBroker;
-use crate::engine::large::RemoteMemory;
-use crate::engine::reserved_buffer::reserved_buffers;
 use crate::memory::{LargeLease, MemoryError, MemoryUse, RingLease};
+use ibex_protocol::credit::broker::CreditBroker;
+use ibex_protocol::credit::reserved_buffer::reserved_buffers;
+use ibex_protocol::transfer::rendezvous::RemoteMemory;
 
 /// A site.
 #[derive(Debug)]

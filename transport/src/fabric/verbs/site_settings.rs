@@ -6,9 +6,9 @@ use super::completion_polling::CompletionPolling;
 use super::connection::ConnectionSettings;
 use super::error::VerbsError;
 use super::site::SEND_ENTRIES;
-use crate::engine::carriage::LEAST_BUFFER_BYTES;
-use crate::engine::credit_broker::BrokerSettings;
-use crate::engine::reserved_buffer::reserved_buffers;
+use ibex_protocol::credit::broker::BrokerSettings;
+use ibex_protocol::credit::reserved_buffer::reserved_buffers;
+use ibex_protocol::framing::LEAST_BUFFER_BYTES;
 
 /// The settings of a [`Site`](super::Site).
 ///
@@ -17,7 +17,7 @@ use crate::engine::reserved_buffer::reserved_buffers;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SiteSettings {
     /// Buffers posted for what arrives. Default: 4096. All sessions share them by a
-    /// [broker](crate::engine::credit_broker); where each has a receive queue of its own,
+    /// [broker](ibex_protocol::credit::broker); where each has a receive queue of its own,
     /// it takes `session_credit` of them and some more.
     pub receive_buffers: u32,
     /// Sessions that may be there at a time. Default: 256. One buffer is kept for each, for
@@ -200,4 +200,4 @@ impl SiteSettings {
 /// A send queue holds more than one interval between two completions, or it would wait for
 /// one that was never asked for.
 const LEAST_SEND_REQUESTS: u32 = 64;
-const _: () = assert!(LEAST_SEND_REQUESTS >= 2 * crate::engine::signal_cadence::INTERVAL);
+const _: () = assert!(LEAST_SEND_REQUESTS >= 2 * ibex_protocol::signal_cadence::INTERVAL);

@@ -16,13 +16,6 @@ use crate::{
     driver::{
         Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared, Wait,
     },
-    engine::{
-        channel_window::{ChannelWindow, HALF_WINDOW},
-        control::ChannelSpec,
-        frame::{FrameHeader, FrameKind, HEADER_BYTES},
-        frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
-        message_version::MessageVersion,
-    },
     fabric::{
         Fabric,
         shm::{
@@ -30,6 +23,13 @@ use crate::{
             message::{Message, Role},
         },
     },
+};
+use ibex_protocol::format::{
+    channel_window::{ChannelWindow, HALF_WINDOW},
+    control::ChannelSpec,
+    frame::{FrameHeader, FrameKind, HEADER_BYTES},
+    frame_check::{CHECK_BYTES, CHECKED_HEADER_BYTES, Coverage, write_checks},
+    message_version::MessageVersion,
 };
 
 /// A control frame with nothing in it, behind so many others.

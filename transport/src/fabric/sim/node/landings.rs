@@ -4,15 +4,13 @@
 use std::collections::BTreeMap;
 
 use super::Node;
-use crate::{
-    engine::{
-        landing::{LANDING_BYTES, Landed, lands},
-        large::RemoteMemory,
-    },
-    fabric::sim::{
-        Checked, ensure,
-        ledger::{Ledger, Message},
-    },
+use crate::fabric::sim::{
+    Checked, ensure,
+    ledger::{Ledger, Message},
+};
+use ibex_protocol::transfer::{
+    eager_write::{LANDING_BYTES, Landed, lands},
+    rendezvous::RemoteMemory,
 };
 
 /// The blocks, by their addresses. None is used twice, so that a write to one that went back

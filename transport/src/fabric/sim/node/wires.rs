@@ -4,14 +4,14 @@
 use std::collections::VecDeque;
 
 use super::{Node, Stage};
-use crate::{
-    engine::{
-        carriage::Carriage,
+use crate::fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire};
+use ibex_protocol::{
+    format::{
         control::Control,
         frame::{BLOCK_ALIGNMENT, FRAME_ALIGNMENT, FrameHeader, FrameKind},
-        session::{Arrival, Body},
     },
-    fabric::sim::{Checked, Fault, ensure, ledger::Ledger, sender::Rings, wire::Wire},
+    framing::Carriage,
+    session::{Arrival, Body},
 };
 
 /// What came in and is not handled.

@@ -5,13 +5,10 @@
 use ibex_bootstrap::HandshakeError;
 
 use super::{Broken, Pair, of};
-use crate::{
-    engine::{carriage::Carriage, session::is_newer_epoch},
-    fabric::sim::{
-        Checked, Fault, Side, connection::Verdict, ensure, machine::Met, meeting::Outcome,
-        node::Stage,
-    },
+use crate::fabric::sim::{
+    Checked, Fault, Side, connection::Verdict, ensure, machine::Met, meeting::Outcome, node::Stage,
 };
+use ibex_protocol::{framing::Carriage, session::is_newer_epoch};
 
 impl Pair {
     /// A side meets the other, joins what that came to, notices that its wires are broken, and

@@ -7,10 +7,10 @@ use rustix::io::Errno;
 use super::*;
 use crate::channel::EndCause;
 use crate::driver::What;
-use crate::engine::control::{CloseReason, Role};
 use crate::fabric::verbs::QueuePairState;
 use crate::fabric::verbs::provider::RawEvent;
 use crate::fabric::verbs::provider::fake::Call;
+use ibex_protocol::format::control::{CloseReason, Role};
 
 /// `IBV_EVENT_QP_FATAL`, `IBV_EVENT_DEVICE_FATAL`, `IBV_EVENT_PORT_ERR`,
 /// `IBV_EVENT_QP_LAST_WQE_REACHED`.

@@ -31,12 +31,12 @@ use crate::driver::{
     Admission, Driver, Patience, PeerDescription, Runtime, RuntimeConfig, SessionShared,
     SessionStats, Wait,
 };
-use crate::engine::channel_window::{ChannelWindow, HALF_WINDOW};
-use crate::engine::{control::ChannelSpec, message_version::MessageVersion};
 use crate::fabric::Fabric;
 use crate::fabric::verbs::discovery::DeviceKind;
 use crate::fabric::verbs::provider::fake::FakeProvider;
 use crate::fabric::verbs::{PreparedPair, Site, SiteSettings, VerbsError};
+use ibex_protocol::format::channel_window::{ChannelWindow, HALF_WINDOW};
+use ibex_protocol::format::{control::ChannelSpec, message_version::MessageVersion};
 
 /// Two nodes and a session between them. Everything happens in [`settle`](Self::settle).
 struct Stage {

@@ -8,7 +8,7 @@ use super::*;
 use crate::channel::{EndCause, SendError, WaitAckedError};
 use crate::clock::StoppedClock;
 use crate::driver::Ways;
-use crate::engine::control::CloseReason;
+use ibex_protocol::format::control::CloseReason;
 
 /// So few that a sender waits soon.
 const NARROW: ChannelWindow = ChannelWindow {

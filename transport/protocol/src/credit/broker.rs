@@ -1,0 +1,520 @@
+//! The credit broker: which session may have how much of the engine's arrival memory in
+//! flight to it.
+//!
+//! Rules:
+//!
+//! 1. What is lent, and a reserve for every session that may join, is never more than there
+//!    is. Lent credit is free again when its session says that it came back, and not before;
+//!    a peer that never answers keeps what it has until its session ends.
+//! 2. As long as there is enough, a session is given the most that it may hold when it
+//!    joins, and the broker hears nothing more of it.
+//! 3. Else those who want share what there is: none is given more than the *level*, an equal
+//!    part for each *active* session, and who has more is recalled to it as soon as someone
+//!    who has less wants and nothing is free. A session is active from when it wants until it
+//!    surrenders what it could not use, or is found to use nothing; where sessions take turns,
+//!    until it has not wanted for as long as all have a turn each. Who is not active is
+//!    recalled first, to one *grain*, the least that is of use. To use nothing means: not
+//!    while another has used more than it held, so that nothing which had arrived by then
+//!    is still to be taken in.
+//! 4. If there is not even a grain for each, the sessions take *turns*: each wish is given a
+//!    grain once, in the order of the wishes, and [`BUSY_TURN`] of them if the session has
+//!    used all of its last turn and more waits behind that. Who is given a part of its turn
+//!    is given the rest before anybody else. Turns come back without a recall.
+//! 5. The level moves in steps of a quarter or a third, down as soon as it must and up only
+//!    when a third more sessions would still find room. So the arrival of n sessions costs
+//!    each of the others a recall per step, not one per arrival; and what a step leaves over
+//!    is there for who comes next.
+//!    A recall that nobody answers while those who wait use what they have, twice each, counts
+//!    no more as coming back: the others share, or take turns at, what is left. What a silent
+//!    peer was lent is lost to them, and nothing else.
+//! 6. No session has more than one recall open, and a wish looks at [`LOOKS_PER_WISH`]
+//!    sessions at most to find idle ones. Nothing waits for a clock.
+//!
+//! A link makes three calls: [`join`](CreditBroker::join) when its session begins,
+//! [`report`](CreditBroker::report) with what
+//! [`Session::take_credit_report`](crate::session::Session::take_credit_report) answers
+//! whenever it handled or sent frames, and [`leave`](CreditBroker::leave) when no frame of
+//! the peer's can arrive any more. The engine then drains
+//! [`poll_action`](CreditBroker::poll_action) and passes each action to the session that it
+//! names. The unit is the carriage's: bytes or receive buffers, so wires that do not share
+//! memory have brokers of their own.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+mod action;
+mod holdings;
+mod level;
+
+use super::session::{CreditReport, Term};
+pub use action::CreditAction;
+use holdings::{Holding, Holdings, Look};
+use level::Level;
+
+/// A session, as the engine numbers them.
+pub type SessionId = u64;
+
+/// What a broker has to lend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BrokerSettings {
+    /// All arrival bytes or receive buffers.
+    pub capacity: u64,
+    /// What is kept for each session beside what it is lent, for talk about credit.
+    pub reserve: u64,
+    /// How many sessions there may be. The reserve of all of them is set aside.
+    pub max_sessions: u64,
+    /// The least credit that is of use.
+    pub grain: u64,
+    /// The most that a session may hold.
+    pub most: u64,
+}
+
+/// Divides credit between the sessions of an engine. See the [module](self).
+#[derive(Debug)]
+pub struct CreditBroker {
+    settings: BrokerSettings,
+
+    // What there is.
+    lendable: u64,
+
+    // Who has it.
+    holdings: Holdings,
+    /// Sessions that want, in the order of their wishes.
+    waiting: BTreeMap<u64, SessionId>,
+    next_ticket: u64,
+
+    // How it is shared.
+    level: Level,
+    /// Where the search for idle sessions goes on.
+    hand: SessionId,
+    /// Active sessions that hold nothing and want nothing, with the number of gifts after
+    /// which they are forgotten.
+    lapsing: VecDeque<(u64, SessionId)>,
+    /// Wishes that were granted as a whole.
+    gifts: u64,
+
+    // Recalls.
+    /// Open ones, by the number of answers after which they are overdue.
+    open: BTreeSet<(u64, SessionId)>,
+    answers: u64,
+    /// Wishes of sessions that wait already, since the last answer.
+    repeated: u64,
+}
+
+/// A session cannot be taken in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("this node has {limit} sessions, for more it keeps no arrival memory")]
+pub struct TooManySessions {
+    /// How many it may have.
+    pub limit: u64,
+}
+
+/// Sessions that one wish looks at to find some that use nothing of what they have. More
+/// would find idle credit sooner and make every wish in a busy crowd dearer.
+pub const LOOKS_PER_WISH: usize = 4;
+
+/// Grains in a turn of who used all of its last one and had more to send. A turn is told
+/// once, so more of them cost less for each message, and make the round of all longer.
+pub const BUSY_TURN: u64 = 4;
+
+impl CreditBroker {
+    /// Nothing is lent yet.
+    ///
+    /// # Panics
+    ///
+    /// If the reserves leave less than a grain to lend, or a session may not hold a grain.
+    #[must_use]
+    pub fn new(settings: BrokerSettings) -> Self {
+        let reserves = settings.reserve.saturating_mul(settings.max_sessions);
+        let lendable = settings.capacity.saturating_sub(reserves);
+        assert!(
+            lendable >= settings.grain && settings.most >= settings.grain && settings.grain > 0,
+            "{settings:?} leave nothing to lend"
+        );
+        Self {
+            settings,
+            lendable,
+            holdings: Holdings::new(lendable, settings.grain),
+            waiting: BTreeMap::new(),
+            next_ticket: 0,
+            level: Level::new(lendable),
+            hand: 0,
+            lapsing: VecDeque::new(),
+            gifts: 0,
+            open: BTreeSet::new(),
+            answers: 0,
+            repeated: 0,
+        }
+    }
+
+    /// A session begins; it counts as wanting.
+    pub fn join(&mut self, session: SessionId) -> Result<(), TooManySessions> {
+        let limit = self.settings.max_sessions;
+        if self.holdings.len() >= limit {
+            return Err(TooManySessions { limit });
+        }
+        self.holdings.join(session);
+        self.wish(session, false);
+        Ok(())
+    }
+
+    /// What happened in a session. Drain [`poll_action`](Self::poll_action) afterwards.
+    ///
+    /// Of sessions that did not join the broker knows nothing, and hears nothing.
+    pub fn report(&mut self, session: SessionId, report: CreditReport) {
+        if report == CreditReport::default() || self.holdings.get(session).is_none() {
+            return;
+        }
+        if report.returned > 0 || report.is_idle {
+            self.came_back(session, report.returned, report.is_idle);
+        }
+        if report.wants {
+            self.wish(session, report.is_busy);
+        }
+    }
+
+    /// The session is over: all that it had is free.
+    pub fn leave(&mut self, session: SessionId) {
+        if let Some(holding) = self.holdings.leave(session) {
+            holding.ticket.map(|ticket| self.waiting.remove(&ticket));
+            self.close_recall(session, holding.due);
+        }
+        self.set_level();
+    }
+
+    /// The next thing to do. `used` tells how much credit a session has used in all
+    /// ([`Session::credit_used`](crate::session::Session::credit_used)). Drain it whenever
+    /// a session joined, left or reported.
+    #[must_use]
+    pub fn poll_action(&mut self, used: impl Fn(SessionId) -> u64) -> Option<CreditAction> {
+        while let Some((&ticket, &session)) = self.waiting.first_key_value() {
+            let holding = self.holdings.get(session).copied().unwrap_or_default();
+            let target = self.target(holding.turn);
+            let has_enough = holding.kept() >= target;
+            if has_enough {
+                // Who got more when there were fewer is no better than who wants now.
+                let most = target + target / 2;
+                if let Some((richest, kept)) = self.holdings.richest_active(most)
+                    && richest != session
+                {
+                    return Some(self.recall(richest, kept - target));
+                }
+                if self.look_for_idle(session, &used) {
+                    // Its share has grown.
+                    continue;
+                }
+            }
+            if has_enough || holding.held >= self.settings.most {
+                self.drop_wish(session, ticket);
+                continue;
+            }
+            let missing = target - holding.kept();
+            let room = self.settings.most - holding.held;
+            let credit = missing.min(room).min(self.holdings.free());
+            if credit >= self.settings.grain.min(missing) {
+                if credit == missing || !self.is_crowded() {
+                    self.drop_wish(session, ticket);
+                    self.gifts += 1;
+                }
+                return Some(self.give(session, credit));
+            }
+            return self.recall_one(session);
+        }
+        None
+    }
+
+    /// Whether a session waits: else there is no action.
+    #[inline]
+    #[must_use]
+    pub fn is_wanted(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Whether nothing is lent beyond what there is: holds after every call.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.holdings.free().checked_add(self.holdings.held()) == Some(self.lendable)
+    }
+
+    /// What a session is lent.
+    #[must_use]
+    pub fn held(&self, session: SessionId) -> u64 {
+        self.holdings.get(session).map_or(0, |holding| holding.held)
+    }
+
+    /// What nobody is lent.
+    #[must_use]
+    pub fn free(&self) -> u64 {
+        self.holdings.free()
+    }
+
+    // ---- What sessions do ------------------------------------------------------------
+
+    fn wish(&mut self, session: SessionId, is_busy: bool) {
+        let ticket = self.next_ticket;
+        let most = self.settings.most;
+        let turn = if is_busy { BUSY_TURN } else { 1 } * self.settings.grain;
+        // A fast sender that has the most it may have says this again and again.
+        let is_known = |holding: &Holding| holding.is_active && holding.held >= most;
+        if self.holdings.get(session).is_some_and(is_known) {
+            return;
+        }
+        let (mut is_new, mut is_repeated) = (false, false);
+        self.holdings.change(session, |holding, _| {
+            is_new = holding.ticket.is_none() && holding.held < most;
+            is_repeated = holding.ticket.is_some();
+            if is_new {
+                holding.ticket = Some(ticket);
+                holding.turn = turn;
+            }
+            holding.is_active = true;
+            holding.lapses = None;
+        });
+        if is_new {
+            self.next_ticket += 1;
+            self.waiting.insert(ticket, session);
+        }
+        if is_repeated {
+            self.notice_silence();
+        }
+        self.set_level();
+    }
+
+    fn came_back(&mut self, session: SessionId, credit: u64, is_idle: bool) {
+        let lapses = self.gifts + self.holdings.len();
+        // A turn that is not used up says little: its session may want again before all others
+        // had theirs, and lapses if it does not.
+        let takes_turns = self.is_crowded();
+        let mut closed = None;
+        let mut is_lapsing = false;
+        self.holdings.change(session, |holding, free| {
+            let credit = credit.min(holding.held);
+            debug_assert!(credit <= holding.recalled, "{holding:?} returns {credit}");
+            holding.held -= credit;
+            holding.recalled = holding.recalled.saturating_sub(credit);
+            *free += credit;
+            if holding.recalled == 0 {
+                closed = holding.due.take();
+                holding.is_overdue = false;
+            }
+            if is_idle && holding.ticket.is_none() && !takes_turns {
+                holding.is_active = false;
+            }
+            is_lapsing = holding.is_active && holding.held == 0 && holding.ticket.is_none();
+            if is_lapsing {
+                holding.lapses = Some(lapses);
+            }
+        });
+        if is_lapsing {
+            self.lapsing.push_back((lapses, session));
+        }
+        if closed.is_some() {
+            self.close_recall(session, closed);
+            self.answers += 1;
+            self.repeated = 0;
+            self.find_overdue();
+        }
+        self.set_level();
+    }
+
+    // ---- What the broker does --------------------------------------------------------
+
+    /// Up to how much is given to who wants, `turn` of it where sessions take turns.
+    fn target(&self, turn: u64) -> u64 {
+        let share = if self.is_crowded() {
+            turn
+        } else {
+            self.level.get()
+        };
+        share.clamp(self.settings.grain, self.settings.most)
+    }
+
+    /// There is not a grain for each.
+    fn is_crowded(&self) -> bool {
+        self.level.get() < self.settings.grain
+    }
+
+    fn give(&mut self, session: SessionId, credit: u64) -> CreditAction {
+        let term = if self.is_crowded() {
+            Term::Turn
+        } else {
+            Term::Standing
+        };
+        // As many turns are out as there are grains: each is answered in the midst of
+        // others.
+        let due = self.answers + 2 * (self.open.len() as u64 + 1);
+        let mut opened = None;
+        self.holdings.change(session, |holding, free| {
+            holding.held += credit;
+            *free -= credit;
+            holding.look = None;
+            holding.turn = holding.turn.saturating_sub(credit);
+            if term == Term::Turn {
+                holding.recalled += credit;
+                opened = Some(*holding.due.get_or_insert(due));
+            }
+        });
+        if let Some(due) = opened {
+            self.open.insert((due, session));
+        }
+        self.forget_lapsed();
+        CreditAction::Give {
+            session,
+            credit,
+            term,
+        }
+    }
+
+    /// Something is missing for `wanting`: the next that has to give.
+    fn recall_one(&mut self, wanting: SessionId) -> Option<CreditAction> {
+        let (idle_keeps, active_keeps) = if self.is_crowded() {
+            (0, 0)
+        } else {
+            (self.settings.grain, self.target(0))
+        };
+        let idle = self
+            .holdings
+            .richest_idle(idle_keeps)
+            .map(|holder| (holder, idle_keeps));
+        let active = || {
+            let holder = self.holdings.richest_active(active_keeps);
+            holder.map(|holder| (holder, active_keeps))
+        };
+        let ((session, kept), keeps) = idle.or_else(active)?;
+        (session != wanting).then(|| self.recall(session, kept - keeps))
+    }
+
+    fn recall(&mut self, session: SessionId, credit: u64) -> CreditAction {
+        // Once half of those have answered that were asked at the time, who has not is
+        // taken for silent.
+        let due = self.answers + (self.open.len() as u64).div_ceil(2).max(1);
+        let mut opened = 0;
+        self.holdings.change(session, |holding, _| {
+            holding.recalled += credit;
+            opened = *holding.due.get_or_insert(due);
+        });
+        self.open.insert((opened, session));
+        CreditAction::Recall { session, credit }
+    }
+
+    /// Looks at a few active sessions that want nothing, on behalf of one that is busy.
+    /// Whether one was found that has used nothing since it was looked at first.
+    ///
+    /// Those that keep no more than a grain have nothing to lose by it, but an equal part is
+    /// kept for each that is active.
+    fn look_for_idle(&mut self, busy: SessionId, used: &impl Fn(SessionId) -> u64) -> bool {
+        let until = used(busy) + self.held(busy);
+        // Everybody could have made one and the witness used something.
+        let patience = 2 * self.holdings.len();
+        for _ in 0..LOOKS_PER_WISH {
+            let Some((session, holding)) = self.holdings.behind(self.hand) else {
+                return false;
+            };
+            self.hand = session;
+            if !holding.is_active || holding.ticket.is_some() {
+                continue;
+            }
+            let now = used(session);
+            let is_witness = |session| self.holdings.get(session).is_some_and(|one| one.is_active);
+            let look = holding
+                .look
+                .filter(|look| look.used == now && is_witness(look.witness));
+            let is_idle = look.is_some_and(|look| used(look.witness) > look.until);
+            let look = match look {
+                Some(look) if used(look.witness) > look.seen => Look {
+                    seen: used(look.witness),
+                    wishes: self.next_ticket,
+                    ..look
+                },
+                Some(look) if self.next_ticket - look.wishes <= patience => look,
+                // The witness, if there is one, has fallen silent.
+                _ => Look {
+                    used: now,
+                    witness: busy,
+                    until,
+                    seen: used(busy),
+                    wishes: self.next_ticket,
+                },
+            };
+            self.holdings.change(session, |holding, _| {
+                holding.look = Some(look);
+                holding.is_active = !is_idle;
+            });
+            if is_idle {
+                self.set_level();
+                return true;
+            }
+        }
+        false
+    }
+
+    // ---- Bookkeeping -----------------------------------------------------------------
+
+    fn set_level(&mut self) {
+        let bound = self.holdings.bound();
+        self.level.share(bound, self.holdings.active());
+    }
+
+    fn drop_wish(&mut self, session: SessionId, ticket: u64) {
+        self.waiting.remove(&ticket);
+        self.holdings
+            .change(session, |holding, _| holding.ticket = None);
+    }
+
+    fn close_recall(&mut self, session: SessionId, due: Option<u64>) {
+        if let Some(due) = due {
+            self.open.remove(&(due, session));
+        }
+    }
+
+    /// Nobody counts any more on what the slowest were asked for.
+    fn find_overdue(&mut self) {
+        while let Some(&(due, session)) = self.open.first()
+            && due <= self.answers
+        {
+            self.open.pop_first();
+            self.holdings.change(session, |holding, _| {
+                holding.due = None;
+                holding.is_overdue = true;
+            });
+        }
+    }
+
+    /// Somebody who waits has used what it has once more. When everybody could have done so twice
+    /// and nobody has answered a recall, nobody will: where all that were asked are silent, no
+    /// answer of others tells.
+    fn notice_silence(&mut self) {
+        self.repeated += 1;
+        if self.repeated > 2 * self.holdings.len()
+            && let Some(&(due, _)) = self.open.last()
+        {
+            self.repeated = 0;
+            // Whoever has some goes on meanwhile, and may have the rest when it comes.
+            let has_nothing = |&session: &SessionId| self.held(session) < self.settings.grain;
+            if !self.waiting.values().any(has_nothing) {
+                return;
+            }
+            self.answers = self.answers.max(due);
+            self.find_overdue();
+        }
+    }
+
+    /// Who has used its turn and has not wanted since all others had one is not active.
+    fn forget_lapsed(&mut self) {
+        while let Some(&(lapses, session)) = self.lapsing.front()
+            && lapses <= self.gifts
+        {
+            self.lapsing.pop_front();
+            self.holdings.change(session, |holding, _| {
+                if holding.lapses == Some(lapses) {
+                    holding.lapses = None;
+                    holding.is_active = false;
+                }
+            });
+        }
+        self.set_level();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,58 @@
+//! Session credit: what the engine of the other end can take in, in arrival bytes or
+//! receive buffers.
+//!
+//! Rules:
+//!
+//! 1. Credit is cumulative in both directions of speech: the receiving engine says how much
+//!    may have been sent *in all*, the sending engine counts what it has sent in all. It
+//!    comes back when the engine has replaced the arrival memory, whatever the application
+//!    does with the messages, so it never mixes with a channel's window.
+//! 2. How much may be out at a time is what the engine *lends* the session; the
+//!    [broker](super::broker) moves that between sessions. What comes back is lent
+//!    again at once, unless it was recalled.
+//! 3. A recall takes what is not out at once. The rest is not lent again when it comes
+//!    back: by being used, or because its holder has nothing to send and surrenders it.
+//!    Surrendered credit counts as used, so it cannot be spent twice.
+//! 4. A holder that nothing is lent to any more hears so with the recall, and asks when it
+//!    has something to send: once, until it hears of credit or of a recall again. Where
+//!    frames take buffers, the one with data that takes its last credit asks, if more waits
+//!    behind it; else talk does.
+//! 5. A sender that is lent something and had to wait says that with the next frame, so that
+//!    it may be lent more.
+//! 6. Recalls and surrenders are cumulative too: one that comes again says nothing new, one
+//!    that goes back is a lie.
+//!
+//! Talk about credit is never charged (see [`carriage`](crate::framing)): asking for credit
+//! must not need credit.
+#![forbid(unsafe_code)]
+
+mod grant;
+#[cfg(test)]
+mod tests;
+mod usage;
+
+pub use grant::{BadSurrender, CreditGrant, CreditOverrun, CreditReport, Term};
+pub use usage::CreditUse;
+
+/// The largest control frame; what a session may always send beside its credit.
+pub const CONTROL_RESERVE_BYTES: u64 = 4096;
+
+/// News of credit go back behind what was said before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{what} went back from {before} to {now}, but they only grow")]
+pub struct CreditShrank {
+    /// Which news.
+    pub what: &'static str,
+    /// What was said before.
+    pub before: u64,
+    /// What was said now.
+    pub now: u64,
+}
+
+/// Moves a number that only grows; by how much it grew.
+fn grow(what: &'static str, number: &mut u64, now: u64) -> Result<u64, CreditShrank> {
+    let before = *number;
+    let more = now.checked_sub(before);
+    *number = now.max(before);
+    more.ok_or(CreditShrank { what, before, now })
+}

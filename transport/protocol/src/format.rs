@@ -1,0 +1,15 @@
+//! The bytes of frames, records and control messages.
+//!
+//! - [`frame`], [`control`]: a frame on the wire, and the control message that it may carry.
+//! - [`frame_check`]: the checksums that tell of damage on the way.
+//! - [`record`]: a message in a ring.
+//! - [`message_version`]: the message type that both ends of a channel know.
+//! - [`counters`], [`channel_window`]: how much of a channel the receiving application holds.
+
+pub mod channel_window;
+pub mod control;
+pub mod counters;
+pub mod frame;
+pub mod frame_check;
+pub mod message_version;
+pub mod record;

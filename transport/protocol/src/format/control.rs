@@ -1,0 +1,527 @@
+//! Control messages: what engines say to each other beside records.
+//!
+//! One message per control frame, little-endian, every length bounded. They are built
+//! from channel state when the frame is built, so a close never overtakes the data it
+//! closes. Unknown message types are an error: what a peer may say is settled by the
+//! protocol version in the handshake.
+#![forbid(unsafe_code)]
+
+mod ask;
+mod channel_spec;
+mod known_receiver;
+mod reader;
+mod role;
+#[cfg(test)]
+mod tests;
+
+use std::{fmt, sync::Arc};
+
+pub use ask::{Ask, Questions};
+pub use channel_spec::ChannelSpec;
+pub use known_receiver::KnownReceiver;
+pub use role::Role;
+
+use super::{
+    frame::HEAD_BYTES,
+    message_version::{MAX_OLDER_VERSIONS, MessageVersion},
+};
+use crate::{
+    credit::session::CONTROL_RESERVE_BYTES,
+    transfer::{eager_write::LandingId, rendezvous::RemoteMemory},
+};
+use reader::Reader;
+
+/// Why an end closes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum CloseReason {
+    /// Its last handle was dropped or closed.
+    Dropped,
+    /// A reservation was leaked, so nothing behind it can be sent.
+    SlotLeaked,
+    /// Bytes arrived that are no valid message.
+    Corrupt,
+    /// There was no room or memory for a message: a receiving end had none for what came, or a
+    /// group dropped a sending end that had none for what was to be sent.
+    NoRoom,
+    /// Whoever sent gave up: it said so, or panicked. There was more to come.
+    Aborted,
+}
+
+impl CloseReason {
+    /// All reasons.
+    pub const ALL: [CloseReason; 5] = [
+        CloseReason::Dropped,
+        CloseReason::SlotLeaked,
+        CloseReason::Corrupt,
+        CloseReason::NoRoom,
+        CloseReason::Aborted,
+    ];
+}
+
+/// A sentence whose subject is the node that closed the end.
+impl fmt::Display for CloseReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            CloseReason::Dropped => "closed its end of the channel",
+            CloseReason::SlotLeaked => "leaked a reservation, which closed the channel",
+            CloseReason::Corrupt => "closed the channel: it got bytes that are no valid message",
+            CloseReason::NoRoom => "closed the channel: there was no room for a message",
+            CloseReason::Aborted => "gave up sending, or panicked, before it had sent all",
+        })
+    }
+}
+
+/// One control message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// An end of a channel was opened.
+    Open {
+        /// The id that the opener gave its end.
+        end: u32,
+        /// Which end it opened.
+        role: Role,
+        /// The channel's name.
+        name: Arc<str>,
+        /// What it asks of the channel.
+        spec: Arc<ChannelSpec>,
+    },
+    /// An end of a channel is gone.
+    Close {
+        /// The id that its opener gave it.
+        end: u32,
+        /// Which end it is.
+        role: Role,
+        /// Why.
+        reason: CloseReason,
+        /// For a sender: the sequence of its last message.
+        final_sequence: u64,
+    },
+    /// A sender waits.
+    Ask {
+        /// The sending end.
+        channel: u32,
+        /// For what.
+        ask: Ask,
+    },
+    /// Memory for an announced large message is ready: for its beginning, or for more of it.
+    Grant {
+        /// The sending end.
+        channel: u32,
+        /// The message.
+        sequence: u64,
+        /// For so many bytes of it, from the first on.
+        bytes: u64,
+    },
+    /// The same, and the sender's device is to write the message there.
+    GrantMemory {
+        /// The sending end.
+        channel: u32,
+        /// The message.
+        sequence: u64,
+        /// Where it goes.
+        memory: RemoteMemory,
+    },
+    /// Memory of the receiving end's is there for medium-sized messages to come.
+    GrantLanding {
+        /// The sending end.
+        channel: u32,
+        /// Its number, and that of its first use.
+        landing: LandingId,
+        /// Where it is.
+        memory: RemoteMemory,
+    },
+    /// The sending end needs such memory no more, and nothing of it is under way.
+    ReturnLanding {
+        /// The sending end.
+        channel: u32,
+        /// Its number, and that of the use that does not come.
+        landing: LandingId,
+    },
+    /// The peer closes the session; nothing follows.
+    Goodbye,
+    /// The peer has no such session any more, whatever was under way.
+    Abandoned,
+    /// The peer begins no call any more that it serves.
+    Draining {
+        /// Every call that it had begun is answered, and the answers have come.
+        is_done: bool,
+    },
+    /// The peer waits for credit.
+    Want {
+        /// What it was granted in all, as far as it knows.
+        granted: u64,
+    },
+    /// Credit is not lent again: use it or surrender it.
+    Recall {
+        /// So much, in all.
+        credit: u64,
+        /// Nothing is left: more comes to who says [`Want`](Self::Want).
+        must_ask: bool,
+    },
+    /// Credit goes back unused.
+    Surrender {
+        /// So much, in all; it counts as used.
+        credit: u64,
+    },
+    /// Over new wires: an end that the hearer opened is known.
+    Known {
+        /// The id that its opener gave it.
+        end: u32,
+        /// And known to be closed.
+        heard_close: bool,
+        /// How far it came, if it is a sending end whose records go over the wires and whose
+        /// channel is open.
+        receiver: Option<KnownReceiver>,
+    },
+    /// That were all that are known: the session goes on.
+    Resumed {
+        /// The newest end that the hearer is known to have opened, or 0. Those before it that
+        /// were not listed are forgotten.
+        newest_end: u32,
+    },
+    /// Any frame is the answer, and an empty one comes: a frame of the peer's stays cut.
+    Query,
+    /// Over new wires: bytes of the hearer's were damaged on their way over old ones.
+    Damaged {
+        /// So many times, in all.
+        times: u64,
+    },
+}
+
+/// Longest channel name, in bytes.
+pub const MAX_NAME_BYTES: usize = 255;
+/// Longest schema text that travels.
+pub const MAX_SCHEMA_BYTES: usize = 1024;
+/// The same of an older version.
+pub const MAX_OLDER_SCHEMA_BYTES: usize = 512;
+
+// The longest open fits the longest control frame.
+const _: () = {
+    const VERSION: usize = 16 + 2 + 4;
+    let newest = 1 + 4 + 1 + 2 + MAX_NAME_BYTES + VERSION + MAX_SCHEMA_BYTES + 4 * 8;
+    let older = 1 + MAX_OLDER_VERSIONS * (VERSION + MAX_OLDER_SCHEMA_BYTES);
+    assert!((HEAD_BYTES + newest + older) as u64 <= CONTROL_RESERVE_BYTES);
+};
+
+/// Bytes that are no control message. Always the peer's fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a control message is malformed: {what}")]
+pub struct MalformedControl {
+    /// What is wrong with it.
+    pub what: &'static str,
+}
+
+const OPEN: u8 = 1;
+const CLOSE: u8 = 2;
+const ASK: u8 = 3;
+const GRANT: u8 = 4;
+const GOODBYE: u8 = 5;
+const WANT: u8 = 6;
+const RECALL: u8 = 7;
+const SURRENDER: u8 = 8;
+const GRANT_MEMORY: u8 = 9;
+const GRANT_LANDING: u8 = 10;
+const RETURN_LANDING: u8 = 11;
+const KNOWN: u8 = 12;
+const RESUMED: u8 = 13;
+const ABANDONED: u8 = 14;
+const QUERY: u8 = 15;
+const DAMAGED: u8 = 16;
+const DRAINING: u8 = 17;
+
+impl Control {
+    /// Appends the message to `out`.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Control::Open {
+                end,
+                role,
+                name,
+                spec,
+            } => {
+                out.push(OPEN);
+                out.extend_from_slice(&end.to_le_bytes());
+                out.push(role_byte(*role));
+                put_text(out, name, MAX_NAME_BYTES);
+                put_version(out, &spec.newest, MAX_SCHEMA_BYTES);
+                for value in [
+                    spec.window.messages,
+                    spec.window.bytes,
+                    spec.max_message_bytes,
+                    spec.max_unreleased_bytes,
+                ] {
+                    out.extend_from_slice(&value.to_le_bytes());
+                }
+                // Where there are none this ends here, as it does for those who know of one
+                // version only.
+                if !spec.older.is_empty() {
+                    debug_assert!(spec.older.len() <= MAX_OLDER_VERSIONS);
+                    out.push(spec.older.len() as u8);
+                    for version in &spec.older {
+                        put_version(out, version, MAX_OLDER_SCHEMA_BYTES);
+                    }
+                }
+            }
+            Control::Close {
+                end,
+                role,
+                reason,
+                final_sequence,
+            } => {
+                out.push(CLOSE);
+                out.extend_from_slice(&end.to_le_bytes());
+                out.push(role_byte(*role));
+                out.push(match reason {
+                    CloseReason::Dropped => 0,
+                    CloseReason::SlotLeaked => 1,
+                    CloseReason::Corrupt => 2,
+                    CloseReason::NoRoom => 3,
+                    CloseReason::Aborted => 4,
+                });
+                out.extend_from_slice(&final_sequence.to_le_bytes());
+            }
+            Control::Ask { channel, ask } => {
+                out.push(ASK);
+                out.extend_from_slice(&channel.to_le_bytes());
+                for value in [ask.received, ask.released, ask.acknowledged] {
+                    out.extend_from_slice(&value.to_le_bytes());
+                }
+            }
+            Control::Grant {
+                channel,
+                sequence,
+                bytes,
+            } => {
+                out.push(GRANT);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&sequence.to_le_bytes());
+                out.extend_from_slice(&bytes.to_le_bytes());
+            }
+            Control::GrantMemory {
+                channel,
+                sequence,
+                memory,
+            } => {
+                out.push(GRANT_MEMORY);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&sequence.to_le_bytes());
+                append_memory(out, memory);
+            }
+            Control::GrantLanding {
+                channel,
+                landing,
+                memory,
+            } => {
+                out.push(GRANT_LANDING);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&landing.to_word().to_le_bytes());
+                append_memory(out, memory);
+            }
+            Control::ReturnLanding { channel, landing } => {
+                out.push(RETURN_LANDING);
+                out.extend_from_slice(&channel.to_le_bytes());
+                out.extend_from_slice(&landing.to_word().to_le_bytes());
+            }
+            Control::Goodbye => out.push(GOODBYE),
+            Control::Abandoned => out.push(ABANDONED),
+            Control::Query => out.push(QUERY),
+            Control::Draining { is_done } => out.extend([DRAINING, u8::from(*is_done)]),
+            Control::Damaged { times } => {
+                out.push(DAMAGED);
+                out.extend_from_slice(&times.to_le_bytes());
+            }
+            Control::Want { granted } => {
+                out.push(WANT);
+                out.extend_from_slice(&granted.to_le_bytes());
+            }
+            Control::Recall { credit, must_ask } => {
+                out.push(RECALL);
+                out.extend_from_slice(&credit.to_le_bytes());
+                out.push(u8::from(*must_ask));
+            }
+            Control::Surrender { credit } => {
+                out.push(SURRENDER);
+                out.extend_from_slice(&credit.to_le_bytes());
+            }
+            Control::Known {
+                end,
+                heard_close,
+                receiver,
+            } => {
+                out.push(KNOWN);
+                out.extend_from_slice(&end.to_le_bytes());
+                let ended = receiver.is_some_and(|known| known.counters.acknowledgement_ended);
+                let flags = [*heard_close, receiver.is_some(), ended];
+                out.push(
+                    (0..)
+                        .zip(flags)
+                        .map(|(bit, set)| u8::from(set) << bit)
+                        .sum(),
+                );
+                if let Some(known) = receiver {
+                    append_known(out, known);
+                }
+            }
+            Control::Resumed { newest_end } => {
+                out.push(RESUMED);
+                out.extend_from_slice(&newest_end.to_le_bytes());
+            }
+        }
+    }
+
+    /// Whether it is talk about credit that has to be possible without any. A surrender
+    /// is not: it has what it surrenders.
+    #[must_use]
+    pub fn needs_no_credit(&self) -> bool {
+        matches!(self, Control::Want { .. } | Control::Recall { .. })
+    }
+
+    /// Reads one message; trailing bytes are an error.
+    pub fn decode(bytes: &[u8]) -> Result<Self, MalformedControl> {
+        let mut reader = Reader::new(bytes);
+        let message = match reader.byte()? {
+            OPEN => Control::Open {
+                end: reader.end()?,
+                role: reader.role()?,
+                name: reader.name()?.into(),
+                spec: reader.spec()?.into(),
+            },
+            CLOSE => Control::Close {
+                end: reader.end()?,
+                role: reader.role()?,
+                reason: match reader.byte()? {
+                    0 => CloseReason::Dropped,
+                    1 => CloseReason::SlotLeaked,
+                    2 => CloseReason::Corrupt,
+                    3 => CloseReason::NoRoom,
+                    4 => CloseReason::Aborted,
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "unknown reason of a close",
+                        });
+                    }
+                },
+                final_sequence: reader.u64()?,
+            },
+            ASK => Control::Ask {
+                channel: reader.end()?,
+                ask: Ask {
+                    received: reader.u64()?,
+                    released: reader.u64()?,
+                    acknowledged: reader.u64()?,
+                },
+            },
+            GRANT => Control::Grant {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                bytes: reader.u64()?,
+            },
+            GRANT_MEMORY => Control::GrantMemory {
+                channel: reader.end()?,
+                sequence: reader.u64()?,
+                memory: reader.memory()?,
+            },
+            GRANT_LANDING => Control::GrantLanding {
+                channel: reader.end()?,
+                landing: LandingId::from_word(reader.u32()?),
+                memory: reader.memory()?,
+            },
+            RETURN_LANDING => Control::ReturnLanding {
+                channel: reader.end()?,
+                landing: LandingId::from_word(reader.u32()?),
+            },
+            GOODBYE => Control::Goodbye,
+            QUERY => Control::Query,
+            DAMAGED => Control::Damaged {
+                times: reader.u64()?,
+            },
+            ABANDONED => Control::Abandoned,
+            DRAINING => Control::Draining {
+                is_done: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "a drain is neither under way nor done",
+                        });
+                    }
+                },
+            },
+            WANT => Control::Want {
+                granted: reader.u64()?,
+            },
+            RECALL => Control::Recall {
+                credit: reader.u64()?,
+                must_ask: match reader.byte()? {
+                    0 => false,
+                    1 => true,
+                    _ => {
+                        return Err(MalformedControl {
+                            what: "a recall is neither of all nor of a part",
+                        });
+                    }
+                },
+            },
+            SURRENDER => Control::Surrender {
+                credit: reader.u64()?,
+            },
+            KNOWN => reader.known()?,
+            RESUMED => Control::Resumed {
+                newest_end: reader.u32()?,
+            },
+            _ => {
+                return Err(MalformedControl {
+                    what: "unknown type",
+                });
+            }
+        };
+        if !reader.is_empty() {
+            return Err(MalformedControl {
+                what: "bytes behind its end",
+            });
+        }
+        Ok(message)
+    }
+}
+
+fn append_memory(out: &mut Vec<u8>, memory: &RemoteMemory) {
+    out.extend_from_slice(&memory.address().to_le_bytes());
+    out.extend_from_slice(&memory.key().to_le_bytes());
+    out.extend_from_slice(&memory.bytes().to_le_bytes());
+}
+
+fn append_known(out: &mut Vec<u8>, known: &KnownReceiver) {
+    for value in [
+        known.arrived,
+        known.arrived_position,
+        known.counters.received,
+        known.counters.released,
+        known.counters.released_position,
+        known.counters.acknowledged,
+    ] {
+        out.extend_from_slice(&value.to_le_bytes());
+    }
+}
+
+fn role_byte(role: Role) -> u8 {
+    match role {
+        Role::Sender => 0,
+        Role::Receiver => 1,
+    }
+}
+
+fn put_version(out: &mut Vec<u8>, version: &MessageVersion, schema_limit: usize) {
+    out.extend_from_slice(&version.fingerprint);
+    put_text(out, &version.schema, schema_limit);
+    out.extend_from_slice(&version.alignment.to_le_bytes());
+}
+
+fn put_text(out: &mut Vec<u8>, text: &str, limit: usize) {
+    // As much of it as fits in whole characters.
+    let mut fits = (0..=limit.min(text.len())).rev();
+    let end = fits.find(|&at| text.is_char_boundary(at));
+    let text = &text[..end.unwrap_or(0)];
+    out.extend_from_slice(&(text.len() as u16).to_le_bytes());
+    out.extend_from_slice(text.as_bytes());
+}

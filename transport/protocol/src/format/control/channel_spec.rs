@@ -1,0 +1,27 @@
+//! What the ends of a channel are opened with.
+#![forbid(unsafe_code)]
+
+use crate::format::{channel_window::ChannelWindow, message_version::MessageVersion};
+
+/// What an end asks of the channel it opens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelSpec {
+    /// The message type, of several versions the newest.
+    pub newest: MessageVersion,
+    /// What the end knows beside it, newest first: at most [`MAX_OLDER_VERSIONS`](crate::format::message_version::MAX_OLDER_VERSIONS). Only for a
+    /// peer that can read such a list.
+    pub older: Vec<MessageVersion>,
+    /// The window that this end asks for.
+    pub window: ChannelWindow,
+    /// The longest message that this end accepts.
+    pub max_message_bytes: u64,
+    /// Payload bytes that may be out and not yet released, as this end asks.
+    pub max_unreleased_bytes: u64,
+}
+
+impl ChannelSpec {
+    /// Everything that the end knows, the newest first.
+    pub fn versions(&self) -> impl Iterator<Item = &MessageVersion> {
+        std::iter::once(&self.newest).chain(&self.older)
+    }
+}

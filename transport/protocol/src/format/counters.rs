@@ -1,0 +1,192 @@
+//! The four cumulative counters of a channel, and the rule that joins news of them.
+//!
+//! `published >= received >= released` and `released >= acknowledged` at every moment
+//! at the receiving end. They only grow, so late or repeated news is harmless: joining
+//! takes the larger of each. What a peer tells us is checked before it is believed.
+#![forbid(unsafe_code)]
+
+/// What a receiving end says of one channel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Messages that the receiving engine holds, without a gap.
+    pub received: u64,
+    /// Messages whose guards were dropped, without a gap.
+    pub released: u64,
+    /// The ring position up to which bytes were released.
+    pub released_position: u64,
+    /// Messages that the application acknowledged, without a gap.
+    pub acknowledged: u64,
+    /// A message behind `acknowledged` was dropped without being acknowledged, so
+    /// `acknowledged` will never grow again.
+    pub acknowledgement_ended: bool,
+}
+
+/// A peer's counters contradict what it said before or what we sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ImpossibleCounters {
+    /// A counter is ahead of what was published.
+    #[error("{counter} is said to be {said}, but only {published} were published")]
+    Ahead {
+        /// Which counter.
+        counter: &'static str,
+        /// Its value.
+        said: u64,
+        /// What bounds it.
+        published: u64,
+    },
+    /// A counter is ahead of the one that it can only follow.
+    #[error("{counter} is said to be {said}, ahead of {behind}, which is said to be {bound}")]
+    OutOfStep {
+        /// Which counter.
+        counter: &'static str,
+        /// Its value.
+        said: u64,
+        /// The counter that it follows.
+        behind: &'static str,
+        /// That one's value.
+        bound: u64,
+    },
+    /// Acknowledgement moved after it had ended.
+    #[error("acknowledged moved from {from} to {to} after it had ended")]
+    Resurrected {
+        /// Where it had ended.
+        from: u64,
+        /// What is said now.
+        to: u64,
+    },
+}
+
+impl Counters {
+    /// Number up to which questions for acknowledgements are answered. Where acknowledgement has
+    /// ended no further message can be acknowledged, and the answer is that it is released.
+    #[inline]
+    #[must_use]
+    pub(crate) fn settled(&self) -> u64 {
+        match self.acknowledgement_ended {
+            true => self.released,
+            false => self.acknowledged,
+        }
+    }
+
+    /// Joins `news` into these counters. `published` is how many messages were sent
+    /// so far, `position` the ring position behind the last of them.
+    ///
+    /// Returns whether anything moved.
+    pub fn join(
+        &mut self,
+        news: &Counters,
+        published: u64,
+        position: u64,
+    ) -> Result<bool, ImpossibleCounters> {
+        let bounds = [
+            ("received", news.received, published),
+            ("released", news.released, published),
+            ("acknowledged", news.acknowledged, published),
+            ("released_position", news.released_position, position),
+        ];
+        for (counter, said, published) in bounds {
+            if said > published {
+                return Err(ImpossibleCounters::Ahead {
+                    counter,
+                    said,
+                    published,
+                });
+            }
+        }
+        let steps = [
+            ("released", news.released, "received", news.received),
+            ("acknowledged", news.acknowledged, "released", news.released),
+        ];
+        for (counter, said, behind, bound) in steps {
+            if said > bound {
+                return Err(ImpossibleCounters::OutOfStep {
+                    counter,
+                    said,
+                    behind,
+                    bound,
+                });
+            }
+        }
+        if self.acknowledgement_ended && news.acknowledged > self.acknowledged {
+            return Err(ImpossibleCounters::Resurrected {
+                from: self.acknowledged,
+                to: news.acknowledged,
+            });
+        }
+        let before = *self;
+        self.received = self.received.max(news.received);
+        self.released = self.released.max(news.released);
+        self.released_position = self.released_position.max(news.released_position);
+        self.acknowledged = self.acknowledged.max(news.acknowledged);
+        self.acknowledgement_ended |= news.acknowledgement_ended;
+        Ok(*self != before)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn late_and_repeated_news_change_nothing() {
+        let mut counters = Counters::default();
+        let news = Counters {
+            received: 5,
+            released: 4,
+            released_position: 400,
+            ..counters
+        };
+        assert_eq!(counters.join(&news, 5, 500), Ok(true));
+        assert_eq!(counters.join(&news, 5, 500), Ok(false));
+        let late = Counters {
+            received: 3,
+            released: 1,
+            released_position: 100,
+            ..news
+        };
+        assert_eq!(counters.join(&late, 5, 500), Ok(false));
+        assert_eq!(counters, news);
+    }
+
+    #[test]
+    fn impossible_news_are_refused_and_change_nothing() {
+        let mut counters = Counters {
+            received: 2,
+            acknowledgement_ended: true,
+            ..Default::default()
+        };
+        let before = counters;
+        let out_of_step = Counters {
+            released: 3,
+            ..counters
+        };
+        assert!(matches!(
+            counters.join(&out_of_step, 5, 500),
+            Err(ImpossibleCounters::OutOfStep {
+                counter: "released",
+                said: 3,
+                bound: 2,
+                ..
+            })
+        ));
+        let ahead = Counters {
+            released: 6,
+            ..counters
+        };
+        assert!(matches!(
+            counters.join(&ahead, 5, 500),
+            Err(ImpossibleCounters::Ahead {
+                counter: "released",
+                said: 6,
+                published: 5
+            })
+        ));
+        let resurrected = Counters {
+            released: 1,
+            acknowledged: 1,
+            ..counters
+        };
+        assert!(counters.join(&resurrected, 5, 500).is_err());
+        assert_eq!(counters, before);
+    }
+}

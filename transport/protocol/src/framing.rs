@@ -1,0 +1,131 @@
+//! How the wire below a session carries frames: how long they may be, and what credit
+//! they cost.
+//!
+//! On a wire of receive buffers every frame takes one, so every frame costs one credit,
+//! and without credit nothing is sent but talk about credit, for which
+//! [a buffer is reserved](super::credit::reserved_buffer).
+#![forbid(unsafe_code)]
+
+use super::format::{
+    frame::{
+        BATCH_FRAME_BYTES, FrameHeader, FrameKind, HEAD_BYTES, MAX_EAGER_BYTES, MAX_FRAME_BYTES,
+        TALK,
+    },
+    frame_check::CHECK_BYTES,
+    record::{HEADER_BYTES, MAX_ALIGNMENT},
+};
+
+/// What frames travel in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carriage {
+    /// A stream of bytes. Credit counts the bytes of frames with records, and of their
+    /// checks.
+    Stream,
+    /// Messages into receive buffers, one frame each. Credit counts buffers.
+    Buffers {
+        /// The length of a buffer, at least [`LEAST_BUFFER_BYTES`].
+        bytes: usize,
+    },
+}
+
+/// The shortest receive buffer: the longest control frame fits it.
+pub const LEAST_BUFFER_BYTES: usize = super::credit::session::CONTROL_RESERVE_BYTES as usize;
+
+impl Carriage {
+    /// The longest frame.
+    #[must_use]
+    pub const fn frame_bytes(self) -> usize {
+        match self {
+            Carriage::Stream => MAX_FRAME_BYTES,
+            Carriage::Buffers { bytes } => bytes,
+        }
+    }
+
+    /// The longest frame of several records, and of a chunk.
+    #[must_use]
+    pub const fn batch_bytes(self) -> usize {
+        match self {
+            Carriage::Stream => BATCH_FRAME_BYTES,
+            Carriage::Buffers { bytes } => bytes,
+        }
+    }
+
+    /// The longest chunk of a large message.
+    #[must_use]
+    pub const fn chunk_bytes(self) -> usize {
+        self.batch_bytes() - HEAD_BYTES
+    }
+
+    /// The longest message that travels as a record.
+    #[must_use]
+    pub const fn eager_bytes(self) -> usize {
+        match self {
+            Carriage::Stream => MAX_EAGER_BYTES,
+            Carriage::Buffers { bytes } => bytes - HEAD_BYTES - HEADER_BYTES - MAX_ALIGNMENT,
+        }
+    }
+
+    /// Where a frame begins in arrival memory, modulo 64, when `landing` is where the one
+    /// before it ended.
+    #[must_use]
+    pub const fn landing(self, landing: usize) -> usize {
+        match self {
+            Carriage::Stream => landing,
+            Carriage::Buffers { .. } => 0,
+        }
+    }
+
+    /// What a frame costs.
+    #[inline]
+    #[must_use]
+    pub fn cost(self, header: &FrameHeader) -> u64 {
+        match (self, header.kind) {
+            (Carriage::Stream, FrameKind::Records) => (header.padded_length() + CHECK_BYTES) as u64,
+            (Carriage::Stream, _) => 0,
+            (Carriage::Buffers { .. }, _) => u64::from(!self.is_talk(header)),
+        }
+    }
+
+    /// Tells whether a frame is a chunk on a stream, which has
+    /// [no extension](super::format::frame_check).
+    #[inline]
+    #[must_use]
+    pub fn is_chunk_of_stream(self, header: &FrameHeader) -> bool {
+        self == Carriage::Stream && header.kind == FrameKind::Chunk
+    }
+
+    /// Whether a frame takes a reserved buffer.
+    #[inline]
+    #[must_use]
+    pub fn is_talk(self, header: &FrameHeader) -> bool {
+        self != Carriage::Stream && header.kind == FrameKind::Control && header.sequence == TALK
+    }
+
+    /// What a frame of the session itself costs that is no talk.
+    #[must_use]
+    pub const fn control_cost(self) -> u64 {
+        match self {
+            Carriage::Stream => 0,
+            Carriage::Buffers { .. } => 1,
+        }
+    }
+
+    /// The most that a frame may cost.
+    const fn highest_cost(self) -> u64 {
+        match self {
+            Carriage::Stream => (MAX_FRAME_BYTES as u64).next_multiple_of(8),
+            Carriage::Buffers { .. } => 1,
+        }
+    }
+
+    /// The least credit that is of use: with it, any frame goes out sooner or later. Since
+    /// half of what is lent may be owed and untold, it is twice the highest cost, where
+    /// costs differ.
+    #[must_use]
+    pub const fn grain(self) -> u64 {
+        match self {
+            Carriage::Stream => 2 * self.highest_cost(),
+            Carriage::Buffers { .. } => 1,
+        }
+    }
+}

@@ -1,0 +1,795 @@
+//! One session: two nodes, the channels between them, and which frame goes next.
+//!
+//! Pure state. The host (a fabric's link, or the simulated one) feeds it frames with
+//! [`handle_frame`](Session::handle_frame) and the wishes of local handles with the
+//! other methods, takes frames with [`poll_transmit`](Session::poll_transmit) until it
+//! answers `None`, and events with [`poll_event`](Session::poll_event) likewise.
+//!
+//! Order of sending: control first, then counters that someone waits for, then records
+//! and chunks of the ready channels, one frame each in turn. Closing an end and the
+//! session are derived from channel state when a frame is built, so they cannot
+//! overtake what was published before.
+#![forbid(unsafe_code)]
+
+use std::{collections::VecDeque, sync::Arc};
+
+mod progress;
+mod receive;
+mod receive_channel;
+mod resume;
+mod send_channel;
+mod transmit;
+mod types;
+
+pub use progress::Progress;
+pub use resume::{WireTerms, is_newer_epoch};
+pub use types::{
+    Agreed, Arrival, Body, CannotOpen, Event, Footprint, LandingWord, LoneRecord, PeerMisbehaved,
+    RecordSource, Run,
+};
+
+use super::{
+    credit::{
+        reserved_buffer::ReservedBuffer,
+        session::{CreditGrant, CreditReport, CreditUse, Term},
+    },
+    format::{
+        control::{Ask, ChannelSpec, CloseReason, Control, Role},
+        counters::Counters,
+    },
+    framing::Carriage,
+    id_map::IdMap,
+    transfer::{
+        eager_write::{Landed, LandingId, Landings},
+        rendezvous::{RemoteMemory, Way},
+    },
+};
+use receive_channel::ReceiveChannel;
+use resume::Stage;
+use send_channel::SendChannel;
+
+/// What both ends settled in the handshake.
+#[derive(Clone, Copy, Debug)]
+pub struct SessionConfig {
+    /// What frames travel in.
+    pub carriage: Carriage,
+    /// This side dialed, so it keeps the
+    /// [larger reserve](super::credit::reserved_buffer::reserved_buffers).
+    pub dialed: bool,
+    /// What the peer may keep in flight to us at first: arrival bytes or buffers, as the
+    /// carriage counts. 0 if the [broker](super::credit::broker) decides that later.
+    pub our_credit: u64,
+    /// What we may keep in flight to the peer at first.
+    pub peer_credit: u64,
+    /// Ends that either side may have open at a time.
+    pub max_channels: usize,
+    /// Records travel in frames; else through shared memory, and frames carry control
+    /// alone.
+    pub data_in_band: bool,
+    /// Memory may be granted for large messages to be written to, at both ends.
+    pub writes: bool,
+    /// A write can tell of itself by immediate data, both ways.
+    pub immediate: bool,
+    /// Should its wires break, the session goes on over others: nothing is let go before it is
+    /// known to have arrived.
+    pub resumes: bool,
+}
+
+/// A session's channels and queues. See the [module](self).
+#[derive(Debug)]
+pub struct Session {
+    config: SessionConfig,
+
+    /// Between old wires and new ones.
+    stage: Stage,
+
+    // Ends.
+    ends: IdMap<End>,
+    next_end: u32,
+    /// The newest end that the peer opened.
+    newest_peer_end: u32,
+    /// Our ends by those of the peer that they are paired with, by its role.
+    paired: [IdMap<u32>; 2],
+    /// The peer's ends that wait for a counterpart here, oldest first.
+    unpaired: Vec<PeerOpen>,
+
+    // Sending.
+    control: VecDeque<Control>,
+    /// The control message that is being framed.
+    control_body: Vec<u8>,
+    /// Sending ends that have, or may have, something to send.
+    ready: VecDeque<u32>,
+    /// Receiving ends with news for their senders; urgent ones at the front.
+    news: VecDeque<u32>,
+    credit_use: CreditUse,
+    reserved: ReservedBuffer,
+    /// The next frame says that it had to wait for credit.
+    has_waited: bool,
+    /// So many times the peer is to be asked for any answer,
+    queries: u32,
+    /// and to be given one.
+    answers: u32,
+    /// How often bytes of the peer's were damaged on their way.
+    damaged: u64,
+    goodbye: Goodbye,
+    /// The peer has said it.
+    heard_goodbye: bool,
+    /// The peer is told that this node drains, and whether it has.
+    draining: Option<bool>,
+    /// What the peer has said of itself.
+    heard_draining: Option<bool>,
+    /// Something other than records may have to go out, or to ride on the next frame. Set
+    /// by whatever may lead to that, cleared when a look finds nothing.
+    has_errands: bool,
+    /// Pieces on their way into the peer's memory.
+    writes_under_way: u32,
+    /// Sending ends that wait for one of them to be there.
+    awaiting_writes: Vec<u32>,
+
+    // Receiving.
+    credit_grant: CreditGrant,
+    /// Blocks that the peer was granted.
+    landings: Landings,
+    events: VecDeque<Event>,
+}
+
+#[derive(Debug)]
+struct End {
+    name: Arc<str>,
+    spec: Arc<ChannelSpec>,
+    /// The peer's id of the other end, once both are open.
+    peer: Option<u32>,
+    state: EndState,
+    /// The local handle is gone.
+    closed_here: bool,
+    /// Another end of the name and role may be opened here.
+    name_is_free: bool,
+    /// Behind which message, and why.
+    closing: Option<(u64, CloseReason)>,
+    /// The peer's end is gone, or of no use.
+    closed_there: bool,
+    /// It is of no use: the two do not fit each other.
+    is_mismatched: bool,
+    /// The peer has said that its end is gone.
+    heard_close: bool,
+    /// The peer has been told that ours is gone.
+    close_is_out: bool,
+}
+
+#[derive(Debug)]
+enum EndState {
+    Sender(Box<SendChannel>),
+    Receiver(Option<Box<ReceiveChannel>>),
+}
+
+impl EndState {
+    fn role(&self) -> Role {
+        match self {
+            EndState::Sender(_) => Role::Sender,
+            EndState::Receiver(_) => Role::Receiver,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct PeerOpen {
+    end: u32,
+    role: Role,
+    name: Arc<str>,
+    spec: Arc<ChannelSpec>,
+    /// It was closed before anyone here opened the counterpart.
+    closed: Option<CloseReason>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Goodbye {
+    NotDue,
+    Due,
+    Said,
+}
+
+impl Session {
+    /// A session without channels.
+    #[must_use]
+    pub fn new(config: SessionConfig) -> Self {
+        Self {
+            config,
+            stage: Stage::Live,
+            ends: IdMap::new(),
+            next_end: 1,
+            newest_peer_end: 0,
+            paired: [IdMap::new(), IdMap::new()],
+            unpaired: Vec::new(),
+            control: VecDeque::new(),
+            control_body: Vec::new(),
+            ready: VecDeque::new(),
+            news: VecDeque::new(),
+            credit_use: CreditUse::new(config.peer_credit),
+            reserved: ReservedBuffer::new(config.dialed),
+            has_waited: false,
+            queries: 0,
+            answers: 0,
+            damaged: 0,
+            goodbye: Goodbye::NotDue,
+            heard_goodbye: false,
+            draining: None,
+            heard_draining: None,
+            has_errands: false,
+            writes_under_way: 0,
+            awaiting_writes: Vec::new(),
+            credit_grant: CreditGrant::new(config.our_credit),
+            landings: Landings::default(),
+            events: VecDeque::new(),
+        }
+    }
+
+    /// Frees what its queues took, as far as nothing is in them: nothing was said for a
+    /// while.
+    pub fn rest(&mut self) {
+        self.control.shrink_to_fit();
+        self.control_body = Vec::new();
+        self.unpaired.shrink_to_fit();
+        self.ready.shrink_to_fit();
+        self.news.shrink_to_fit();
+        self.events.shrink_to_fit();
+    }
+
+    // ---- What local handles want -------------------------------------------------
+
+    /// A spec to open an end with: the one that an end has already, where one is equal. The
+    /// many channels of a session are mostly of a few types.
+    pub fn share_spec(&self, spec: ChannelSpec) -> Arc<ChannelSpec> {
+        let mut of_ends = self.ends.values().map(|end| &end.spec);
+        let equal = of_ends.find(|of_end| ***of_end == spec).cloned();
+        equal.unwrap_or_else(|| Arc::new(spec))
+    }
+
+    /// Opens a local end and announces it. Poll transmissions and events afterwards.
+    pub fn open(
+        &mut self,
+        role: Role,
+        name: impl Into<Arc<str>>,
+        spec: impl Into<Arc<ChannelSpec>>,
+    ) -> Result<u32, CannotOpen> {
+        let (name, spec) = (name.into(), spec.into());
+        let is_open = |end: &End| {
+            end.state.role() == role && end.name == name && !end.closed_here && !end.name_is_free
+        };
+        if self.ends.values().any(is_open) {
+            return Err(CannotOpen::AlreadyOpen);
+        }
+        if self.ends.len() >= self.config.max_channels {
+            return Err(CannotOpen::TooMany {
+                limit: self.config.max_channels,
+            });
+        }
+        let end = self.next_end;
+        self.next_end += 1;
+        self.has_errands = true;
+        let state = match role {
+            Role::Sender => EndState::Sender(Box::new(SendChannel {
+                // Without wires no end waits for its turn.
+                queued: !self.stage.is_live(),
+                ..SendChannel::default()
+            })),
+            Role::Receiver => EndState::Receiver(None),
+        };
+        self.say(Control::Open {
+            end,
+            role,
+            name: name.clone(),
+            spec: spec.clone(),
+        });
+        let counterpart = self
+            .unpaired
+            .iter()
+            .position(|open| open.role == role.opposite() && open.name == name);
+        let entry = End {
+            name,
+            spec,
+            peer: None,
+            state,
+            closed_here: false,
+            name_is_free: false,
+            closing: None,
+            closed_there: false,
+            is_mismatched: false,
+            heard_close: false,
+            close_is_out: false,
+        };
+        self.ends.insert(end, entry);
+        if let Some(counterpart) = counterpart {
+            let open = self.unpaired.remove(counterpart);
+            self.pair(end, open);
+        }
+        Ok(end)
+    }
+
+    /// Lets another end of the same name be opened before this one is closed. The peer's ends meet
+    /// both of them in the order in which they were opened.
+    pub fn free_name(&mut self, end: u32) {
+        if let Some(entry) = self.ends.get_mut(end) {
+            entry.name_is_free = true;
+        }
+    }
+
+    /// The last handle of a sending end is gone; its close follows message
+    /// `final_sequence`. Of an end that closes again the first reason stands.
+    pub fn close_sender(&mut self, end: u32, final_sequence: u64, reason: CloseReason) {
+        if let Some(entry) = self.ends.get_mut(end) {
+            entry.closed_here = true;
+            let reason = entry.closing.map_or(reason, |(_, first)| first);
+            entry.closing = Some((final_sequence, reason));
+            if let EndState::Sender(channel) = &mut entry.state {
+                channel.closing = entry.closing;
+            }
+        }
+        self.mark_ready(end);
+    }
+
+    /// The handle of a receiving end is gone, with `counters` as its last word.
+    pub fn close_receiver(&mut self, end: u32, counters: &Counters, reason: CloseReason) {
+        let Some(entry) = self.ends.get_mut(end) else {
+            return;
+        };
+        self.has_errands = true;
+        entry.closed_here = true;
+        entry.closing = Some((0, reason));
+        if let EndState::Receiver(Some(channel)) = &mut entry.state
+            && self.config.data_in_band
+        {
+            channel.handle_released(counters);
+            // Its last word rides on the close, or on a frame before it.
+            if !channel.queued {
+                channel.queued = true;
+                self.news.push_back(end);
+            }
+        }
+        let role = Role::Receiver;
+        self.say(Control::Close {
+            end,
+            role,
+            reason,
+            final_sequence: 0,
+        });
+    }
+
+    /// Records may stand in the ring of sending end `end`. Whether that has a turn: nobody
+    /// wants records for a peer's end that is gone, so they want no credit either.
+    pub fn mark_ready(&mut self, end: u32) -> bool {
+        let Some(entry) = self.ends.get_mut(end) else {
+            return false;
+        };
+        let EndState::Sender(channel) = &mut entry.state else {
+            return false;
+        };
+        if entry.closed_there && channel.closing.is_none() {
+            return false;
+        }
+        if !channel.queued {
+            channel.queued = true;
+            self.ready.push_back(end);
+        }
+        true
+    }
+
+    /// A large message is to be published as announcement `sequence`; call before
+    /// [`mark_ready`](Self::mark_ready) shows the record. If it gives a block, the
+    /// announcement says so.
+    pub fn announce_large(&mut self, end: u32, sequence: u64, length: u64) -> Option<LandingId> {
+        self.sender_mut(end)?.announce(sequence, length)
+    }
+
+    /// Whether bytes of large message `sequence` may still be wanted for a frame.
+    #[must_use]
+    pub fn sends_large(&self, end: u32, sequence: u64) -> bool {
+        match self.ends.get(end).map(|end| &end.state) {
+            Some(EndState::Sender(channel)) => channel.sends_large(sequence),
+            _ => false,
+        }
+    }
+
+    /// Sending end `end` rests: the peer gets its blocks back.
+    pub fn return_landings(&mut self, end: u32) {
+        // Of one that is closed they are back without a word.
+        let Some(End {
+            state: EndState::Sender(sender),
+            close_is_out: false,
+            ..
+        }) = self.ends.get_mut(end)
+        else {
+            return;
+        };
+        let released = sender.counters.released;
+        for landing in sender.landings.give_up(released) {
+            self.has_errands = true;
+            self.control.push_back(Control::ReturnLanding {
+                channel: end,
+                landing,
+            });
+        }
+    }
+
+    /// A sending end waits for something. One question goes out for all that it waits for: see
+    /// [`Questions`](super::format::control::Questions).
+    pub fn ask(&mut self, end: u32, ask: Ask) {
+        let ask = match self.sender_mut(end) {
+            Some(channel) => channel.ask(ask),
+            None => ask,
+        };
+        self.say_ask(end, ask);
+    }
+
+    /// Asks for the acknowledgement of message `sequence`, unless the peer was asked for it.
+    pub fn ask_once(&mut self, end: u32, sequence: u64) {
+        let channel = self.sender_mut(end);
+        if !channel.is_some_and(|channel| channel.has_asked_for(sequence)) {
+            self.ask(end, Ask::acknowledged(sequence));
+        }
+    }
+
+    /// Asks for an end whose handles are over, ahead of the goodbye. This question takes
+    /// the place of all others, since an answer to one of them could lead to no further one.
+    pub fn ask_last(&mut self, end: u32, ask: Ask) {
+        if let Some(channel) = self.sender_mut(end) {
+            channel.ask_last(ask);
+        }
+        self.say_ask(end, ask);
+    }
+
+    /// Asks the peer, in the place of a question that is still to go out.
+    fn say_ask(&mut self, end: u32, ask: Ask) {
+        self.has_errands = true;
+        let queued = self.control.iter_mut().find_map(|control| match control {
+            Control::Ask { channel, ask } if *channel == end => Some(ask),
+            _ => None,
+        });
+        match queued {
+            Some(queued) => *queued = ask,
+            None => self.say(Control::Ask { channel: end, ask }),
+        }
+    }
+
+    /// Asks the peer so many times for any answer, which it gives as soon as it runs.
+    pub fn query(&mut self, times: u32) {
+        self.has_errands = true;
+        self.queries = self.queries.saturating_add(times);
+    }
+
+    /// Bytes of the peer's were damaged on their way, so its frames are of no use any more. The
+    /// peer hears of it over the next wires: over these the end of the connection would often be
+    /// ahead of it.
+    pub fn found_damage(&mut self) {
+        self.damaged = self.damaged.saturating_add(1);
+    }
+
+    /// The prefix of a receiving end moved. The sender hears of it at once if it waits
+    /// for it or half a window is owed, else with the next frame.
+    ///
+    /// In shared memory the sender reads the counters itself and frames have none.
+    pub fn released(&mut self, end: u32, counters: &Counters) {
+        if !self.config.data_in_band {
+            return;
+        }
+        let owes_landings = self.landings.owes(end, counters.released);
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.owes_news |= owes_landings;
+            channel.handle_released(counters);
+            self.queue_news(end);
+        }
+    }
+
+    /// The sender of receiving end `end` hears of what is released at latest when it is so many
+    /// messages (or half a window). Nothing happens while the channel is not open.
+    pub fn tell_every(&mut self, end: u32, messages: u64) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.tell_every = messages;
+        }
+    }
+
+    /// How the payloads of our end `end` are aligned, once the channel is open.
+    #[must_use]
+    pub fn alignment(&self, end: u32) -> Option<usize> {
+        match &self.ends.get(end)?.state {
+            EndState::Sender(channel) => Some(channel.alignment),
+            EndState::Receiver(channel) => Some(channel.as_ref()?.alignment),
+        }
+    }
+
+    /// The same of the end that is paired with the sending end `channel` of the peer's.
+    #[must_use]
+    pub fn alignment_of_arrivals(&self, channel: u32) -> Option<usize> {
+        self.alignment(self.paired(Role::Sender, channel)?)
+    }
+
+    /// Our end that is paired with an end of the peer's.
+    #[must_use]
+    pub fn paired(&self, role: Role, peer_end: u32) -> Option<u32> {
+        self.paired[role as usize].get(peer_end).copied()
+    }
+
+    /// Whether the peer has announced its end `peer_end`, which may be over.
+    #[must_use]
+    pub fn has_heard_of(&self, peer_end: u32) -> bool {
+        peer_end <= self.newest_peer_end
+    }
+
+    /// Whether the sender of receiving end `end` waits for its application.
+    #[must_use]
+    pub fn is_asked(&self, end: u32) -> bool {
+        match self.ends.get(end) {
+            Some(End {
+                state: EndState::Receiver(Some(channel)),
+                ..
+            }) => channel.waits_for_application(),
+            _ => false,
+        }
+    }
+
+    /// Whether the sender of receiving end `end` waits for room in its window.
+    #[must_use]
+    pub fn wants_room(&self, end: u32) -> bool {
+        match self.ends.get(end) {
+            Some(End {
+                state: EndState::Receiver(Some(channel)),
+                ..
+            }) => channel.waits_for_room(),
+            _ => false,
+        }
+    }
+
+    /// The next large message of receiving end `end` has to wait for messages to be released.
+    pub fn grant_waits(&mut self, end: u32) {
+        if let Some(channel) = self.receiver_mut(end) {
+            channel.grant_waits();
+            self.queue_news(end);
+        }
+    }
+
+    /// Memory for the first `bytes` of large message `sequence` of receiving end `end` is
+    /// ready: more than the last time, and in the end all.
+    pub fn grant(&mut self, end: u32, sequence: u64, bytes: u64) {
+        self.grant_by(end, sequence, Way::Chunks, bytes);
+    }
+
+    /// The same, and the peer's device writes there. Until
+    /// [the message is written](Arrival::Written), the peer's end is gone or nothing of the
+    /// peer can come any more, the memory is the peer's.
+    pub fn grant_memory(&mut self, end: u32, sequence: u64, memory: RemoteMemory) {
+        debug_assert!(self.config.writes);
+        self.grant_by(end, sequence, Way::Memory(memory), memory.bytes());
+    }
+
+    fn grant_by(&mut self, end: u32, sequence: u64, way: Way, bytes: u64) {
+        let Some(entry) = self.ends.get_mut(end) else {
+            return;
+        };
+        let channel = entry.peer.unwrap_or_default();
+        if let EndState::Receiver(Some(receiver)) = &mut entry.state
+            && receiver.large.grant(sequence, way, bytes).is_some()
+        {
+            self.has_errands = true;
+            self.say(match way {
+                Way::Chunks => Control::Grant {
+                    channel,
+                    sequence,
+                    bytes,
+                },
+                Way::Memory(memory) => Control::GrantMemory {
+                    channel,
+                    sequence,
+                    memory,
+                },
+            });
+        }
+    }
+
+    /// The sender of receiving end `end` may have a block for messages to come, which is
+    /// that memory. Gives its index; `None` if there are as many as may be. It is the
+    /// peer's until it is [returned](Event::LandingReturned), the peer's end is gone or nothing
+    /// of the peer can come any more, but for the time from when a message
+    /// [landed](Self::poll_landed) there until it is released.
+    pub fn grant_landing(&mut self, end: u32, memory: RemoteMemory) -> Option<u16> {
+        debug_assert!(self.config.writes);
+        let entry = self.ends.get(end).filter(|_| self.stage.is_live())?;
+        let channel = entry.peer.filter(|_| !entry.closed_there)?;
+        let landing = self.landings.grant(end)?;
+        self.has_errands = true;
+        self.control.push_back(Control::GrantLanding {
+            channel,
+            landing,
+            memory,
+        });
+        Some(landing.index)
+    }
+
+    /// The next message that lies whole in a block. Drain it behind
+    /// [`handle_frame`](Self::handle_frame), when its records are placed.
+    #[inline]
+    #[must_use]
+    pub fn poll_landed(&mut self) -> Option<Landed> {
+        self.landings.landed.pop_front()
+    }
+
+    /// The end whose block the peer may have written to now.
+    pub fn landing_of(&self, landing: LandingId) -> Result<u32, PeerMisbehaved> {
+        let end = self.landings.granted_to(landing);
+        end.ok_or(PeerMisbehaved::WrongLanding { id: landing })
+    }
+
+    /// Blocks that the peer has, or that have a message.
+    #[must_use]
+    pub fn landings(&self) -> usize {
+        self.landings.count()
+    }
+
+    /// So many pieces, the oldest ones, have come to the peer's memory.
+    pub fn writes_are_done(&mut self, writes: u32) {
+        self.writes_under_way -= writes;
+        while let Some(end) = self.awaiting_writes.pop() {
+            self.mark_ready(end);
+        }
+    }
+
+    /// Says goodbye once everything published is on its way.
+    pub fn say_goodbye(&mut self) {
+        if self.goodbye == Goodbye::NotDue {
+            self.goodbye = Goodbye::Due;
+            self.has_errands = true;
+        }
+    }
+
+    /// Says that no call is begun here any more, and with `is_done` that those which were are
+    /// answered. Poll transmissions afterwards.
+    pub fn say_draining(&mut self, is_done: bool) {
+        if Some(is_done) > self.draining {
+            self.draining = Some(is_done);
+            self.control.push_back(Control::Draining { is_done });
+            self.has_errands = true;
+        }
+    }
+
+    /// Whether the goodbye is in a frame: nothing more will be sent.
+    #[must_use]
+    pub fn said_goodbye(&self) -> bool {
+        self.goodbye == Goodbye::Said
+    }
+
+    // ---- What the broker of the engine decides ---------------------------------------
+
+    /// Lets the peer keep `credit` more in flight. Poll transmissions afterwards.
+    pub fn give(&mut self, credit: u64, term: Term) {
+        self.credit_grant.give(credit, term);
+        self.has_errands = true;
+    }
+
+    /// Takes `credit` back, at most what the peer was given: what is in its hands as soon
+    /// as it has used or surrendered it. Poll transmissions and the
+    /// [report](Self::take_credit_report) afterwards.
+    pub fn recall(&mut self, credit: u64) {
+        self.credit_grant.recall(credit);
+        self.has_errands = true;
+    }
+
+    /// What the broker has to hear since the last time. Take it after frames were handled
+    /// or polled, and after a recall.
+    #[must_use]
+    pub fn take_credit_report(&mut self) -> CreditReport {
+        self.credit_grant.take_report()
+    }
+
+    /// How much credit the peer has used in all: while it sends, this grows.
+    #[must_use]
+    pub fn credit_used(&self) -> u64 {
+        self.credit_grant.used()
+    }
+
+    /// What the peer may keep in flight at a time.
+    #[must_use]
+    pub fn credit_lent(&self) -> u64 {
+        self.credit_grant.lent()
+    }
+
+    /// The names of ends that the peer opened and we did not, with the peer's role.
+    pub fn unpaired(&self) -> impl Iterator<Item = (&str, Role)> {
+        self.unpaired
+            .iter()
+            .filter(|open| open.closed.is_none())
+            .map(|open| (&*open.name, open.role))
+    }
+
+    /// The peer's ends that count against the limit. Of those that did not fit ours, the ones
+    /// that it has closed do not: both sides knew without a word.
+    fn peer_ends(&self) -> usize {
+        let is_over = |end: &&End| end.is_mismatched && end.heard_close;
+        let over = self.ends.values().filter(is_over).count();
+        let paired: usize = self.paired.iter().map(IdMap::len).sum();
+        self.unpaired.len() + paired - over
+    }
+
+    /// How much the session holds.
+    #[must_use]
+    pub fn footprint(&self) -> Footprint {
+        Footprint {
+            ends: self.ends.len(),
+            peer_ends: self.peer_ends(),
+            control: self.control.len(),
+            ready: self.ready.len(),
+            news: self.news.len(),
+            events: self.events.len(),
+        }
+    }
+
+    /// Whether there are events.
+    #[inline]
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
+    /// The next event. Drain it after every other call that takes `&mut self`.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    // ---- Bookkeeping -----------------------------------------------------------------
+
+    fn close_went(&mut self, end: u32) {
+        if let Some(entry) = self.ends.get_mut(end) {
+            entry.close_is_out = true;
+        }
+        self.forget_if_over(end);
+    }
+
+    /// Forgets an end that is gone on both sides.
+    fn forget_if_over(&mut self, end: u32) {
+        let Some(entry) = self.ends.get(end) else {
+            return;
+        };
+        if entry.close_is_out && entry.heard_close {
+            if let Some(peer) = entry.peer {
+                self.paired[entry.state.role().opposite() as usize].remove(peer);
+            }
+            self.ends.remove(end);
+            self.ready.retain(|&other| other != end);
+            self.news.retain(|&other| other != end);
+            self.landings.forget(end);
+            self.events.push_back(Event::Forgotten { end });
+        }
+    }
+
+    fn sender_mut(&mut self, end: u32) -> Option<&mut SendChannel> {
+        match &mut self.ends.get_mut(end)?.state {
+            EndState::Sender(channel) => Some(channel),
+            EndState::Receiver(_) => None,
+        }
+    }
+
+    fn receiver_mut(&mut self, end: u32) -> Option<&mut ReceiveChannel> {
+        match &mut self.ends.get_mut(end)?.state {
+            EndState::Receiver(Some(channel)) => Some(channel),
+            _ => None,
+        }
+    }
+
+    /// Our end that is paired with the peer's.
+    fn paired_entry(&mut self, role: Role, peer_end: u32) -> Option<(u32, &mut End)> {
+        paired_entry(&self.paired, &mut self.ends, role, peer_end)
+    }
+}
+
+/// [`Session::paired_entry`] for who needs other parts of the session beside it.
+#[inline(always)]
+fn paired_entry<'a>(
+    paired: &[IdMap<u32>; 2],
+    ends: &'a mut IdMap<End>,
+    role: Role,
+    peer_end: u32,
+) -> Option<(u32, &'a mut End)> {
+    let end = *paired[role as usize].get(peer_end)?;
+    Some((end, ends.get_mut(end)?))
+}
+
+#[cfg(test)]
+mod tests;

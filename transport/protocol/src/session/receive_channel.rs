@@ -1,0 +1,365 @@
+//! The receiving end of a channel as the engine sees it: what arrived, what it owes.
+#![forbid(unsafe_code)]
+
+use super::PeerMisbehaved;
+use crate::{
+    format::{
+        channel_window::{ChannelWindow, HALF_WINDOW},
+        control::{Ask, KnownReceiver, Questions},
+        counters::Counters,
+        record::{self, LargeAnnouncement, RecordHeader, RecordKind},
+    },
+    transfer::{
+        eager_write::{Landings, lands},
+        rendezvous::{LARGE_PER_CHANNEL, Transfers},
+    },
+};
+
+/// One receiving end.
+#[derive(Debug)]
+pub(super) struct ReceiveChannel {
+    // The agreement.
+    pub(super) window: ChannelWindow,
+    pub(super) alignment: usize,
+    pub(super) max_message_bytes: u64,
+
+    // The wire.
+    /// Messages that arrived, without a gap (large ones count when announced).
+    pub(super) arrived: u64,
+    /// The sender's ring position behind the last of them.
+    arrived_position: u64,
+    /// Large messages under way.
+    pub(super) large: Transfers,
+
+    // What we know and what we told.
+    /// What the handle released and acknowledged.
+    known: Counters,
+    /// What the sender heard last.
+    told: Counters,
+    /// What the sender waits for.
+    asked: Questions,
+    /// It is told at latest when so many messages are released (or half a window).
+    pub(super) tell_every: u64,
+    /// It has to hear the news: it would be short of blocks without, or holds memory until
+    /// then.
+    pub(super) owes_news: bool,
+    /// Large messages that are here, and that its sender keeps as it does not know.
+    kept_there: u32,
+    /// In the session's queue of ends with news.
+    pub(super) queued: bool,
+}
+
+/// What a frame of records brought.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Records {
+    pub(super) first_sequence: u64,
+    pub(super) records: u64,
+    /// How many of them announce a large message that is to come.
+    pub(super) large: usize,
+}
+
+/// Where medium-sized messages of an end are.
+pub(super) struct Landing<'a> {
+    pub(super) end: u32,
+    pub(super) blocks: &'a mut Landings,
+    /// The sender keeps a message until it hears that it is there.
+    pub(super) keeps: bool,
+}
+
+impl ReceiveChannel {
+    pub(super) fn new(window: ChannelWindow, alignment: usize, max_message_bytes: u64) -> Self {
+        let position = record::first_position(alignment);
+        let start = Counters {
+            released_position: position,
+            ..Counters::default()
+        };
+        Self {
+            window,
+            alignment,
+            max_message_bytes,
+            arrived: 0,
+            arrived_position: position,
+            large: Transfers::default(),
+            known: start,
+            told: start,
+            asked: Questions::default(),
+            tell_every: HALF_WINDOW,
+            owes_news: false,
+            kept_there: 0,
+            queued: false,
+        }
+    }
+
+    /// Checks the records of a frame, one after the other, before anyone reads them.
+    #[inline(always)]
+    pub(super) fn handle_records(
+        &mut self,
+        sequence_low: u32,
+        body: &[u8],
+        landing: &mut Landing<'_>,
+    ) -> Result<Records, PeerMisbehaved> {
+        let first_sequence = self.arrived + 1;
+        if first_sequence as u32 != sequence_low {
+            return Err(PeerMisbehaved::OutOfOrder {
+                expected: first_sequence,
+                got: sequence_low,
+            });
+        }
+        if body.is_empty() {
+            // Of those there could be more than a window has messages.
+            return Err(PeerMisbehaved::NoRecords {
+                sequence: first_sequence,
+            });
+        }
+        let mut rest = body;
+        let mut large = 0;
+        while !rest.is_empty() {
+            let sequence = self.arrived + 1;
+            let word = rest
+                .first_chunk::<8>()
+                .ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            let header = RecordHeader::from_word(u64::from_le_bytes(*word))
+                .and_then(Result::ok)
+                .ok_or(PeerMisbehaved::RecordKind { sequence })?;
+            if header.sequence_low != sequence as u32 {
+                let got = header.sequence_low;
+                return Err(PeerMisbehaved::OutOfOrder {
+                    expected: sequence,
+                    got,
+                });
+            }
+            let length = header.length as usize;
+            let size = record::record_size(length, self.alignment);
+            let (this, behind) = rest
+                .split_at_checked(size)
+                .ok_or(PeerMisbehaved::RecordCut { sequence })?;
+            if header.kind == RecordKind::Large {
+                large += self.handle_announcement(sequence, &this[8..][..length], landing)?;
+            } else if length as u64 > self.max_message_bytes {
+                let length = length as u64;
+                return Err(PeerMisbehaved::TooLong {
+                    length,
+                    limit: self.max_message_bytes,
+                });
+            }
+            self.arrived += 1;
+            self.arrived_position += size as u64;
+            rest = behind;
+        }
+        // The sender knows of releases only what we told it, so that is the strict bound.
+        let Counters {
+            released,
+            released_position,
+            ..
+        } = self.told;
+        if !self.window.admits(
+            self.arrived,
+            self.arrived_position,
+            released,
+            released_position,
+        ) {
+            return Err(PeerMisbehaved::WindowOverrun {
+                arrived: self.arrived,
+                released,
+            });
+        }
+        Ok(Records {
+            first_sequence,
+            records: self.arrived - first_sequence + 1,
+            large,
+        })
+    }
+
+    /// Takes in an ordinary message that is all of a frame's `bytes`, if nothing is wrong
+    /// with it; else nothing has happened, and [`handle_records`](Self::handle_records) says what is.
+    #[inline(always)]
+    pub(super) fn handle_lone(
+        &mut self,
+        sequence_low: u32,
+        record: RecordHeader,
+        bytes: usize,
+    ) -> bool {
+        let (sequence, position) = (self.arrived + 1, self.arrived_position + bytes as u64);
+        let (length, told) = (record.length as usize, &self.told);
+        let is_next = sequence_low == sequence as u32
+            && (record.sequence_low == sequence as u32)
+            && record::record_size(length, self.alignment) == bytes
+            && length as u64 <= self.max_message_bytes
+            && self
+                .window
+                .admits(sequence, position, told.released, told.released_position);
+        if is_next {
+            self.arrived = sequence;
+            self.arrived_position = position;
+        }
+        is_next
+    }
+
+    /// Returns how many messages it says that are to come.
+    #[inline(never)]
+    fn handle_announcement(
+        &mut self,
+        sequence: u64,
+        payload: &[u8],
+        landing: &mut Landing<'_>,
+    ) -> Result<usize, PeerMisbehaved> {
+        let (length, place) =
+            LargeAnnouncement::parse(payload).ok_or(PeerMisbehaved::RecordCut { sequence })?;
+        if length == 0 || length > self.max_message_bytes {
+            return Err(PeerMisbehaved::TooLong {
+                length,
+                limit: self.max_message_bytes,
+            });
+        }
+        if let Some(id) = place {
+            let has_landed = lands(length)
+                && landing
+                    .blocks
+                    .fill(id, landing.end, sequence, length as usize);
+            if !has_landed {
+                return Err(PeerMisbehaved::UngrantedLanding { sequence, id });
+            }
+            if landing.keeps {
+                self.is_kept_there();
+            }
+            return Ok(0);
+        }
+        if self.large.is_full() {
+            return Err(PeerMisbehaved::TooManyLarge { sequence });
+        }
+        self.large.announce(sequence, length);
+        Ok(1)
+    }
+
+    /// A large message is here. Its sender `keeps` it until it hears that: with the grant of
+    /// the next one, or when it asks.
+    pub(super) fn large_finished(&mut self, keeps: bool) {
+        self.large.finish();
+        if keeps {
+            self.is_kept_there();
+        }
+    }
+
+    /// The next one has to wait for its grant: its sender hears of those before it now.
+    pub(super) fn grant_waits(&mut self) {
+        self.owes_news |= self.kept_there > 0;
+    }
+
+    /// Another large message is here that its sender keeps.
+    fn is_kept_there(&mut self) {
+        self.kept_there += 1;
+        self.owes_news |= self.kept_there >= KEPT_THERE;
+    }
+
+    /// The handle or its guards moved the prefix. The counters may have been read while
+    /// it moved and be of different age; what is acknowledged is released in any case.
+    pub(super) fn handle_released(&mut self, news: &Counters) {
+        self.known.released = self
+            .known
+            .released
+            .max(news.released)
+            .max(news.acknowledged);
+        self.known.released_position = self.known.released_position.max(news.released_position);
+        self.known.acknowledged = self.known.acknowledged.max(news.acknowledged);
+        self.known.acknowledgement_ended |= news.acknowledgement_ended;
+    }
+
+    /// The sender waits for something.
+    pub(super) fn handle_ask(&mut self, ask: Ask) {
+        self.asked.add(ask, &self.told);
+    }
+
+    /// Whether the sender waits for the application, not only for us.
+    pub(super) fn waits_for_application(&self) -> bool {
+        let open = self.asked.farthest().unanswered(&self.told);
+        open.released > 0 || open.acknowledged > 0
+    }
+
+    /// Whether the sender waits for room in its window.
+    pub(super) fn waits_for_room(&self) -> bool {
+        self.asked.farthest().released > self.told.released
+    }
+
+    /// The counters as they stand.
+    pub(super) fn counters(&self) -> Counters {
+        // A large message is received when it is complete; until then the prefix ends
+        // before the oldest one under way.
+        let received = self
+            .large
+            .oldest()
+            .map_or(self.arrived, |sequence| sequence - 1);
+        Counters {
+            received: received.max(self.known.received),
+            ..self.known
+        }
+    }
+
+    /// Whether everything up to message `last` is here, and nothing behind it.
+    pub(super) fn is_whole(&self, last: u64) -> bool {
+        self.arrived == last && self.large.is_empty()
+    }
+
+    /// Whether the sender must hear of it now: it waits for it, or is owed so much.
+    #[inline(always)]
+    pub(super) fn news_are_urgent(&self) -> bool {
+        let (known, told) = (&self.known, &self.told);
+        let released = known.released - told.released;
+        let bytes = known.released_position - told.released_position;
+        self.window.owes_news(released, bytes, self.tell_every)
+            || self.owes_news
+            || self.is_asked_for_news() && self.is_answer_due()
+    }
+
+    /// Whether the sender must hear of what just arrived: it waits for that. Arrival makes
+    /// no other news urgent.
+    #[inline]
+    pub(super) fn arrival_is_urgent(&self) -> bool {
+        self.awaits_arrivals() && self.is_answer_due()
+    }
+
+    /// Whether the sender waits to hear of what arrives.
+    #[inline]
+    pub(super) fn awaits_arrivals(&self) -> bool {
+        self.asked.farthest().received > self.told.received
+    }
+
+    /// Whether the sender waits for more than it was told.
+    fn is_asked_for_news(&self) -> bool {
+        let asked = self.asked.farthest();
+        asked.received > self.told.received
+            || asked.released > self.told.released
+            || asked.acknowledged > self.told.settled()
+    }
+
+    /// Whether there is news of what the sender waits for.
+    fn is_answer_due(&self) -> bool {
+        self.asked.is_answer_due(&self.told, &self.counters())
+    }
+
+    /// Whether there is anything that the sender has not heard.
+    pub(super) fn has_news(&self) -> bool {
+        self.counters() != self.told
+    }
+
+    /// What its sender has to know to go on over new wires; of the counters, those that were
+    /// [told](Self::tell).
+    pub(super) fn known(&self) -> KnownReceiver {
+        KnownReceiver {
+            arrived: self.arrived,
+            arrived_position: self.arrived_position,
+            counters: self.told,
+        }
+    }
+
+    /// Takes the counters into a frame.
+    pub(super) fn tell(&mut self) -> Counters {
+        self.owes_news = false;
+        self.kept_there = 0;
+        self.told = self.counters();
+        self.told
+    }
+}
+
+/// So many large messages as a sender has under way at the least may be here without its
+/// knowing: then it hears of them, lest it wait.
+const KEPT_THERE: u32 = LARGE_PER_CHANNEL as u32 + 1;

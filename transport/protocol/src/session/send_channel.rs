@@ -1,0 +1,266 @@
+//! The sending end of a channel as the engine sees it: what was sent, what is due.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::Run;
+use crate::{
+    format::{
+        control::{Ask, CloseReason, KnownReceiver, Questions},
+        counters::{Counters, ImpossibleCounters},
+        record::{self, LargeAnnouncement},
+    },
+    transfer::{
+        eager_write::{GrantedLandings, LandingId, lands},
+        rendezvous::{RemoteMemory, Transfers},
+    },
+};
+
+/// One sending end.
+#[derive(Debug, Default)]
+pub(super) struct SendChannel {
+    // The wire.
+    /// Alignment of payloads, once the channel is open.
+    pub(super) alignment: usize,
+    /// Messages put into frames so far.
+    pub(super) sent: u64,
+    /// The ring position behind the last of them.
+    pub(super) sent_position: u64,
+    /// Large messages under way.
+    pub(super) large: Transfers,
+    /// Large messages told to us whose announcement is not in a frame yet.
+    pub(super) unannounced: VecDeque<Unannounced>,
+    /// Those whose announcement is, and of which the peer has not said that they arrived.
+    pub(super) unconfirmed: VecDeque<Unconfirmed>,
+    /// Blocks for those of medium size.
+    pub(super) landings: GrantedLandings,
+    /// The last frame was a chunk: records go next, so neither starves the other.
+    pub(super) chunk_went_last: bool,
+
+    // What the peer said.
+    pub(super) counters: Counters,
+
+    // What the handle wants.
+    /// The handle is gone; a close follows once `.0` messages were sent.
+    pub(super) closing: Option<(u64, CloseReason)>,
+    /// In the session's ready queue.
+    pub(super) queued: bool,
+    /// Questions that its handles wait for, or have waited for.
+    pub(super) asked: Questions,
+}
+
+/// A large message whose announcement is not in a frame yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unannounced {
+    pub(super) sequence: u64,
+    pub(super) length: u64,
+    /// Where it goes, if it has a block.
+    pub(super) landing: Option<(LandingId, RemoteMemory)>,
+    /// And was written there.
+    pub(super) is_written: bool,
+    /// Its record names a block of wires that are gone.
+    names_dead_block: bool,
+}
+
+/// A large message that was sent, or is being sent.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unconfirmed {
+    sequence: u64,
+    length: u64,
+    /// It was whole before it was announced.
+    has_landed: bool,
+}
+
+impl SendChannel {
+    /// Joins the receiving end's news.
+    pub(super) fn handle_counters(&mut self, news: &Counters) -> Result<bool, ImpossibleCounters> {
+        let moved = self.counters.join(news, self.sent, self.sent_position)?;
+        while let Some(oldest) = self.unconfirmed.front()
+            && oldest.sequence <= self.counters.received
+        {
+            self.unconfirmed.pop_front();
+        }
+        Ok(moved)
+    }
+
+    /// Accounts for a run of records that goes into a frame.
+    #[inline]
+    pub(super) fn records_went(&mut self, records: u64, bytes: usize) {
+        self.count(records, bytes);
+        while let Some(next) = self.unannounced.front().copied() {
+            if next.sequence > self.sent {
+                break;
+            }
+            self.unannounced.pop_front();
+            self.unconfirmed.push_back(Unconfirmed {
+                sequence: next.sequence,
+                length: next.length,
+                has_landed: next.landing.is_some(),
+            });
+            if next.landing.is_none() {
+                self.large.announce(next.sequence, next.length);
+            }
+        }
+    }
+
+    /// A large message is about to be published. Gives the block that it goes into, if it
+    /// is of medium size and there is one.
+    pub(super) fn announce(&mut self, sequence: u64, length: u64) -> Option<LandingId> {
+        let released = self.counters.released;
+        let landing = lands(length)
+            .then(|| self.landings.take(sequence, length, released))
+            .flatten();
+        self.unannounced.push_back(Unannounced {
+            sequence,
+            length,
+            landing,
+            is_written: false,
+            names_dead_block: false,
+        });
+        landing.map(|(id, _)| id)
+    }
+
+    /// Whether the next announcement may not go out: its message is not in its block yet, or
+    /// as many messages are under way as may be.
+    pub(super) fn holds_announcement(&self) -> bool {
+        self.unannounced
+            .front()
+            .is_some_and(|next| match next.landing {
+                Some(_) => !next.is_written,
+                None => self.large.is_full(),
+            })
+    }
+
+    /// The next message to be announced, if it has a block and is not in it.
+    pub(super) fn unlanded(&self) -> Option<Unannounced> {
+        let next = self.unannounced.front().copied();
+        next.filter(|next| next.landing.is_some() && !next.is_written)
+    }
+
+    /// Whether it is the turn of records and not that of a piece of a large message.
+    /// `has_piece` says whether there is one.
+    pub(super) fn is_turn_of_records(&self, has_piece: bool) -> bool {
+        // Its handle may announce another when the last piece of one is there. The peer has
+        // to hear of that one first.
+        !self.large.owes_word() && (self.chunk_went_last || !has_piece)
+    }
+
+    /// The same of one record where there is [nothing large](Self::has_nothing_large).
+    #[inline]
+    pub(super) fn lone_record_went(&mut self, bytes: usize) {
+        debug_assert!(self.has_nothing_large());
+        self.count(1, bytes);
+    }
+
+    #[inline]
+    fn count(&mut self, records: u64, bytes: usize) {
+        self.sent += records;
+        self.sent_position += bytes as u64;
+        self.chunk_went_last = false;
+    }
+
+    /// Whether no large message is under way or about to be.
+    #[inline]
+    pub(super) fn has_nothing_large(&self) -> bool {
+        self.large.is_empty() && self.unannounced.is_empty()
+    }
+
+    /// Whether bytes of large message `sequence` may still be wanted.
+    pub(super) fn sends_large(&self, sequence: u64) -> bool {
+        let is_it = |next: &Unannounced| next.sequence == sequence;
+        self.large.contains(sequence) || self.unannounced.iter().any(is_it)
+    }
+
+    /// Whether everything that the handle published is on its way. A session that is
+    /// closed from another thread may have sent more than it knew to be published.
+    pub(super) fn is_drained(&self, published: u64) -> bool {
+        self.sent >= published && self.has_nothing_large()
+    }
+
+    // ---- New wires -------------------------------------------------------------------
+
+    /// The wires are gone, and with them what was granted for them.
+    pub(super) fn grants_are_over(&mut self) {
+        self.landings = GrantedLandings::default();
+        for next in &mut self.unannounced {
+            next.names_dead_block |= next.landing.take().is_some();
+            next.is_written = false;
+        }
+    }
+
+    /// Where the record stands that ends `run` and names a block that is not to be had any
+    /// more, if it does: a run ends with the first announcement in it.
+    pub(super) fn names_dead_block(&self, run: &Run) -> Option<u64> {
+        let next = self.unannounced.front()?;
+        let is_in_run = next.sequence == self.sent + run.records;
+        let size = record::record_size(LargeAnnouncement::MAX_BYTES, self.alignment);
+        (next.names_dead_block && is_in_run).then(|| run.position + (run.bytes - size) as u64)
+    }
+
+    /// Sends again what the receiving end does not have, whose counters were
+    /// [handled](Self::handle_counters). Returns how many records these are; `None` if it
+    /// cannot be as it says.
+    pub(super) fn replay(&mut self, known: &KnownReceiver) -> Option<u64> {
+        let &KnownReceiver {
+            arrived,
+            arrived_position: position,
+            ..
+        } = known;
+        let has_all = arrived == self.sent;
+        let is_possible = (self.counters.received..=self.sent).contains(&arrived)
+            && (self.counters.released_position..=self.sent_position).contains(&position)
+            && has_all == (position == self.sent_position);
+        if !is_possible {
+            return None;
+        }
+        let replayed = self.sent - arrived;
+        (self.sent, self.sent_position) = (arrived, position);
+        self.chunk_went_last = false;
+        self.large = Transfers::default();
+        let announced = self
+            .unconfirmed
+            .partition_point(|one| one.sequence <= arrived);
+        for lost in self.unconfirmed.drain(announced..).rev() {
+            self.unannounced.push_front(Unannounced {
+                sequence: lost.sequence,
+                length: lost.length,
+                landing: None,
+                is_written: false,
+                names_dead_block: lost.has_landed,
+            });
+        }
+        for cut in self.unconfirmed.iter().filter(|one| !one.has_landed) {
+            self.large.announce(cut.sequence, cut.length);
+        }
+        Some(replayed)
+    }
+
+    /// Adds what its handles wait for. Returns the question that the peer has to know.
+    pub(super) fn ask(&mut self, ask: Ask) -> Ask {
+        self.asked.add(ask, &self.counters);
+        self.unanswered()
+    }
+
+    /// Returns whether the peer will tell of the acknowledgement of message `sequence`.
+    pub(super) fn has_asked_for(&self, sequence: u64) -> bool {
+        self.asked.cover_acknowledged(sequence, &self.counters)
+    }
+
+    /// Asks once more, for all those who waited: no handle is left, and nothing can be asked
+    /// later.
+    pub(super) fn ask_last(&mut self, ask: Ask) {
+        self.asked = Questions::only(ask);
+    }
+
+    /// Returns whether the peer has answered one question, and has to be asked for a farther
+    /// one.
+    #[inline]
+    pub(super) fn has_to_ask_on(&self) -> bool {
+        self.asked.goes_on(&self.counters)
+    }
+
+    /// Returns the question that the peer has to know, as far as it has not answered.
+    pub(super) fn unanswered(&mut self) -> Ask {
+        self.asked.next(&self.counters)
+    }
+}

@@ -1,0 +1,332 @@
+//! Records: due, past, repeated and of the future; beyond the window and the credit.
+
+use proptest::prelude::*;
+
+use super::peer::*;
+use crate::session::*;
+#[allow(unused_imports, reason = "each test file uses some of them")]
+use crate::{
+    credit::session::*,
+    format::{control::*, frame::*, frame_check::CHECK_BYTES},
+    transfer::rendezvous::*,
+};
+
+#[test]
+fn records_arrive_once_and_in_order() {
+    let mut session = receiving();
+    assert_eq!(
+        deliver(&mut session, &records(1, &[b"one", b"two"])),
+        Ok(Arrival::Records {
+            end: 1,
+            offset: 16,
+            bytes: 32,
+            first_sequence: 1,
+            records: 2
+        })
+    );
+    let next = deliver(&mut session, &records(3, &[b""]));
+    assert!(matches!(
+        next,
+        Ok(Arrival::Records {
+            first_sequence: 3,
+            records: 1,
+            ..
+        })
+    ));
+}
+
+#[test]
+fn records_of_the_past_repeated_and_of_the_future_are_refused() {
+    for sequence in [1, 2, 4, 100] {
+        let mut session = receiving();
+        deliver(&mut session, &records(1, &[b"one", b"two"])).unwrap();
+        let arrival = deliver(&mut session, &records(sequence, &[b"three"]));
+        let got = sequence as u32;
+        assert_eq!(
+            arrival,
+            Err(PeerMisbehaved::OutOfOrder { expected: 3, got })
+        );
+    }
+    let mut body = record(1, b"one");
+    body.extend(record(3, b"three"));
+    let gap = deliver(
+        &mut receiving(),
+        &frame(FrameKind::Records, PEER, 1, None, &body),
+    );
+    assert_eq!(
+        gap,
+        Err(PeerMisbehaved::OutOfOrder {
+            expected: 2,
+            got: 3
+        })
+    );
+}
+
+#[test]
+fn records_that_are_none_are_refused() {
+    let refused = |body: &[u8]| {
+        deliver(
+            &mut receiving(),
+            &frame(FrameKind::Records, PEER, 1, None, body),
+        )
+        .unwrap_err()
+    };
+    assert_eq!(refused(b""), PeerMisbehaved::NoRecords { sequence: 1 });
+    assert_eq!(
+        refused(&record(1, b"one")[..7]),
+        PeerMisbehaved::RecordCut { sequence: 1 }
+    );
+    assert_eq!(
+        refused(&record(1, b"one")[..8]),
+        PeerMisbehaved::RecordCut { sequence: 1 }
+    );
+    assert_eq!(
+        refused(&[0; 16]),
+        PeerMisbehaved::RecordKind { sequence: 1 }
+    );
+    assert_eq!(
+        refused(&[0xff; 16]),
+        PeerMisbehaved::RecordKind { sequence: 1 }
+    );
+    let limit = LIMIT as u64;
+    assert_eq!(
+        refused(&record(1, &[0; LIMIT + 1])),
+        PeerMisbehaved::TooLong {
+            length: limit + 1,
+            limit
+        }
+    );
+    let announcement = large(1, limit + 1);
+    assert_eq!(
+        refused(&announcement),
+        PeerMisbehaved::TooLong {
+            length: limit + 1,
+            limit
+        }
+    );
+    assert_eq!(
+        refused(&large(1, 0)),
+        PeerMisbehaved::TooLong { length: 0, limit }
+    );
+}
+
+#[test]
+fn the_window_holds_and_one_message_beyond_does_not() {
+    let mut session = receiving();
+    let window: Vec<&[u8]> = vec![b"x"; WINDOW as usize];
+    deliver(&mut session, &records(1, &window)).unwrap();
+    assert_eq!(
+        deliver(&mut session, &records(WINDOW + 1, &[b"x"])),
+        Err(PeerMisbehaved::WindowOverrun {
+            arrived: WINDOW + 1,
+            released: 0
+        })
+    );
+    // What was released but not told admits nothing, since the sender cannot know of it.
+    let mut session = receiving();
+    deliver(&mut session, &records(1, &window)).unwrap();
+    session.released(1, &counters(WINDOW));
+    assert!(deliver(&mut session, &records(WINDOW + 1, &[b"x"])).is_err());
+
+    let mut session = receiving();
+    deliver(&mut session, &records(1, &window)).unwrap();
+    session.released(1, &counters(WINDOW));
+    drain(&mut session);
+    assert!(deliver(&mut session, &records(WINDOW + 1, &[b"x"])).is_ok());
+}
+
+#[test]
+fn credit_holds_and_one_frame_beyond_does_not() {
+    let mut session = Session::new(SessionConfig {
+        our_credit: 80,
+        ..config()
+    });
+    pair(&mut session, Role::Receiver);
+    deliver(&mut session, &records(1, &[b"one"])).unwrap();
+    deliver(&mut session, &records(2, &[b"two"])).unwrap();
+    let overrun = CreditOverrun {
+        used: 120,
+        granted: 80,
+    };
+    assert_eq!(
+        deliver(&mut session, &records(3, &[b"x"])),
+        Err(PeerMisbehaved::Credit(overrun))
+    );
+}
+
+#[test]
+fn records_for_an_end_that_cannot_take_them() {
+    let unknown = Err(PeerMisbehaved::UnknownChannel { channel: PEER });
+    let one = records(1, &[b"one"]);
+    let mut session = Session::new(config());
+    assert_eq!(deliver(&mut session, &one), unknown, "no end is open");
+    session.open(Role::Receiver, "wal", spec()).unwrap();
+    assert_eq!(
+        deliver(&mut session, &one),
+        unknown,
+        "the peer has not opened its end"
+    );
+
+    let mut session = receiving();
+    session.close_receiver(1, &counters(0), CloseReason::Dropped);
+    assert_eq!(
+        deliver(&mut session, &one),
+        Ok(Arrival::Unwanted),
+        "sent before our close came"
+    );
+
+    let mut session = receiving();
+    deliver(&mut session, &close(Role::Sender, 0)).unwrap();
+    assert_eq!(
+        deliver(&mut session, &one),
+        unknown,
+        "the peer has closed its end"
+    );
+
+    let mut session = Session::new(SessionConfig {
+        data_in_band: false,
+        ..config()
+    });
+    pair(&mut session, Role::Receiver);
+    assert_eq!(deliver(&mut session, &one), Err(PeerMisbehaved::DataInBand));
+}
+
+#[test]
+fn a_payload_must_land_aligned() {
+    let mut session = Session::new(config());
+    let mut spec = spec();
+    spec.newest.alignment = 64;
+    session.open(Role::Receiver, "wal", spec.clone()).unwrap();
+    deliver(&mut session, &open_with(PEER, Role::Sender, "wal", spec)).unwrap();
+    let mut body = record(1, b"one");
+    body.resize(crate::format::record::record_size(3, 64), 0);
+    let bytes = frame(FrameKind::Records, PEER, 1, None, &body);
+    let header = FrameHeader::parse(&bytes).unwrap().unwrap();
+    let misaligned = Err(PeerMisbehaved::Misaligned { alignment: 64 });
+    assert_eq!(session.handle_frame(&header, &bytes, 0), misaligned);
+    // 40 and the header make 56: the payload begins a line.
+    assert!(session.handle_frame(&header, &bytes, 40).is_ok());
+}
+
+/// A frame as it came, or with up to two bytes changed on the way.
+fn frames() -> impl Strategy<Value = Vec<u8>> {
+    let message = prop::collection::vec(any::<u8>(), 0..200);
+    let messages = prop::collection::vec(message, 1..3);
+    let changes = prop::collection::vec((0usize..48, any::<u8>()), 0..3);
+    (1u64..4, messages, changes, any::<bool>()).prop_map(|(first, messages, changes, is_whole)| {
+        let messages: Vec<&[u8]> = messages.iter().map(Vec::as_slice).collect();
+        let mut bytes = records(first, &messages);
+        if !is_whole {
+            for (at, byte) in changes {
+                let at = at.min(bytes.len() - 1);
+                bytes[at] = byte;
+            }
+        }
+        bytes
+    })
+}
+
+proptest! {
+    #[test]
+    fn a_lone_record_is_what_any_frame_is(frames in prop::collection::vec(frames(), 1..6)) {
+        let (mut at_once, mut by_any) = (receiving(), receiving());
+        for frame in frames {
+            let Ok(Some(header)) = FrameHeader::parse(&frame) else {
+                prop_assert_eq!(at_once.handle_lone_record(&frame, 0), None);
+                continue;
+            };
+            let Some(whole) = frame.get(..header.length as usize) else {
+                prop_assert_eq!(at_once.handle_lone_record(&frame, 0), None);
+                continue;
+            };
+            let as_any = by_any.handle_frame(&header, whole, 0);
+            let before = format!("{at_once:?}");
+            match at_once.handle_lone_record(&frame, 0) {
+                Some(LoneRecord { end, offset, bytes, sequence }) => {
+                    let arrival = Arrival::Records {
+                        end,
+                        offset,
+                        bytes,
+                        first_sequence: sequence,
+                        records: 1,
+                    };
+                    prop_assert_eq!(as_any, Ok(arrival));
+                }
+                None => {
+                    prop_assert_eq!(&before, &format!("{at_once:?}"));
+                    prop_assert_eq!(&as_any, &at_once.handle_frame(&header, whole, 0));
+                }
+            }
+            prop_assert_eq!(format!("{at_once:?}"), format!("{by_any:?}"));
+            if as_any.is_err() {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn one_message_that_is_a_frame_is_a_lone_record() {
+    let mut session = receiving();
+    let frame = records(1, &[b"one"]);
+    let lone = session.handle_lone_record(&frame, 0);
+    let expected = LoneRecord {
+        end: 1,
+        offset: 16,
+        bytes: 16,
+        sequence: 1,
+    };
+    assert_eq!(lone, Some(expected));
+    // It came, so it cannot come again, nor any but the next; nor two in one.
+    for frame in [
+        frame,
+        records(3, &[b"three"]),
+        records(2, &[b"two", b"three"]),
+    ] {
+        assert_eq!(session.handle_lone_record(&frame, 0), None);
+    }
+    assert!(
+        session
+            .handle_lone_record(&records(2, &[b"two"]), 0)
+            .is_some()
+    );
+}
+
+/// Nobody has to hear of a lone record: not the sender, that credit is back or that it came,
+/// nor the broker, that what was recalled is.
+#[test]
+fn a_record_that_something_follows_from_is_no_lone_one() {
+    let lending = |our_credit| {
+        let config = SessionConfig {
+            our_credit,
+            ..config()
+        };
+        let mut session = Session::new(config);
+        pair(&mut session, Role::Receiver);
+        session
+    };
+    let one = records(1, &[b"one"]);
+    let cost = (CHECK_BYTES + one.len()) as u64;
+
+    // One more than half of what is lent is told at once.
+    assert!(lending(2 * cost).handle_lone_record(&one, 0).is_some());
+    let mut session = lending(2 * cost - 1);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert!(session.is_due());
+
+    let mut session = lending(10 * cost);
+    session.recall(10 * cost);
+    drain(&mut session);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert_eq!(session.take_credit_report().returned, cost);
+
+    let mut session = receiving();
+    let receipt = Ask::received(1);
+    deliver(&mut session, &ask(receipt)).unwrap();
+    drain(&mut session);
+    assert_eq!(session.handle_lone_record(&one, 0), None);
+    deliver(&mut session, &one).unwrap();
+    assert!(session.is_due());
+}

@@ -1,0 +1,554 @@
+//! New wires: what each end makes of what the other says that it knows.
+
+use proptest::prelude::*;
+
+use super::peer::*;
+use crate::{
+    format::{
+        control::{Ask, CloseReason, Control, KnownReceiver, Role},
+        counters::Counters,
+        frame::FrameKind,
+        record::first_position,
+    },
+    framing::Carriage,
+    session::{Event, PeerMisbehaved, Session, WireTerms},
+};
+
+fn wires() -> WireTerms {
+    WireTerms {
+        carriage: Carriage::Stream,
+        our_credit: 1 << 20,
+        peer_credit: 1 << 20,
+        writes: false,
+        immediate: false,
+    }
+}
+
+/// The wires break, and there are new ones. Gives what is said over them.
+fn break_wires(session: &mut Session) -> Vec<Control> {
+    session.suspend();
+    assert!(session.is_suspended() && !session.is_due());
+    assert_eq!(drain(session).1, [], "there are no wires");
+    session.resume(wires());
+    drain(session).1
+}
+
+fn known(end: u32, heard_close: bool, receiver: Option<KnownReceiver>) -> Vec<u8> {
+    control(&Control::Known {
+        end,
+        heard_close,
+        receiver,
+    })
+}
+
+fn resumed(newest_end: u32) -> Vec<u8> {
+    control(&Control::Resumed { newest_end })
+}
+
+/// A receiver of empty records, `arrived` of them, of which `released` are released.
+fn receiver(arrived: u64, released: u64) -> KnownReceiver {
+    KnownReceiver {
+        arrived,
+        arrived_position: first_position(ALIGNMENT) + 8 * arrived,
+        counters: Counters {
+            received: arrived,
+            ..counters(released)
+        },
+    }
+}
+
+/// A sending end that has sent three records.
+fn sent_three() -> Session {
+    let mut session = sending();
+    publish(&mut session, 3);
+    drain(&mut session);
+    session
+}
+
+#[test]
+fn an_open_that_was_lost_is_said_again() {
+    let mut session = Session::new(config());
+    session.open(Role::Sender, "wal", spec()).unwrap();
+    drain(&mut session);
+    let list = break_wires(&mut session);
+    assert_eq!(list, [Control::Resumed { newest_end: 0 }]);
+    session.open(Role::Receiver, "late", spec()).unwrap();
+    deliver(&mut session, &resumed(0)).unwrap();
+    let (events, said) = drain(&mut session);
+    assert_eq!(events, [Event::Resumed { replayed: 0 }]);
+    assert!(
+        matches!(
+            said[..],
+            [Control::Open { end: 1, .. }, Control::Open { end: 2, .. }]
+        ),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn what_did_not_arrive_goes_out_again() {
+    let mut session = sent_three();
+    let list = break_wires(&mut session);
+    let theirs = Control::Known {
+        end: PEER,
+        heard_close: false,
+        receiver: None,
+    };
+    assert_eq!(list, [theirs, Control::Resumed { newest_end: PEER }]);
+    deliver(&mut session, &known(1, false, Some(receiver(1, 1)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    let (events, _) = drain(&mut session);
+    let replay = Event::Replay {
+        end: 1,
+        received: 1,
+        position: first_position(ALIGNMENT) + 8,
+    };
+    assert!(events.contains(&replay), "{events:?}");
+    assert_eq!(events.last(), Some(&Event::Resumed { replayed: 2 }));
+}
+
+/// Ahead of the list, so that it is known when the session goes on.
+#[test]
+fn damage_is_told_over_new_wires_and_over_no_others() {
+    let mut session = sent_three();
+    session.found_damage();
+    session.found_damage();
+    for _ in 0..2 {
+        let list = break_wires(&mut session);
+        assert_eq!(list[0], Control::Damaged { times: 2 });
+    }
+    let damaged = control(&Control::Damaged { times: 7 });
+    deliver(&mut session, &damaged).unwrap();
+    let (events, _) = drain(&mut session);
+    assert!(events.contains(&Event::Damaged { times: 7 }), "{events:?}");
+    deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    drain(&mut session);
+    assert_eq!(
+        deliver(&mut session, &damaged),
+        Err(PeerMisbehaved::NotResuming)
+    );
+}
+
+/// Parts of large messages are none: they begin anew.
+#[test]
+fn progress_is_what_the_other_end_is_known_to_have() {
+    let mut session = sent_three();
+    let before = session.progress();
+    assert!(session.is_under_way());
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(0, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    assert_eq!(session.progress(), before);
+    publish(&mut session, 3);
+    drain(&mut session);
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(1, 0)))).unwrap();
+    assert_eq!(session.progress(), before, "it is not heard before the end");
+    deliver(&mut session, &resumed(1)).unwrap();
+    assert_ne!(session.progress(), before);
+}
+
+#[test]
+fn nothing_but_what_is_known_goes_out_before_the_peer_is_heard() {
+    let mut session = sent_three();
+    break_wires(&mut session);
+    session.ask(1, Ask::received(3));
+    session.close_sender(1, 3, CloseReason::Dropped);
+    session.say_goodbye();
+    session.mark_ready(1);
+    assert_eq!(drain(&mut session).1, []);
+    deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    let (_, said) = drain(&mut session);
+    assert!(
+        matches!(said[..], [Control::Close { .. }, Control::Goodbye]),
+        "what was asked is answered: {said:?}"
+    );
+}
+
+#[test]
+fn a_question_is_asked_again_until_it_is_answered() {
+    let mut session = sent_three();
+    session.ask(1, Ask::acknowledged(3));
+    drain(&mut session);
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(3, 0)))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    let asks = Control::Ask {
+        channel: 1,
+        ask: Ask::acknowledged(3),
+    };
+    assert_eq!(drain(&mut session).1, [asks]);
+}
+
+/// Who drops messages acknowledges none of them, and may yet release them.
+#[test]
+fn a_question_that_what_is_released_answers_is_asked_again() {
+    let mut session = sent_three();
+    let ended = |released| KnownReceiver {
+        counters: Counters {
+            acknowledgement_ended: true,
+            ..receiver(3, released).counters
+        },
+        ..receiver(3, released)
+    };
+    session.ask(1, Ask::acknowledged(3));
+    drain(&mut session);
+    for (released, asked) in [(1, 1), (3, 0)] {
+        break_wires(&mut session);
+        deliver(&mut session, &known(1, false, Some(ended(released)))).unwrap();
+        deliver(&mut session, &resumed(1)).unwrap();
+        let said = drain(&mut session).1;
+        let asks = said.iter().filter(|one| matches!(one, Control::Ask { .. }));
+        assert_eq!(asks.count(), asked, "{released} are released: {said:?}");
+    }
+}
+
+#[test]
+fn a_close_that_was_lost_is_said_again_and_one_that_was_heard_is_not() {
+    for heard_close in [false, true] {
+        let mut session = sent_three();
+        session.close_sender(1, 3, CloseReason::Dropped);
+        drain(&mut session);
+        break_wires(&mut session);
+        // The end may be closed there too, and take no records.
+        let arrived = if heard_close { 0 } else { 3 };
+        deliver(
+            &mut session,
+            &known(1, heard_close, Some(receiver(arrived, 0))),
+        )
+        .unwrap();
+        deliver(&mut session, &resumed(1)).unwrap();
+        let (events, said) = drain(&mut session);
+        let is_said = matches!(
+            said[..],
+            [Control::Close {
+                end: 1,
+                final_sequence: 3,
+                ..
+            }]
+        );
+        assert_eq!(is_said, !heard_close, "{said:?}");
+        assert_eq!(events.last(), Some(&Event::Resumed { replayed: 0 }));
+    }
+}
+
+/// Its close was lost, and it heard ours: nothing of it is left there.
+#[test]
+fn an_end_that_the_peer_has_forgotten_is_forgotten() {
+    for role in [Role::Sender, Role::Receiver] {
+        let mut session = Session::new(config());
+        pair(&mut session, role);
+        match role {
+            Role::Sender => session.close_sender(1, 0, CloseReason::Dropped),
+            Role::Receiver => session.close_receiver(1, &counters(0), CloseReason::Dropped),
+        }
+        drain(&mut session);
+        break_wires(&mut session);
+        deliver(&mut session, &resumed(1)).unwrap();
+        let (events, said) = drain(&mut session);
+        assert!(events.contains(&Event::Forgotten { end: 1 }), "{events:?}");
+        assert_eq!(said, []);
+        assert_eq!(
+            (session.footprint().ends, session.footprint().peer_ends),
+            (0, 0)
+        );
+    }
+}
+
+/// The peer may not have heard of our end: what fits no other is kept until both are closed.
+#[test]
+fn a_mismatch_survives_its_wires() {
+    let mut session = Session::new(config());
+    let mut unfit = spec();
+    unfit.newest.fingerprint = [9; 16];
+    session.open(Role::Receiver, "wal", spec()).unwrap();
+    session.close_receiver(1, &counters(0), CloseReason::Dropped);
+    deliver(&mut session, &open_with(PEER, Role::Sender, "wal", unfit)).unwrap();
+    drain(&mut session);
+    let list = break_wires(&mut session);
+    assert!(matches!(list[0], Control::Known { end: PEER, .. }));
+    deliver(&mut session, &resumed(0)).unwrap();
+    let (_, said) = drain(&mut session);
+    assert!(
+        matches!(said[..], [Control::Open { .. }, Control::Close { .. }]),
+        "{said:?}"
+    );
+    deliver(&mut session, &close(Role::Sender, 0)).unwrap();
+    assert_eq!(drain(&mut session).0, [Event::Forgotten { end: 1 }]);
+}
+
+#[test]
+fn a_large_message_that_was_cut_begins_anew() {
+    // There: its grant is said again, and its chunks are taken from the first one.
+    let mut session = announced();
+    session.grant(1, 1, 100);
+    drain(&mut session);
+    deliver(&mut session, &chunk(1, 60)).unwrap();
+    let list = break_wires(&mut session);
+    let Control::Known { receiver, .. } = &list[0] else {
+        panic!("{list:?}");
+    };
+    let known = receiver.expect("it is known how far it came");
+    assert_eq!((known.arrived, known.counters.received), (1, 0));
+    deliver(&mut session, &super::resuming::known(1, false, None)).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    let grant = Control::Grant {
+        channel: PEER,
+        sequence: 1,
+        bytes: 100,
+    };
+    assert_eq!(drain(&mut session).1, [grant]);
+    deliver(&mut session, &ask(Ask::received(1))).unwrap();
+    deliver(&mut session, &chunk(1, 100)).unwrap();
+    session.handle_large_complete(1);
+    assert_eq!(
+        told(&mut session).map(|counters| counters.received),
+        Some(1)
+    );
+}
+
+#[test]
+fn a_large_message_that_was_sent_whole_is_kept_until_it_is_received() {
+    let mut session = sending();
+    session.announce_large(1, 1, 100);
+    publish(&mut session, 1);
+    let grant = Control::Grant {
+        channel: 1,
+        sequence: 1,
+        bytes: 100,
+    };
+    deliver(&mut session, &control(&grant)).unwrap();
+    publish(&mut session, 0);
+    break_wires(&mut session);
+    // Announced there, and not whole.
+    let announced = KnownReceiver {
+        counters: counters(0),
+        ..receiver(1, 0)
+    };
+    deliver(&mut session, &known(1, false, Some(announced))).unwrap();
+    deliver(&mut session, &resumed(1)).unwrap();
+    drain(&mut session);
+    deliver(&mut session, &control(&grant)).unwrap();
+    assert!(session.is_due(), "it goes out again");
+}
+
+#[test]
+fn a_goodbye_is_said_again_and_heard_once() {
+    let mut session = Session::new(config());
+    session.say_goodbye();
+    assert_eq!(drain(&mut session).1, [Control::Goodbye]);
+    deliver(&mut session, &control(&Control::Goodbye)).unwrap();
+    assert_eq!(drain(&mut session).0, [Event::Goodbye]);
+    break_wires(&mut session);
+    deliver(&mut session, &resumed(0)).unwrap();
+    deliver(&mut session, &control(&Control::Goodbye)).unwrap();
+    let (events, said) = drain(&mut session);
+    assert_eq!(events, [Event::Resumed { replayed: 0 }]);
+    assert_eq!(said, [Control::Goodbye]);
+}
+
+#[test]
+fn in_shared_memory_nothing_is_said_of_counters() {
+    let mut session = Session::new(crate::session::SessionConfig {
+        data_in_band: false,
+        ..config()
+    });
+    pair(&mut session, Role::Receiver);
+    let list = break_wires(&mut session);
+    assert!(
+        matches!(list[0], Control::Known { receiver: None, .. }),
+        "{list:?}"
+    );
+}
+
+/// What a peer that sent three records and heard of one may be told, and what is a lie.
+#[test]
+fn lies_about_what_is_known_are_found_out() {
+    let wrong = |end| PeerMisbehaved::KnowsWrongly { end };
+    let position = |arrived_position| KnownReceiver {
+        arrived_position,
+        ..receiver(2, 1)
+    };
+    let first = first_position(ALIGNMENT);
+    type Lie = (&'static str, Vec<Vec<u8>>, Option<PeerMisbehaved>);
+    let lies: Vec<Lie> = vec![
+        (
+            "arrived beyond sent",
+            vec![
+                known(
+                    1,
+                    false,
+                    Some(KnownReceiver {
+                        arrived: 4,
+                        ..receiver(3, 0)
+                    }),
+                ),
+                resumed(1),
+            ],
+            Some(wrong(1)),
+        ),
+        (
+            "arrived below received",
+            vec![
+                known(
+                    1,
+                    false,
+                    Some(KnownReceiver {
+                        arrived: 1,
+                        ..receiver(2, 0)
+                    }),
+                ),
+                resumed(1),
+            ],
+            Some(wrong(1)),
+        ),
+        (
+            "counters beyond sent",
+            vec![known(1, false, Some(receiver(4, 4))), resumed(1)],
+            None,
+        ),
+        (
+            "a position behind all that was sent",
+            vec![known(1, false, Some(position(first + 24))), resumed(1)],
+            Some(wrong(1)),
+        ),
+        (
+            "a position beyond it",
+            vec![known(1, false, Some(position(first + 32))), resumed(1)],
+            Some(wrong(1)),
+        ),
+        (
+            "a position before what is released",
+            vec![known(1, false, Some(position(first))), resumed(1)],
+            Some(wrong(1)),
+        ),
+        (
+            "no word of what came",
+            vec![known(1, false, None), resumed(1)],
+            Some(wrong(1)),
+        ),
+        (
+            "a close that was not said",
+            vec![known(1, true, Some(receiver(3, 0))), resumed(1)],
+            Some(wrong(1)),
+        ),
+        (
+            "an end that is not ours",
+            vec![known(2, false, None)],
+            Some(wrong(2)),
+        ),
+        (
+            "an end twice",
+            vec![known(1, false, None), known(1, false, None)],
+            Some(wrong(1)),
+        ),
+        ("an open end forgotten", vec![resumed(1)], Some(wrong(1))),
+        (
+            "a newest end that is not ours",
+            vec![resumed(2)],
+            Some(wrong(2)),
+        ),
+        (
+            "that it is all, twice",
+            vec![
+                known(1, false, Some(receiver(3, 0))),
+                resumed(1),
+                resumed(1),
+            ],
+            Some(PeerMisbehaved::NotResuming),
+        ),
+    ];
+    for (what, frames, expected) in lies {
+        let mut session = sent_three();
+        deliver(&mut session, &told_by_peer(1, counters(1))).unwrap();
+        drain(&mut session);
+        break_wires(&mut session);
+        let (last, before) = frames.split_last().expect("some frames");
+        for frame in before {
+            deliver(&mut session, frame).unwrap_or_else(|error| panic!("{what}: {error}"));
+        }
+        let error = deliver(&mut session, last).expect_err(what);
+        if let Some(expected) = expected {
+            assert_eq!(error, expected, "{what}");
+        }
+    }
+}
+
+#[test]
+fn without_new_wires_there_is_nothing_to_know() {
+    for frame in [known(1, false, Some(receiver(3, 0))), resumed(1)] {
+        let error = deliver(&mut sent_three(), &frame).unwrap_err();
+        assert_eq!(error, PeerMisbehaved::NotResuming);
+    }
+}
+
+/// A receiver that is said to be one of ours which receives.
+#[test]
+fn a_receiving_end_has_no_receiver() {
+    let mut session = receiving();
+    break_wires(&mut session);
+    deliver(&mut session, &known(1, false, Some(receiver(0, 0)))).unwrap();
+    let error = deliver(&mut session, &resumed(1)).unwrap_err();
+    assert_eq!(error, PeerMisbehaved::KnowsWrongly { end: 1 });
+}
+
+proptest! {
+    /// Whatever a peer says that it knows: it is believed or found out, and if it is believed
+    /// the session goes on.
+    #[test]
+    fn no_list_breaks_a_session(
+        said in proptest::collection::vec(
+            (1..4_u32, any::<bool>(), proptest::option::of((0..6_u64, 0..64_u64, 0..6_u64, 0..6_u64, 0..64_u64))),
+            0..4,
+        ),
+        newest_end in 0..4_u32,
+        is_closed: bool,
+    ) {
+        let mut session = sent_three();
+        if is_closed {
+            session.close_sender(1, 3, CloseReason::Dropped);
+        }
+        session.open(Role::Receiver, "other", spec()).unwrap();
+        drain(&mut session);
+        break_wires(&mut session);
+        for (end, heard_close, receiver) in said {
+            let receiver = receiver.map(
+                |(arrived, arrived_position, received, released, released_position)| KnownReceiver {
+                    arrived,
+                    arrived_position,
+                    counters: Counters { received, released, released_position, ..Counters::default() },
+                },
+            );
+            if deliver(&mut session, &known(end, heard_close, receiver)).is_err() {
+                return Ok(());
+            }
+        }
+        if deliver(&mut session, &resumed(newest_end)).is_err() {
+            return Ok(());
+        }
+        drain(&mut session);
+        publish(&mut session, 1);
+        session.suspend();
+        session.resume(wires());
+        drain(&mut session);
+    }
+
+    /// And whatever its bytes are.
+    #[test]
+    fn no_bytes_break_a_session(
+        bodies in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..64), 0..4),
+        kinds in proptest::collection::vec(12..14_u8, 4),
+    ) {
+        let mut session = sent_three();
+        break_wires(&mut session);
+        for (body, kind) in bodies.iter().zip(kinds) {
+            let body: Vec<u8> = std::iter::once(kind).chain(body.iter().copied()).collect();
+            if deliver(&mut session, &frame(FrameKind::Control, 0, 0, None, &body)).is_err() {
+                return Ok(());
+            }
+        }
+        drain(&mut session);
+    }
+}

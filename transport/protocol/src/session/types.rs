@@ -1,0 +1,439 @@
+//! What a session is told and what it answers: records to send, frames' bodies, arrivals,
+//! events, and how a peer can be wrong.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+#[cfg(doc)]
+use super::Session;
+#[cfg(doc)]
+use crate::format::record::LargeAnnouncement;
+use crate::{
+    credit::{
+        reserved_buffer::ReserveOverrun,
+        session::{BadSurrender, CONTROL_RESERVE_BYTES, CreditOverrun, CreditShrank},
+    },
+    format::{
+        channel_window::ChannelWindow,
+        control::{ChannelSpec, CloseReason, MalformedControl, Role},
+        counters::{Counters, ImpossibleCounters},
+        frame::MalformedFrame,
+    },
+    transfer::{
+        eager_write::LandingId,
+        rendezvous::{Chunk, RemoteMemory},
+    },
+};
+
+/// Where published records stand that are not in a frame yet.
+pub trait RecordSource {
+    /// Takes the longest run of whole records of `end` that is not above `batch` bytes,
+    /// or the first record alone if that is not above `single`; `None` if there is none.
+    fn take_run(&mut self, end: u32, batch: usize, single: usize) -> Option<Run>;
+
+    /// Whether a record waits.
+    fn has_records(&mut self, end: u32) -> bool;
+
+    /// The record at `position`, which was taken, announces a message in a block that is the
+    /// peer's again: it is [made to say](LargeAnnouncement::forget_block) that the message
+    /// goes by itself.
+    fn forget_block(&mut self, end: u32, position: u64);
+}
+
+/// Whole records that stand one behind the other in a ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Run {
+    /// Ring position of the first.
+    pub position: u64,
+    /// Their bytes.
+    pub bytes: usize,
+    /// How many.
+    pub records: u64,
+}
+
+/// What follows the head of a frame that [`Session::poll_transmit`] built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Body {
+    /// Nothing: the frame is whole in `head`.
+    Inline,
+    /// Bytes of a sending end's ring.
+    Records {
+        /// Whose ring.
+        end: u32,
+        /// From where.
+        position: u64,
+        /// How many bytes.
+        bytes: usize,
+    },
+    /// Bytes of a large message.
+    Chunk {
+        /// Whose message.
+        end: u32,
+        /// Which bytes.
+        chunk: Chunk,
+    },
+    /// Bytes of a large message, to be written into the peer's memory before any frame
+    /// that is built after this: they are no frame, and have no head. When they are there,
+    /// the session wants to [know](Session::writes_are_done).
+    Write {
+        /// Whose message.
+        end: u32,
+        /// Which bytes.
+        chunk: Chunk,
+        /// Where the message goes.
+        memory: RemoteMemory,
+    },
+    /// A message of medium size, to be written into a block behind its head; of that the
+    /// same holds.
+    Landing {
+        /// Whose message.
+        end: u32,
+        /// All of it.
+        chunk: Chunk,
+        /// The block.
+        memory: RemoteMemory,
+        /// With what else the write is one with immediate data.
+        word: Option<LandingWord>,
+    },
+}
+
+/// What goes with a message into its block: the head that was built, as that of a frame, and
+/// one record, which lies in the ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LandingWord {
+    /// The immediate data.
+    pub immediate: u32,
+    /// Ring position of the record.
+    pub position: u64,
+    /// Its bytes.
+    pub bytes: usize,
+}
+
+impl Body {
+    /// How many bytes follow the head.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        match self {
+            Body::Inline => 0,
+            Body::Records { bytes, .. } => *bytes,
+            Body::Chunk { chunk, .. } | Body::Write { chunk, .. } | Body::Landing { chunk, .. } => {
+                chunk.bytes
+            }
+        }
+    }
+}
+
+/// What a frame brought for the host to place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// Everything was for the session itself.
+    Nothing,
+    /// Records lie at `offset..offset + bytes` of the frame, checked.
+    Records {
+        /// The receiving end.
+        end: u32,
+        /// Where they begin in the frame.
+        offset: usize,
+        /// Their bytes.
+        bytes: usize,
+        /// The first one's sequence.
+        first_sequence: u64,
+        /// How many.
+        records: u64,
+    },
+    /// The frame's body is for an end that is gone here: skip it.
+    Unwanted,
+    /// The chunk's bytes belong into granted memory.
+    Chunk {
+        /// The receiving end.
+        end: u32,
+        /// Where they belong.
+        chunk: Chunk,
+        /// They are the message's last.
+        complete: bool,
+    },
+    /// The next large message of a receiving end lies whole in the memory that was granted
+    /// for it.
+    Written {
+        /// The receiving end.
+        end: u32,
+        /// The message.
+        sequence: u64,
+    },
+}
+
+/// A message that was a frame of its own: its record lies at `offset..offset + bytes` of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LoneRecord {
+    /// The receiving end.
+    pub end: u32,
+    /// Where the record begins in the frame.
+    pub offset: usize,
+    /// Its bytes.
+    pub bytes: usize,
+    /// The message's number.
+    pub sequence: u64,
+}
+
+/// What the host must know or do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// The peer opened an end whose counterpart is not open here.
+    PeerOpened {
+        /// The channel's name.
+        name: Arc<str>,
+        /// Which end the peer opened.
+        role: Role,
+    },
+    /// Both ends of a channel are open.
+    Opened {
+        /// Our end.
+        end: u32,
+        /// The peer's.
+        peer_end: u32,
+        /// What holds for both.
+        agreed: Agreed,
+    },
+    /// Both ends are open and do not fit each other; the channel has ended.
+    Mismatched {
+        /// Our end.
+        end: u32,
+        /// What the peer's end asks of the channel.
+        theirs: Arc<ChannelSpec>,
+    },
+    /// A sending end has heard news from its receiver.
+    Counted {
+        /// The sending end.
+        end: u32,
+        /// All of them, joined.
+        counters: Counters,
+    },
+    /// The sender of a receiving end waits for its application.
+    Asked {
+        /// The receiving end.
+        end: u32,
+    },
+    /// News of a receiving end are on their way.
+    Told {
+        /// The receiving end.
+        end: u32,
+        /// What was told.
+        counters: Counters,
+    },
+    /// The other end of a channel is gone.
+    PeerClosed {
+        /// Our end.
+        end: u32,
+        /// Why.
+        reason: CloseReason,
+        /// For a receiving end: the sequence of the last message.
+        final_sequence: u64,
+    },
+    /// A large message was announced: memory is wanted, then [`Session::grant`] or
+    /// [`Session::grant_memory`].
+    LargeAnnounced {
+        /// The receiving end.
+        end: u32,
+        /// The message.
+        sequence: u64,
+        /// Its bytes.
+        length: u64,
+    },
+    /// The peer needs a block no more that it was granted.
+    LandingReturned {
+        /// Its index.
+        index: u16,
+    },
+    /// A local end is gone on both sides and nothing of it is left here.
+    Forgotten {
+        /// Our end.
+        end: u32,
+    },
+    /// The peer closes the session.
+    Goodbye,
+    /// The peer has ended the session, and takes nothing more.
+    Abandoned,
+    /// The peer begins no call any more that it serves.
+    Draining {
+        /// It has answered those that it had begun.
+        is_done: bool,
+    },
+    /// Bytes that this end sent were damaged on their way, as the peer has found.
+    Damaged {
+        /// So many times, in all.
+        times: u64,
+    },
+    /// Of a sending end's records not all arrived over the old wires: before the next frame is
+    /// asked for, those behind message `received` are to be taken again.
+    Replay {
+        /// The sending end.
+        end: u32,
+        /// The last message that arrived.
+        received: u64,
+        /// The ring position behind its record.
+        position: u64,
+    },
+    /// The session goes on over new wires.
+    Resumed {
+        /// How many records go out again.
+        replayed: u64,
+    },
+}
+
+/// What holds for a channel: the newest of the message types that both ends know, and the
+/// stricter of their wishes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Agreed {
+    /// Fingerprint of the message type: of several versions, the one that was
+    /// [settled](crate::format::message_version) on.
+    pub fingerprint: [u8; 16],
+    /// Messages and bytes that may be out.
+    pub window: ChannelWindow,
+    /// Alignment of payloads.
+    pub alignment: u32,
+    /// The longest message.
+    pub max_message_bytes: u64,
+    /// This end's limit of that, compared to the peer's.
+    pub limit_here_to_there: std::cmp::Ordering,
+    /// Payload bytes that may be out and not yet released.
+    pub max_unreleased_bytes: u64,
+}
+
+impl Agreed {
+    /// Bytes that messages with memory of their own may add up to that were announced and not
+    /// released: what `max_unreleased_bytes` leaves beside the window, and at least as much as
+    /// that. One may be out whatever its length.
+    #[must_use]
+    pub fn large_bytes(&self) -> u64 {
+        let beside_window = self.max_unreleased_bytes.saturating_sub(self.window.bytes);
+        beside_window.max(self.window.bytes)
+    }
+}
+
+/// The peer broke the protocol: its bytes cannot be trusted any more, the session ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[allow(missing_docs, reason = "the messages say what each field is")]
+pub enum PeerMisbehaved {
+    #[error(transparent)]
+    Frame(#[from] MalformedFrame),
+    #[error(transparent)]
+    Control(#[from] MalformedControl),
+    #[error(transparent)]
+    Credit(#[from] CreditOverrun),
+    #[error("channel {channel}: {source}")]
+    Counters {
+        channel: u32,
+        r#source: ImpossibleCounters,
+    },
+    #[error("a frame is for channel {channel}, which is not open")]
+    UnknownChannel { channel: u32 },
+    #[error("a frame has records or a chunk, which this session passes through shared memory")]
+    DataInBand,
+    #[error("record {expected} was due, one with the low bits {got} came")]
+    OutOfOrder { expected: u64, got: u32 },
+    #[error("a frame of records has none, {sequence} was due")]
+    NoRecords { sequence: u64 },
+    #[error("record {sequence} does not fit its frame")]
+    RecordCut { sequence: u64 },
+    #[error("record {sequence} is of no known kind")]
+    RecordKind { sequence: u64 },
+    #[error("the payload of a record is not aligned to {alignment}")]
+    Misaligned { alignment: usize },
+    #[error("a message of {length} bytes came, the channel's limit is {limit}")]
+    TooLong { length: u64, limit: u64 },
+    #[error("large message {sequence} was announced while two were under way")]
+    TooManyLarge { sequence: u64 },
+    #[error("a chunk has news on it, which no chunk on a stream has")]
+    NewsOnChunk,
+    #[error("a chunk came that was not granted")]
+    UngrantedChunk,
+    #[error("large message {sequence} was granted, which waits for no grant")]
+    UnwantedGrant { sequence: u64 },
+    #[error("memory was granted, which this session did not agree on")]
+    UnknownGrant,
+    #[error("large message {sequence} of {length} bytes was granted memory for {granted}")]
+    GrantedLength {
+        sequence: u64,
+        length: u64,
+        granted: u64,
+    },
+    #[error("a message was said to be written into memory that was not granted for it")]
+    UngrantedWrite,
+    #[error("message {sequence} is said to be in a block that is not granted for it: {id:?}")]
+    UngrantedLanding { sequence: u64, id: LandingId },
+    #[error("a block is named that is not the peer's: {id:?}")]
+    WrongLanding { id: LandingId },
+    #[error("a message in {id:?} says that it is elsewhere")]
+    LandedElsewhere { id: LandingId },
+    #[error("channel {channel} is granted a block twice, or more than it can have")]
+    TooManyLandings { channel: u32 },
+    #[error("{arrived} messages came although only {released} were released")]
+    WindowOverrun { arrived: u64, released: u64 },
+    #[error("a channel was closed behind message {last} when {received} had been received")]
+    ClosedElsewhere { last: u64, received: u64 },
+    #[error("more than {limit} ends were opened")]
+    TooManyChannels { limit: usize },
+    #[error("end {end} was opened twice")]
+    OpenedTwice { end: u32 },
+    #[error("a control frame is longer than {CONTROL_RESERVE_BYTES} bytes")]
+    LongControl,
+    #[error("a frame is longer than a receive buffer, which has {limit} bytes")]
+    LongFrame { limit: usize },
+    #[error("a message of {arrived} bytes has a frame of {length} in it")]
+    CutFrame { arrived: u64, length: u32 },
+    #[error(transparent)]
+    Reserve(#[from] ReserveOverrun),
+    #[error("a frame has taken a reserved buffer for something else than credit")]
+    NoTalk,
+    #[error(transparent)]
+    CreditShrank(#[from] CreditShrank),
+    #[error(transparent)]
+    Surrender(#[from] BadSurrender),
+    #[error("it tells what it knows of us, which it does over new wires alone")]
+    NotResuming,
+    #[error("it is wrong about end {end}, of which it tells what it knows")]
+    KnowsWrongly { end: u32 },
+    #[error("it asks for an answer over wires on which no frame is cut")]
+    QueryOverBuffers,
+    #[error("it waits for credit beyond {granted}, which it never was granted")]
+    WantsUngranted { granted: u64 },
+}
+
+/// How many entries a session's tables and queues have. Whatever a peer sends, none
+/// grows beyond its bound, as long as the host drains events.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Footprint {
+    /// Local ends that are not gone on both sides: at most `max_channels`.
+    pub ends: usize,
+    /// The peer's ends that we know of: at most `max_channels`.
+    pub peer_ends: usize,
+    /// Control messages to send: for each local end its open, its close, one ask, and its
+    /// grants, of which the messages of a window are the bound.
+    pub control: usize,
+    /// Sending ends that may have something to send: each local end at most once.
+    pub ready: usize,
+    /// Receiving ends with news: each local end at most once.
+    pub news: usize,
+    /// Events that the host has not taken.
+    pub events: usize,
+}
+
+/// A local end cannot be opened. The facade matches every case and has an error for each.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CannotOpen {
+    /// A handle for this end lives already.
+    #[error("this end is open already")]
+    AlreadyOpen,
+    /// The session has as many ends as its limit allows.
+    #[error("the session has {limit} open ends, its limit")]
+    TooMany {
+        /// The limit.
+        limit: usize,
+    },
+    /// The session has ended, or is ending.
+    #[error("the session has ended")]
+    SessionOver,
+    /// There is no memory for the end.
+    #[error("{0}")]
+    Memory(String),
+}

@@ -1,0 +1,399 @@
+//! Landing blocks: memory that a receiver grants ahead, for messages too long for a receive
+//! buffer and not worth a question each.
+//!
+//! A channel on which such a message was announced is granted some blocks. Its sender has a
+//! message written into one, behind [`LANDING_HEAD_BYTES`], and names the block where it
+//! announces the message, so that the message is whole where its announcement arrives. The
+//! block is the sender's again when it hears that the message is released: nothing is said
+//! for that. Each use has another *generation*, so a sender that is wrong about whose a
+//! block is, is found out. A sender whose channel rests gives its blocks back.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+use super::rendezvous::RemoteMemory;
+
+/// The longest message that goes into a block.
+pub const LANDING_MESSAGE_BYTES: usize = 64 << 10;
+
+/// Bytes of a block before the message: where immediate data tells that it is there, the
+/// frame with its announcement.
+pub const LANDING_HEAD_BYTES: usize =
+    crate::format::frame::HEAD_BYTES + crate::format::record::MAX_ALIGNMENT;
+
+/// Bytes of a block.
+pub const LANDING_BYTES: usize = LANDING_HEAD_BYTES + LANDING_MESSAGE_BYTES;
+
+/// Messages of a channel that may be on their way into blocks, or wait for that.
+pub const LANDINGS_UNDER_WAY: usize = 4;
+
+/// Blocks that a channel is granted: beside those of messages under way, those of messages
+/// that are read, or released without their sender having heard of it. With fewer a stream
+/// finds none as soon as a message under way is done, and has to ask.
+pub const LANDINGS_PER_CHANNEL: usize = 2 * LANDINGS_UNDER_WAY;
+
+/// Blocks that a session is granted at most.
+pub const LANDINGS_PER_SESSION: usize = 128;
+
+/// One use of a block: as it travels, 32 bits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LandingId {
+    /// Which block of the session.
+    pub index: u16,
+    /// How often it was used before, modulo 2^16.
+    pub generation: u16,
+}
+
+impl LandingId {
+    /// As immediate data.
+    #[must_use]
+    pub fn to_word(self) -> u32 {
+        u32::from(self.index) << 16 | u32::from(self.generation)
+    }
+
+    /// From immediate data.
+    #[must_use]
+    pub fn from_word(word: u32) -> Self {
+        Self {
+            index: (word >> 16) as u16,
+            generation: word as u16,
+        }
+    }
+}
+
+/// Whether a message of `length` may have a block.
+#[must_use]
+pub fn lands(length: u64) -> bool {
+    length <= LANDING_MESSAGE_BYTES as u64
+}
+
+// ---- Receiving ---------------------------------------------------------------------------
+
+/// The blocks that a session has granted.
+#[derive(Debug, Default)]
+pub(crate) struct Landings {
+    /// By index.
+    blocks: Vec<Block>,
+    /// Messages that were announced in a block and not handed to the host.
+    pub(crate) landed: VecDeque<Landed>,
+}
+
+/// A message that is whole in a block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landed {
+    /// The receiving end.
+    pub end: u32,
+    /// The message.
+    pub sequence: u64,
+    /// Its bytes.
+    pub length: usize,
+    /// The block's number.
+    pub index: u16,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    generation: u16,
+    state: State,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nobody's.
+    Free,
+    /// The peer's, for messages to this end.
+    Granted { end: u32 },
+    /// It has a message that is not known to be released.
+    Filled { end: u32, sequence: u64 },
+}
+
+impl State {
+    fn is_of(self, of: u32) -> bool {
+        match self {
+            State::Free => false,
+            State::Granted { end } | State::Filled { end, .. } => end == of,
+        }
+    }
+}
+
+impl Landings {
+    /// Grants another block to the sender of `end`; `None` if it or the session has as many
+    /// as may be.
+    pub(crate) fn grant(&mut self, end: u32) -> Option<LandingId> {
+        let of_end = self.blocks.iter().filter(|block| block.state.is_of(end));
+        if of_end.count() >= LANDINGS_PER_CHANNEL {
+            return None;
+        }
+        let is_free = |block: &Block| block.state == State::Free;
+        let index = match self.blocks.iter().position(is_free) {
+            Some(index) => index,
+            None if self.blocks.len() < LANDINGS_PER_SESSION => {
+                self.blocks.push(Block {
+                    generation: 0,
+                    state: State::Free,
+                });
+                self.blocks.len() - 1
+            }
+            None => return None,
+        };
+        let block = &mut self.blocks[index];
+        block.state = State::Granted { end };
+        Some(LandingId {
+            index: index as u16,
+            generation: block.generation,
+        })
+    }
+
+    /// The end whose sender may write there now.
+    pub(crate) fn granted_to(&self, id: LandingId) -> Option<u32> {
+        let block = self.blocks.get(usize::from(id.index))?;
+        match block.state {
+            State::Granted { end } if block.generation == id.generation => Some(end),
+            _ => None,
+        }
+    }
+
+    /// The block has a message now. False if the sender of `end` has no business there.
+    pub(crate) fn fill(&mut self, id: LandingId, end: u32, sequence: u64, length: usize) -> bool {
+        let is_due = self.granted_to(id) == Some(end);
+        if is_due {
+            let index = id.index;
+            self.blocks[usize::from(index)].state = State::Filled { end, sequence };
+            self.landed.push_back(Landed {
+                end,
+                sequence,
+                length,
+                index,
+            });
+        }
+        is_due
+    }
+
+    /// Whether so many blocks of `end` that it is worth a frame are the sender's again as soon as it is told that
+    /// messages up to `released` are released.
+    pub(crate) fn owes(&self, end: u32, released: u64) -> bool {
+        let is_owed = |block: &&Block| match block.state {
+            State::Filled { end: of, sequence } => of == end && sequence <= released,
+            _ => false,
+        };
+        let owed = self.blocks.iter().filter(is_owed);
+        owed.count() >= LANDINGS_UNDER_WAY / 2
+    }
+
+    /// The sender of `end` is told that messages up to `released` are released: their blocks
+    /// are its own again.
+    pub(crate) fn told(&mut self, end: u32, released: u64) {
+        for block in &mut self.blocks {
+            if let State::Filled { end: of, sequence } = block.state
+                && of == end
+                && sequence <= released
+            {
+                block.state = State::Granted { end };
+                block.generation = block.generation.wrapping_add(1);
+            }
+        }
+    }
+
+    /// The sender of `end` gives a block back. False if it is not its own.
+    pub(crate) fn take_back(&mut self, id: LandingId, end: u32) -> bool {
+        let is_due = self.granted_to(id) == Some(end);
+        if is_due {
+            self.free(usize::from(id.index));
+        }
+        is_due
+    }
+
+    /// The end is gone on both sides.
+    pub(crate) fn forget(&mut self, end: u32) {
+        for index in 0..self.blocks.len() {
+            if self.blocks[index].state.is_of(end) {
+                self.free(index);
+            }
+        }
+    }
+
+    /// What was used of it is not used again.
+    fn free(&mut self, index: usize) {
+        let block = &mut self.blocks[index];
+        block.state = State::Free;
+        block.generation = block.generation.wrapping_add(1);
+    }
+
+    /// How many are granted, or have a message.
+    pub(crate) fn count(&self) -> usize {
+        let is_out = |block: &&Block| block.state != State::Free;
+        self.blocks.iter().filter(is_out).count()
+    }
+}
+
+// ---- Sending -----------------------------------------------------------------------------
+
+/// The blocks that the sender of a channel was granted.
+#[derive(Debug, Default)]
+pub(crate) struct GrantedLandings {
+    blocks: Vec<GrantedBlock>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct GrantedBlock {
+    /// Of its next use.
+    id: LandingId,
+    memory: RemoteMemory,
+    /// The message in it, until that is released.
+    used_for: Option<u64>,
+}
+
+impl GrantedLandings {
+    /// Takes in another. False if there are more than may be, or it is there already.
+    pub(crate) fn add(&mut self, id: LandingId, memory: RemoteMemory) -> bool {
+        let is_known = self.blocks.iter().any(|block| block.id.index == id.index);
+        if is_known || self.blocks.len() >= LANDINGS_PER_CHANNEL {
+            return false;
+        }
+        self.blocks.push(GrantedBlock {
+            id,
+            memory,
+            used_for: None,
+        });
+        true
+    }
+
+    /// A block for message `sequence` of `length` bytes, and where the block is, if there is
+    /// one; all up to `released` are released.
+    pub(crate) fn take(
+        &mut self,
+        sequence: u64,
+        length: u64,
+        released: u64,
+    ) -> Option<(LandingId, RemoteMemory)> {
+        let needed = length.checked_add(LANDING_HEAD_BYTES as u64)?;
+        let block = self.blocks.iter_mut().find(|block| {
+            let is_free = block.used_for.is_none_or(|used_for| used_for <= released);
+            is_free && block.memory.bytes() >= needed
+        })?;
+        if block.used_for.replace(sequence).is_some() {
+            block.id.generation = block.id.generation.wrapping_add(1);
+        }
+        Some((block.id, block.memory))
+    }
+
+    /// Gives up those that are free.
+    pub(crate) fn give_up(&mut self, released: u64) -> impl Iterator<Item = LandingId> {
+        let is_free = move |block: &mut GrantedBlock| {
+            block.used_for.is_none_or(|used_for| used_for <= released)
+        };
+        self.blocks.extract_if(.., is_free).map(|block| LandingId {
+            generation: block
+                .id
+                .generation
+                .wrapping_add(block.used_for.is_some().into()),
+            ..block.id
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn memory() -> RemoteMemory {
+        RemoteMemory::new(0x1000, 7, LANDING_BYTES as u64).unwrap()
+    }
+
+    #[test]
+    fn an_id_survives_its_word() {
+        let id = LandingId {
+            index: 0x1234,
+            generation: 0xfedc,
+        };
+        assert_eq!(id.to_word(), 0x1234_fedc);
+        assert_eq!(LandingId::from_word(id.to_word()), id);
+    }
+
+    #[test]
+    fn both_ends_count_the_uses_of_a_block_alike() {
+        let (mut theirs, mut ours) = (GrantedLandings::default(), Landings::default());
+        let id = ours.grant(1).unwrap();
+        assert!(theirs.add(id, memory()));
+        for sequence in 1..=(1 << 16) + 5 {
+            let (used, _) = theirs.take(sequence, 9, sequence - 1).unwrap();
+            assert_eq!(used.generation, (sequence - 1) as u16);
+            assert!(theirs.take(sequence + 1, 9, sequence - 1).is_none());
+            assert!(ours.fill(used, 1, sequence, 9), "{sequence}");
+            assert!(!ours.fill(used, 1, sequence + 1, 9), "it is full");
+            ours.landed.clear();
+            ours.told(1, sequence);
+        }
+        let released = (1 << 16) + 5;
+        let returned: Vec<_> = theirs.give_up(released).collect();
+        assert_eq!(returned.len(), 1);
+        assert!(ours.take_back(returned[0], 1));
+        assert!(!ours.take_back(returned[0], 1), "once is enough");
+        assert_eq!(ours.count(), 0);
+    }
+
+    #[test]
+    fn a_block_is_used_by_whom_it_was_granted_and_in_order() {
+        let mut ours = Landings::default();
+        let id = ours.grant(1).unwrap();
+        let (mut later, mut other) = (id, id);
+        later.generation += 1;
+        other.index += 1;
+        for (wrong, end) in [(id, 2), (later, 1), (other, 1)] {
+            assert!(!ours.fill(wrong, end, 1, 9));
+            assert!(!ours.take_back(wrong, end));
+        }
+        assert!(ours.fill(id, 1, 5, 9));
+        ours.told(1, 4);
+        ours.told(2, 9);
+        assert!(!ours.take_back(id, 1), "it is not released");
+        ours.told(1, 5);
+        assert!(!ours.fill(id, 1, 6, 9), "that was the use before");
+        assert!(ours.fill(later, 1, 6, 9));
+        ours.forget(1);
+        assert_eq!(ours.count(), 0);
+        // Who had it knows its old generations.
+        assert_eq!(ours.grant(3).unwrap().generation, later.generation + 1);
+    }
+
+    #[test]
+    fn blocks_are_bounded_for_a_channel_and_for_a_session() {
+        let mut ours = Landings::default();
+        for granted in 0..LANDINGS_PER_SESSION {
+            let end = (granted / LANDINGS_PER_CHANNEL) as u32;
+            assert_eq!(ours.grant(end).unwrap().index as usize, granted);
+        }
+        assert!(ours.grant(1000).is_none());
+        ours.forget(3);
+        for _ in 0..LANDINGS_PER_CHANNEL {
+            assert!(ours.grant(1000).is_some());
+        }
+        assert!(ours.grant(1000).is_none());
+        assert_eq!(ours.count(), LANDINGS_PER_SESSION);
+
+        let mut theirs = GrantedLandings::default();
+        let id = |index| LandingId {
+            index,
+            generation: 0,
+        };
+        for index in 0..LANDINGS_PER_CHANNEL as u16 {
+            assert!(theirs.add(id(index), memory()));
+            assert!(!theirs.add(id(index), memory()), "twice");
+        }
+        assert!(!theirs.add(id(100), memory()));
+    }
+
+    #[test]
+    fn what_does_not_fit_a_block_gets_none() {
+        let mut theirs = GrantedLandings::default();
+        let short = RemoteMemory::new(0x1000, 7, LANDING_HEAD_BYTES as u64 + 10).unwrap();
+        let id = LandingId {
+            index: 0,
+            generation: 0,
+        };
+        assert!(theirs.add(id, short));
+        assert!(theirs.take(1, 11, 0).is_none());
+        assert!(theirs.take(1, u64::MAX, 0).is_none());
+        assert!(theirs.take(1, 10, 0).is_some());
+    }
+}

@@ -1,0 +1,469 @@
+//! Large messages: announced in the ring, granted by the receiver, carried in chunks.
+//!
+//! The announcement is an ordinary record, so the message keeps its place in the order;
+//! its bytes travel beside the ring, straight into memory that the receiver granted,
+//! and are charged to no session credit. Two may be under way per channel: while the
+//! chunks of one go out, the memory of the next is granted. Frames keep their order, so
+//! what is announced behind a message's last chunk finds that message complete, and both
+//! ends count alike without a word.
+//!
+//! A grant says how far into its message the sender may go: memory that is not the sender's
+//! alone comes piece by piece, each granted when it is there.
+//!
+//! Where the wires can, the receiver grants the memory itself: the sender's device writes
+//! the message there, in pieces, and a frame behind the last says that it is whole. Wires
+//! keep the order of writes and frames, so that frame is all that the receiver needs.
+#![forbid(unsafe_code)]
+
+use std::collections::VecDeque;
+
+/// How many large messages of one channel may be announced, or about to be, and not yet
+/// sent whole.
+pub const LARGE_PER_CHANNEL: usize = 2;
+
+/// The longest piece that is written at once into granted memory. Between two pieces
+/// frames of other channels go out.
+pub const WRITE_BYTES: usize = 256 << 10;
+
+/// Pieces of all channels of a session that may be on their way: one that moves, and the
+/// next behind it, so that the wire never waits for us; a frame waits for no more than
+/// these.
+pub const WRITES_UNDER_WAY: u32 = 3;
+
+/// A chunk to send: `bytes` from `offset` of large message `sequence`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Chunk {
+    /// The message.
+    pub sequence: u64,
+    /// Where in the message the chunk begins.
+    pub offset: u64,
+    /// How long it is.
+    pub bytes: usize,
+}
+
+/// Memory of the receiver's for one message, which the sender's device writes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemory {
+    address: u64,
+    key: u32,
+    bytes: u64,
+}
+
+impl RemoteMemory {
+    /// So many bytes at an address of the receiver's, with the key to them; `None` where no
+    /// memory can be.
+    #[must_use]
+    pub fn new(address: u64, key: u32, bytes: u64) -> Option<Self> {
+        let is_possible = address > 0 && bytes > 0 && address.checked_add(bytes).is_some();
+        is_possible.then_some(Self {
+            address,
+            key,
+            bytes,
+        })
+    }
+
+    /// Where it begins.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.address
+    }
+
+    /// The key that lets a device write there.
+    #[must_use]
+    pub fn key(&self) -> u32 {
+        self.key
+    }
+
+    /// Its length: that of the message.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// The address of a byte inside.
+    #[must_use]
+    pub fn at(&self, offset: u64) -> u64 {
+        debug_assert!(offset < self.bytes);
+        self.address + offset
+    }
+}
+
+/// How a granted message travels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// In chunks, which the receiver puts into their place.
+    Chunks,
+    /// Its bytes are written there.
+    Memory(RemoteMemory),
+}
+
+/// What is next of a large message. Sending side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Piece {
+    /// A frame with these bytes.
+    Chunk(Chunk),
+    /// These bytes are to be written into the memory of their message.
+    Write(Chunk, RemoteMemory),
+    /// A frame that says that all of this message is written.
+    Written {
+        /// The message.
+        sequence: u64,
+    },
+}
+
+#[derive(Debug)]
+struct Transfer {
+    sequence: u64,
+    length: u64,
+    granted: Option<Way>,
+    /// Up to where it is granted.
+    allowed: u64,
+    done: u64,
+}
+
+impl Transfer {
+    fn has_piece(&self, may_write: bool) -> bool {
+        match self.granted {
+            None => false,
+            Some(Way::Chunks) => self.done < self.allowed,
+            Some(Way::Memory(_)) => may_write || self.done == self.length,
+        }
+    }
+
+    /// The next bytes, now under way.
+    fn advance(&mut self, longest: usize) -> Chunk {
+        let bytes = (self.allowed - self.done).min(longest as u64) as usize;
+        let chunk = Chunk {
+            sequence: self.sequence,
+            offset: self.done,
+            bytes,
+        };
+        self.done += bytes as u64;
+        chunk
+    }
+}
+
+/// One end's large messages under way, in order.
+#[derive(Debug, Default)]
+pub(crate) struct Transfers {
+    under_way: VecDeque<Transfer>,
+}
+
+impl Transfers {
+    /// Adds a message behind the others.
+    pub(crate) fn announce(&mut self, sequence: u64, length: u64) {
+        self.under_way.push_back(Transfer {
+            sequence,
+            length,
+            granted: None,
+            allowed: 0,
+            done: 0,
+        });
+    }
+
+    /// The sequences and lengths of the last so many that were announced.
+    pub(crate) fn newest(&self, count: usize) -> impl Iterator<Item = (u64, u64)> {
+        let newest = self.under_way.range(self.under_way.len() - count..);
+        newest.map(|transfer| (transfer.sequence, transfer.length))
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.under_way.len() >= LARGE_PER_CHANNEL
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.under_way.is_empty()
+    }
+
+    /// Marks `sequence` as granted up to byte `allowed`, all of it where it is to be written;
+    /// gives its length, or `None` if it was not announced, or is granted so far already, or
+    /// otherwise.
+    pub(crate) fn grant(&mut self, sequence: u64, way: Way, allowed: u64) -> Option<u64> {
+        let transfer = self
+            .under_way
+            .iter_mut()
+            .find(|transfer| transfer.sequence == sequence)?;
+        let is_due = match (transfer.granted, way) {
+            (None, _) | (Some(Way::Chunks), Way::Chunks) => allowed > transfer.allowed,
+            _ => false,
+        };
+        if !is_due || allowed > transfer.length {
+            return None;
+        }
+        transfer.granted = Some(way);
+        transfer.allowed = allowed;
+        Some(transfer.length)
+    }
+
+    /// The length of a message that waits for its first grant.
+    pub(crate) fn length_of(&self, sequence: u64) -> Option<u64> {
+        let is_it =
+            |transfer: &&Transfer| transfer.sequence == sequence && transfer.granted.is_none();
+        self.under_way
+            .iter()
+            .find(is_it)
+            .map(|transfer| transfer.length)
+    }
+
+    /// The oldest message that is not complete.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        self.under_way.front().map(|transfer| transfer.sequence)
+    }
+
+    /// Whether the message at the front may move. `may_write` says whether another piece
+    /// may be on its way into granted memory.
+    pub(crate) fn has_piece(&self, may_write: bool) -> bool {
+        let front = self.under_way.front();
+        front.is_some_and(|transfer| transfer.has_piece(may_write))
+    }
+
+    /// Whether the message at the front is written and nobody has said so.
+    pub(crate) fn owes_word(&self) -> bool {
+        self.under_way.front().is_some_and(|transfer| {
+            matches!(transfer.granted, Some(Way::Memory(_))) && transfer.done == transfer.length
+        })
+    }
+
+    /// The next piece of the message at the front, now under way, as a chunk of at most
+    /// `longest` bytes. Sending side.
+    pub(crate) fn next_piece(&mut self, longest: usize, may_write: bool) -> Option<Piece> {
+        let transfer = self
+            .under_way
+            .front_mut()
+            .filter(|transfer| transfer.has_piece(may_write))?;
+        let (sequence, length) = (transfer.sequence, transfer.length);
+        let (piece, is_last) = match transfer.granted? {
+            Way::Chunks => {
+                let chunk = transfer.advance(longest);
+                (Piece::Chunk(chunk), transfer.done == length)
+            }
+            Way::Memory(_) if transfer.done == length => (Piece::Written { sequence }, true),
+            Way::Memory(memory) => {
+                let chunk = transfer.advance(WRITE_BYTES);
+                (Piece::Write(chunk, memory), false)
+            }
+        };
+        if is_last {
+            self.under_way.pop_front();
+        }
+        Some(piece)
+    }
+
+    /// Places `bytes` that arrived for the message at the front. Receiving side.
+    ///
+    /// `None` if nothing was granted, another message is meant, or it would overflow.
+    pub(crate) fn place(&mut self, sequence_low: u32, bytes: usize) -> Option<(Chunk, bool)> {
+        let transfer = self
+            .under_way
+            .front_mut()
+            .filter(|transfer| transfer.granted == Some(Way::Chunks))?;
+        let fits = bytes as u64 <= transfer.allowed - transfer.done && bytes > 0;
+        if transfer.sequence as u32 != sequence_low || !fits {
+            return None;
+        }
+        let chunk = transfer.advance(bytes);
+        Some((chunk, transfer.done == transfer.length))
+    }
+
+    /// The message at the front was written into its memory, all of it. Receiving side.
+    ///
+    /// `None` if no memory was granted, another message is meant, or it was said before.
+    pub(crate) fn written(&mut self, sequence_low: u32) -> Option<u64> {
+        let transfer = self.under_way.front_mut()?;
+        let is_due = matches!(transfer.granted, Some(Way::Memory(_)))
+            && transfer.done < transfer.length
+            && transfer.sequence as u32 == sequence_low;
+        if !is_due {
+            return None;
+        }
+        transfer.done = transfer.length;
+        Some(transfer.sequence)
+    }
+
+    /// New wires: what is under way begins anew, and what was granted is to be granted again.
+    /// Receiving side.
+    pub(crate) fn begin_anew(&mut self, writes: bool) {
+        for transfer in &mut self.under_way {
+            transfer.done = 0;
+            if !writes && transfer.granted.is_some() {
+                transfer.granted = Some(Way::Chunks);
+            }
+        }
+    }
+
+    /// Memory that was granted to be written to is gone: other memory is to be granted. Receiving
+    /// side.
+    pub(crate) fn withdraw_memory(&mut self) {
+        for transfer in &mut self.under_way {
+            if transfer.granted != Some(Way::Chunks) {
+                (transfer.granted, transfer.allowed) = (None, 0);
+            }
+        }
+    }
+
+    /// Whether the message is among them.
+    pub(crate) fn contains(&self, sequence: u64) -> bool {
+        let is_it = |transfer: &Transfer| transfer.sequence == sequence;
+        self.under_way.iter().any(is_it)
+    }
+
+    /// Lists what is granted, how and up to where. Receiving side.
+    pub(crate) fn grants(&self) -> impl Iterator<Item = (u64, Way, u64)> {
+        let granted =
+            |transfer: &Transfer| Some((transfer.sequence, transfer.granted?, transfer.allowed));
+        self.under_way.iter().filter_map(granted)
+    }
+
+    /// The bytes of the last chunk that was placed are there. Receiving side.
+    ///
+    /// Until then its message counts as under way, though its last chunk has a place: it
+    /// is not received.
+    pub(crate) fn finish(&mut self) {
+        if self
+            .under_way
+            .front()
+            .is_some_and(|transfer| transfer.done == transfer.length)
+        {
+            self.under_way.pop_front();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::frame::MAX_CHUNK_BYTES;
+
+    fn next_chunk(sender: &mut Transfers) -> Option<Chunk> {
+        match sender.next_piece(MAX_CHUNK_BYTES, true)? {
+            Piece::Chunk(chunk) => Some(chunk),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_message_travels_in_chunks_once_granted() {
+        let length = 2 * MAX_CHUNK_BYTES as u64 + 5;
+        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
+        sender.announce(9, length);
+        receiver.announce(9, length);
+        assert_eq!(next_chunk(&mut sender), None);
+        assert!(
+            receiver.place(9, 1).is_none(),
+            "nothing may arrive before the grant"
+        );
+        assert_eq!(sender.grant(9, Way::Chunks, length), Some(length));
+        assert_eq!(receiver.grant(9, Way::Chunks, length), Some(length));
+        assert!(
+            sender.grant(9, Way::Chunks, length).is_none(),
+            "a grant counts once"
+        );
+        let mut arrived = 0;
+        while let Some(chunk) = next_chunk(&mut sender) {
+            let (placed, complete) = receiver.place(9, chunk.bytes).unwrap();
+            assert_eq!(placed, chunk);
+            arrived += chunk.bytes as u64;
+            assert_eq!(complete, arrived == length);
+            assert_eq!(receiver.oldest(), Some(9), "its bytes are not there yet");
+            receiver.finish();
+        }
+        assert_eq!(arrived, length);
+        assert!(sender.is_empty() && receiver.is_empty());
+    }
+
+    #[test]
+    fn a_message_comes_as_far_as_it_is_granted() {
+        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
+        for end in [&mut sender, &mut receiver] {
+            end.announce(9, 100);
+            assert!(end.grant(9, Way::Chunks, 0).is_none(), "it grants nothing");
+            assert!(end.grant(9, Way::Chunks, 101).is_none(), "it has no more");
+            assert_eq!(end.grant(9, Way::Chunks, 30), Some(100));
+            assert!(end.grant(9, Way::Chunks, 30).is_none());
+        }
+        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(30));
+        assert_eq!(next_chunk(&mut sender), None);
+        assert!(!sender.has_piece(true) && !sender.is_empty());
+        assert!(receiver.place(9, 31).is_none());
+        assert_eq!(
+            receiver.place(9, 30).map(|(_, complete)| complete),
+            Some(false)
+        );
+        for end in [&mut sender, &mut receiver] {
+            assert_eq!(end.grant(9, Way::Chunks, 100), Some(100));
+        }
+        assert_eq!(next_chunk(&mut sender).map(|chunk| chunk.bytes), Some(70));
+        assert_eq!(
+            receiver.place(9, 70).map(|(_, complete)| complete),
+            Some(true)
+        );
+
+        // Over new wires it begins anew, as far as it was granted.
+        let mut receiver = Transfers::default();
+        receiver.announce(9, 100);
+        receiver.grant(9, Way::Chunks, 30).unwrap();
+        receiver.place(9, 20).unwrap();
+        receiver.begin_anew(true);
+        assert_eq!(
+            receiver.grants().collect::<Vec<_>>(),
+            [(9, Way::Chunks, 30)]
+        );
+        assert!(receiver.place(9, 31).is_none());
+        assert!(receiver.place(9, 30).is_some());
+    }
+
+    #[test]
+    fn a_chunk_too_many_is_refused() {
+        let mut receiver = Transfers::default();
+        receiver.announce(1, 10);
+        assert!(receiver.grant(1, Way::Chunks, 10).is_some());
+        assert!(receiver.place(2, 5).is_none());
+        assert!(receiver.place(1, 11).is_none());
+        assert!(receiver.place(1, 10).is_some());
+        assert!(receiver.place(1, 1).is_none());
+        receiver.finish();
+        assert!(receiver.place(1, 1).is_none());
+    }
+
+    #[test]
+    fn a_message_is_written_in_pieces_and_then_said_to_be_whole() {
+        let length = WRITE_BYTES as u64 + 5;
+        let memory = RemoteMemory::new(0x1000, 7, length).unwrap();
+        let (mut sender, mut receiver) = (Transfers::default(), Transfers::default());
+        for end in [&mut sender, &mut receiver] {
+            end.announce(9, length);
+            assert_eq!(end.grant(9, Way::Memory(memory), length), Some(length));
+        }
+        assert!(!sender.has_piece(false) && sender.has_piece(true));
+        assert_eq!(sender.next_piece(100, false), None);
+        let write = |offset, bytes| {
+            let chunk = Chunk {
+                sequence: 9,
+                offset,
+                bytes,
+            };
+            Some(Piece::Write(chunk, memory))
+        };
+        assert_eq!(sender.next_piece(100, true), write(0, WRITE_BYTES));
+        assert_eq!(sender.next_piece(100, true), write(WRITE_BYTES as u64, 5));
+        assert!(!sender.is_empty(), "nobody has said that it is whole");
+        let written = Some(Piece::Written { sequence: 9 });
+        assert_eq!(sender.next_piece(100, false), written);
+        assert!(sender.is_empty());
+
+        assert!(receiver.place(9, 5).is_none(), "no chunk was granted");
+        assert!(receiver.written(8).is_none());
+        assert_eq!(receiver.written(9), Some(9));
+        assert!(receiver.written(9).is_none(), "once is enough");
+        receiver.finish();
+        assert!(receiver.is_empty());
+    }
+
+    #[test]
+    fn memory_that_cannot_be_is_none() {
+        assert!(RemoteMemory::new(0, 7, 10).is_none());
+        assert!(RemoteMemory::new(0x1000, 7, 0).is_none());
+        assert!(RemoteMemory::new(u64::MAX - 9, 7, 10).is_none());
+        assert!(RemoteMemory::new(u64::MAX - 10, 0, 10).is_some());
+    }
+}
